@@ -1,7 +1,8 @@
-"""Why did a report's CPU run reach 97.9 % and its GPU run 93.9 %? A sum against a mean over the batch.
+"""Why did a report's CPU run reach 97.9 % and its GPU run 93.9 %? A sum against a mean over the
+batch.
 
-784-256-10 on MNIST, batch 64, lr 0.01, ten epochs, twice: with the gradient of the mean loss, and with that of
-the summed loss. Writes results/accuracy_gap.json.
+784-256-10 on MNIST, batch 64, lr 0.01, ten epochs, twice: with the gradient of the mean loss, and
+with that of the summed loss. Writes results/accuracy_gap.json.
 
     python benchmarks/accuracy_gap.py
 """
@@ -19,8 +20,9 @@ from warpfit.nn import Linear, ReLU, Sequential, backward, forward
 from warpfit.optim import SGD
 
 EPOCHS, BATCH, LR, SEED = 10, 64, 0.01, 0
-# The report does not print its initial values. Of these, the first is drawn: chosen for meeting the report's
-# losses of epochs 1 and 2 best; the others are run beside it, to show what the choice does.
+# The report does not print its initial values. Of these, the first is drawn: chosen for meeting the
+# report's losses of epochs 1 and 2 best; the others are run beside it, to show what the choice
+# does.
 INITS = ("xavier_uniform", "kaiming_uniform", "lecun_uniform", "default")
 # What the report prints (its section 2.5), by epoch: the CPU run and the GPU run.
 REPORT = {
@@ -40,7 +42,9 @@ def train(reduction: str, dtype: str, init: str, data: wf.data.Dataset) -> dict[
         Linear(784, 256, init=init, dtype=dtype), ReLU(), Linear(256, 10, init=init, dtype=dtype)
     )
     optimizer = SGD(model.parameters(), lr=LR)
-    loader = wf.data.DataLoader(data.x_train.astype(dtype, copy=False), data.y_train, BATCH, seed=SEED)
+    loader = wf.data.DataLoader(
+        data.x_train.astype(dtype, copy=False), data.y_train, BATCH, seed=SEED
+    )
     losses = []
     for _ in range(EPOCHS):
         total = 0.0
@@ -69,7 +73,9 @@ def draw(results: dict[str, Any]) -> Any:
         label = f"{reduction} over the batch: {ours['accuracy']:.2%} on the test set"
         axes.plot(epochs, ours["losses"], color=color, marker=".", label=label)
         printed = f"{report['name']}, as printed: {report['accuracy']:.2%}"
-        axes.plot(*zip(*printed_losses, strict=True), "x", color=color, markersize=10, label=printed)
+        axes.plot(
+            *zip(*printed_losses, strict=True), "x", color=color, markersize=10, label=printed
+        )
     axes.set(xlabel="epoch", ylabel="training loss (mean)", yscale="log", xticks=epochs)
     axes.set_title(f"784-256-10 on MNIST, batch {BATCH}, lr {LR}: one program, two reductions")
     axes.grid(alpha=0.3)
@@ -99,7 +105,8 @@ def main() -> None:
         "init": INITS[0],
     }
     report = {
-        name: {**run, "losses": {str(k): v for k, v in run["losses"].items()}} for name, run in REPORT.items()
+        name: {**run, "losses": {str(k): v for k, v in run["losses"].items()}}
+        for name, run in REPORT.items()
     }
     results = {"settings": settings, "rows": rows, "other_inits": others, "report": report}
     print(f"written to {write_results('accuracy_gap', results)}")

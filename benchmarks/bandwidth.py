@@ -1,7 +1,7 @@
 """How near are the kernels that only move memory to the card's copy bandwidth?
 
-Each operation on 256 MiB of float32, its bytes (every input read once, every result written once) over its time, beside
-a plain copy on the device. Prints a table and writes results/bandwidth.json.
+Each operation on 256 MiB of float32, its bytes (every input read once, every result written once)
+over its time, beside a plain copy on the device. Prints a table and writes results/bandwidth.json.
 
     python benchmarks/bandwidth.py
 """
@@ -101,7 +101,10 @@ def cases(bench: Bench) -> dict[str, tuple[Callable[[], Any], float]]:
         call = partial(ops.softmax_forward, matrix(rows, columns))
         found[f"softmax {rows} x {columns}"] = (call, 2 * rows * columns / SIZE)
     for rows, columns in ((1 << 20, 64), (1 << 16, 1 << 10), (1 << 10, 1 << 16)):
-        found[f"column sums {rows} x {columns}"] = (partial(ops.sum_columns, matrix(rows, columns)), 1)
+        found[f"column sums {rows} x {columns}"] = (
+            partial(ops.sum_columns, matrix(rows, columns)),
+            1,
+        )
     return found
 
 

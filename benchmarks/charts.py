@@ -1,7 +1,8 @@
 """The charts of README and docs, each drawn from a results file.
 
-A chart's file carries the fingerprint of the results that it was drawn from, so that a chart that no longer matches
-them is found without drawing it: images of two versions of matplotlib differ, results do not.
+A chart's file carries the fingerprint of the results that it was drawn from, so that a chart that
+no longer matches them is found without drawing it: images of two versions of matplotlib differ,
+results do not.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ def write(chart: Chart) -> None:
     results, path = _places(chart)
     figure = chart.draw(json.loads(results.read_text(encoding="utf-8")))
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=DPI, metadata={FINGERPRINT: fingerprint(results)})
+        figure.savefig(
+            temporary, format="png", dpi=DPI, metadata={FINGERPRINT: fingerprint(results)}
+        )
 
 
 def _places(chart: Chart) -> tuple[Path, Path]:

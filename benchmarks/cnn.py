@@ -1,9 +1,11 @@
-"""How long is a training step of PyTorch's MNIST example, and how good is the network after some epochs?
+"""How long is a training step of PyTorch's MNIST example, and how good is the network after some
+epochs?
 
-Two convolutions, a pool and two linear layers, with dropout, by SGD at batch 64 and 512: ours in float16 on the engine
-that `auto` chooses, PyTorch compiled in a CUDA graph, and PyTorch eager, autocast to bfloat16. Microseconds a
-step are a whole epoch's wall time over its steps, as in one_launch.py; the programs take turns. Then the test accuracy
-after each of some epochs with Adam at batch 64, ours and PyTorch eager.
+Two convolutions, a pool and two linear layers, with dropout, by SGD at batch 64 and 512: ours in
+float16 on the engine that `auto` chooses, PyTorch compiled in a CUDA graph, and PyTorch eager,
+autocast to bfloat16. Microseconds a step are a whole epoch's wall time over its steps, as in
+one_launch.py; the programs take turns. Then the test accuracy after each of some epochs with Adam
+at batch 64, ours and PyTorch eager.
 
 Prints tables and writes results/cnn.json.
 
@@ -56,9 +58,19 @@ class Ours:
         from warpfit import optim
 
         optimizer = optim.SGD(self.model.parameters(), lr=LR["sgd"])
-        settings: dict[str, Any] = {"batch_size": self.batch_size, "device": "cuda", "precision": "float16"}
+        settings: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "device": "cuda",
+            "precision": "float16",
+        }
         history = wf.fit(
-            self.model, self.x, self.y, optimizer=optimizer, epochs=epochs, verbose=False, **settings
+            self.model,
+            self.x,
+            self.y,
+            optimizer=optimizer,
+            epochs=epochs,
+            verbose=False,
+            **settings,
         )
         self.plan = history.plan.reason
         return list(history.reports)
@@ -99,7 +111,9 @@ def step_row(batch_size: int) -> dict[str, Any]:
     ours = Ours(x, y, batch_size)
     programs: dict[str, Program] = {
         "warpfit float16": ours,
-        "torch_graph float16": Theirs(lambda: torch_cnn.Trainer(x[:, None], y, dtype="float16", **theirs)),
+        "torch_graph float16": Theirs(
+            lambda: torch_cnn.Trainer(x[:, None], y, dtype="float16", **theirs)
+        ),
         "torch_eager bfloat16": Theirs(
             lambda: torch_eager.Trainer(
                 torch_eager.mnist_cnn(), x[:, None], y, precision="bfloat16", **theirs
@@ -144,7 +158,9 @@ def accuracies(epochs: int) -> dict[str, list[float]]:
         trainer.epoch()
         trainer.model.eval()
         with torch.no_grad():
-            found = trainer.model(torch.from_numpy(np.ascontiguousarray(test[:, None])).cuda()).argmax(1)
+            found = trainer.model(
+                torch.from_numpy(np.ascontiguousarray(test[:, None])).cuda()
+            ).argmax(1)
         theirs.append(float((found.cpu().numpy() == y_test).mean()))
         trainer.model.train()
     return {"warpfit float16": ours, "torch_eager float32": theirs}

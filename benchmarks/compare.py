@@ -1,10 +1,10 @@
 """Which figures of a results file are worse than an older file's?
 
-Prints a line for every figure that both files have, the second's over the first's, and marks what got worse: by more
-than the threshold, and so that its best measurement is worse than the first's median, if spreads are known; an accuracy
-by more than half a percent of all rows. What peers take is shown, and is no regression of ours; so are first calls,
-which are compilation, once. Figures that follow from others (ratios, shares) are left out. Exit code 1 if anything is
-marked.
+Prints a line for every figure that both files have, the second's over the first's, and marks what
+got worse: by more than the threshold, and so that its best measurement is worse than the first's
+median, if spreads are known; an accuracy by more than half a percent of all rows. What peers take
+is shown, and is no regression of ours; so are first calls, which are compilation, once. Figures
+that follow from others (ratios, shares) are left out. Exit code 1 if anything is marked.
 
     warpfit bench compare A.json B.json [--threshold 0.05]
 """
@@ -27,7 +27,8 @@ REGRESSED = 1  # exit code
 
 # What a figure's name, or one that it stands under, says: whether less of it is better, or more.
 LESS = {
-    "us", "ms", "microseconds", "seconds", "first_call", "peak_bytes", "float32", "tf32", "float16", "bfloat16",
+    "us", "ms", "microseconds", "seconds", "first_call", "peak_bytes", "float32", "tf32",
+    "float16", "bfloat16",
     "numpy", "torch_eager", "empty_cache", "warm_cache", "resident", "streamed",
 }  # fmt: skip
 ACCURACIES = {"accuracy", "test_accuracy", "mean"}
@@ -35,8 +36,10 @@ MORE = {"tflops", "gb_per_second", "copy_gb_per_second", "samples_per_second", *
 SHOWN_ONLY = "first_call"
 # What follows from other figures, describes a run, or is as it comes.
 LEFT_OUT = {
-    "environment", "settings", "report", "ratio", "speed", "of_copy", "speed_over_cublas", "losses", "costs",
-    "expected", "promised_ratio", "promised_peak_bytes", "largest_ratio", "least_speed", "first_loss", "curves",
+    "environment", "settings", "report", "ratio", "speed", "of_copy", "speed_over_cublas",
+    "losses", "costs",
+    "expected", "promised_ratio", "promised_peak_bytes", "largest_ratio", "least_speed",
+    "first_loss", "curves",
 }  # fmt: skip
 PEERS = ("torch", "pytorch", "jax", "cublas", "sklearn", "scikit-learn")
 # What tells the rows of a list apart.
@@ -69,7 +72,11 @@ def figures(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Figure]]:
         if all(isinstance(item, dict) for item in value):
             for item in value:
                 yield from figures(item, (*path, _name_of(item)))
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and _named(path) & (LESS | MORE):
+    elif (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and _named(path) & (LESS | MORE)
+    ):
         yield path, Figure(value, value, value, is_more_better(path))
 
 
@@ -79,7 +86,9 @@ def is_more_better(path: Path_) -> bool:
 
 
 def _named(path: Path_) -> set[str]:
-    """Return a figure's name without what it is of: ``{'seconds'}`` of ``warpfit_seconds``, for example."""
+    """Return a figure's name without what it is of: ``{'seconds'}`` of ``warpfit_seconds``, for
+    example.
+    """
     last = path[-1] if path else ""
     return {last, last.rpartition("_")[2]}
 
@@ -146,7 +155,9 @@ def read(path: str) -> dict[str, Any]:
 
 
 def differences_of_machines(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return what differs between the machines and versions of two files, the commit and the date left out."""
+    """Return what differs between the machines and versions of two files, the commit and the date
+    left out.
+    """
     old, new = before.get("environment", {}), after.get("environment", {})
     old, new = ({**env, **env.get("packages", {})} for env in (old, new))
     names = [name for name in (*old, *new) if name not in ("date", "commit", "packages", "warpfit")]
@@ -171,7 +182,9 @@ def print_lines(lines: list[Line], threshold: float) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="warpfit bench compare", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="warpfit bench compare", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("before", metavar="A.json")
     parser.add_argument("after", metavar="B.json")
     parser.add_argument(

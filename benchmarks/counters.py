@@ -1,10 +1,11 @@
 """What do the card's counters say of some kernels?
 
-Nsight Compute (`ncu`) runs each case in a process of its own and replays one launch of its kernel until it has all
-counters: throughput of the multiprocessors, their tensor cores and the memory, hit rates, occupancy, registers. The
-kernels are products from the textbook's to Hopper's (levels.py), a whole epoch in one launch, a narrow network's step,
-and a joined update. Clocks stay as they are, caches are emptied before each pass, so that a duration can be longer than
-in other tables. What cannot be counted is told, with the reason. Writes results/counters.json after every case.
+Nsight Compute (`ncu`) runs each case in a process of its own and replays one launch of its kernel
+until it has all counters: throughput of the multiprocessors, their tensor cores and the memory, hit
+rates, occupancy, registers. The kernels are products from the textbook's to Hopper's (levels.py), a
+whole epoch in one launch, a narrow network's step, and a joined update. Clocks stay as they are,
+caches are emptied before each pass, so that a duration can be longer than in other tables. What
+cannot be counted is told, with the reason. Writes results/counters.json after every case.
 
     warpfit bench counters [--cases one_launch,narrow_step]
 """
@@ -62,11 +63,15 @@ KEPT = {
     ("Launch Statistics", "Registers Per Thread"): "Registers Per Thread",
     ("Launch Statistics", "Grid Size"): "Blocks",
     ("Launch Statistics", "Block Size"): "Threads of a Block",
-    ("Warp State Statistics", "Warp Cycles Per Issued Instruction"): "Cycles Between Instructions of a Warp",
+    (
+        "Warp State Statistics",
+        "Warp Cycles Per Issued Instruction",
+    ): "Cycles Between Instructions of a Warp",
 }
 
 
-# -- the cases, each in a process of its own -------------------------------------------------------------------
+# -- the cases, each in a process of its own
+# -------------------------------------------------------------------
 
 
 def run_level(number: int) -> None:
@@ -112,22 +117,27 @@ CASES = {
     "gemm_sm90": Case("4096³, bfloat16, a warpgroup's products", partial(run_level, -1)),
     "one_launch": Case("an epoch of 784-256-10, batch 64, float16", run_one_launch),
     "narrow_step": Case(
-        "64-64-64-64-64, batch 65536, bfloat16, all layers and back", partial(run_width, "64-64x3-64/65536")
+        "64-64-64-64-64, batch 65536, bfloat16, all layers and back",
+        partial(run_width, "64-64x3-64/65536"),
     ),
     "linear_update_sm90": Case(
-        "784-2048-2048-2048-10, batch 32, float16, gradients and update", partial(run_width, "h=2048")
+        "784-2048-2048-2048-10, batch 32, float16, gradients and update",
+        partial(run_width, "h=2048"),
     ),
 }
 
 
-# -- Nsight Compute --------------------------------------------------------------------------------------------
+# -- Nsight Compute
+# --------------------------------------------------------------------------------------------
 
 
 def find_ncu() -> str:
     """Return the path of ncu, or raise ConfigError."""
     found = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if found is None:
-        raise ConfigError("bench counters needs ncu, of Nsight Compute or the CUDA toolkit, on the PATH")
+        raise ConfigError(
+            "bench counters needs ncu, of Nsight Compute or the CUDA toolkit, on the PATH"
+        )
     return found
 
 
@@ -177,7 +187,11 @@ def counted(ncu: str, name: str, metric: str | None) -> dict[str, Any]:
     start = {"what": CASES[name].what}
     try:
         done = subprocess.run(
-            command_of(ncu, name, metric), capture_output=True, text=True, check=False, timeout=SECONDS
+            command_of(ncu, name, metric),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
         )
     except subprocess.TimeoutExpired:
         return {**start, "reason": f"ncu took longer than {SECONDS} s"}
@@ -191,7 +205,9 @@ def reason_of(text: str, code: int) -> str:
     """Return what ncu or the case says went wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [
-        line for line in lines if line.startswith(("==ERROR==", "==WARNING==", "warpfit:")) or "Error" in line
+        line
+        for line in lines
+        if line.startswith(("==ERROR==", "==WARNING==", "warpfit:")) or "Error" in line
     ]
     return (told or lines[-1:] or [f"ncu printed nothing, exit code {code}"])[0][:300]
 
@@ -209,7 +225,9 @@ def tools(ncu: str) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="warpfit bench counters", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="warpfit bench counters", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--cases", type=names(tuple(CASES)), default=list(CASES), help="kernels")
     parser.add_argument("--worker", choices=list(CASES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -222,7 +240,9 @@ def main() -> None:
     for name in arguments.cases:
         cases[name] = counted(ncu, name, metric)
         in_order = {key: cases[key] for key in CASES if key in cases}
-        path = write_results("counters", {"tools": tools(ncu), "sections": SECTIONS, "cases": in_order})
+        path = write_results(
+            "counters", {"tools": tools(ncu), "sections": SECTIONS, "cases": in_order}
+        )
         print(f"{name}: {in_words(cases[name])}", flush=True)
     print(f"written to {path}")
 
@@ -230,7 +250,9 @@ def main() -> None:
 def in_words(case: dict[str, Any]) -> str:
     if "reason" in case:
         return str(case["reason"])
-    return ", ".join(f"{name} {found['value']:g} {found['unit']}" for name, found in case["counters"].items())
+    return ", ".join(
+        f"{name} {found['value']:g} {found['unit']}" for name, found in case["counters"].items()
+    )
 
 
 if __name__ == "__main__":

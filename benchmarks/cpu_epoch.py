@@ -1,7 +1,8 @@
 """How long does an epoch take on the CPU, beside scikit-learn's MLPClassifier?
 
-784-256-10 on MNIST, batch 64, float32. Each measurement is a process of its own that fits for EPOCHS epochs and
-divides; the two programs take turns. Prints a table and writes results/cpu_epoch.json.
+784-256-10 on MNIST, batch 64, float32. Each measurement is a process of its own that fits for
+EPOCHS epochs and divides; the two programs take turns. Prints a table and writes
+results/cpu_epoch.json.
 
     python benchmarks/cpu_epoch.py [--rounds 5]
 """
@@ -40,7 +41,16 @@ def fit_warpfit(case: str, x: Any, y: Any) -> None:
         if solver == "adam"
         else optim.SGD(model.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
     )
-    wf.fit(model, x, y, optimizer=optimizer, epochs=EPOCHS, batch_size=BATCH, device="cpu", verbose=False)
+    wf.fit(
+        model,
+        x,
+        y,
+        optimizer=optimizer,
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        device="cpu",
+        verbose=False,
+    )
 
 
 def fit_sklearn(case: str, x: Any, y: Any) -> None:
@@ -78,7 +88,9 @@ def work(program: str, case: str) -> None:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Return, for each case, seconds per epoch of both programs, the ratio round by round, and peak memory."""
+    """Return, for each case, seconds per epoch of both programs, the ratio round by round, and peak
+    memory.
+    """
     rows = {}
     for case, (*_, promise) in CASES.items():
         runs: dict[str, list[dict[str, Any]]] = {program: [] for program in PROGRAMS}
@@ -86,7 +98,10 @@ def measure(rounds: int) -> dict[str, Any]:
             for program in PROGRAMS:
                 runs[program].append(run_worker(__file__, "--worker", program, case))
         ours, theirs = ([run["seconds"] for run in runs[program]] for program in PROGRAMS)
-        peak, data = max(run["peak_bytes"] for run in runs["warpfit"]), runs["warpfit"][0]["data_bytes"]
+        peak, data = (
+            max(run["peak_bytes"] for run in runs["warpfit"]),
+            runs["warpfit"][0]["data_bytes"],
+        )
         rows[case] = {
             "warpfit_seconds": spread(ours),
             "sklearn_seconds": spread(theirs),
@@ -100,17 +115,23 @@ def measure(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="processes of each program for each case")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="processes of each program for each case"
+    )
     parser.add_argument("--worker", nargs=2, metavar=("PROGRAM", "CASE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         work(*arguments.worker)
         return
     rows = measure(arguments.rounds)
-    print(f"{'':18} {'warpfit':>9} {'sklearn':>9} {'ratio':>7} {'at most':>8} {'peak MB':>8} {'at most':>8}")
+    print(
+        f"{'':18} {'warpfit':>9} {'sklearn':>9} {'ratio':>7} {'at most':>8} {'peak MB':>8} "
+        f"{'at most':>8}"
+    )
     for case, row in rows.items():
         print(
-            f"{case:18} {row['warpfit_seconds']['median']:8.3f}s {row['sklearn_seconds']['median']:8.3f}s "
+            f"{case:18} {row['warpfit_seconds']['median']:8.3f}s "
+            f"{row['sklearn_seconds']['median']:8.3f}s "
             f"{row['ratio']['median']:7.2f} {row['promised_ratio']:8.2f} "
             f"{row['peak_bytes'] / 1e6:8.0f} {row['promised_peak_bytes'] / 1e6:8.0f}"
         )

@@ -1,8 +1,8 @@
 """Does training on a GPU follow NumPy's loss curve, and how good is the result?
 
-The networks of `warpfit train` with their defaults, from the same initial values over the same batches: the mlp on
-MNIST in full on both, the cnn for its first 200 steps on both and in full on the GPU. Prints a table, writes
-results/curves.json.
+The networks of `warpfit train` with their defaults, from the same initial values over the same
+batches: the mlp on MNIST in full on both, the cnn for its first 200 steps on both and in full on
+the GPU. Prints a table, writes results/curves.json.
 
     python benchmarks/curves.py [--cpu-steps 200]
 """
@@ -27,7 +27,12 @@ def train(model: str, device: str, precision: str = "auto", **settings: Any) -> 
     from warpfit.training.settings import TrainSettings
 
     chosen = TrainSettings(
-        data="mnist", model=model, device=device, engine="layerwise", precision=precision, **settings
+        data="mnist",
+        model=model,
+        device=device,
+        engine="layerwise",
+        precision=precision,
+        **settings,
     )
     with tempfile.TemporaryDirectory() as folder:
         outcome = prepare(chosen).run(Path(folder) / "run", verbose=False)
@@ -88,7 +93,10 @@ def draw(results: dict[str, Any]) -> Any:
             style = {"linewidth": 4, "color": "0.75"} if label == "NumPy" else {"linewidth": 1}
             axes.plot(steps, run["losses_of_25_steps"], label=label, **style)
         axes.set(
-            title=f"{name} on MNIST", xlabel="step", ylabel="training loss, means of 25 steps", yscale="log"
+            title=f"{name} on MNIST",
+            xlabel="step",
+            ylabel="training loss, means of 25 steps",
+            yscale="log",
         )
         axes.legend()
     return figure
@@ -99,11 +107,16 @@ def print_results(results: dict[str, Any]) -> None:
         for label, run in results[name].items():
             accuracy = f"{run['test_accuracy']:.4f}" if run["test_accuracy"] is not None else "-"
             print(
-                f"{name} {label:14} accuracy {accuracy}, {run['train_seconds']:.2f} s, from NumPy's curve at most "
-                f"{run['largest_difference']:.2g} (means of 50 steps: {run['largest_difference_of_50_steps']:.2g})"
+                f"{name} {label:14} accuracy {accuracy}, {run['train_seconds']:.2f} s, from "
+                "NumPy's curve at most "
+                f"{run['largest_difference']:.2g} (means of 50 steps: "
+                f"{run['largest_difference_of_50_steps']:.2g})"
             )
     for label, run in results["cnn_whole"].items():
-        print(f"cnn in full, {label}: accuracy {run['test_accuracy']:.4f}, {run['train_seconds']:.2f} s")
+        print(
+            f"cnn in full, {label}: accuracy {run['test_accuracy']:.4f}, "
+            f"{run['train_seconds']:.2f} s"
+        )
 
 
 def main() -> None:

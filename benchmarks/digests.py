@@ -1,4 +1,6 @@
-"""Short tables for README and the pages that explain: a few numbers of the results that report.py shows whole."""
+"""Short tables for README and the pages that explain: a few numbers of the results that report.py
+shows whole.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ OF_TRAIN = ("torch_eager float32", "warpfit one_launch float16")
 
 
 def widths_short(results: Results) -> str:
-    """Return the table of 784-h-h-h-10 over the width h: the engine taken, and the quickest of the peers."""
+    """Return the table of 784-h-h-h-10 over the width h: the engine taken, and the quickest of the
+    peers.
+    """
     rows = []
     for name, row in results["rows"].items():
         if not name.startswith("h="):
@@ -26,7 +30,9 @@ def widths_short(results: Results) -> str:
         ours = next(key for key in row["programs"] if key.startswith("warpfit "))
         cells = [row["plan"].split()[0], _median(row, ours)]
         for peer in ("jax_scan_8", "torch_graph"):
-            cells.append(_median(row, next((key for key in row["programs"] if key.startswith(peer)), None)))
+            cells.append(
+                _median(row, next((key for key in row["programs"] if key.startswith(peer)), None))
+            )
         rows.append([name.removeprefix("h="), *cells, f"**{row['ratio'][ours.split()[1]]:.1f}**"])
     header = [
         "h",
@@ -40,7 +46,9 @@ def widths_short(results: Results) -> str:
 
 
 def engines(results: Results) -> str:
-    """Return the table of 784-256-10 by two engines, over the batch; of ``layerwise`` from its own results."""
+    """Return the table of 784-256-10 by two engines, over the batch; of ``layerwise`` from its own
+    results.
+    """
     layerwise = _other("layerwise")
     rows = []
     for batch in BATCHES:
@@ -52,14 +60,18 @@ def engines(results: Results) -> str:
 
 
 def batch_sizes(results: Results) -> str:
-    """Return the table of what an epoch of MNIST takes over the batch size: in one launch, by operations, by NumPy."""
+    """Return the table of what an epoch of MNIST takes over the batch size: in one launch, by
+    operations, by NumPy.
+    """
     layerwise = _other("layerwise")
     rows = []
     for batch in BATCHES:
         steps = -(-ROWS_OF_MNIST // batch)
         one = results["rows"][f"784-256-10/{batch}"]["programs"]["warpfit float16"]["us"]["median"]
         other = layerwise["mlp"][str(batch)]
-        many, numpy = (other[name]["median"] if name in other else None for name in ("float16", "numpy"))
+        many, numpy = (
+            other[name]["median"] if name in other else None for name in ("float16", "numpy")
+        )
         cells = [f"{steps:,}", f"{one:.2f}", f"{one / batch * 1e3:.0f}"]
         cells += [_epoch(us, steps) for us in (one, many, numpy)]
         rows.append([str(batch), *cells])
@@ -92,7 +104,13 @@ def _a_step(title: str, row: Results, peers: Results) -> list[str]:
     many = f"{row['networks']:,} times " if "networks" in row else ""
     what = f"{many}{row['network']}, batch {row['batch']}, a step"
     ratio = row["ratio"][ours.split()[1]]
-    return [title, what, *(f"{number} µs" for number in us), _labelled(best, peers), f"**{ratio:.1f}**"]
+    return [
+        title,
+        what,
+        *(f"{number} µs" for number in us),
+        _labelled(best, peers),
+        f"**{ratio:.1f}**",
+    ]
 
 
 def _labelled(program: str, peers: Results) -> str:
@@ -111,9 +129,13 @@ def _ten_epochs(part: Results) -> list[str]:
 
 
 def _to_a_model(prompt: Results, row: Results) -> list[str]:
-    """Return the cells of a whole process, beside what the quickest peer takes to compile and train alone."""
+    """Return the cells of a whole process, beside what the quickest peer takes to compile and train
+    alone.
+    """
     arguments = prompt["command"].split()
-    epochs, batch = (int(arguments[arguments.index(name) + 1]) for name in ("--epochs", "--batch-size"))
+    epochs, batch = (
+        int(arguments[arguments.index(name) + 1]) for name in ("--epochs", "--batch-size")
+    )
     steps = epochs * -(-ROWS_OF_MNIST // batch)
     least = {
         name: max(cell["first_call"], 0.0) + steps * cell["us"]["median"] / 1e6
@@ -123,7 +145,11 @@ def _to_a_model(prompt: Results, row: Results) -> list[str]:
     best = min(least, key=lambda name: least[name])
     ours = prompt["caches"]["empty"]["seconds"]["median"]
     what = f"MNIST, {prompt['accuracy']['median']:.2%} right, empty kernel cache"
-    cells = [f"{_three_digits(ours)} s", f"over {_down(least[best])} s", _labelled(best, ONE_LAUNCH_PEERS)]
+    cells = [
+        f"{_three_digits(ours)} s",
+        f"over {_down(least[best])} s",
+        _labelled(best, ONE_LAUNCH_PEERS),
+    ]
     return ["prompt to model", what, *cells, f"**over {_down(least[best] / ours)}**"]
 
 
@@ -138,34 +164,58 @@ def _three_digits(number: float) -> str:
 
 
 def one_epoch(results: Results) -> str:
-    """Return the table of one epoch of 784-256-10 at batch 64 as several suites measured it, in milliseconds."""
-    files = {"report-run": results, **{name: _other(name) for name in ("train", "layerwise", "ladder")}}
+    """Return the table of one epoch of 784-256-10 at batch 64 as several suites measured it, in
+    milliseconds.
+    """
+    files = {
+        "report-run": results,
+        **{name: _other(name) for name in ("train", "layerwise", "ladder")},
+    }
     files["one-launch"] = _other("one_launch")
     steps = -(-ROWS_OF_MNIST // 64) / 1e3
     layerwise = files["layerwise"]["mlp"]["64"]
     ladder = {
-        record["name"]: record["ms_per_epoch"] for record in files["ladder"]["networks"]["mlp"]["records"]
+        record["name"]: record["ms_per_epoch"]
+        for record in files["ladder"]["networks"]["mlp"]["records"]
     }
     train = files["train"]["rows"]["64"]["programs"]
     one = files["one-launch"]["rows"]["784-256-10/64"]["programs"]
-    report = {name: runs["mean"]["epoch_seconds"]["median"] * 1e3 for name, runs in results["rows"].items()}
+    report = {
+        name: runs["mean"]["epoch_seconds"]["median"] * 1e3
+        for name, runs in results["rows"].items()
+    }
     found: dict[str, tuple[float | None, ...]] = {
-        "layerwise": (*(layerwise[name]["median"] * steps for name in ("numpy", "torch_eager")), None),
+        "layerwise": (
+            *(layerwise[name]["median"] * steps for name in ("numpy", "torch_eager")),
+            None,
+        ),
         "one-launch": (None, *(one[name]["us"]["median"] * steps for name in EAGER_AND_OURS)),
         "report-run": (report["NumPy float32"], None, report["one_launch float16"]),
-        "train": tuple(train[name]["epoch_seconds"] * 1e3 for name in ("warpfit NumPy float32", *OF_TRAIN)),
+        "train": tuple(
+            train[name]["epoch_seconds"] * 1e3 for name in ("warpfit NumPy float32", *OF_TRAIN)
+        ),
         "ladder": tuple(ladder[name] for name in ("numpy", "torch-preloaded", "one-launch")),
     }
     rows = [
         [
             f"`warpfit bench {suite}`",
             files[suite]["environment"]["date"],
-            *("-" if ms is None else f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.2f} ms" for ms in times),
+            *(
+                "-" if ms is None else f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.2f} ms"
+                for ms in times
+            ),
             "-" if times[0] is None or times[2] is None else f"{times[0] / times[2]:.0f}",
         ]
         for suite, times in found.items()
     ]
-    header = ["measured by", "when", "NumPy", "PyTorch eager", "one_launch, float16", "NumPy over one_launch"]
+    header = [
+        "measured by",
+        "when",
+        "NumPy",
+        "PyTorch eager",
+        "one_launch, float16",
+        "NumPy over one_launch",
+    ]
     return _table(header, rows)
 
 
@@ -230,6 +280,7 @@ def _card(results: Results) -> str:
     """Return where results come from, in short: the file has the rest."""
     environment = results["environment"]
     machine = (
-        environment.get("gpu") or f"{environment['cores']} cores of an {environment['cpu']} (shared machine)"
+        environment.get("gpu")
+        or f"{environment['cores']} cores of an {environment['cpu']} (shared machine)"
     )
     return f"\n{machine}, commit {environment['commit'][:12]}, {environment['date']}.\n"

@@ -1,10 +1,11 @@
 """Do all engines, in every precision, follow PyTorch's loss curve, step by step?
 
-Networks on MNIST for some hundred steps by SGD, from the same initial values over the same batches: PyTorch eager in
-float32, which is the reference, and in the other precisions that it has; NumPy; and `layerwise`, `graph` and
-`one_launch` on the GPU in every precision. What does not run is told, with the reason. Without a GPU the programs of
-the CPU run; without PyTorch the reference is NumPy. Prints a table and the largest difference, and writes
-results/engine_curves.json after every network.
+Networks on MNIST for some hundred steps by SGD, from the same initial values over the same batches:
+PyTorch eager in float32, which is the reference, and in the other precisions that it has; NumPy;
+and `layerwise`, `graph` and `one_launch` on the GPU in every precision. What does not run is told,
+with the reason. Without a GPU the programs of the CPU run; without PyTorch the reference is NumPy.
+Prints a table and the largest difference, and writes results/engine_curves.json after every
+network.
 
     warpfit bench engine-curves [--networks 784-256-10,784-512-512-512-10] [--steps 400]
 """
@@ -33,7 +34,9 @@ SMOOTHED = 50  # steps
 
 @dataclass(frozen=True)
 class Network:
-    """What is trained: sizes, batch and rate; and of how many steps a loss in the file is the mean."""
+    """What is trained: sizes, batch and rate; and of how many steps a loss in the file is the
+    mean.
+    """
 
     sizes: tuple[int, ...]
     batch: int
@@ -73,7 +76,9 @@ def initial_model(network: Network) -> Any:
     return nn.Sequential(*layers)
 
 
-def our_losses(network: Network, steps: int, device: str, engine: str, precision: str) -> list[float]:
+def our_losses(
+    network: Network, steps: int, device: str, engine: str, precision: str
+) -> list[float]:
     """Return the losses of all steps of one epoch."""
     import warpfit as wf
     from warpfit import optim
@@ -81,9 +86,21 @@ def our_losses(network: Network, steps: int, device: str, engine: str, precision
     model = initial_model(network)
     x, y = rows_of(network, steps)
     optimizer = optim.SGD(model.parameters(), lr=network.lr)
-    settings: dict[str, Any] = {"device": device, "engine": engine, "precision": precision, "seed": SEED}
+    settings: dict[str, Any] = {
+        "device": device,
+        "engine": engine,
+        "precision": precision,
+        "seed": SEED,
+    }
     history = wf.fit(
-        model, x, y, optimizer=optimizer, batch_size=network.batch, epochs=1, verbose=False, **settings
+        model,
+        x,
+        y,
+        optimizer=optimizer,
+        batch_size=network.batch,
+        epochs=1,
+        verbose=False,
+        **settings,
     )
     losses: list[float] = history.step_losses.tolist()
     return losses
@@ -123,7 +140,9 @@ def runs_of(network: Network, steps: int, has_gpu: bool) -> dict[str, Any]:
     runs[NUMPY] = attempted(our_losses, network, steps, "cpu", "layerwise", "float32")
     for engine in ENGINES if has_gpu else ():
         for precision in PRECISIONS:
-            runs[f"{engine} {precision}"] = attempted(our_losses, network, steps, "cuda", engine, precision)
+            runs[f"{engine} {precision}"] = attempted(
+                our_losses, network, steps, "cuda", engine, precision
+            )
     return runs
 
 
@@ -141,7 +160,9 @@ def compared(runs: dict[str, Any]) -> dict[str, Any]:
         run["largest_difference_of_50_steps"] = float(smooth.max())
         engine, _, precision = name.partition(" ")
         if engine == "graph":
-            run["has_bits_of_layerwise"] = run["losses"] == runs[f"layerwise {precision}"].get("losses")
+            run["has_bits_of_layerwise"] = run["losses"] == runs[f"layerwise {precision}"].get(
+                "losses"
+            )
     return {"reference": reference, "runs": runs}
 
 
@@ -151,7 +172,8 @@ def thinned(runs: dict[str, Any], steps_of_a_loss: int) -> dict[str, Any]:
     def means(losses: list[float]) -> list[float]:
         whole = len(losses) // steps_of_a_loss * steps_of_a_loss
         return [
-            round(float(loss), 7) for loss in np.reshape(losses[:whole], (-1, steps_of_a_loss)).mean(axis=1)
+            round(float(loss), 7)
+            for loss in np.reshape(losses[:whole], (-1, steps_of_a_loss)).mean(axis=1)
         ]
 
     return {
@@ -161,7 +183,9 @@ def thinned(runs: dict[str, Any], steps_of_a_loss: int) -> dict[str, Any]:
 
 
 def largest_difference(results: dict[str, Any]) -> tuple[float, str, str]:
-    """Return the largest difference of a step's loss among our runs, with the run and the network."""
+    """Return the largest difference of a step's loss among our runs, with the run and the
+    network.
+    """
     return max(
         (run["largest_difference"], name, network)
         for network, found in results["networks"].items()
@@ -171,26 +195,34 @@ def largest_difference(results: dict[str, Any]) -> tuple[float, str, str]:
 
 
 def print_network(name: str, found: dict[str, Any]) -> None:
-    print(f"{name}, batch {found['batch']}, lr {found['lr']}; distances from {found['reference']}'s losses")
+    print(
+        f"{name}, batch {found['batch']}, lr {found['lr']}; distances from {found['reference']}'s "
+        "losses"
+    )
     for label, run in found["runs"].items():
         if "reason" in run:
             print(f"    {label:20} {run['reason']}")
             continue
         same = {True: ", layerwise's bits", False: ", not layerwise's bits"}
+        bits = same.get(run.get("has_bits_of_layerwise", ""), "")
         print(
             f"    {label:20} at most {run['largest_difference']:.2g} (means of {SMOOTHED} steps: "
-            f"{run['largest_difference_of_50_steps']:.2g}){same.get(run.get('has_bits_of_layerwise', ''), '')}",
+            f"{run['largest_difference_of_50_steps']:.2g}){bits}",
             flush=True,
         )
 
 
 def draw(results: dict[str, Any]) -> Any:
-    """Return the figure of the curves, and of their distances from the reference's, a column for each network."""
+    """Return the figure of the curves, and of their distances from the reference's, a column for
+    each network.
+    """
     from matplotlib.figure import Figure
 
     networks = results["networks"]
     figure = Figure(figsize=(5.5 * len(networks), 6.5), layout="constrained")
-    above, below = figure.subplots(2, len(networks), squeeze=False, sharex="col", height_ratios=(3, 2))
+    above, below = figure.subplots(
+        2, len(networks), squeeze=False, sharex="col", height_ratios=(3, 2)
+    )
     for curves, distances, (name, found) in zip(above, below, networks.items(), strict=False):
         draw_network(curves, distances, name, found)
     return figure
@@ -206,11 +238,17 @@ def draw_network(curves: Any, distances: Any, name: str, found: dict[str, Any]) 
         if label == found["reference"]:
             curves.plot(steps, losses, label=label, linewidth=4, color="0.8", zorder=0)
             continue
-        style: dict[str, Any] = {"linewidth": 0.9, "color": _color(label), "linestyle": _line(label)}
+        style: dict[str, Any] = {
+            "linewidth": 0.9,
+            "color": _color(label),
+            "linestyle": _line(label),
+        }
         curves.plot(steps, losses, label=label, **style)
         distances.plot(steps, np.maximum(np.abs(losses - reference), 1e-7), **style)
     every = "" if between == 1 else f", means of {between} steps"
-    curves.set(title=f"{name}, batch {found['batch']}", ylabel=f"training loss{every}", yscale="log")
+    curves.set(
+        title=f"{name}, batch {found['batch']}", ylabel=f"training loss{every}", yscale="log"
+    )
     distances.set(xlabel="step", ylabel=f"distance from {found['reference']}", yscale="log")
     curves.legend(fontsize=7, ncols=2)
     for axes in (curves, distances):
@@ -244,7 +282,11 @@ def main() -> None:
     for name in arguments.networks:
         network = NETWORKS[name]
         found = compared(runs_of(network, arguments.steps, why_no_gpu is None))
-        settings = {"batch": network.batch, "lr": network.lr, "steps_of_a_loss": network.steps_of_a_loss}
+        settings = {
+            "batch": network.batch,
+            "lr": network.lr,
+            "steps_of_a_loss": network.steps_of_a_loss,
+        }
         print_network(name, settings | found)
         runs = thinned(found["runs"], network.steps_of_a_loss)
         results["networks"][name] = {**settings, **found, "runs": runs}

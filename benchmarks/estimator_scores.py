@@ -1,10 +1,11 @@
 """Do fitted estimators score as scikit-learn's do?
 
-Both are fitted with the same random state on the same rows, with shuffling, whose orders differ, and scored on rows
-held out: 20 seeds, of which each decides split, initial values and orders, on four data sets. Of the differences of the
-scores, seed by seed, it prints the mean with its 95 % interval (Student's t), the p-values of the paired t-test and of
-Wilcoxon's signed-rank test, both two-sided, for no difference, and the p-value of the two one-sided t-tests (TOST) for
-a mean difference of BOUND or more, which was chosen before anything was measured. Writes
+Both are fitted with the same random state on the same rows, with shuffling, whose orders differ,
+and scored on rows held out: 20 seeds, of which each decides split, initial values and orders, on
+four data sets. Of the differences of the scores, seed by seed, it prints the mean with its 95 %
+interval (Student's t), the p-values of the paired t-test and of Wilcoxon's signed-rank test, both
+two-sided, for no difference, and the p-value of the two one-sided t-tests (TOST) for a mean
+difference of BOUND or more, which was chosen before anything was measured. Writes
 results/estimator_scores.json, where devices not measured stay as they were.
 
     python benchmarks/estimator_scores.py [--device cpu] [--seeds 20]
@@ -39,9 +40,10 @@ TEST_SHARE = 0.25
 def california_like(rows: int = 4_000) -> Rows:
     """Return made-up census blocks (rows, 8) and the logarithms of their house values (rows,).
 
-    Features, as those of the California housing data: median income, house age, rooms and bedrooms a household,
-    population, people a household, latitude, longitude. Values rise with income, less and less, fall with crowding and
-    with the distance from a slanted coast, peak around two cities, depend on age by a curve, and are cut at the top.
+    Features, as those of the California housing data: median income, house age, rooms and bedrooms
+    a household, population, people a household, latitude, longitude. Values rise with income, less
+    and less, fall with crowding and with the distance from a slanted coast, peak around two cities,
+    depend on age by a curve, and are cut at the top.
     """
     rng = np.random.default_rng(0)
     income = rng.lognormal(1.25, 0.45, rows)
@@ -54,7 +56,9 @@ def california_like(rows: int = 4_000) -> Rows:
     from_coast = rng.exponential(1.0, rows)
     longitude = -117.0 - 0.75 * (latitude - 32.5) + from_coast
     cities = ((37.8, -122.4), (34.1, -118.3))
-    nearness = sum(np.exp(-((latitude - north) ** 2) - (longitude - east) ** 2) for north, east in cities)
+    nearness = sum(
+        np.exp(-((latitude - north) ** 2) - (longitude - east) ** 2) for north, east in cities
+    )
     value = (
         0.9 * np.log(income)
         - 0.25 * np.log1p(from_coast)
@@ -84,7 +88,9 @@ CASES = {
 
 
 def split(case: Case, seed: int) -> tuple[Array, Array, Array, Array]:
-    """Return X and y to train on, then X and y to score, with features, and numbers to predict, standardised."""
+    """Return X and y to train on, then X and y to score, with features, and numbers to predict,
+    standardised.
+    """
     X, y = case.load()
     is_classifier = case.kind == "MLPClassifier"
     X, X_test, y, y_test = train_test_split(
@@ -97,8 +103,12 @@ def split(case: Case, seed: int) -> tuple[Array, Array, Array, Array]:
     return scaler.transform(X), y, scaler.transform(X_test), y_test
 
 
-def scores_of(case: Case, seed: int, settings: dict[str, Any], own: dict[str, Any]) -> tuple[float, float]:
-    """Return the scores of our estimator and of scikit-learn's; settings are of both, `own` of ours alone."""
+def scores_of(
+    case: Case, seed: int, settings: dict[str, Any], own: dict[str, Any]
+) -> tuple[float, float]:
+    """Return the scores of our estimator and of scikit-learn's; settings are of both, `own` of ours
+    alone.
+    """
     X, y, X_test, y_test = split(case, seed)
     fitted = (
         getattr(ours, case.kind)(random_state=seed, **(settings | own)).fit(X, y),
@@ -125,8 +135,12 @@ def compared(own: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
         "standard_error": float(error),
         "interval": [float(mean - reach), float(mean + reach)],
         "p_t": float(stats.ttest_rel(own, other).pvalue) if differs else 1.0,
-        "p_wilcoxon": float(stats.wilcoxon(differences, zero_method="pratt").pvalue) if differs else 1.0,
-        "p_equivalence": float(stats.t.sf((BOUND - abs(mean)) / error, freedom)) if differs else 0.0,
+        "p_wilcoxon": float(stats.wilcoxon(differences, zero_method="pratt").pvalue)
+        if differs
+        else 1.0,
+        "p_equivalence": float(stats.t.sf((BOUND - abs(mean)) / error, freedom))
+        if differs
+        else 0.0,
     }
 
 
@@ -143,16 +157,21 @@ def measure(seeds: int, device: str) -> dict[str, Any]:
 def line_of(name: str, row: dict[str, Any]) -> str:
     low, high = row["interval"]
     return (
-        f"{name}: warpfit {row['warpfit_mean']:.4f}, scikit-learn {row['sklearn_mean']:.4f} (deviation between seeds "
-        f"{row['sklearn_deviation']:.4f}), difference {row['difference']:+.4f} ({low:+.4f} to {high:+.4f}); "
-        f"p: t {row['p_t']:.3f}, Wilcoxon {row['p_wilcoxon']:.3f}, {BOUND:g} or more {row['p_equivalence']:.2g}"
+        f"{name}: warpfit {row['warpfit_mean']:.4f}, scikit-learn {row['sklearn_mean']:.4f} "
+        "(deviation between seeds "
+        f"{row['sklearn_deviation']:.4f}), difference {row['difference']:+.4f} ({low:+.4f} to "
+        f"{high:+.4f}); "
+        f"p: t {row['p_t']:.3f}, Wilcoxon {row['p_wilcoxon']:.3f}, {BOUND:g} or more "
+        f"{row['p_equivalence']:.2g}"
     )
 
 
 def kept_devices() -> dict[str, Any]:
     """Return the devices that an older file has."""
     path = RESULTS / "estimator_scores.json"
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["devices"] if path.exists() else {}
+    kept: dict[str, Any] = (
+        json.loads(path.read_text(encoding="utf-8"))["devices"] if path.exists() else {}
+    )
     return kept
 
 

@@ -1,15 +1,17 @@
 """How long do fits of the estimators take, beside scikit-learn's?
 
-Both are fitted in one process, in turns, after a fit of each that does not count; figures are of whole fits, checks of
-the input and copies to the device included. The parts:
+Both are fitted in one process, in turns, after a fit of each that does not count; figures are of
+whole fits, checks of the input and copies to the device included. The parts:
 
-* cpu: an epoch of 784-256-10 on MNIST (or rows like it, where it is not at hand), float32, batches of 64, on the CPU;
+* cpu: an epoch of 784-256-10 on MNIST (or rows like it, where it is not at hand), float32, batches
+  of 64, on the CPU;
 * tabular: a fit with all defaults on 1,000 rows of 20 features, on the CPU;
-* gpu: ten epochs of the part cpu on the first GPU, beside scikit-learn on the same machine's CPU, of which fewer
-  epochs are measured; and, under clocks, what a fit of ours spends its time on;
+* gpu: ten epochs of the part cpu on the first GPU, beside scikit-learn on the same machine's CPU,
+  of which fewer epochs are measured; and, under clocks, what a fit of ours spends its time on;
 * search: a grid search of 3 x 5 fits on digits, ours on the first GPU.
 
-Prints a line for each comparison, and writes results/estimators.json, where parts not measured stay as they were.
+Prints a line for each comparison, and writes results/estimators.json, where parts not measured stay
+as they were.
 
     python benchmarks/estimators.py [--parts cpu,tabular,gpu,search] [--rounds 5]
 """
@@ -129,7 +131,9 @@ def compared(ours: list[float], theirs: list[float], **more: Any) -> dict[str, A
     }
 
 
-def epochs_of(kind: Any, solver: str, epochs: int, sizes: Sizes, data: tuple[Any, Any], **more: Any) -> Fit:
+def epochs_of(
+    kind: Any, solver: str, epochs: int, sizes: Sizes, data: tuple[Any, Any], **more: Any
+) -> Fit:
     """Return a function that fits for exactly so many epochs."""
     settings = {"solver": solver, "batch_size": sizes.batch, "max_iter": epochs, "random_state": 0}
     never = {"tol": 0.0, "n_iter_no_change": epochs + 1}
@@ -143,9 +147,11 @@ def measure_cpu(sizes: Sizes, rounds: int, device: str) -> dict[str, Any]:
     for solver in SOLVERS:
         own = epochs_of(MLPClassifier, solver, epochs, sizes, tuple(data), device="cpu")
         other = epochs_of(theirs.MLPClassifier, solver, epochs, sizes, tuple(data))
-        per_epoch = ([seconds / epochs for seconds in measured] for measured in in_turns(own, other, rounds))
-        rows[f"784-{sizes.hidden}-10, {solver}, batch {sizes.batch}: an epoch on {name}"] = compared(
-            *per_epoch, largest_ratio=LARGEST_RATIO[solver]
+        per_epoch = (
+            [seconds / epochs for seconds in measured] for measured in in_turns(own, other, rounds)
+        )
+        rows[f"784-{sizes.hidden}-10, {solver}, batch {sizes.batch}: an epoch on {name}"] = (
+            compared(*per_epoch, largest_ratio=LARGEST_RATIO[solver])
         )
     return rows
 
@@ -165,14 +171,19 @@ def measure_tabular(sizes: Sizes, rounds: int, device: str) -> dict[str, Any]:
 
 
 def measure_gpu(sizes: Sizes, rounds: int, device: str) -> dict[str, Any]:
-    """Return the seconds of fits on the GPU, and of as many epochs of scikit-learn's on the CPU, by solver."""
+    """Return the seconds of fits on the GPU, and of as many epochs of scikit-learn's on the CPU, by
+    solver.
+    """
     *data, name = mnist_like(sizes.rows)
     rows, scale = {}, sizes.gpu_epochs / sizes.cpu_epochs
     for solver in SOLVERS:
         own = epochs_of(MLPClassifier, solver, sizes.gpu_epochs, sizes, tuple(data), device=device)
         other = epochs_of(theirs.MLPClassifier, solver, sizes.cpu_epochs, sizes, tuple(data))
         ours, others = in_turns(own, other, rounds)
-        case = f"784-{sizes.hidden}-10, {solver}, batch {sizes.batch}: {sizes.gpu_epochs} epochs on {name}"
+        case = (
+            f"784-{sizes.hidden}-10, {solver}, batch {sizes.batch}: {sizes.gpu_epochs} "
+            f"epochs on {name}"
+        )
         rows[case] = compared(
             ours,
             [seconds * scale for seconds in others],
@@ -217,30 +228,46 @@ def clocked(clocks: Clocks) -> Iterator[None]:
 
 
 def measure_search(sizes: Sizes, rounds: int, device: str) -> dict[str, Any]:
-    """Return the seconds of a grid search, ours on the GPU, scikit-learn's with one process and with all."""
+    """Return the seconds of a grid search, ours on the GPU, scikit-learn's with one process and
+    with all.
+    """
     X, y = load_digits(return_X_y=True)
     X, y = X[: sizes.digits] / 16, y[: sizes.digits]
 
     def search(estimator: Any, n_jobs: int) -> Any:
-        return GridSearchCV(estimator, {"alpha": ALPHAS}, cv=FOLDS, n_jobs=n_jobs, refit=False).fit(X, y)
+        return GridSearchCV(estimator, {"alpha": ALPHAS}, cv=FOLDS, n_jobs=n_jobs, refit=False).fit(
+            X, y
+        )
 
     settings = {"max_iter": sizes.search_iterations, "random_state": 0}
     own = partial(search, MLPClassifier(**settings, device=device), 1)
     rows = {}
     for n_jobs in (1, -1):
-        ours, others = in_turns(own, partial(search, theirs.MLPClassifier(**settings), n_jobs), rounds)
-        case = f"grid search of {len(ALPHAS)} x {FOLDS} fits on digits, scikit-learn with n_jobs={n_jobs}"
+        ours, others = in_turns(
+            own, partial(search, theirs.MLPClassifier(**settings), n_jobs), rounds
+        )
+        case = (
+            f"grid search of {len(ALPHAS)} x {FOLDS} fits on digits, scikit-learn with "
+            f"n_jobs={n_jobs}"
+        )
         goal = {"least_speed": LEAST_SPEED["search"]} if n_jobs == 1 else {}
         rows[case] = compared(ours, others, **goal)
     return rows
 
 
-PARTS = {"cpu": measure_cpu, "tabular": measure_tabular, "gpu": measure_gpu, "search": measure_search}
+PARTS = {
+    "cpu": measure_cpu,
+    "tabular": measure_tabular,
+    "gpu": measure_gpu,
+    "search": measure_search,
+}
 
 
 def blas_threads() -> int:
     """Return how many threads the products of this process take."""
-    return max((pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
+    return max(
+        (pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"), default=1
+    )
 
 
 def measure(parts: list[str], sizes: Sizes, rounds: int, device: str) -> dict[str, Any]:
@@ -271,19 +298,28 @@ def line_of(case: str, row: dict[str, Any]) -> str:
     text = (
         f"{case}: warpfit {row['warpfit_seconds']['median']:.3f} s, scikit-learn "
         f"{row['sklearn_seconds']['median']:.3f} s, ratio {row['ratio']['median']:.3f} "
-        f"({row['ratio']['min']:.3f} to {row['ratio']['max']:.3f}), {row['speed']['median']:.1f} times as quick; "
+        f"({row['ratio']['min']:.3f} to {row['ratio']['max']:.3f}), {row['speed']['median']:.1f} "
+        "times as quick; "
         f"hoped for: {goal}"
     )
     stages = row.get("stages", {})
     return "\n".join(
-        [text, *(f"    {seconds['median'] * 1e3:8.2f} ms {stage}" for stage, seconds in stages.items())]
+        [
+            text,
+            *(
+                f"    {seconds['median'] * 1e3:8.2f} ms {stage}"
+                for stage, seconds in stages.items()
+            ),
+        ]
     )
 
 
 def kept_parts() -> dict[str, Any]:
     """Return the parts that an older file has."""
     path = RESULTS / "estimators.json"
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else {}
+    kept: dict[str, Any] = (
+        json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else {}
+    )
     return kept
 
 
@@ -291,7 +327,9 @@ def chosen_parts(names: str) -> list[str]:
     """Return the parts of a comma-separated list, or raise argparse's error."""
     parts = names.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
-        raise argparse.ArgumentTypeError(f"expected parts among {', '.join(PARTS)}, got {', '.join(unknown)}")
+        raise argparse.ArgumentTypeError(
+            f"expected parts among {', '.join(PARTS)}, got {', '.join(unknown)}"
+        )
     return parts
 
 
@@ -308,7 +346,9 @@ def parts_that_run(device: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=chosen_parts, help="some of " + ", ".join(PARTS))
-    parser.add_argument("--rounds", type=int, default=5, help="fits of each program for each comparison")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="fits of each program for each comparison"
+    )
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,14 +1,16 @@
 """How fast are the matrix products, beside cuBLAS?
 
-For each dtype and shape: our product is checked against float64 on random operands, then ours and cuBLAS's (by
-torch.matmul) are timed in turns, each as a CUDA graph that repeats the call over several sets of operands, so that
-neither pays for launches. `tf32` is float32 with products in tf32, in both. Prints a table and writes
-results/gemm.json.
+For each dtype and shape: our product is checked against float64 on random operands, then ours and
+cuBLAS's (by torch.matmul) are timed in turns, each as a CUDA graph that repeats the call over
+several sets of operands, so that neither pays for launches. `tf32` is float32 with products in
+tf32, in both. Prints a table and writes results/gemm.json.
 
-    python benchmarks/gemm.py [--dtypes float32,float16] [--only 64x256x784] [--quick] [--sweep [16]]
+    python benchmarks/gemm.py [--dtypes float32,float16] [--only 64x256x784] [--quick] [--sweep
+    [16]]
 
---sweep also times the candidates of each shape, what `configure` chose among them, and prints the best; with a number,
-so many of them, and all. Only a whole run, of all dtypes and shapes, writes the file.
+--sweep also times the candidates of each shape, what `configure` chose among them, and prints the
+best; with a number, so many of them, and all. Only a whole run, of all dtypes and shapes, writes
+the file.
 """
 
 from __future__ import annotations
@@ -45,7 +47,16 @@ DTYPES = {
 }
 SQUARES = (256, 512, 1024, 2048, 4096, 8192)
 WIDTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
-QUICK = ("256", "1024", "4096", "4096 TN", "64x256x784", "784x256x64 TN", "64x784x256 NT", "32x1024x1024")
+QUICK = (
+    "256",
+    "1024",
+    "4096",
+    "4096 TN",
+    "64x256x784",
+    "784x256x64 TN",
+    "64x784x256 NT",
+    "32x1024x1024",
+)
 TRANSPOSITIONS = ("NN", "NT", "TN")  # of training: y = x w, dx = dz wᵀ, dw = xᵀ dz
 BATCHES = (32, 64)
 CHECKED_ROWS = 64
@@ -56,7 +67,9 @@ MAX_CANDIDATES = (48, 12)  # of a small and of a large product
 
 @dataclass(frozen=True)
 class Product:
-    """op(A) (m, k) @ op(B) (k, n) of one dtype; `transposition` is NN, TN (A stored (k, m)) or NT."""
+    """op(A) (m, k) @ op(B) (k, n) of one dtype; `transposition` is NN, TN (A stored (k, m)) or
+    NT.
+    """
 
     m: int
     n: int
@@ -85,7 +98,9 @@ def products(dtypes: Iterable[str], only: Iterable[str] | None) -> list[Product]
     for dtype in dtypes:
         # On tensor cores, that a square is transposed may matter.
         transpositions = TRANSPOSITIONS if dtype in ("tf32", *HALF_DTYPES) else TRANSPOSITIONS[:1]
-        found += [Product(size, size, size, dtype, which) for size in SQUARES for which in transpositions]
+        found += [
+            Product(size, size, size, dtype, which) for size in SQUARES for which in transpositions
+        ]
         # A layer 784-256 on 64 rows: y = x w, dw = xᵀ dz, dx = dz wᵀ.
         found += [
             Product(64, 256, 784, dtype),
@@ -96,7 +111,8 @@ def products(dtypes: Iterable[str], only: Iterable[str] | None) -> list[Product]
     return [product for product in found if only is None or product.shape in only]
 
 
-# -- operands ------------------------------------------------------------------------------------------------
+# -- operands
+# ------------------------------------------------------------------------------------------------
 
 
 class Operands:
@@ -109,24 +125,33 @@ class Operands:
         m, n, k = product.m, product.n, product.k
         self.sets = []
         for _ in range(2 if product.flop > SMALL_FLOP else 4):
-            a = torch.randn((k, m) if transpose_a else (m, k), device="cuda", dtype=torch.float32).to(dtype)
-            b = torch.randn((n, k) if transpose_b else (k, n), device="cuda", dtype=torch.float32).to(dtype)
+            a = torch.randn(
+                (k, m) if transpose_a else (m, k), device="cuda", dtype=torch.float32
+            ).to(dtype)
+            b = torch.randn(
+                (n, k) if transpose_b else (k, n), device="cuda", dtype=torch.float32
+            ).to(dtype)
             self.sets.append((a, b, torch.empty((m, n), device="cuda", dtype=dtype)))
 
     def error(self) -> float:
-        """Return the largest error norm of some rows of the sets' C, relative to the norm of those rows."""
+        """Return the largest error norm of some rows of the sets' C, relative to the norm of those
+        rows.
+        """
         transpose_a, transpose_b = self.product.transposes
         largest = 0.0
         for a, b, c in self.sets:
             rows = torch.randperm(self.product.m, device="cuda")[:CHECKED_ROWS]
-            exact = (a.T if transpose_a else a)[rows].double() @ (b.T if transpose_b else b).double()
+            exact = (a.T if transpose_a else a)[rows].double() @ (
+                b.T if transpose_b else b
+            ).double()
             error = float(torch.linalg.norm(c[rows].double() - exact) / torch.linalg.norm(exact))
             largest = max(largest, error if math.isfinite(error) else math.inf)
             c.fill_(math.nan)
         return largest
 
 
-# -- the two programs ----------------------------------------------------------------------------------------
+# -- the two programs
+# ----------------------------------------------------------------------------------------
 
 
 class Bench:
@@ -180,14 +205,17 @@ class Bench:
             a, b, c = operands.sets[i % len(operands.sets)]
             turns[i % len(turns)][1]()
             sizes = config.sizes(m, n, k, a.shape[1], b.shape[1])
-            kernel(grid, block, *places[i % len(places)], c.data_ptr(), None, None, None, 1.0, 0.0, *workspace,
+            kernel(grid, block, *places[i % len(places)], c.data_ptr(), None, None, None, 1.0, 0.0,
+                   *workspace,
                    *sizes, shared_bytes=shared_bytes, cluster=config.cluster)  # fmt: skip
 
         start.workspace = partials, arrivals  # type: ignore[attr-defined]  # as long as it may be called
         return start
 
     def turn(self, config: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[[], None]]:
-        """Return room for the operand that a kernel wants turned, if any, and a function that turns it."""
+        """Return room for the operand that a kernel wants turned, if any, and a function that turns
+        it.
+        """
         if not isinstance(config, WgmmaConfig) or not config.turns_b:
             return None, lambda: None
         stored = a if config.swapped else b
@@ -236,8 +264,12 @@ class Bench:
         calls = int(SECONDS_OF_A_GRAPH / max(operands.product.flop / 40e12, 3e-6))
         return min(max(calls, sets), 200) // sets * sets
 
-    def our_graph(self, start: Callable[[int], None], operands: Operands) -> tuple[Callable[[], None], int]:
-        """Return a function that runs a graph of some of our calls, as engines capture it, and their number."""
+    def our_graph(
+        self, start: Callable[[int], None], operands: Operands
+    ) -> tuple[Callable[[], None], int]:
+        """Return a function that runs a graph of some of our calls, as engines capture it, and
+        their number.
+        """
         calls = self.calls_of(operands)
         with self.runtime.capture() as graph:
             for i in range(calls):
@@ -245,7 +277,9 @@ class Bench:
         graph.holds.append(start)
         return graph.launch, calls
 
-    def their_graph(self, start: Callable[[int], None], operands: Operands) -> tuple[Callable[[], None], int]:
+    def their_graph(
+        self, start: Callable[[int], None], operands: Operands
+    ) -> tuple[Callable[[], None], int]:
         """Return the same of cuBLAS's."""
         calls = self.calls_of(operands)
         graph = torch.cuda.CUDAGraph()
@@ -255,7 +289,9 @@ class Bench:
         return graph.replay, calls
 
     def time(self, graphs: list[tuple[Callable[[], None], int]], rounds: int) -> list[list[float]]:
-        """Return the microseconds of a call in each round, for each graph; the graphs take turns."""
+        """Return the microseconds of a call in each round, for each graph; the graphs take
+        turns.
+        """
         times: list[list[float]] = [[] for _ in graphs]
         with torch.cuda.stream(self.stream):
             for idx in range(rounds + 2):
@@ -270,11 +306,14 @@ class Bench:
         return times
 
 
-# -- measurements --------------------------------------------------------------------------------------------
+# -- measurements
+# --------------------------------------------------------------------------------------------
 
 
 def compile_all(bench: Bench, configs: Iterable[Any]) -> set[Any]:
-    """Compile kernels into the cache, in threads, and return the configurations that cannot be compiled."""
+    """Compile kernels into the cache, in threads, and return the configurations that cannot be
+    compiled.
+    """
 
     def compiles(config: Any) -> bool:
         try:
@@ -290,7 +329,9 @@ def compile_all(bench: Bench, configs: Iterable[Any]) -> set[Any]:
 
     unique = list(dict.fromkeys(configs))
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return {config for config, ok in zip(unique, pool.map(compiles, unique), strict=True) if not ok}
+        return {
+            config for config, ok in zip(unique, pool.map(compiles, unique), strict=True) if not ok
+        }
 
 
 def measure(bench: Bench, product: Product, operands: Operands, rounds: int) -> dict[str, Any]:
@@ -324,17 +365,24 @@ def measure(bench: Bench, product: Product, operands: Operands, rounds: int) -> 
 def print_row(row: dict[str, Any]) -> None:
     head = f"{row['dtype']:9} {row['shape']:>16}"
     if "wrong" in row:
-        print(f"{head} WRONG: error {row['error']:.1e}, {row['wrong']}; {row['config']}", flush=True)
+        print(
+            f"{head} WRONG: error {row['error']:.1e}, {row['wrong']}; {row['config']}", flush=True
+        )
         return
     print(
-        f"{head} {row['us']:9.2f} {row['tflops']:8.2f} {row['cublas_us']:9.2f} {row['cublas_tflops']:8.2f} "
+        f"{head} {row['us']:9.2f} {row['tflops']:8.2f} {row['cublas_us']:9.2f} "
+        f"{row['cublas_tflops']:8.2f} "
         f"{row['speed_over_cublas']:6.2f} {row['error']:8.1e}  {row['config']}",
         flush=True,
     )
 
 
-def sweep(bench: Bench, product: Product, operands: Operands, configs: list[Any]) -> list[dict[str, Any]]:
-    """Time configurations of one product and return them, the fastest first; wrong ones come last, as infinite."""
+def sweep(
+    bench: Bench, product: Product, operands: Operands, configs: list[Any]
+) -> list[dict[str, Any]]:
+    """Time configurations of one product and return them, the fastest first; wrong ones come last,
+    as infinite.
+    """
     rows = []
     for config in configs:
         start = bench.ours(config, operands)
@@ -357,7 +405,9 @@ def main() -> None:
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas")
     parser.add_argument("--only", help="shapes as the table names them, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a few shapes, few rounds")
-    parser.add_argument("--sweep", nargs="?", type=int, const=0, help="time the candidates too, so many")
+    parser.add_argument(
+        "--sweep", nargs="?", type=int, const=0, help="time the candidates too, so many"
+    )
     arguments = parser.parse_args()
     dtypes = arguments.dtypes.split(",")
     if unknown := set(dtypes) - set(DTYPES):
@@ -368,14 +418,15 @@ def main() -> None:
     rounds = 5 if arguments.quick else 20
     shapes = f"{'m x n x k':>16}"
     print(
-        f"{'dtype':9} {shapes} {'us':>9} {'TFLOP/s':>8} {'cuBLAS us':>9} {'TFLOP/s':>8} {'ratio':>6} {'error':>8}"
+        f"{'dtype':9} {shapes} {'us':>9} {'TFLOP/s':>8} {'cuBLAS us':>9} {'TFLOP/s':>8} "
+        f"{'ratio':>6} {'error':>8}"
     )
     rows = run(bench, wanted, rounds, arguments.sweep)
     if arguments.sweep is None and not only and set(dtypes) == set(DTYPES):
         settings = {
             "rounds": rounds,
             "operands": "normal; small products alternate four sets, large ones two",
-            "timing": "median of rounds; each a CUDA graph of the calls, ours and cuBLAS's in turns",
+            "timing": "median of rounds; each a CUDA graph of calls, ours and cuBLAS's in turns",
             "multiprocessors": bench.runtime.num_multiprocessors,
         }
         print(f"written to {write_results('gemm', {'settings': settings, 'rows': rows})}")
@@ -383,8 +434,12 @@ def main() -> None:
         raise SystemExit("some products are wrong")
 
 
-def run(bench: Bench, wanted: list[Product], rounds: int, swept: int | None) -> list[dict[str, Any]]:
-    """Measure all products and print a line for each; with as many of its candidates as are to be swept."""
+def run(
+    bench: Bench, wanted: list[Product], rounds: int, swept: int | None
+) -> list[dict[str, Any]]:
+    """Measure all products and print a line for each; with as many of its candidates as are to be
+    swept.
+    """
     chosen: dict[Product, list[Any]] = {}
     for product in wanted:
         chosen[product] = [

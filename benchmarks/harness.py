@@ -73,7 +73,9 @@ def take_no_options(doc: str | None) -> None:
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run a script's main function; what the user can mend is said in one line, and is exit code 2."""
+    """Run a script's main function; what the user can mend is said in one line, and is exit
+    code 2.
+    """
     try:
         sys.exit(main())
     except WarpfitError as error:
@@ -87,7 +89,9 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def run_worker(script: str, *arguments: str) -> dict[str, Any]:
-    """Run ``python script arguments`` in a process of its own, and return the JSON that it prints last."""
+    """Run ``python script arguments`` in a process of its own, and return the JSON that it prints
+    last.
+    """
     command = [sys.executable, script, *arguments]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode:
@@ -116,7 +120,9 @@ def _commit() -> str:
     changes = subprocess.run(
         [*git, "status", "--porcelain", "--", "src"], capture_output=True, text=True, check=False
     )
-    return (commit.stdout.strip() or "unknown") + (" with changes" if changes.stdout.strip() else "")
+    return (commit.stdout.strip() or "unknown") + (
+        " with changes" if changes.stdout.strip() else ""
+    )
 
 
 def _gpu() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What does each rung of `warpfit ladder` gain, and the peers beside it?
 
-Trains the networks once per rung and peer, as the command does, and writes results/ladder.json. Networks that are not
-measured again stay in the file if they come from the same GPU and packages.
+Trains the networks once per rung and peer, as the command does, and writes results/ladder.json.
+Networks that are not measured again stay in the file if they come from the same GPU and packages.
 
     warpfit bench ladder [--networks mlp,softmax-regression,deep] [--no-peers] [--device cuda]
 """
@@ -17,7 +17,9 @@ DRAWN = "mlp"
 
 
 def kept(again: list[str]) -> dict[str, Any]:
-    """Return the networks of the results file that are as good as new, and not to be measured again."""
+    """Return the networks of the results file that are as good as new, and not to be measured
+    again.
+    """
     old, now = read_results("ladder"), environment()
     if not old:
         return {}
@@ -48,7 +50,9 @@ def draw(results: dict[str, Any]) -> Any:
     from warpfit.apps import ladder
 
     networks = results["networks"]
-    return ladder.draw(ladder.Result.from_dict(networks.get(DRAWN) or next(iter(networks.values()))))
+    return ladder.draw(
+        ladder.Result.from_dict(networks.get(DRAWN) or next(iter(networks.values())))
+    )
 
 
 def main() -> None:

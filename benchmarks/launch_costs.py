@@ -1,8 +1,8 @@
 """How long is a step of the one_launch engine, beside what its plan expects?
 
-Microseconds a step are an epoch's wall time over its number of steps, order, gathering and record included, the least
-of some epochs: what disturbs them is not the plan's to expect. Compiles all kernels first, side by side. Prints a
-table, and writes results/launch_costs.json.
+Microseconds a step are an epoch's wall time over its number of steps, order, gathering and record
+included, the least of some epochs: what disturbs them is not the plan's to expect. Compiles all
+kernels first, side by side. Prints a table, and writes results/launch_costs.json.
 
     python benchmarks/launch_costs.py
     python benchmarks/launch_costs.py --fit    # writes the prices of the card from the results
@@ -116,10 +116,17 @@ def fitted(case: Case, epochs: int) -> Any:
         "adamw": optim.AdamW,
         "rmsprop": lambda parameters: optim.RMSprop(parameters, 1e-3),
     }
-    rng, num_rows = np.random.default_rng(0), min(case.batch * MOST_STEPS, MOST_BYTES // (4 * case.sizes[0]))
+    rng, num_rows = (
+        np.random.default_rng(0),
+        min(case.batch * MOST_STEPS, MOST_BYTES // (4 * case.sizes[0])),
+    )
     x = rng.random((num_rows, case.sizes[0]), dtype=np.float32)
     has_classes = case.sizes[-1] > 1
-    y = rng.integers(0, case.sizes[-1], num_rows) if has_classes else rng.random((num_rows, 1), np.float32)
+    y = (
+        rng.integers(0, case.sizes[-1], num_rows)
+        if has_classes
+        else rng.random((num_rows, 1), np.float32)
+    )
     return wf.fit(
         model,
         x,
@@ -135,7 +142,9 @@ def fitted(case: Case, epochs: int) -> Any:
 
 
 def measured(case: Case) -> dict[str, Any]:
-    """Return the case's microseconds a step, those that the plan expects, of which costs, and the layout."""
+    """Return the case's microseconds a step, those that the plan expects, of which costs, and the
+    layout.
+    """
     history = fitted(case, EPOCHS)
     plan, steps = history.plan, len(history.step_losses) // EPOCHS
     launch = plan.prepared.launch
@@ -155,7 +164,9 @@ def warm(case: Case) -> None:
 
 
 def prices_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the nanoseconds of each kernel's costs with the least relative errors; none is negative."""
+    """Return the nanoseconds of each kernel's costs with the least relative errors; none is
+    negative.
+    """
     from scipy.optimize import nnls
 
     found: dict[str, dict[str, float]] = {}
@@ -165,14 +176,18 @@ def prices_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
         least = np.array([row["microseconds"]["min"] for row in own])
         counts = np.array([[row["costs"][name] for name in names] for row in own]) / least[:, None]
         prices, _ = nnls(counts, np.ones(len(own)))
-        found[kernel] = {name: round(1000 * price, 6) for name, price in zip(names, prices, strict=True)}
+        found[kernel] = {
+            name: round(1000 * price, 6) for name, price in zip(names, prices, strict=True)
+        }
         ratios = counts @ prices
         print(f"{kernel}: expected over measured {ratios.min():.2f} to {ratios.max():.2f}")
     return found
 
 
 def write_prices(results: dict[str, Any], path: Path | None = None) -> Path:
-    """Write the prices that results give into the file of their card, with the date; others stay as they are."""
+    """Write the prices that results give into the file of their card, with the date; others stay as
+    they are.
+    """
     from warpfit.backends.cuda.prices import path_of
 
     environment = results["environment"]
@@ -202,7 +217,8 @@ def main() -> None:
         rows.append(row)
         least = row["microseconds"]["min"]
         print(
-            f"{case.name:40} {least:7.2f} {row['expected']:7.2f} {row['expected'] / least:5.2f}", flush=True
+            f"{case.name:40} {least:7.2f} {row['expected']:7.2f} {row['expected'] / least:5.2f}",
+            flush=True,
         )
     print(write_results("launch_costs", {"rows": rows}))
 

@@ -1,8 +1,9 @@
-"""How long is a training step of the layerwise engine on a GPU, beside PyTorch eager and our own NumPy backend?
+"""How long is a training step of the layerwise engine on a GPU, beside PyTorch eager and our own
+NumPy backend?
 
-784-256-10 on MNIST over batch sizes, and the MNIST example's CNN; the programs take turns. Also the time from the
-call of `fit` to the first trained step, in processes of their own, with an empty and with a warm kernel cache.
-Prints tables and writes results/layerwise.json.
+784-256-10 on MNIST over batch sizes, and the MNIST example's CNN; the programs take turns. Also the
+time from the call of `fit` to the first trained step, in processes of their own, with an empty and
+with a warm kernel cache. Prints tables and writes results/layerwise.json.
 
     python benchmarks/layerwise.py [--epochs 5] [--skip-cpu]
 """
@@ -40,7 +41,14 @@ def fit_seconds(
     optimizer = optim.SGD(model.parameters(), lr=LR)
     settings: dict[str, Any] = {"device": device, "precision": precision, "batch_size": batch_size}
     history = wf.fit(
-        model, x, y, optimizer=optimizer, epochs=epochs, verbose=False, engine="layerwise", **settings
+        model,
+        x,
+        y,
+        optimizer=optimizer,
+        epochs=epochs,
+        verbose=False,
+        engine="layerwise",
+        **settings,
     )
     return [report.seconds for report in history.reports]
 
@@ -65,7 +73,9 @@ def step_us(seconds: list[float], steps: int) -> dict[str, float]:
 
 
 def mlp_row(x: Any, y: Any, batch_size: int, epochs: int, skip_cpu: bool) -> dict[str, Any]:
-    """Return microseconds a step of every program; they take turns, and the ratio is that of each turn."""
+    """Return microseconds a step of every program; they take turns, and the ratio is that of each
+    turn.
+    """
     from peers import torch_eager
 
     rows = min(len(x), MOST_STEPS * batch_size)
@@ -74,7 +84,13 @@ def mlp_row(x: Any, y: Any, batch_size: int, epochs: int, skip_cpu: bool) -> dic
     for _ in range(TURNS):
         for precision in PRECISIONS:
             times[precision] += fit_seconds(
-                our_mlp(), x, y, device="cuda", precision=precision, batch_size=batch_size, epochs=epochs
+                our_mlp(),
+                x,
+                y,
+                device="cuda",
+                precision=precision,
+                batch_size=batch_size,
+                epochs=epochs,
             )[1:]
         times["torch_eager"] += torch_eager.epoch_seconds(
             torch_eager.mlp(SIZES), x, y, batch_size=batch_size, lr=LR, epochs=epochs
@@ -97,8 +113,14 @@ def cnn_row(x: Any, y: Any, epochs: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in (*PRECISIONS, "torch_eager")}
     for _ in range(TURNS):
         for precision in PRECISIONS:
-            settings: dict[str, Any] = {"precision": precision, "batch_size": batch_size, "epochs": epochs}
-            times[precision] += fit_seconds(our_cnn(), images[..., None], y, device="cuda", **settings)[1:]
+            settings: dict[str, Any] = {
+                "precision": precision,
+                "batch_size": batch_size,
+                "epochs": epochs,
+            }
+            times[precision] += fit_seconds(
+                our_cnn(), images[..., None], y, device="cuda", **settings
+            )[1:]
         times["torch_eager"] += torch_eager.epoch_seconds(
             torch_eager.mnist_cnn(), images[:, None], y, batch_size=batch_size, lr=LR, epochs=epochs
         )[1:]
@@ -106,7 +128,9 @@ def cnn_row(x: Any, y: Any, epochs: int) -> dict[str, Any]:
 
 
 def first_step(work_folder: str) -> None:
-    """Print, as JSON, the seconds from the call of fit to its first trained step; for a process of its own."""
+    """Print, as JSON, the seconds from the call of fit to its first trained step; for a process of
+    its own.
+    """
     import warpfit as wf
     from warpfit import optim
     from warpfit.training.callbacks import Callback
@@ -138,7 +162,9 @@ def first_step(work_folder: str) -> None:
 
 
 def first_steps(x: Any, y: Any) -> dict[str, Any]:
-    """Return the seconds to the first trained step with an empty kernel cache, and with a warm one."""
+    """Return the seconds to the first trained step with an empty kernel cache, and with a warm
+    one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/x.npy", x[:64])
         np.save(f"{folder}/y.npy", y[:64])
@@ -158,7 +184,10 @@ def print_results(results: dict[str, Any]) -> None:
         print(f"{batch:>14} " + " ".join(cells) + f" {row['ratio']:12.2f}")
     for name in ("cnn", "first_step"):
         if name in results:
-            print(f"{name}: " + ", ".join(f"{key} {row['median']:.3f}" for key, row in results[name].items()))
+            print(
+                f"{name}: "
+                + ", ".join(f"{key} {row['median']:.3f}" for key, row in results[name].items())
+            )
 
 
 def draw(results: dict[str, Any]) -> Any:
@@ -177,7 +206,10 @@ def draw(results: dict[str, Any]) -> Any:
         if all(rows):
             axes.plot(batches, [row["median"] for row in rows], marker="o", label=label)
     axes.set(
-        xlabel="batch", ylabel="µs a step", yscale="log", title=f"784-256-10, {results['environment']['gpu']}"
+        xlabel="batch",
+        ylabel="µs a step",
+        yscale="log",
+        title=f"784-256-10, {results['environment']['gpu']}",
     )
     axes.grid(alpha=0.3, which="both")
     axes.legend()

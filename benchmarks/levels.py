@@ -1,9 +1,9 @@
 """What does each step from the textbook's matrix product to Hopper's fastest gain?
 
-C = A @ B, 4096 x 4096 x 4096, by the kernels that docs/kernels.md leads through: in float32 as far as registers go,
-then in bfloat16 on tensor cores, and the levels of `gemm_sm90` one by one, each with all that stands above it. Every
-product is checked, then timed as a CUDA graph, median of some rounds, all in turns. Prints a table and writes
-results/levels.json.
+C = A @ B, 4096 x 4096 x 4096, by the kernels that docs/kernels.md leads through: in float32 as far
+as registers go, then in bfloat16 on tensor cores, and the levels of `gemm_sm90` one by one, each
+with all that stands above it. Every product is checked, then timed as a CUDA graph, median of some
+rounds, all in turns. Prints a table and writes results/levels.json.
 
     python benchmarks/levels.py
 """
@@ -58,10 +58,14 @@ def wgmma(
 def levels(num_multiprocessors: int) -> list[tuple[str, MatmulConfig]]:
     """Return the levels, each with what it adds in words."""
     sizes = (SIZE, SIZE, SIZE)
-    registers = candidates(*sizes, "float32", vector=True, num_multiprocessors=num_multiprocessors)[0]
+    registers = candidates(*sizes, "float32", vector=True, num_multiprocessors=num_multiprocessors)[
+        0
+    ]
     in_warps = next(
         config
-        for config in candidates(*sizes, "bfloat16", vector=True, num_multiprocessors=num_multiprocessors)
+        for config in candidates(
+            *sizes, "bfloat16", vector=True, num_multiprocessors=num_multiprocessors
+        )
         if config.kernel == "matmul_mma"
     )
     few = {"num_multiprocessors": num_multiprocessors}
@@ -89,7 +93,9 @@ def levels(num_multiprocessors: int) -> list[tuple[str, MatmulConfig]]:
 def main() -> None:
     take_no_options(__doc__)
     bench = Bench()
-    operands = {dtype: Operands(Product(SIZE, SIZE, SIZE, dtype)) for dtype in ("float32", "bfloat16")}
+    operands = {
+        dtype: Operands(Product(SIZE, SIZE, SIZE, dtype)) for dtype in ("float32", "bfloat16")
+    }
     found, graphs = [], []
     for name, config in levels(bench.runtime.num_multiprocessors):
         own = operands[config.dtype]
@@ -105,14 +111,18 @@ def main() -> None:
     graphs.append(bench.their_graph(theirs, operands["bfloat16"]))
     *ours, cublas = [median(times) for times in bench.time(graphs, ROUNDS)]
     flop = 2 * SIZE**3
-    rows = [{**row, "us": us, "tflops": flop / us / 1e6} for row, us in zip(found, ours, strict=True)]
+    rows = [
+        {**row, "us": us, "tflops": flop / us / 1e6} for row, us in zip(found, ours, strict=True)
+    ]
     for row in rows:
         print(
-            f"{row['us']:10.1f} us {row['tflops']:8.1f} TFLOP/s  {row['level']}; {row['config']}", flush=True
+            f"{row['us']:10.1f} us {row['tflops']:8.1f} TFLOP/s  {row['level']}; {row['config']}",
+            flush=True,
         )
     print(f"{cublas:10.1f} us {flop / cublas / 1e6:8.1f} TFLOP/s  cuBLAS, bfloat16")
     write_results(
-        "levels", {"size": SIZE, "rows": rows, "cublas": {"us": cublas, "tflops": flop / cublas / 1e6}}
+        "levels",
+        {"size": SIZE, "rows": rows, "cublas": {"us": cublas, "tflops": flop / cublas / 1e6}},
     )
 
 

@@ -1,8 +1,8 @@
 """How long does the demo notebook take when a slider is moved?
 
-Each setting is trained once, which on a GPU may compile its kernel, and then some times more; training is all of
-`Trainer.train`: initial values, fit with validation, predictions. The picture is drawn apart. MNIST on a GPU, digits on
-the CPU. Writes this device's part of results/notebook.json.
+Each setting is trained once, which on a GPU may compile its kernel, and then some times more;
+training is all of `Trainer.train`: initial values, fit with validation, predictions. The picture is
+drawn apart. MNIST on a GPU, digits on the CPU. Writes this device's part of results/notebook.json.
 
     python benchmarks/notebook.py [--device cpu]
 """
@@ -26,7 +26,9 @@ TIMES = 5
 
 
 def settings_of(choices: Choices) -> dict[str, DemoSettings]:
-    """Return what is measured: the sliders' first position, each one's ends, and the slowest of all."""
+    """Return what is measured: the sliders' first position, each one's ends, and the slowest of
+    all.
+    """
     first, deepest = DemoSettings(), choices.largest_depth
     slowest = {"width": choices.widths[-1], "depth": deepest, "batch_size": choices.batch_sizes[0]}
     return {
@@ -38,7 +40,9 @@ def settings_of(choices: Choices) -> dict[str, DemoSettings]:
         f"batch {choices.batch_sizes[0]}": replace(first, batch_size=choices.batch_sizes[0]),
         f"batch {choices.batch_sizes[-1]}": replace(first, batch_size=choices.batch_sizes[-1]),
         "Adam, rate 0.003": replace(first, optimizer="Adam", lr=0.003),
-        "widest, deepest, smallest batch, Adam": DemoSettings(**slowest, optimizer="Adam", lr=0.001),
+        "widest, deepest, smallest batch, Adam": DemoSettings(
+            **slowest, optimizer="Adam", lr=0.001
+        ),
     }
 
 
@@ -66,7 +70,9 @@ def measure(trainer: Trainer, settings: DemoSettings) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="auto", help="cpu or cuda (default: a GPU if there is one)")
+    parser.add_argument(
+        "--device", default="auto", help="cpu or cuda (default: a GPU if there is one)"
+    )
     arguments = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeviceWarning)

@@ -1,22 +1,26 @@
-"""How long is a training step of the one_launch engine, beside the strongest programs that others offer?
+"""How long is a training step of the one_launch engine, beside the strongest programs that others
+offer?
 
-Microseconds a step are a whole epoch's wall time (order, gathering, forward, loss, backward, update, sums of loss and
-right rows, and reading these) over its number of steps: the median, least and largest of some epochs, in which the
-programs take turns. Ours trains several epochs in a launch, of whose time each has an equal share. Everything lies on
-the GPU beforehand. An epoch has at most 2,000 steps, on the same rows for all. Optimizer, dropout and schedule are the
-same for all, too; dropout's random numbers are each program's own, and a cosine falls to 0 over each epoch of the
-others, over each call of `fit` of ours.
-PyTorch in CUDA graphs and JAX leave the shorter last batch out, which would be a second compilation, and have one step
-less to divide by; PyTorch eager and ours train on it. The first call, apart, is from making a program to its first
-trained epoch, less the time of a later one: compilation, with empty caches. First losses show that all train alike.
+Microseconds a step are a whole epoch's wall time (order, gathering, forward, loss, backward,
+update, sums of loss and right rows, and reading these) over its number of steps: the median, least
+and largest of some epochs, in which the programs take turns. Ours trains several epochs in a
+launch, of whose time each has an equal share. Everything lies on the GPU beforehand. An epoch has
+at most 2,000 steps, on the same rows for all. Optimizer, dropout and schedule are the same for all,
+too; dropout's random numbers are each program's own, and a cosine falls to 0 over each epoch of the
+others, over each call of `fit` of ours. PyTorch in CUDA graphs and JAX leave the shorter last batch
+out, which would be a second compilation, and have one step less to divide by; PyTorch eager and
+ours train on it. The first call, apart, is from making a program to its first trained epoch, less
+the time of a later one: compilation, with empty caches. First losses show that all train alike.
 
-Parts: `ours` and `peers`, by rows of networks and batches; `headline`, ten epochs over all of MNIST and the accuracy
-they reach; `curves`, ours over batch and hidden width. Prints a table and writes results/one_launch.json after every
-row. What the file holds from the same GPU and packages stays: peers are measured once, unless with --again, ours when
-asked for; ours of another commit goes. So parts can come from several commands, and one that broke off starts again.
+Parts: `ours` and `peers`, by rows of networks and batches; `headline`, ten epochs over all of MNIST
+and the accuracy they reach; `curves`, ours over batch and hidden width. Prints a table and writes
+results/one_launch.json after every row. What the file holds from the same GPU and packages stays:
+peers are measured once, unless with --again, ours when asked for; ours of another commit goes. So
+parts can come from several commands, and one that broke off starts again.
 
-    python benchmarks/one_launch.py [--parts peers,ours,curves,headline] [--rows 784-256-10/64] [--minutes 9]
-    python benchmarks/one_launch.py --rows '784-256-10/64 adam,64-64-64-64-1/256 adamw'
+    python benchmarks/one_launch.py [--parts peers,ours,curves,headline] [--rows 784-256-10/64]
+    [--minutes 9] python benchmarks/one_launch.py --rows '784-256-10/64 adam,64-64-64-64-1/256
+    adamw'
 """
 
 from __future__ import annotations
@@ -51,7 +55,8 @@ HEADLINE_EPOCHS = 10
 
 MNIST_PIXELS = 784
 
-# What floors are made of, on an H200: its clock, a sub-core's mma.sync, and what shared memory delivers.
+# What floors are made of, on an H200: its clock, a sub-core's mma.sync, and what shared memory
+# delivers.
 CLOCK_HZ = 1.76e9
 SUB_CORES = 4
 MMA_FLOP, MMA_CYCLES = 2 * 16 * 8 * 16, 6.4
@@ -132,7 +137,9 @@ PEERS = {
     "jax_scan_8": PeerKind("JAX scan, unroll=8", "jax_scan", {"unroll": 8}),
     "jax_scan_1": PeerKind("JAX scan", "jax_scan", {"unroll": 1}),
     "jax_scan_8_inside": PeerKind(
-        "JAX scan, unroll=8, gathering in its steps", "jax_scan", {"unroll": 8, "gathers_first": False}
+        "JAX scan, unroll=8, gathering in its steps",
+        "jax_scan",
+        {"unroll": 8, "gathers_first": False},
     ),
     "torch_graph": PeerKind("PyTorch compile + CUDA graph", "torch_graph", {}),
     "torch_graph_fused": PeerKind(
@@ -142,21 +149,36 @@ PEERS = {
         optimizers=("adam", "adamw"),
     ),
     "torch_graph_tuned": PeerKind(
-        "PyTorch compile, max-autotune, + CUDA graph", "torch_graph", {"mode": "max-autotune-no-cudagraphs"}
+        "PyTorch compile, max-autotune, + CUDA graph",
+        "torch_graph",
+        {"mode": "max-autotune-no-cudagraphs"},
     ),
     # It takes a millisecond a step, so that two epochs are enough.
-    "torch_eager": PeerKind("PyTorch eager", "torch_eager", {}, ("float32", "tf32", "bfloat16"), 1, 2),
+    "torch_eager": PeerKind(
+        "PyTorch eager", "torch_eager", {}, ("float32", "tf32", "bfloat16"), 1, 2
+    ),
 }
-# The likely best come first; the others take minutes more, and are measured when --peers asks for them.
-USUAL_PEERS = ("jax_scan_32", "jax_scan_8", "torch_graph", "torch_graph_fused", "jax_scan_1", "torch_eager")
+# The likely best come first; the others take minutes more, and are measured when --peers asks for
+# them.
+USUAL_PEERS = (
+    "jax_scan_32",
+    "jax_scan_8",
+    "torch_graph",
+    "torch_graph_fused",
+    "jax_scan_1",
+    "torch_eager",
+)
 
 
-# -- data -----------------------------------------------------------------------------------------------------
+# -- data
+# --------------------------------------------------------------------------------------------------
 
 
 @cache
 def mnist(part: str) -> tuple[Any, Any]:
-    """Return rows (N, 784) float32 in [0, 1] and labels (N,) int64 of MNIST's ``'train'`` or ``'test'`` part."""
+    """Return rows (N, 784) float32 in [0, 1] and labels (N,) int64 of MNIST's ``'train'`` or
+    ``'test'`` part.
+    """
     from warpfit.data import load_dataset
 
     data = load_dataset("mnist", flat=True)
@@ -175,7 +197,9 @@ def made_up(features: int) -> tuple[Any, Any]:
 
 @cache
 def made_up_classes(features: int, classes: int) -> tuple[Any, Any]:
-    """Return 60,000 normal rows (N, features) float32 and labels (N,) int64: the largest of some smooth functions."""
+    """Return 60,000 normal rows (N, features) float32 and labels (N,) int64: the largest of some
+    smooth functions.
+    """
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60_000, features)).astype(np.float32)
     directions = (2 * rng.standard_normal((features, classes)) / features**0.5).astype(np.float32)
@@ -193,14 +217,17 @@ def rows_of(case: Case) -> tuple[Any, Any]:
     return x[:rows], y[:rows]
 
 
-# -- programs -------------------------------------------------------------------------------------------------
+# -- programs
+# -------------------------------------------------------------------------------------------------
 
 
 class Program(Protocol):
     """Something that trains; made without doing so."""
 
     def start(self) -> tuple[float, float]:
-        """Train the first epoch; return its seconds with all preparations, and the mean of its losses."""
+        """Train the first epoch; return its seconds with all preparations, and the mean of its
+        losses.
+        """
 
     def turn(self) -> list[float]:
         """Return the seconds of some later epochs."""
@@ -219,7 +246,9 @@ class Peer:
         self.trainer: Any = None
 
     def start(self) -> tuple[float, float]:
-        module = import_module(f"peers.{self.kind.module}")  # imports and devices are not the first call's
+        module = import_module(
+            f"peers.{self.kind.module}"
+        )  # imports and devices are not the first call's
         if self.kind.settings.get("device") != "cpu":
             _require_gpu(module)
         case, settings = self.case, {"precision": self.precision, **self.kind.settings}
@@ -328,11 +357,14 @@ class Ours:
         return optim.Adam(parameters, lr) if case.optimizer == "adam" else optim.SGD(parameters, lr)
 
 
-# -- measurements ---------------------------------------------------------------------------------------------
+# -- measurements
+# ---------------------------------------------------------------------------------------------
 
 
 def started(programs: dict[str, Program], deadline: float) -> dict[str, dict[str, Any]]:
-    """Start programs, and return what is known of each then; those whose turn comes after the deadline are left out."""
+    """Start programs, and return what is known of each then; those whose turn comes after the
+    deadline are left out.
+    """
     cells: dict[str, dict[str, Any]] = {}
     for name, program in programs.items():
         if perf_counter() > deadline:
@@ -340,17 +372,25 @@ def started(programs: dict[str, Program], deadline: float) -> dict[str, dict[str
             continue
         try:
             seconds, loss = program.start()
-        except Exception as error:  # a program that is missing or fails must not take the others with it
+        except (
+            Exception
+        ) as error:  # a program that is missing or fails must not take the others with it
             cells[name] = {"reason": reason(error)}
         else:
             cells[name] = {"first_call": seconds, "first_loss": loss}
     return cells
 
 
-def measured(programs: dict[str, Program], deadline: float, turns: int = TURNS) -> dict[str, dict[str, Any]]:
-    """Return each program's microseconds a step, or the reason why there are none; they take turns."""
+def measured(
+    programs: dict[str, Program], deadline: float, turns: int = TURNS
+) -> dict[str, dict[str, Any]]:
+    """Return each program's microseconds a step, or the reason why there are none; they take
+    turns.
+    """
     cells = started(programs, deadline)
-    times: dict[str, list[float]] = {name: [] for name, cell in cells.items() if "reason" not in cell}
+    times: dict[str, list[float]] = {
+        name: [] for name, cell in cells.items() if "reason" not in cell
+    }
     for _ in range(turns):
         for name in list(times):
             try:
@@ -361,7 +401,10 @@ def measured(programs: dict[str, Program], deadline: float, turns: int = TURNS) 
     for name, seconds in times.items():
         steps, whole = programs[name].steps, spread(seconds)
         cells[name]["first_call"] -= whole["median"]
-        cells[name] |= {"steps": steps, "us": {key: value / steps * 1e6 for key, value in whole.items()}}
+        cells[name] |= {
+            "steps": steps,
+            "us": {key: value / steps * 1e6 for key, value in whole.items()},
+        }
     return cells
 
 
@@ -379,7 +422,9 @@ def summarised(row: dict[str, Any]) -> dict[str, Any]:
     us = {name: cell["us"]["median"] for name, cell in row["programs"].items() if "us" in cell}
     best = min((name for name in us if not is_ours(name)), key=lambda name: us[name], default=None)
     ours = {precision: us[name] for precision in OURS if (name := f"warpfit {precision}") in us}
-    ratio = {} if best is None else {precision: us[best] / value for precision, value in ours.items()}
+    ratio = (
+        {} if best is None else {precision: us[best] / value for precision, value in ours.items()}
+    )
     return {**row, "best_peer": best, "ratio": ratio}
 
 
@@ -397,7 +442,9 @@ def row_of(
         for precision in arguments.precisions or PEERS[name].precisions:
             if arguments.again or "us" not in kept.get(f"{name} {precision}", {}):
                 programs[f"{name} {precision}"] = Peer(PEERS[name], case, precision, x, y)
-    cells = {name: {**cell, "commit": commit} for name, cell in measured(programs, deadline).items()}
+    cells = {
+        name: {**cell, "commit": commit} for name, cell in measured(programs, deadline).items()
+    }
     row = {
         "network": case.network,
         "batch": case.batch,
@@ -409,7 +456,9 @@ def row_of(
 
 
 def headline(precision: str) -> dict[str, Any]:
-    """Return milliseconds of ten epochs of 784-256-10 at batch 64, and the accuracy on the test set after them."""
+    """Return milliseconds of ten epochs of 784-256-10 at batch 64, and the accuracy on the test set
+    after them.
+    """
     import warpfit as wf
 
     case = Case((784, 256, 10), 64)
@@ -440,7 +489,12 @@ def curve_point(case: Case) -> dict[str, Any]:
     us = spread([second / program.steps * 1e6 for second in program.turn()])
     launch = program.launch
     blocks = launch.cluster * launch.replicas
-    return {"us": us, "blocks": blocks, "replicas": launch.replicas, "plan": program.history.plan.reason}
+    return {
+        "us": us,
+        "blocks": blocks,
+        "replicas": launch.replicas,
+        "plan": program.history.plan.reason,
+    }
 
 
 def curve(name: str) -> dict[str, Any]:
@@ -449,7 +503,9 @@ def curve(name: str) -> dict[str, Any]:
     for key, case in curve_cases(name).items():
         points[key] = attempted(curve_point, case)
         us = points[key].get("us", {}).get("median")
-        print(f"{case.name}: " + (f"{us:.2f} µs a step" if us else points[key]["reason"]), flush=True)
+        print(
+            f"{case.name}: " + (f"{us:.2f} µs a step" if us else points[key]["reason"]), flush=True
+        )
     return points
 
 
@@ -460,11 +516,14 @@ def curve_cases(name: str) -> dict[str, Case]:
     return {str(width): Case((784, width, 10), 64) for width in CURVE_WIDTHS}
 
 
-# -- floors ---------------------------------------------------------------------------------------------------
+# -- floors
+# --------------------------------------------------------------------------------------------------
 
 
 def step_flop(sizes: tuple[int, ...], batch: int) -> int:
-    """Return the operations of a step's products: outputs, weight gradients, and input gradients but the first's."""
+    """Return the operations of a step's products: outputs, weight gradients, and input gradients
+    but the first's.
+    """
     return sum(
         (4 if idx == 0 else 6) * batch * inputs * outputs
         for idx, (inputs, outputs) in enumerate(pairwise(sizes))
@@ -478,11 +537,14 @@ def arithmetic_floor_us(case: Case, blocks: int) -> float:
 
 
 def shared_memory_floor_us(case: Case, replicas: int) -> float:
-    """Return what each block takes to read its replica's rows of x twice from shared memory, in half precision."""
+    """Return what each block takes to read its replica's rows of x twice from shared memory, in
+    half precision.
+    """
     return 2 * 2 * case.batch / replicas * case.sizes[0] / SHARED_BYTES_A_CYCLE / CLOCK_HZ * 1e6
 
 
-# -- results --------------------------------------------------------------------------------------------------
+# -- results
+# --------------------------------------------------------------------------------------------------
 
 
 def kept_results(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
@@ -531,7 +593,10 @@ def print_programs(title: str, row: dict[str, Any], unit: str, digits: int) -> N
             us, first = cell["us"], f"first call {cell['first_call']:.2f} s"
             least, median, most = (f"{us[name]:.{digits}f}" for name in ("min", "median", "max"))
             numbers = f"{median:>9} ({least} to {most}) {unit}"
-            print(f"    {program:28} {numbers}, {first}, first loss {cell['first_loss']:.4f}", flush=True)
+            print(
+                f"    {program:28} {numbers}, {first}, first loss {cell['first_loss']:.4f}",
+                flush=True,
+            )
         else:
             print(f"    {program:28} {cell['reason']}", flush=True)
 
@@ -548,7 +613,9 @@ def draw(results: dict[str, Any]) -> Any:
     found = [row for row in plain if row["best_peer"]]
     if found:
         times = [row["programs"][row["best_peer"]]["us"]["median"] for row in found]
-        over_batch.plot([row["batch"] for row in found], times, marker="s", label="best of PyTorch and JAX")
+        over_batch.plot(
+            [row["batch"] for row in found], times, marker="s", label="best of PyTorch and JAX"
+        )
     over_batch.set(title="784-256-10", xlabel="batch (×: does not run)")
     draw_curve(over_width, results["curves"]["width"], curve_cases("width"))
     over_width.set(title="784-width-10, batch 64", xlabel="hidden width (×: does not run)")
@@ -578,12 +645,15 @@ def draw_curve(axes: Any, points: dict[str, Any], cases: dict[str, Case]) -> Non
     for (label, values), style in zip(lines.items(), styles, strict=True):
         axes.plot([int(key) for key in ran], values, label=label, **style)
     axes.set_xscale("log", base=2)
-    axes.set_xticks([int(key) for key in points], [key if key in ran else f"{key}\n×" for key in points])
+    axes.set_xticks(
+        [int(key) for key in points], [key if key in ran else f"{key}\n×" for key in points]
+    )
     axes.set(yscale="log", ylabel="µs a step")
     axes.grid(alpha=0.3, which="both")
 
 
-# -- the command ----------------------------------------------------------------------------------------------
+# -- the command
+# ----------------------------------------------------------------------------------------------
 
 
 def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
@@ -592,7 +662,9 @@ def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         found = text.split(",")
         if unknown := [name for name in found if name not in known]:
-            raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}, got {', '.join(unknown)}")
+            raise argparse.ArgumentTypeError(
+                f"expected some of {', '.join(known)}, got {', '.join(unknown)}"
+            )
         return found
 
     return parse
@@ -602,11 +674,19 @@ def parsed() -> argparse.Namespace:
     cases, precisions = tuple(case.name for case in CASES), ("float32", "tf32", "bfloat16")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
-    parser.add_argument("--rows", type=names(cases), default=list(cases), help="networks with their batches")
+    parser.add_argument(
+        "--rows", type=names(cases), default=list(cases), help="networks with their batches"
+    )
     parser.add_argument("--peers", type=names(tuple(PEERS)), default=list(USUAL_PEERS))
-    parser.add_argument("--precisions", type=names(precisions), help="of peers, in place of their usual ones")
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which no program is started")
-    parser.add_argument("--again", action="store_true", help="measure peers that the file holds already, too")
+    parser.add_argument(
+        "--precisions", type=names(precisions), help="of peers, in place of their usual ones"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="after which no program is started"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure peers that the file holds already, too"
+    )
     return parser.parse_args()
 
 
@@ -618,7 +698,9 @@ def measure(arguments: argparse.Namespace) -> None:
     # First the rows: their first calls are to find no kernels.
     if {"ours", "peers"} & set(arguments.parts):
         for case in (case for case in CASES if case.name in arguments.rows):
-            row = row_of(case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"])
+            row = row_of(
+                case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"]
+            )
             results["rows"][case.name] = row
             save(results)
             print_row(case.name, row)

@@ -1,10 +1,12 @@
-"""How long does ``warpfit train`` on MNIST take, from the prompt to a saved model with 97.5 % of the test set right?
+"""How long does ``warpfit train`` on MNIST take, from the prompt to a saved model with 97.5 % of
+the test set right?
 
-The whole process, with the start of Python, the imports, the data, the GPU and the test on all of the test set; the
-pictures, which come after the model, do not count. Seconds are from before the process is started to the model file's
-time, so that nothing is in the way. Each is the median of some runs with an empty kernel cache, or with a warm one; in
-random turns with these are runs under `stages.py`, which tell where the time goes. What is read lies in the operating
-system's cache, and Python's bytecode beside its sources: a run before the others sees to that.
+The whole process, with the start of Python, the imports, the data, the GPU and the test on all of
+the test set; the pictures, which come after the model, do not count. Seconds are from before the
+process is started to the model file's time, so that nothing is in the way. Each is the median of
+some runs with an empty kernel cache, or with a warm one; in random turns with these are runs under
+`stages.py`, which tell where the time goes. What is read lies in the operating system's cache, and
+Python's bytecode beside its sources: a run before the others sees to that.
 
 Prints a table and writes results/prompt.json. MNIST must be at hand, for example in $WARPFIT_DATA.
 
@@ -30,8 +32,8 @@ from typing import Any
 from harness import ROOT, run_command, spread, write_results
 from stages import STAGES
 
-# Of what was tried, what gets there soonest. Epochs take milliseconds; kernels take seconds to compile, and those of
-# plain SGD in a given precision are the fewest and the shortest.
+# Of what was tried, what gets there soonest. Epochs take milliseconds; kernels take seconds to
+# compile, and those of plain SGD in a given precision are the fewest and the shortest.
 OPTIONS = {
     "data": "mnist",
     "hidden": "256",
@@ -51,7 +53,9 @@ CACHES = ("empty", "warm")
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds to the saved model, its accuracy on the test set, the engine, and, under clocks, those of the stages."""
+    """Seconds to the saved model, its accuracy on the test set, the engine, and, under clocks,
+    those of the stages.
+    """
 
     seconds: float
     accuracy: float
@@ -65,7 +69,9 @@ def command(options: dict[str, str]) -> list[str]:
 
 
 def run(options: dict[str, str], cache: Path, folder: Path, *, clocks: bool) -> Outcome:
-    """Train in a process of its own, which keeps its kernels in `cache` and its results in `folder`."""
+    """Train in a process of its own, which keeps its kernels in `cache` and its results in
+    `folder`.
+    """
     words, seconds_file = [*command(options), "--out", str(folder / "run")], folder / "seconds.json"
     sources = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": sources, "WARPFIT_CACHE_DIR": str(cache)}
@@ -73,7 +79,9 @@ def run(options: dict[str, str], cache: Path, folder: Path, *, clocks: bool) -> 
     stages = [str(ROOT / "benchmarks" / "stages.py"), str(seconds_file)]
     started = time_ns()
     python = [sys.executable, *([*stages, str(started)] if clocks else ["-m", "warpfit"])]
-    done = subprocess.run([*python, *words], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [*python, *words], capture_output=True, text=True, check=False, env=environment
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join([*python, *words])} failed:\n{done.stderr}")
     # The time of the change that put the file, complete, into its place.
@@ -88,7 +96,9 @@ def run(options: dict[str, str], cache: Path, folder: Path, *, clocks: bool) -> 
     )
 
 
-def measure(options: dict[str, str], rounds: int, seed: int) -> dict[tuple[str, bool], list[Outcome]]:
+def measure(
+    options: dict[str, str], rounds: int, seed: int
+) -> dict[tuple[str, bool], list[Outcome]]:
     """Return the runs with each cache, without and with clocks."""
     runs: dict[tuple[str, bool], list[Outcome]] = {
         (cache, clocks): [] for cache in CACHES for clocks in (False, True)
@@ -105,7 +115,10 @@ def measure(options: dict[str, str], rounds: int, seed: int) -> dict[tuple[str, 
                 outcome = run(options, used, next(folders), clocks=clocks)
                 runs[cache, clocks].append(outcome)
                 under = "under clocks" if clocks else ""
-                print(f"{cache:6} {outcome.seconds:6.2f} s, {outcome.accuracy:.2%} {under}", flush=True)
+                print(
+                    f"{cache:6} {outcome.seconds:6.2f} s, {outcome.accuracy:.2%} {under}",
+                    flush=True,
+                )
     return runs
 
 
@@ -117,7 +130,9 @@ def new_folders(parent: Path) -> Iterator[Path]:
 
 def summary(runs: list[Outcome], timed: list[Outcome]) -> dict[str, Any]:
     """Return the seconds of the whole, of the whole under clocks, and of its stages."""
-    stages = {stage: [outcome.stages[stage] for outcome in timed if outcome.stages] for stage in STAGES}
+    stages = {
+        stage: [outcome.stages[stage] for outcome in timed if outcome.stages] for stage in STAGES
+    }
     return {
         "seconds": spread([outcome.seconds for outcome in runs]),
         "seconds_under_clocks": spread([outcome.seconds for outcome in timed]),
@@ -125,12 +140,16 @@ def summary(runs: list[Outcome], timed: list[Outcome]) -> dict[str, Any]:
     }
 
 
-def results_of(options: dict[str, str], runs: dict[tuple[str, bool], list[Outcome]]) -> dict[str, Any]:
+def results_of(
+    options: dict[str, str], runs: dict[tuple[str, bool], list[Outcome]]
+) -> dict[str, Any]:
     """Return what the file holds, or exit if a model is not as good as it should be."""
     outcomes = [outcome for group in runs.values() for outcome in group]
     accuracy = spread([outcome.accuracy for outcome in outcomes])
     if accuracy["min"] < LEAST_ACCURACY:
-        raise SystemExit(f"expected an accuracy of at least {LEAST_ACCURACY:.1%}, got {accuracy['min']:.2%}")
+        raise SystemExit(
+            f"expected an accuracy of at least {LEAST_ACCURACY:.1%}, got {accuracy['min']:.2%}"
+        )
     return {
         "command": " ".join(["warpfit", *command(options)]),
         "engines": sorted({outcome.engine for outcome in outcomes}),
@@ -148,7 +167,9 @@ def print_results(results: dict[str, Any]) -> None:
         for stage, seconds in found["stages"].items():
             print(f"    {stage:20} {seconds['median']:7.3f} s")
         total = sum(seconds["median"] for seconds in found["stages"].values())
-        print(f"    {'all stages':20} {total:7.3f} s, {total / whole:.1%} of the whole without clocks")
+        print(
+            f"    {'all stages':20} {total:7.3f} s, {total / whole:.1%} of the whole without clocks"
+        )
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Write the tables and charts of README and docs from the results files.
 
-A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``; NAME is one of RENDERERS. charts.py has the
-charts.
+A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``; NAME is one of RENDERERS.
+charts.py has the charts.
 
     warpfit bench report            # rewrite the tables and charts whose results changed
     warpfit bench report --check    # exit 1 if one does not match its results file
@@ -28,7 +28,10 @@ from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
 from train import label_of
 from warpfit.files import atomic_path
 
-PAGES = ("README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("**/*.md"))))
+PAGES = (
+    "README.md",
+    *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("**/*.md"))),
+)
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
@@ -40,12 +43,18 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _source(results: Results) -> str:
-    """Return where results come from: the machine, its GPU if they are of one, versions, commit and date."""
+    """Return where results come from: the machine, its GPU if they are of one, versions, commit and
+    date.
+    """
     env = results["environment"]
-    packages = [f"{name} {version}" for name, version in env["packages"].items() if name != "warpfit"]
+    packages = [
+        f"{name} {version}" for name, version in env["packages"].items() if name != "warpfit"
+    ]
     machine = f"{env['cores']} cores of an {env['cpu']}"
     machine = (
-        f"{env['gpu']}, driver {env['driver']}, {machine}" if "gpu" in env else f"{machine} (shared machine)"
+        f"{env['gpu']}, driver {env['driver']}, {machine}"
+        if "gpu" in env
+        else f"{machine} (shared machine)"
     )
     software = ", ".join([f"Python {env['python']}", *packages])
     return f"\n{machine}, {software}; commit {env['commit']}, {env['date']}.\n"
@@ -121,19 +130,35 @@ def layerwise(results: Results) -> str:
         ]
         for batch, row in results["mlp"].items()
     ]
-    header = ["batch", "warpfit float32, µs a step", "tf32", "float16", "PyTorch eager, µs a step", "ratio"]
+    header = [
+        "batch",
+        "warpfit float32, µs a step",
+        "tf32",
+        "float16",
+        "PyTorch eager, µs a step",
+        "ratio",
+    ]
     header += ["epoch, CUDA", "epoch, NumPy"]
     return _table(header, rows) + _source(results)
 
 
 def _epochs(row: Results) -> list[str]:
-    """Return what 60,000 rows take on the GPU and with NumPy: the measured step times the number of steps."""
+    """Return what 60,000 rows take on the GPU and with NumPy: the measured step times the number of
+    steps.
+    """
     programs = [row.get(name) for name in ("float32", "numpy")]
-    return [f"{run['median'] * row['steps_of_60000'] / 1e6:.2f} s" if run else "-" for run in programs]
+    return [
+        f"{run['median'] * row['steps_of_60000'] / 1e6:.2f} s" if run else "-" for run in programs
+    ]
 
 
 def layerwise_cnn(results: Results) -> str:
-    names = {"float32": "float32", "tf32": "tf32", "float16": "float16", "torch_eager": "PyTorch eager"}
+    names = {
+        "float32": "float32",
+        "tf32": "tf32",
+        "float16": "float16",
+        "torch_eager": "PyTorch eager",
+    }
     rows = [[name, _us(results["cnn"][key])] for key, name in names.items()]
     return _table(["MNIST example's CNN, batch 64", "µs a step"], rows) + _source(results)
 
@@ -157,7 +182,9 @@ def first_step(results: Results) -> str:
 def gemm(results: Results) -> str:
     rows: dict[str, dict[str, str]] = {}
     for row in results["rows"]:
-        cell = f"{row['us']:.1f} µs, {row['tflops']:.1f} TFLOP/s, **{row['speed_over_cublas']:.2f}**"
+        cell = (
+            f"{row['us']:.1f} µs, {row['tflops']:.1f} TFLOP/s, **{row['speed_over_cublas']:.2f}**"
+        )
         rows.setdefault(row["shape"], {})[row["dtype"]] = cell
     dtypes = list(dict.fromkeys(row["dtype"] for row in results["rows"]))
     note = "Time, rate, and cuBLAS's time over ours. TN: A stored (k, m). NT: B stored (n, k).\n\n"
@@ -170,8 +197,13 @@ def bandwidth(results: Results) -> str:
         [name, f"{row['us']:.0f}", f"{row['gb_per_second']:.0f}", f"{row['of_copy']:.2f}"]
         for name, row in results["rows"].items()
     ]
-    note = f"A copy on the device moves {results['copy_gb_per_second']:.0f} GB/s, bytes read and written.\n\n"
-    return note + _table(["256 MiB of float32", "µs", "GB/s", "of the copy"], rows) + _source(results)
+    note = (
+        f"A copy on the device moves {results['copy_gb_per_second']:.0f} GB/s, bytes "
+        "read and written.\n\n"
+    )
+    return (
+        note + _table(["256 MiB of float32", "µs", "GB/s", "of the copy"], rows) + _source(results)
+    )
 
 
 def curves(results: Results) -> str:
@@ -224,7 +256,14 @@ def one_launch(results: Results) -> str:
         ]
         for row in results["rows"].values()
     ]
-    header = ["network", "batch", "warpfit float16, µs a step", "bfloat16", "best peer, µs a step", "which"]
+    header = [
+        "network",
+        "batch",
+        "warpfit float16, µs a step",
+        "bfloat16",
+        "best peer, µs a step",
+        "which",
+    ]
     header += ["speedup", "PyTorch eager, µs a step"]
     text = _table(header, rows) + _refused(results["rows"]) + _headline(results.get("headline", {}))
     text += _source(results)
@@ -244,7 +283,15 @@ def widths(results: Results) -> str:
         precision = ours.split()[1] if ours else "-"
         ratio = f"**{row['ratio'][precision]:.1f}**" if precision in row["ratio"] else "-"
         engine = row["plan"].split()[0]
-        cells = [_quick(row, ours), precision, engine, rate, _quick(row, best), _peer_label(best), ratio]
+        cells = [
+            _quick(row, ours),
+            precision,
+            engine,
+            rate,
+            _quick(row, best),
+            _peer_label(best),
+            ratio,
+        ]
         rows.append([_network(row), str(row["batch"]), *cells])
     header = ["network", "batch", "warpfit, µs a step", "precision", "engine", "TFLOP/s"]
     header += ["best peer, µs a step", "which", "speedup"]
@@ -256,7 +303,9 @@ def levels(results: Results) -> str:
     rows, before = [], None
     for row in results["rows"]:
         gain = f"{before / row['us']:.2f}" if before else "-"
-        rows.append([row["level"], f"`{row['config']}`", f"{row['us']:.0f}", f"{row['tflops']:.1f}", gain])
+        rows.append(
+            [row["level"], f"`{row['config']}`", f"{row['us']:.0f}", f"{row['tflops']:.1f}", gain]
+        )
         before = row["us"]
     cublas = results["cublas"]
     rows.append(["cuBLAS, bfloat16", "", f"{cublas['us']:.0f}", f"{cublas['tflops']:.1f}", "-"])
@@ -293,7 +342,13 @@ def engine_curves(results: Results) -> str:
                 far = (run["largest_difference"], run["largest_difference_of_50_steps"])
                 cells = [*(f"{distance:.1g}" for distance in far), same]
             rows.append([network, name, found["reference"], *cells])
-    header = ["network", "engine", "reference", "largest distance of a step's loss", "of means of 50 steps"]
+    header = [
+        "network",
+        "engine",
+        "reference",
+        "largest distance of a step's loss",
+        "of means of 50 steps",
+    ]
     largest, run, network = largest_difference(results)
     note = f"\nThe largest distance of ours is {largest:.2g}: {run}, {network}.\n"
     return _table([*header, "the bits of `layerwise`"], rows) + note + _source(results)
@@ -342,31 +397,45 @@ def report_run(results: Results) -> str:
         rows.append([*cells, *(accuracies.get(reduction, "-") for reduction in ("mean", "sum"))])
     for name, runs in results["rows"].items():
         mean = runs["mean"]
-        accuracies = {key: f"{run['accuracy']:.2%}" for key, run in runs.items() if "accuracy" in run}
+        accuracies = {
+            key: f"{run['accuracy']:.2%}" for key, run in runs.items() if "accuracy" in run
+        }
         cells = [mean.get("reason", ""), "-", "-"]
         if "reason" not in mean:
             seconds, speed = mean["epoch_seconds"], speed_over_numpy(results["rows"], name)
-            spread = f"{_brief(seconds['median'])} ({_brief(seconds['min'])} to {_brief(seconds['max'])})"
+            spread = (
+                f"{_brief(seconds['median'])} ({_brief(seconds['min'])} to "
+                f"{_brief(seconds['max'])})"
+            )
             over = "-" if speed is None or name == NUMPY else f"**{speed:.0f}**"
             cells = [spread, _brief(mean["run_seconds"]["median"]), over]
-        rows.append([f"warpfit, {name}", *cells, *(accuracies.get(key, "-") for key in ("mean", "sum"))])
+        rows.append(
+            [f"warpfit, {name}", *cells, *(accuracies.get(key, "-") for key in ("mean", "sum"))]
+        )
     header = [
         "784-256-10, batch 64, lr 0.01",
         "seconds an epoch",
         f"{results['settings']['epochs']} epochs, whole call",
     ]
-    header += ["speedup over NumPy here", "test accuracy, mean over the batch", "sum over the batch"]
+    header += [
+        "speedup over NumPy here",
+        "test accuracy, mean over the batch",
+        "sum over the batch",
+    ]
     note = f"\nGoal: {LEAST_SPEED} times NumPy on the same machine.\n"
     text = _table(header, rows) + note + _source(results)
     return text + "\n![Seconds an epoch](images/report_run.png)\n"
 
 
 def counters(results: Results) -> str:
-    """Return the table of Nsight Compute's counters, a column for each kernel, and what has none."""
+    """Return the table of Nsight Compute's counters, a column for each kernel, and what has
+    none.
+    """
     cases = {name: case for name, case in results["cases"].items() if "counters" in case}
     found = dict.fromkeys(counter for case in cases.values() for counter in case["counters"])
     rows = [
-        [counter, *(_counter(case["counters"].get(counter)) for case in cases.values())] for counter in found
+        [counter, *(_counter(case["counters"].get(counter)) for case in cases.values())]
+        for counter in found
     ]
     launched = ["launched by", *(case["what"] for case in cases.values())]
     text = _table(["", *(f"`{name}`" for name in cases)], [launched, *rows]) if cases else ""
@@ -374,7 +443,11 @@ def counters(results: Results) -> str:
         if "reason" in case:
             text += f"\nNot counted, `{name}` ({case['what']}): {case['reason']}\n"
     tools = results["tools"]
-    return text + f"\nNsight Compute: {tools['ncu']}. Nsight Systems: {tools['nsys']}.\n" + _source(results)
+    return (
+        text
+        + f"\nNsight Compute: {tools['ncu']}. Nsight Systems: {tools['nsys']}.\n"
+        + _source(results)
+    )
 
 
 def _counter(found: Results | None) -> str:
@@ -433,18 +506,23 @@ def _peer_label(program: str | None) -> str:
 def _headline(measured: Results) -> str:
     """Return the line on ten epochs, or nothing where they were not measured."""
     parts = [
-        f"{run['ms']['median']:.1f} ms ({run['ms']['min']:.1f} to {run['ms']['max']:.1f}) in {precision}, and reach "
+        f"{run['ms']['median']:.1f} ms ({run['ms']['min']:.1f} to {run['ms']['max']:.1f}) in "
+        f"{precision}, and reach "
         f"{run['accuracy']['median']:.2%} on the test set"
         for precision, run in measured.items()
         if "ms" in run
     ]
     if not parts:
         return ""
-    return f"\nThe steps of ten epochs of 784-256-10 over MNIST, batch 64, take {'; '.join(parts)}.\n"
+    return (
+        f"\nThe steps of ten epochs of 784-256-10 over MNIST, batch 64, take {'; '.join(parts)}.\n"
+    )
 
 
 def one_launch_peers(results: Results) -> str:
-    """Return the table of all peers, each in its quickest precision, with the seconds of its first call."""
+    """Return the table of all peers, each in its quickest precision, with the seconds of its first
+    call.
+    """
     measured = {name.split()[0] for row in results["rows"].values() for name in row["programs"]}
     peers = [peer for peer in USUAL_PEERS if peer in measured]
     rows = []
@@ -455,11 +533,16 @@ def one_launch_peers(results: Results) -> str:
             first = row["programs"].get(program, {}).get("first_call")
             precision = f" {program.split()[1]}" if program is not None else ""
             cells.append(
-                f"{_quick(row, program)}{precision}, {max(first, 0.0):.1f} s" if first is not None else "-"
+                f"{_quick(row, program)}{precision}, {max(first, 0.0):.1f} s"
+                if first is not None
+                else "-"
             )
         rows.append(cells)
     header = ["network, batch", "warpfit", *(PEERS[peer].label for peer in peers)]
-    note = "µs a step (least to largest) in the quickest precision, and what the first call takes longer.\n\n"
+    note = (
+        "µs a step (least to largest) in the quickest precision, and what the first "
+        "call takes longer.\n\n"
+    )
     return note + _table(header, rows) + _source(results)
 
 
@@ -470,7 +553,9 @@ def launch_costs(results: Results) -> str:
             f"{row['microseconds']['min']:.2f}",
             f"{row['expected']:.2f}",
             f"{row['expected'] / row['microseconds']['min']:.2f}",
-            row["layout"].partition(",")[0].replace("share out", "partition"),  # in the words of its day
+            row["layout"]
+            .partition(",")[0]
+            .replace("share out", "partition"),  # in the words of its day
         ]
         for row in results["rows"]
     ]
@@ -494,7 +579,9 @@ def streaming(results: Results) -> str:
 
 
 def prompt(results: Results) -> str:
-    """Return the table of the seconds from the prompt to a saved model, and of the stages that they go to."""
+    """Return the table of the seconds from the prompt to a saved model, and of the stages that they
+    go to.
+    """
     caches = results["caches"]
     wholes = {"the whole process": "seconds", "the same under clocks": "seconds_under_clocks"}
     rows = [
@@ -502,14 +589,20 @@ def prompt(results: Results) -> str:
         for label, key in wholes.items()
     ]
     for stage in next(iter(caches.values()))["stages"]:
-        rows.append([stage, *(f"{found['stages'][stage]['median']:.3f} s" for found in caches.values())])
-    sums = [sum(seconds["median"] for seconds in found["stages"].values()) for found in caches.values()]
+        rows.append(
+            [stage, *(f"{found['stages'][stage]['median']:.3f} s" for found in caches.values())]
+        )
+    sums = [
+        sum(seconds["median"] for seconds in found["stages"].values()) for found in caches.values()
+    ]
     rows.append(["all stages", *(f"{total:.3f} s" for total in sums)])
     header = ["from the prompt to a saved model", *(f"{cache} kernel cache" for cache in caches)]
     accuracy = results["accuracy"]
     note = (
-        f"\n`{results['command']}`, by the engine {' and '.join(results['engines'])}: {accuracy['min']:.2%} to "
-        f"{accuracy['max']:.2%} on the test set. Medians of {results['rounds']} processes (least to largest).\n"
+        f"\n`{results['command']}`, by the engine {' and '.join(results['engines'])}: "
+        f"{accuracy['min']:.2%} to "
+        f"{accuracy['max']:.2%} on the test set. Medians of {results['rounds']} processes (least "
+        "to largest).\n"
     )
     return _table(header, rows) + note + _source(results)
 
@@ -525,16 +618,23 @@ def estimators_cpu(results: Results) -> str:
 
 
 def estimators_gpu(results: Results) -> str:
-    """Return the tables of the estimators on a GPU, as multiples of speed, and of the stages of a fit."""
+    """Return the tables of the estimators on a GPU, as multiples of speed, and of the stages of a
+    fit.
+    """
     header = ["warpfit on a GPU", "warpfit", "scikit-learn", "speedup", "spread", "goal"]
     text = _estimators(results, ("gpu", "search"), header, _multiple)
     return text + _fit_stages(results["parts"]["gpu"]) if "gpu" in results["parts"] else text
 
 
 def _estimators(
-    results: Results, parts: tuple[str, ...], header: list[str], compare: Callable[[Results], list[str]]
+    results: Results,
+    parts: tuple[str, ...],
+    header: list[str],
+    compare: Callable[[Results], list[str]],
 ) -> str:
-    """Return a table for each of the parts that are there, with the machine that it was measured on."""
+    """Return a table for each of the parts that are there, with the machine that it was measured
+    on.
+    """
     text = ""
     for part in (results["parts"][name] for name in parts if name in results["parts"]):
         rows = [
@@ -545,14 +645,19 @@ def _estimators(
             ]
             for case, row in part["rows"].items()
         ]
-        note = f"\nMedians of {part['rounds']} fits of each, in turns; BLAS threads: {part['blas_threads']}."
+        note = (
+            f"\nMedians of {part['rounds']} fits of each, in turns; BLAS threads: "
+            f"{part['blas_threads']}."
+        )
         measured = {
             (row["sklearn_epochs_measured"], row["sklearn_epochs"])
             for row in part["rows"].values()
             if "sklearn_epochs" in row
         }
         for few, all_of_them in measured:
-            note += f" Of scikit-learn's {all_of_them} epochs {few} were measured, the time multiplied."
+            note += (
+                f" Of scikit-learn's {all_of_them} epochs {few} were measured, the time multiplied."
+            )
         text += ("\n" if text else "") + _table(header, rows) + note + "\n" + _source(part)
     return text
 
@@ -650,15 +755,23 @@ def ladder(results: Results) -> str:
             ]
             for record in result
         ]
-        said = "".join(f"* {note}\n" for note in (note.replace("*", "\\*") for note in notes(result)))
-        about = f"**{result.network}, batch {result.batch}**, {result.rows:,} rows of {result.data}, "
-        about += f"{result.epochs} epochs, lr {result.lr:g}; {result.seconds:.0f} s for all of it\n\n"
+        said = "".join(
+            f"* {note}\n" for note in (note.replace("*", "\\*") for note in notes(result))
+        )
+        about = (
+            f"**{result.network}, batch {result.batch}**, {result.rows:,} rows of {result.data}, "
+        )
+        about += (
+            f"{result.epochs} epochs, lr {result.lr:g}; {result.seconds:.0f} s for all of it\n\n"
+        )
         text += ("\n" if text else "") + about + _table(header, rows) + f"\n{said}"
     return text + _source(results)
 
 
 def sweep(results: Results) -> str:
-    """Return the tables of many networks at once, and of the search, with the picture over the number of networks."""
+    """Return the tables of many networks at once, and of the search, with the picture over the
+    number of networks.
+    """
     rows = []
     for row in results["rows"].values():
         best = row["best_peer"]
@@ -666,9 +779,22 @@ def sweep(results: Results) -> str:
         ours = [_a_network(row, f"warpfit {precision}") for precision in ("float16", "bfloat16")]
         sizes = [row["network"], str(row["batch"]), f"{row['networks']:,}"]
         rows.append(
-            [*sizes, *ours, f"{row['floor_us']:.4f}", _a_network(row, best), _sweep_peer(best), ratio]
+            [
+                *sizes,
+                *ours,
+                f"{row['floor_us']:.4f}",
+                _a_network(row, best),
+                _sweep_peer(best),
+                ratio,
+            ]
         )
-    header = ["network", "batch", "networks", "warpfit float16, µs per network and step", "bfloat16"]
+    header = [
+        "network",
+        "batch",
+        "networks",
+        "warpfit float16, µs per network and step",
+        "bfloat16",
+    ]
     header += ["floor: tensor cores", "best peer", "which", "speedup"]
     text = _table(header, rows) if rows else ""
     if "search" in results:
@@ -710,10 +836,14 @@ def _search(measured: Results) -> str:
         fits = cell.get("extrapolated_from")
         how = f"extrapolated from {fits} fits" if fits else "measured"
         rows.append(
-            [name, *([f"{cell['seconds']:.1f}", how] if "seconds" in cell else ["-", cell["reason"]])]
+            [
+                name,
+                *([f"{cell['seconds']:.1f}", how] if "seconds" in cell else ["-", cell["reason"]]),
+            ]
         )
     title = (
-        f"{measured['candidates']} candidates × {measured['folds']} folds, {measured['epochs']} epochs each"
+        f"{measured['candidates']} candidates × {measured['folds']} folds, "
+        f"{measured['epochs']} epochs each"
     )
     return _table([title, "seconds", ""], rows)
 
@@ -781,7 +911,9 @@ def render(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is stale")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 if anything is stale"
+    )
     parser.add_argument("--redraw", action="store_true", help="draw all charts anew")
     arguments = parser.parse_args()
     stale = [*stale_pages(arguments.check), *stale_charts(arguments.check, arguments.redraw)]
@@ -790,7 +922,9 @@ def main() -> None:
 
 
 def stale_pages(check: bool) -> list[str]:
-    """Return the pages with a table that does not match its results, and rewrite them unless told to check only."""
+    """Return the pages with a table that does not match its results, and rewrite them unless told
+    to check only.
+    """
     stale = []
     for page in (ROOT / name for name in PAGES):
         text = page.read_text(encoding="utf-8")
@@ -802,12 +936,20 @@ def stale_pages(check: bool) -> list[str]:
 
 
 def stale_charts(check: bool, redraw: bool) -> list[str]:
-    """Return the charts that do not match their results, and draw them unless told to check only."""
-    stale = [chart for chart in CHARTS if is_stale(chart) or (redraw and not check and has_results(chart))]
+    """Return the charts that do not match their results, and draw them unless told to check
+    only.
+    """
+    stale = [
+        chart
+        for chart in CHARTS
+        if is_stale(chart) or (redraw and not check and has_results(chart))
+    ]
     if check or not stale:
         return [chart.path for chart in stale]
     if find_spec("matplotlib") is None:
-        print(f"not drawn, as matplotlib is not installed: {', '.join(chart.path for chart in stale)}")
+        print(
+            f"not drawn, as matplotlib is not installed: {', '.join(chart.path for chart in stale)}"
+        )
         return []
     for chart in stale:
         write(chart)

@@ -1,12 +1,14 @@
 """How does the run of a report do here: its own figures, NumPy on this machine, and the engines?
 
-784-256-10 on MNIST, batch 64, ten epochs of SGD at rate 0.01, as a report on an MLP in CUDA trained it on a CPU and on
-a Tesla T4. Its GPU run took the mean of a batch's gradients, its CPU run their sum (docs/accuracy-gap.md), which is a
-mean with a rate 64 times as high; the last batch of an epoch has 32 rows, and 32 times the rate. Both are trained here,
-from the same initial values over the same batches, by NumPy and, where there is a GPU, by every engine.
+784-256-10 on MNIST, batch 64, ten epochs of SGD at rate 0.01, as a report on an MLP in CUDA trained
+it on a CPU and on a Tesla T4. Its GPU run took the mean of a batch's gradients, its CPU run their
+sum (docs/accuracy-gap.md), which is a mean with a rate 64 times as high; the last batch of an epoch
+has 32 rows, and 32 times the rate. Both are trained here, from the same initial values over the
+same batches, by NumPy and, where there is a GPU, by every engine.
 
-Seconds of an epoch are the wall time of its steps, order, gathering and sums included, over all epochs of all turns;
-kernels are compiled in a run before. Whole runs are calls of `fit`. Writes results/report_run.json after every program.
+Seconds of an epoch are the wall time of its steps, order, gathering and sums included, over all
+epochs of all turns; kernels are compiled in a run before. Whole runs are calls of `fit`. Writes
+results/report_run.json after every program.
 
     warpfit bench report-run [--epochs 10] [--turns 3]
 """
@@ -58,7 +60,9 @@ REDUCTIONS = ("mean", "sum")
 
 @dataclass(frozen=True)
 class SumOverBatch(Schedule):
-    """The rate at which a mean over the batch does what `lr` does with a sum: `lr` times the rows of a batch."""
+    """The rate at which a mean over the batch does what `lr` does with a sum: `lr` times the rows
+    of a batch.
+    """
 
     name: ClassVar[str] = ""
     lr: float
@@ -87,10 +91,14 @@ def initial_model() -> Any:
 
     wf.manual_seed(SEED)
     inputs, hidden, outputs = SIZES
-    return Sequential(Linear(inputs, hidden, init=INITS[0]), ReLU(), Linear(hidden, outputs, init=INITS[0]))
+    return Sequential(
+        Linear(inputs, hidden, init=INITS[0]), ReLU(), Linear(hidden, outputs, init=INITS[0])
+    )
 
 
-def fitted(program: str, reduction: str, epochs: int, rows: tuple[Any, Any]) -> tuple[Any, Any, float]:
+def fitted(
+    program: str, reduction: str, epochs: int, rows: tuple[Any, Any]
+) -> tuple[Any, Any, float]:
     """Return a trained model, its history, and the wall time of the call of `fit`."""
     import warpfit as wf
     from warpfit import optim
@@ -98,15 +106,28 @@ def fitted(program: str, reduction: str, epochs: int, rows: tuple[Any, Any]) -> 
     device, engine, precision = PROGRAMS[program]
     model = initial_model()
     optimizer = optim.SGD(model.parameters(), rate_of(reduction, len(rows[0])))
-    settings: dict[str, Any] = {"device": device, "engine": engine, "precision": precision, "seed": SEED}
+    settings: dict[str, Any] = {
+        "device": device,
+        "engine": engine,
+        "precision": precision,
+        "seed": SEED,
+    }
     start = perf_counter()
     history = wf.fit(
-        model, *rows, optimizer=optimizer, epochs=epochs, batch_size=BATCH, verbose=False, **settings
+        model,
+        *rows,
+        optimizer=optimizer,
+        epochs=epochs,
+        batch_size=BATCH,
+        verbose=False,
+        **settings,
     )
     return model, history, perf_counter() - start
 
 
-def measured(program: str, reduction: str, epochs: int, turns: int, data: dict[str, Any]) -> dict[str, Any]:
+def measured(
+    program: str, reduction: str, epochs: int, turns: int, data: dict[str, Any]
+) -> dict[str, Any]:
     """Return seconds, losses and accuracy of a program, or the reason why there are none."""
     import warpfit as wf
 
@@ -131,7 +152,9 @@ def measured(program: str, reduction: str, epochs: int, turns: int, data: dict[s
 
 
 def speed_over_numpy(rows: dict[str, Any], name: str) -> float | None:
-    """Return NumPy's time of an epoch over a program's, both of the mean; None where one is missing."""
+    """Return NumPy's time of an epoch over a program's, both of the mean; None where one is
+    missing.
+    """
     ours, numpy = (rows.get(key, {}).get("mean", {}).get("epoch_seconds") for key in (name, NUMPY))
     return None if ours is None or numpy is None else numpy["median"] / ours["median"]
 
@@ -144,7 +167,8 @@ def print_program(name: str, rows: dict[str, Any]) -> None:
         seconds, speed = run["epoch_seconds"], speed_over_numpy(rows, name)
         over = "" if speed is None or reduction != "mean" else f", {speed:.1f} times NumPy's speed"
         print(
-            f"{name:20} {reduction:4} {seconds['median'] * 1e3:9.2f} ms an epoch ({seconds['min'] * 1e3:.2f} to "
+            f"{name:20} {reduction:4} {seconds['median'] * 1e3:9.2f} ms an epoch "
+            f"({seconds['min'] * 1e3:.2f} to "
             f"{seconds['max'] * 1e3:.2f}), run {run['run_seconds']['median']:.3f} s, loss "
             f"{run['losses'][-1]:.4f}, {run['accuracy']:.2%} of the test set{over}",
             flush=True,
@@ -165,7 +189,11 @@ def draw(results: dict[str, Any]) -> Any:
     drawn = axes.barh(list(bars), list(bars.values()), color=colors)
     axes.bar_label(drawn, [_in_words(seconds) for seconds in bars.values()], padding=3)
     axes.invert_yaxis()
-    axes.set(xscale="log", xlabel="seconds an epoch", xlim=(min(bars.values()) / 3, 10 * max(bars.values())))
+    axes.set(
+        xscale="log",
+        xlabel="seconds an epoch",
+        xlim=(min(bars.values()) / 3, 10 * max(bars.values())),
+    )
     env = results["environment"]
     axes.set_title(f"784-256-10 on MNIST, batch 64; warpfit on {env.get('gpu', env['cpu'])}")
     return figure
@@ -176,9 +204,13 @@ def _in_words(seconds: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="warpfit bench report-run", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="warpfit bench report-run", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--turns", type=int, default=3, help="runs of each engine on the GPU; NumPy has one")
+    parser.add_argument(
+        "--turns", type=int, default=3, help="runs of each engine on the GPU; NumPy has one"
+    )
     parser.add_argument("--limit", type=int, default=None, help="train on the first rows only")
     arguments = parser.parse_args()
     x, y = mnist("train")

@@ -1,8 +1,9 @@
-"""Runs a command of ``warpfit`` with a clock for each of its stages, and writes what they show when the model is saved.
+"""Runs a command of ``warpfit`` with a clock for each of its stages, and writes what they show when
+the model is saved.
 
-At any moment one clock runs, that of the innermost stage of the main thread: what a stage waits for counts, what other
-stages within it take does not. So all of them add up to the whole. Stages are calls of functions, of which none is
-called for every step, and imports wherever they happen.
+At any moment one clock runs, that of the innermost stage of the main thread: what a stage waits for
+counts, what other stages within it take does not. So all of them add up to the whole. Stages are
+calls of functions, of which none is called for every step, and imports wherever they happen.
 
     python benchmarks/stages.py SECONDS.json NANOSECONDS train --data mnist ...
 
@@ -21,7 +22,13 @@ from threading import get_ident
 from time import perf_counter, time_ns
 from typing import Any
 
-START, IMPORTS, TRAINING, SAVING, OTHER = "start of Python", "imports", "training", "saving", "other"
+START, IMPORTS, TRAINING, SAVING, OTHER = (
+    "start of Python",
+    "imports",
+    "training",
+    "saving",
+    "other",
+)
 # Stages, with the functions that are theirs.
 FUNCTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "loading of data": (("warpfit.training.jobs", "open_data"),),
@@ -43,7 +50,9 @@ STAGES = (START, IMPORTS, *FUNCTIONS, SAVING, OTHER)
 class Clocks:
     """The seconds of each stage of the thread that makes them, which starts with `OTHER`."""
 
-    def __init__(self, now: Callable[[], float] = perf_counter, stages: Iterable[str] = STAGES) -> None:
+    def __init__(
+        self, now: Callable[[], float] = perf_counter, stages: Iterable[str] = STAGES
+    ) -> None:
         self.seconds = dict.fromkeys(stages, 0.0)
         self._now, self._thread = now, get_ident()
         self._stages, self._since = [OTHER], now()
@@ -100,7 +109,9 @@ def replace(module: str, name: str, changed: Callable[[Any], Any]) -> None:
 
 
 def install(clocks: Clocks, report: Callable[[], None]) -> None:
-    """Let calls of all stages' functions be timed, and the report be made when the model is saved."""
+    """Let calls of all stages' functions be timed, and the report be made when the model is
+    saved.
+    """
     # What the interpreter calls for a module that is not there yet.
     replace("_frozen_importlib", "_find_and_load", partial(clocks.timed, stage=IMPORTS))
     for stage, functions in FUNCTIONS.items():

@@ -1,8 +1,8 @@
 """What does it cost when the training data stays on the host?
 
-Each network is trained by the one_launch engine twice, on the same rows: with all on the device, and with memory there
-for no more than some pieces, as something else takes the rest. Microseconds a step are those of whole epochs, the least
-of some. Prints a table and writes results/streaming.json.
+Each network is trained by the one_launch engine twice, on the same rows: with all on the device,
+and with memory there for no more than some pieces, as something else takes the rest. Microseconds a
+step are those of whole epochs, the least of some. Prints a table and writes results/streaming.json.
 
     python benchmarks/streaming.py
 """
@@ -108,9 +108,10 @@ def main() -> None:
     for case in CASES:
         rows.append(measure(case))
         print(
-            "{case}, batch {batch}: {resident:.2f} µs a step, streamed {streamed:.2f}, {gb_per_second:.1f} GB/s".format(
-                **rows[-1]
-            ),
+            (
+                "{case}, batch {batch}: {resident:.2f} µs a step, streamed {streamed:.2f}, "
+                "{gb_per_second:.1f} GB/s"
+            ).format(**rows[-1]),
             flush=True,
         )
     print(write_results("streaming", {"rows": rows}))

@@ -5,7 +5,8 @@
     warpfit bench report [--check] [--redraw]
     warpfit bench compare A.json B.json [--threshold 0.05]
 
-A suite writes benchmarks/results/<name>.json, or DIR/<name>.json, with the machine and the versions in it.
+A suite writes benchmarks/results/<name>.json, or DIR/<name>.json, with the machine and the versions
+in it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ SUITES = {
     "gemm": Suite("gemm", "matrix products, beside cuBLAS", packages=("torch",)),
     "ops": Suite("bandwidth", "operations that move memory, beside a copy on the device"),
     "train": Suite(
-        "train", "forward, backward, step and epoch over batch sizes, beside the peers", needs_gpu=False
+        "train",
+        "forward, backward, step and epoch over batch sizes, beside the peers",
+        needs_gpu=False,
     ),
     "widths": Suite("widths", "steps of wide networks, beside the peers"),
     "cold-start": Suite("prompt", "from the prompt to a saved model"),
@@ -58,28 +61,40 @@ SUITES = {
         "estimators", "MLPClassifier and MLPRegressor, beside scikit-learn's", needs_gpu=False
     ),
     "report-run": Suite(
-        "report_run", "the run of a report, 784-256-10, beside its figures and NumPy", needs_gpu=False
+        "report_run",
+        "the run of a report, 784-256-10, beside its figures and NumPy",
+        needs_gpu=False,
     ),
     "sweep": Suite("sweep", "many networks at once, beside JAX vmap and PyTorch bmm"),
     "ladder": Suite("ladder", "every rung of `warpfit ladder`, beside the peers", needs_gpu=False),
     "curves": Suite("curves", "the networks of `warpfit train` in full, beside NumPy's loss curve"),
     "engine-curves": Suite(
-        "engine_curves", "loss of every step, every engine and precision, beside PyTorch", needs_gpu=False
+        "engine_curves",
+        "loss of every step, every engine and precision, beside PyTorch",
+        needs_gpu=False,
     ),
     "one-launch": Suite("one_launch", "steps of the engine one_launch, beside all peers"),
-    "layerwise": Suite("layerwise", "steps of the engine layerwise, and the time to the first step"),
+    "layerwise": Suite(
+        "layerwise", "steps of the engine layerwise, and the time to the first step"
+    ),
     "cnn": Suite("cnn", "PyTorch's MNIST example", packages=("torch",)),
     "levels": Suite("levels", "what each step to the fastest product gains", packages=("torch",)),
     "launch-costs": Suite("launch_costs", "steps of one_launch, beside what plans expect"),
     "streaming": Suite("streaming", "data that stays on the host"),
     "counters": Suite("counters", "Nsight Compute's counters of some kernels"),
-    "notebook": Suite("notebook", "what the demo notebook takes when a slider is moved", needs_gpu=False),
+    "notebook": Suite(
+        "notebook", "what the demo notebook takes when a slider is moved", needs_gpu=False
+    ),
     "cpu-epoch": Suite("cpu_epoch", "an epoch on the CPU, beside scikit-learn", needs_gpu=False),
-    "estimator-scores": Suite("estimator_scores", "scores of the estimators over seeds", needs_gpu=False),
+    "estimator-scores": Suite(
+        "estimator_scores", "scores of the estimators over seeds", needs_gpu=False
+    ),
     "accuracy-gap": Suite("accuracy_gap", "a sum against a mean over the batch", needs_gpu=False),
 }
 TOOLS = {
-    "report": "write tables and charts of README and docs from the results (--check: say which are stale)",
+    "report": (
+        "write tables and charts of README and docs from the results (--check: say which are stale)"
+    ),
     "compare": "two results files, figure by figure; exit code 1 if the second is slower",
 }
 
@@ -123,7 +138,9 @@ def run_suite(name: str, arguments: list[str]) -> int:
     suite, only_help = SUITES[name], bool({"-h", "--help"} & set(arguments))
     check_can_run(name, suite, only_help=only_help)
     arguments, folder = results_folder(arguments)
-    environment = dict(os.environ) if folder is None else {**os.environ, RESULTS_VARIABLE: str(folder)}
+    environment = (
+        dict(os.environ) if folder is None else {**os.environ, RESULTS_VARIABLE: str(folder)}
+    )
     return run_script(suite.script, arguments, environment)
 
 
@@ -147,7 +164,9 @@ def main() -> None:
     elif name in SUITES:
         sys.exit(run_suite(name, arguments))
     else:
-        raise ConfigError(f"expected a suite ({', '.join(SUITES)}), list, report or compare, got {name!r}")
+        raise ConfigError(
+            f"expected a suite ({', '.join(SUITES)}), list, report or compare, got {name!r}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
-"""What does a network of a sweep cost, beside the strongest programs that others offer for many networks at once?
+"""What does a network of a sweep cost, beside the strongest programs that others offer for many
+networks at once?
 
 The parts:
 
-* ours, peers: N networks of one shape, which differ in learning rate, order and initial values, by plain SGD.
-  Microseconds per network and step are an epoch's wall time (orders, gathering, losses and reading these included)
-  over N and its steps. Ours is what an epoch adds to a call of `fit_many`: the difference between calls of two lengths.
-  JAX (vmap over scan) and PyTorch (batched products, compiled, in CUDA graphs) leave the shorter last batch out; each
-  also with one order for all networks, which is less to do.
-* search: 200 candidates x 5 folds of 784-64-10 on MNIST, 5 epochs each: whole calls of `fit_many` and `SweepCV`, beside
-  scikit-learn's `GridSearchCV` and PyTorch one network after the other, of which a few fits are measured and
-  extrapolated.
+* ours, peers: N networks of one shape, which differ in learning rate, order and initial values, by
+  plain SGD. Microseconds per network and step are an epoch's wall time (orders, gathering, losses
+  and reading these included) over N and its steps. Ours is what an epoch adds to a call of
+  `fit_many`: the difference between calls of two lengths. JAX (vmap over scan) and PyTorch (batched
+  products, compiled, in CUDA graphs) leave the shorter last batch out; each also with one order for
+  all networks, which is less to do.
+* search: 200 candidates x 5 folds of 784-64-10 on MNIST, 5 epochs each: whole calls of `fit_many`
+  and `SweepCV`, beside scikit-learn's `GridSearchCV` and PyTorch one network after the other, of
+  which a few fits are measured and extrapolated.
 * curve: what an epoch takes over N, and the card's limits.
 
-Prints a line for each measurement, and writes results/sweep.json after each. What the file holds from the same GPU and
-packages stays: peers are measured once, unless with --again; ours of another commit goes.
+Prints a line for each measurement, and writes results/sweep.json after each. What the file holds
+from the same GPU and packages stays: peers are measured once, unless with --again; ours of another
+commit goes.
 
-    python benchmarks/sweep.py [--parts ours,peers,search,curve] [--rows 784-128-10/64x1024] [--minutes 9]
+    python benchmarks/sweep.py [--parts ours,peers,search,curve] [--rows 784-128-10/64x1024]
+    [--minutes 9]
 """
 
 from __future__ import annotations
@@ -59,8 +63,8 @@ PARTS = ("ours", "peers", "search", "curve")
 OURS = ("float16", "bfloat16")
 RATES = (0.02, 0.2)  # the lowest and the highest of a sweep
 EPOCHS = 2  # of a peer's turn
-# By so many epochs two calls of ours differ: as many as take tensor cores so many seconds, lest what the host's
-# part of both varies by is seen.
+# By so many epochs two calls of ours differ: as many as take tensor cores so many seconds, lest
+# what the host's part of both varies by is seen.
 FLOOR_SECONDS, MOST_EPOCHS = 1.0, 300
 CURVE_NETWORKS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048)
 MULTIPROCESSORS = 132  # of an H200
@@ -95,7 +99,9 @@ class Case:
 
     @property
     def floor_us(self) -> float:
-        """Microseconds per network and step that tensor cores need for the products, all of them at work."""
+        """Microseconds per network and step that tensor cores need for the products, all of them at
+        work.
+        """
         products = [inputs * outputs for inputs, outputs in pairwise(self.sizes)]
         flop = (
             2 * self.batch * (3 * sum(products) - products[0])
@@ -115,7 +121,9 @@ PEERS = {
     "jax_vmap": PeerKind("JAX vmap over scan", "jax_vmap", {}),
     "jax_vmap_8": PeerKind("JAX vmap over scan, unroll=8", "jax_vmap", {"unroll": 8}),
     "torch_bmm": PeerKind("PyTorch bmm, compile + CUDA graph", "torch_bmm", {}),
-    "jax_vmap_shared": PeerKind("JAX vmap over scan, one order", "jax_vmap", {"has_own_orders": False}),
+    "jax_vmap_shared": PeerKind(
+        "JAX vmap over scan, one order", "jax_vmap", {"has_own_orders": False}
+    ),
     "torch_bmm_shared": PeerKind(
         "PyTorch bmm, compile + CUDA graph, one order", "torch_bmm", {"has_own_orders": False}
     ),
@@ -128,19 +136,24 @@ def rows_of(case: Case) -> tuple[Any, Any]:
     return x[: case.num_rows], y[: case.num_rows]
 
 
-# -- programs -------------------------------------------------------------------------------------------------
+# -- programs
+# -------------------------------------------------------------------------------------------------
 
 
 class Peer:
     """A program of `peers`, on rows x and targets y."""
 
-    def __init__(self, kind: PeerKind, case: Case, precision: str, x: Any, y: Any, device: str) -> None:
+    def __init__(
+        self, kind: PeerKind, case: Case, precision: str, x: Any, y: Any, device: str
+    ) -> None:
         self.kind, self.case, self.precision, self.x, self.y = kind, case, precision, x, y
         self.device = device
         self.trainer: Any = None
 
     def start(self) -> tuple[float, float]:
-        module = import_module(f"peers.{self.kind.module}")  # imports and devices are not the first call's
+        module = import_module(
+            f"peers.{self.kind.module}"
+        )  # imports and devices are not the first call's
         settings = dict(self.kind.settings)
         if hasattr(module, "torch"):
             settings["device"] = self.device
@@ -206,7 +219,9 @@ class Ours:
             self.build,
             self.x,
             self.y,
-            candidates=[{"lr": float(rate), "seed": seed} for seed, rate in enumerate(self.case.rates)],
+            candidates=[
+                {"lr": float(rate), "seed": seed} for seed, rate in enumerate(self.case.rates)
+            ],
             epochs=epochs,
             batch_size=self.case.batch,
             device=self.device,
@@ -226,7 +241,8 @@ class Ours:
         return model, optim.SGD(model.parameters(), lr=candidate["lr"])
 
 
-# -- rows and curve -------------------------------------------------------------------------------------------
+# -- rows and curve
+# -------------------------------------------------------------------------------------------
 
 
 def row_of(
@@ -242,7 +258,9 @@ def row_of(
     for name in arguments.peers if "peers" in arguments.parts else ():
         for precision in arguments.precisions or PEERS[name].precisions:
             if arguments.again or "us" not in kept.get(f"{name} {precision}", {}):
-                programs[f"{name} {precision}"] = Peer(PEERS[name], case, precision, x, y, arguments.device)
+                programs[f"{name} {precision}"] = Peer(
+                    PEERS[name], case, precision, x, y, arguments.device
+                )
     cells = {}
     for name in list(programs):  # one at a time: together their networks may fill the card
         program = programs.pop(name)
@@ -265,7 +283,9 @@ def row_of(
 
 
 def curve(arguments: argparse.Namespace, deadline: float) -> dict[str, Any]:
-    """Return seconds that an epoch takes by the number of networks, of ours and of JAX's usual program."""
+    """Return seconds that an epoch takes by the number of networks, of ours and of JAX's usual
+    program.
+    """
     points: dict[str, Any] = {}
     for networks in CURVE_NETWORKS:
         case = Case(MNIST_SIZES, 64, networks, 60_000)
@@ -288,7 +308,8 @@ def curve(arguments: argparse.Namespace, deadline: float) -> dict[str, Any]:
     return points
 
 
-# -- the search -----------------------------------------------------------------------------------------------
+# -- the search
+# -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -394,11 +415,16 @@ def search_by_sweep_cv(search: Search, arguments: argparse.Namespace) -> dict[st
     start = perf_counter()
     found = SweepCV(estimator, {"learning_rate_init": search.rates}, cv=search.folds, refit=False)
     found.fit(*search.rows)
-    return {"seconds": perf_counter() - start, "best": float(found.cv_results_["mean_test_score"].max())}
+    return {
+        "seconds": perf_counter() - start,
+        "best": float(found.cv_results_["mean_test_score"].max()),
+    }
 
 
 def search_by_sklearn(search: Search, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what `GridSearchCV` would take, from one candidate's fits, one after the other with all BLAS threads."""
+    """Return what `GridSearchCV` would take, from one candidate's fits, one after the other with
+    all BLAS threads.
+    """
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
@@ -409,12 +435,16 @@ def search_by_sklearn(search: Search, arguments: argparse.Namespace) -> dict[str
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         start = perf_counter()
-        GridSearchCV(perceptron(search, MLPClassifier), grid, cv=search.folds, refit=False).fit(*search.rows)
+        GridSearchCV(perceptron(search, MLPClassifier), grid, cv=search.folds, refit=False).fit(
+            *search.rows
+        )
     each = (perf_counter() - start) / search.folds
     cores = len(os.sched_getaffinity(0))
     return {
         "seconds": each * search.fits,
-        "at_best_on_all_cores": each * search.fits / cores,  # if as many fits at once took no longer than one
+        "at_best_on_all_cores": each
+        * search.fits
+        / cores,  # if as many fits at once took no longer than one
         "cores": cores,
         "extrapolated_from": search.folds,
         "fit_seconds": each,
@@ -422,7 +452,9 @@ def search_by_sklearn(search: Search, arguments: argparse.Namespace) -> dict[str
 
 
 def search_by_torch(search: Search, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what fits of a compiled step in CUDA graphs would take, one after the other, the first call apart."""
+    """Return what fits of a compiled step in CUDA graphs would take, one after the other, the first
+    call apart.
+    """
     torch_graph = import_module("peers.torch_graph")
     x, y = search.rows
     kept = len(x) - len(x) // search.folds
@@ -442,7 +474,8 @@ def search_by_torch(search: Search, arguments: argparse.Namespace) -> dict[str, 
         for _ in range(search.epochs):
             trainer.epoch()
         times.append(perf_counter() - start)
-    # The rate is a constant of what is compiled: each fit has its compilation, from the cache where there is one.
+    # The rate is a constant of what is compiled: each fit has its compilation, from the cache where
+    # there is one.
     each = float(np.median(times[1:]))
     return {
         "seconds": times[0] + each * (search.fits - 1),
@@ -451,7 +484,8 @@ def search_by_torch(search: Search, arguments: argparse.Namespace) -> dict[str, 
     }
 
 
-# -- results --------------------------------------------------------------------------------------------------
+# -- results
+# --------------------------------------------------------------------------------------------------
 
 
 def read_results() -> dict[str, Any]:
@@ -477,7 +511,11 @@ def draw(results: dict[str, Any]) -> Any:
         (f"warpfit {OURS[0]}", "warpfit, float16"),
         ("jax_vmap bfloat16", "JAX vmap, bfloat16"),
     ):
-        ran = {n: point[program] for n, point in points.items() if isinstance(point.get(program), float)}
+        ran = {
+            n: point[program]
+            for n, point in points.items()
+            if isinstance(point.get(program), float)
+        }
         axes.plot(list(ran), list(ran.values()), marker="o", label=label)
     axes.plot(
         list(points),
@@ -491,14 +529,17 @@ def draw(results: dict[str, Any]) -> Any:
         axes.axhline(alone, color="0.4", ls=":", label="floor: one network alone")
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(points), list(map(str, points)))
-    axes.set(yscale="log", xlabel="networks, 784-128-10, batch 64", ylabel="seconds an epoch over MNIST")
+    axes.set(
+        yscale="log", xlabel="networks, 784-128-10, batch 64", ylabel="seconds an epoch over MNIST"
+    )
     axes.grid(alpha=0.3, which="both")
     axes.legend()
     figure.suptitle(results["environment"].get("gpu", ""))
     return figure
 
 
-# -- the command ----------------------------------------------------------------------------------------------
+# -- the command
+# ----------------------------------------------------------------------------------------------
 
 
 def parsed(given: list[str] | None = None) -> argparse.Namespace:
@@ -508,13 +549,21 @@ def parsed(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--rows", type=names(cases), default=list(cases), help="networks, batches and how many"
     )
-    parser.add_argument("--ours", type=names(("float32", *OURS)), default=list(OURS), help="our precisions")
+    parser.add_argument(
+        "--ours", type=names(("float32", *OURS)), default=list(OURS), help="our precisions"
+    )
     parser.add_argument("--peers", type=names(tuple(PEERS)), default=list(PEERS))
-    parser.add_argument("--precisions", type=names(precisions), help="of peers, in place of their usual ones")
+    parser.add_argument(
+        "--precisions", type=names(precisions), help="of peers, in place of their usual ones"
+    )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which no program is started")
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="after which no program is started"
+    )
     parser.add_argument("--turns", type=int, default=TURNS, help="of which the median is taken")
-    parser.add_argument("--again", action="store_true", help="measure peers that the file holds already, too")
+    parser.add_argument(
+        "--again", action="store_true", help="measure peers that the file holds already, too"
+    )
     return parser.parse_args(given)
 
 
@@ -525,7 +574,9 @@ def measure(arguments: argparse.Namespace) -> None:
     results = kept_results(read_results(), env)
     if {"ours", "peers"} & set(arguments.parts):
         for case in (case for case in CASES if case.name in arguments.rows):
-            row = row_of(case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"])
+            row = row_of(
+                case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"]
+            )
             results["rows"][case.name] = row
             save(results)
             print_programs(case.name, row, "µs per network and step", digits=4)

@@ -1,18 +1,20 @@
 """How long are forward, backward, a step and an epoch of 784-256-10 on MNIST, over batch sizes?
 
-On the CPU: the NumPy backend and PyTorch. On a GPU: the engines `layerwise`, `graph` and `one_launch`, PyTorch eager,
-PyTorch's compiled step in a CUDA graph, and JAX's scan; programs, turns and peers are those of one_launch.py, and each
-program draws its own order of the same rows. A step is an epoch's wall time over its steps: order, gathering and sums
-included, data on the device beforehand, an epoch of at most 600 steps; the epoch of 60,000 rows is the step times their
-number. The first call, apart, is what the first epoch takes longer, with empty caches.
+On the CPU: the NumPy backend and PyTorch. On a GPU: the engines `layerwise`, `graph` and
+`one_launch`, PyTorch eager, PyTorch's compiled step in a CUDA graph, and JAX's scan; programs,
+turns and peers are those of one_launch.py, and each program draws its own order of the same rows. A
+step is an epoch's wall time over its steps: order, gathering and sums included, data on the device
+beforehand, an epoch of at most 600 steps; the epoch of 60,000 rows is the step times their number.
+The first call, apart, is what the first epoch takes longer, with empty caches.
 
-Programs that go from operation to operation can be taken apart: forward, and the rest of a step on one batch, gradients
-and update together, as some of our kernels do both. Their time is wall time over calls that follow each other; of
-`graph` it is the device's, by events around a CUDA graph of some calls. A run in one launch, a compiled step and a scan
-have no such parts.
+Programs that go from operation to operation can be taken apart: forward, and the rest of a step on
+one batch, gradients and update together, as some of our kernels do both. Their time is wall time
+over calls that follow each other; of `graph` it is the device's, by events around a CUDA graph of
+some calls. A run in one launch, a compiled step and a scan have no such parts.
 
-Writes results/train.json after every batch. Peers that the file holds from the same machine and packages are measured
-again with --again only; what a broken run or one without time left out, the next one measures.
+Writes results/train.json after every batch. Peers that the file holds from the same machine and
+packages are measured again with --again only; what a broken run or one without time left out, the
+next one measures.
 
     warpfit bench train [--batches 64,512] [--minutes 2.4] [--again] [--profile]
 """
@@ -71,7 +73,8 @@ GPU_PEERS = {
 KINDS = {**CPU_PEERS, **GPU_PEERS}
 
 
-# -- programs -------------------------------------------------------------------------------------------------
+# -- programs
+# -------------------------------------------------------------------------------------------------
 
 
 class OnCpu(Ours):
@@ -124,7 +127,8 @@ def programs_of(batch: int, kept: dict[str, Any], has_gpu: bool, again: bool) ->
     return found
 
 
-# -- parts of a step ------------------------------------------------------------------------------------------
+# -- parts of a step
+# ------------------------------------------------------------------------------------------
 
 
 class Parts(engine_steps.Run):
@@ -136,7 +140,9 @@ class Parts(engine_steps.Run):
             self._write_copies()
         size = min(plan.batch_size, len(data))
         rows = self.ops.asarray(self._order(state.seed, 0))[:size]
-        x, y = (self.ops.copy(self.ops.gather_rows(array, rows, dtype)) for array, dtype in self.sources)
+        x, y = (
+            self.ops.copy(self.ops.gather_rows(array, rows, dtype)) for array, dtype in self.sources
+        )
         self.batch: engine_steps.Batch = (x, y, None)
         self.record = self.ops.zeros((1, 3), "float64")
 
@@ -172,7 +178,9 @@ def parts_of_ours(program: Ours) -> tuple[Parts, Any]:
 
 
 def in_turn(call: Callable[[], Any], wait: Callable[[], Any]) -> list[float]:
-    """Return the wall time of a call among some that follow each other, in each round but the first."""
+    """Return the wall time of a call among some that follow each other, in each round but the
+    first.
+    """
     seconds = []
     for _ in range(1 + ROUNDS):
         start = perf_counter()
@@ -195,7 +203,9 @@ def on_device(call: Callable[[], Any], runtime: Any) -> list[float]:
 
 
 def parts_us(program: Program) -> dict[str, Any]:
-    """Return the microseconds of forward, and of backward with the update, of programs that have such parts."""
+    """Return the microseconds of forward, and of backward with the update, of programs that have
+    such parts.
+    """
     if isinstance(program, Graph):
         parts, runtime = parts_of_ours(program)
         forward, whole = (on_device(call, runtime) for call in (parts.forward, parts.whole))
@@ -225,10 +235,13 @@ def parts_of_eager(trainer: Any) -> tuple[list[float], list[float]]:
     )
 
 
-# -- measurements ---------------------------------------------------------------------------------------------
+# -- measurements
+# ---------------------------------------------------------------------------------------------
 
 
-def row_of(batch: int, kept: dict[str, Any], programs: dict[str, Program], deadline: float) -> dict[str, Any]:
+def row_of(
+    batch: int, kept: dict[str, Any], programs: dict[str, Program], deadline: float
+) -> dict[str, Any]:
     """Return what is measured at a batch, with what is kept."""
     cells = measured(programs, deadline)
     for name, cell in cells.items():
@@ -265,7 +278,8 @@ def print_row(row: dict[str, Any]) -> None:
         )
         us = cell["us"]
         print(
-            f"    {label_of(name):45} {us['median']:8.2f} ({us['min']:.2f} to {us['max']:.2f}) µs a step; {parts}"
+            f"    {label_of(name):45} {us['median']:8.2f} ({us['min']:.2f} to {us['max']:.2f}) µs "
+            f"a step; {parts}"
             f"epoch {cell['epoch_seconds']:.3f} s, {cell['samples_per_second']:,.0f} rows/s, "
             f"first call {cell['first_call']:.1f} s",
             flush=True,
@@ -273,7 +287,9 @@ def print_row(row: dict[str, Any]) -> None:
 
 
 def kept_rows(env: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows that the file has, as far as they are of this machine, and ours of this commit."""
+    """Return the rows that the file has, as far as they are of this machine, and ours of this
+    commit.
+    """
     old = read_results("train")
     if old.get("environment", {}).get("cpu") != env["cpu"]:
         return {}
@@ -314,7 +330,10 @@ def draw(results: dict[str, Any]) -> Any:
             for row in rows
             if "us" in row["programs"].get(program, {})
         ]
-        style: dict[str, Any] = {"marker": "o" if is_ours(program) else "s", "label": label_of(program)}
+        style: dict[str, Any] = {
+            "marker": "o" if is_ours(program) else "s",
+            "label": label_of(program),
+        }
         style |= {"linewidth": 2.2} if is_ours(program) else {"linewidth": 1, "linestyle": "--"}
         batches = [batch for batch, _ in found]
         steps.plot(batches, [cell["us"]["median"] for _, cell in found], **style)
@@ -336,12 +355,18 @@ def batch_sizes(text: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="warpfit bench train", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="warpfit bench train", description=__doc__.splitlines()[0]
+    )
     parser.add_argument(
         "--batches", type=batch_sizes, default=list(BATCHES), help="of 1, 8, 32, 64, 128, 512"
     )
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="after which no program is started")
-    parser.add_argument("--again", action="store_true", help="measure peers that the file holds already, too")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="after which no program is started"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure peers that the file holds already, too"
+    )
     parser.add_argument(
         "--profile",
         action="store_true",

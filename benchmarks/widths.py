@@ -1,15 +1,19 @@
-"""How long is a training step of networks that no cluster holds, beside the strongest programs that others offer?
+"""How long is a training step of networks that no cluster holds, beside the strongest programs that
+others offer?
 
-Three kinds of rows: 784-h-h-h-10 at batch 32 on rows of MNIST, h from 128 to 8192 (the sweep of cuda-mnist); networks
-of four equal layers in bfloat16 with large batches, whose steps are products near the card's limits; and tiny-cuda-nn's
-64-64×3-64 with Adam. Microseconds a step are a whole epoch's wall time over its steps, as in one_launch.py, whose
-programs these are: median, least and largest of some epochs, in which the programs take turns. Ours runs on the engine
-that `auto` chooses, which the row tells. Operations are those of a step's products, no gradient of the data among them.
+Three kinds of rows: 784-h-h-h-10 at batch 32 on rows of MNIST, h from 128 to 8192 (the sweep of
+cuda-mnist); networks of four equal layers in bfloat16 with large batches, whose steps are products
+near the card's limits; and tiny-cuda-nn's 64-64×3-64 with Adam. Microseconds a step are a whole
+epoch's wall time over its steps, as in one_launch.py, whose programs these are: median, least and
+largest of some epochs, in which the programs take turns. Ours runs on the engine that `auto`
+chooses, which the row tells. Operations are those of a step's products, no gradient of the data
+among them.
 
-Prints a table and writes results/widths.json after every row; peers that the file holds from the same GPU and packages
-are measured again with --again only.
+Prints a table and writes results/widths.json after every row; peers that the file holds from the
+same GPU and packages are measured again with --again only.
 
-    python benchmarks/widths.py [--parts ours,peers] [--rows h=1024,4x4096/8192] [--minutes 9] [--again]
+    python benchmarks/widths.py [--parts ours,peers] [--rows h=1024,4x4096/8192] [--minutes 9]
+    [--again]
 """
 
 from __future__ import annotations
@@ -97,7 +101,11 @@ def rows_of(case: WidthCase) -> tuple[Any, Any]:
 
 
 def row_of(
-    case: WidthCase, old: dict[str, Any], arguments: argparse.Namespace, deadline: float, commit: str
+    case: WidthCase,
+    old: dict[str, Any],
+    arguments: argparse.Namespace,
+    deadline: float,
+    commit: str,
 ) -> dict[str, Any]:
     """Return a row, with what an older one holds and is not measured again."""
     x, y = rows_of(case)
@@ -109,7 +117,9 @@ def row_of(
         key = f"{name} bfloat16"
         if arguments.again or "us" not in kept.get(key, {}):
             programs[key] = Peer(PEERS[name], case, "bfloat16", x, y)
-    cells = {name: {**cell, "commit": commit} for name, cell in measured(programs, deadline).items()}
+    cells = {
+        name: {**cell, "commit": commit} for name, cell in measured(programs, deadline).items()
+    }
     ours = programs.get(f"warpfit {case.precision}")
     row = {
         "network": case.network,
@@ -117,7 +127,9 @@ def row_of(
         "training": ", ".join(case.training),
         "rows": len(x),
         "flop": step_flop(case.sizes, case.batch),
-        "plan": ours.history.plan.reason if isinstance(ours, Ours) and ours.history else old.get("plan", ""),
+        "plan": ours.history.plan.reason
+        if isinstance(ours, Ours) and ours.history
+        else old.get("plan", ""),
         "programs": {**kept, **cells},
     }
     return summarised(row)
@@ -135,7 +147,11 @@ def draw(results: dict[str, Any]) -> Any:
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    rows = [(width, results["rows"][f"h={width}"]) for width in WIDTHS if f"h={width}" in results["rows"]]
+    rows = [
+        (width, results["rows"][f"h={width}"])
+        for width in WIDTHS
+        if f"h={width}" in results["rows"]
+    ]
     labels = {"warpfit float16": "warpfit, float16"}
     labels |= {f"{peer} bfloat16": f"{PEERS[peer].label}, bfloat16" for peer in USUAL_PEERS}
     for program, label in labels.items():
@@ -161,8 +177,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
     parser.add_argument("--rows", type=names(cases), default=list(cases))
     parser.add_argument("--peers", type=names(tuple(PEERS)), default=list(USUAL_PEERS))
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which no program is started")
-    parser.add_argument("--again", action="store_true", help="measure peers that the file holds already, too")
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="after which no program is started"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure peers that the file holds already, too"
+    )
     return parser.parse_args()
 
 
@@ -176,7 +196,9 @@ def main() -> None:
         env = environment()
         results = kept_results(read_results("widths"), env)
         for case in (case for case in CASES if case.name in arguments.rows):
-            row = row_of(case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"])
+            row = row_of(
+                case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"]
+            )
             results["rows"][case.name] = row
             save(results)
             print_row(case.name, row)

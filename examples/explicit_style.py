@@ -1,4 +1,5 @@
-"""The explicit style: every act of a training step is one line. Runs on digits, which needs no download.
+"""The explicit style: every act of a training step is one line. Runs on digits, which needs no
+download.
 
 python examples/explicit_style.py [name of a data set] [device]
 """

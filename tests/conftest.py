@@ -54,10 +54,14 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
-    """Let cases take turns, before any are deselected, and after what the folders' own conftest.py mark."""
+    """Let cases take turns, before any are deselected, and after what the folders' own conftest.py
+    mark.
+    """
     nameless = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{8}", item.nodeid)]
     if nameless:  # xdist's processes would not agree on their names
-        raise pytest.UsageError(f"expected cases named the same in every process, got {nameless[0]}")
+        raise pytest.UsageError(
+            f"expected cases named the same in every process, got {nameless[0]}"
+        )
     mark_turns(items)
     config.stash[NEVER_RUN] = never_run(items)
 
@@ -75,7 +79,9 @@ def cases_on_a_gpu(cases: list[Any]) -> list[Any]:
 
 
 class PoisonedRuntime(runtime.Runtime):
-    """A device whose memory is full of NaN when it is allocated, so that what is not written shows."""
+    """A device whose memory is full of NaN when it is allocated, so that what is not written
+    shows.
+    """
 
     def allocate(self, nbytes: int) -> Memory:
         memory = super().allocate(nbytes)
@@ -98,7 +104,9 @@ def cpu_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def emulated_runtime() -> EmulatedRuntime:
-    """The emulated device that all tests share, with the kernels it has loaded, under the first GPU's name."""
+    """The emulated device that all tests share, with the kernels it has loaded, under the first
+    GPU's name.
+    """
     emulated = EmulatedRuntime()
     emulated.name = "cuda:0"
     return emulated
@@ -136,7 +144,9 @@ def kernel_runtime(request: pytest.FixtureRequest) -> Any:
     ],
 )
 def kernel_runtime_of_any_order(request: pytest.FixtureRequest) -> Any:
-    """As `kernel_runtime`, on the emulator with threads and blocks from the last to the first too."""
+    """As `kernel_runtime`, on the emulator with threads and blocks from the last to the first
+    too.
+    """
     if request.param == "gpu":
         return runtime.open_device(0)
     return EmulatedRuntime(reverse=True) if request.param == "reverse" else EmulatedRuntime()

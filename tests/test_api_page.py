@@ -27,7 +27,10 @@ def test_the_page_is_what_would_be_written(api_page: Any) -> None:
 
 
 def test_another_page_is_out_of_date(
-    api_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    api_page: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(api_page, "PAGE", tmp_path / "api.md")
     assert api_page.main(["--check"]) == 1
@@ -50,8 +53,12 @@ def test_another_page_is_out_of_date(
 )
 def test_every_public_name_has_its_line(api_page: Any, module: str) -> None:
     imported = import_module(module)
-    public = {name for name in imported.__all__ if not isinstance(getattr(imported, name), ModuleType)}
-    shown = {name for section in api_page.SECTIONS for name in section.names if section.module == module}
+    public = {
+        name for name in imported.__all__ if not isinstance(getattr(imported, name), ModuleType)
+    }
+    shown = {
+        name for section in api_page.SECTIONS for name in section.names if section.module == module
+    }
     elsewhere = {"Tensor", "tensor", "no_grad"} if module == "warpfit" else set()
     assert shown | elsewhere == public
 
@@ -65,8 +72,8 @@ def test_lines_have_signature_and_words(api_page: Any) -> None:
     lines = api_page.page().splitlines()
     assert "* `nn.ReLU()`: y = max(x, 0)." in lines
     assert (
-        "* `optim.Step(lr, every=10, factor=0.1)`: lr · factor^(epoch // every): a drop after every `every` epochs."
-        in lines
+        "* `optim.Step(lr, every=10, factor=0.1)`: lr · factor^(epoch // every): a drop after "
+        "every `every` epochs." in lines
     )
     assert any(line.startswith("* `errors.ShapeError`: ") for line in lines)
     assert any(line.startswith("* `nn.Module.num_parameters`: ") for line in lines)

@@ -30,7 +30,9 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def small_data(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for MNIST: 300 rows to train on, 100 to test, of the same width, that can be told apart."""
+    """Stand in for MNIST: 300 rows to train on, 100 to test, of the same width, that can be told
+    apart.
+    """
 
     def rows(part: str) -> tuple[Any, Any]:
         count = 300 if part == "train" else 100
@@ -48,7 +50,9 @@ def small_data(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def results(scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that results are written to and read from."""
-    modules = [scripts(name) for name in ("harness", "charts", "report")]  # all before the first is changed
+    modules = [
+        scripts(name) for name in ("harness", "charts", "report")
+    ]  # all before the first is changed
     for module in modules:
         monkeypatch.setattr(module, "RESULTS", tmp_path)
     return tmp_path
@@ -70,7 +74,8 @@ def page(scripts: Any, name: str) -> str:
     return str(scripts("report").render(text))
 
 
-# -- the list -------------------------------------------------------------------------------------------------
+# -- the list
+# -------------------------------------------------------------------------------------------------
 
 
 def test_every_suite_is_a_script(scripts: Any) -> None:
@@ -92,7 +97,9 @@ def test_every_script_is_a_suite(scripts: Any) -> None:
 def test_what_a_suite_lacks_is_told(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = scripts("suite")
     wanting = suite.Suite("gemm", "products", packages=("no_such_package",))
-    with pytest.raises(ConfigError, match="bench gemm needs no_such_package, which is not installed"):
+    with pytest.raises(
+        ConfigError, match="bench gemm needs no_such_package, which is not installed"
+    ):
         suite.check_can_run("gemm", wanting, only_help=False)
     monkeypatch.setattr("warpfit.backends.cuda.runtime.why_unavailable", lambda: "no driver")
     with pytest.raises(DeviceError, match="bench ops needs an NVIDIA GPU: no driver"):
@@ -102,7 +109,9 @@ def test_what_a_suite_lacks_is_told(scripts: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_results_go_where_they_are_told(scripts: Any, tmp_path: Path) -> None:
     suite = scripts("suite")
-    arguments, folder = suite.results_folder(["--minutes", "1", "--out", str(tmp_path / "new"), "--again"])
+    arguments, folder = suite.results_folder(
+        ["--minutes", "1", "--out", str(tmp_path / "new"), "--again"]
+    )
     assert arguments == ["--minutes", "1", "--again"]
     assert folder == tmp_path / "new"
     assert folder.is_dir()
@@ -119,10 +128,13 @@ def test_a_users_mistake_is_one_line(scripts: Any, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "warpfit: expected this, got that\n"
 
 
-# -- compare --------------------------------------------------------------------------------------------------
+# -- compare
+# --------------------------------------------------------------------------------------------------
 
 
-def spread(median: float, least: float | None = None, largest: float | None = None) -> dict[str, float]:
+def spread(
+    median: float, least: float | None = None, largest: float | None = None
+) -> dict[str, float]:
     return {
         "median": median,
         "min": median if least is None else least,
@@ -152,7 +164,10 @@ def test_what_got_worse(scripts: Any, before: Any, after: Any, verdict: str) -> 
 
 def test_figures_of_lists_are_found_by_what_rows_are_called(scripts: Any) -> None:
     compare = scripts("compare")
-    rows = [{"shape": "256", "dtype": dtype, "us": us} for dtype, us in (("tf32", 1.0), ("float16", 2.0))]
+    rows = [
+        {"shape": "256", "dtype": dtype, "us": us}
+        for dtype, us in (("tf32", 1.0), ("float16", 2.0))
+    ]
     lines = compare.compared({"rows": rows}, {"rows": rows[::-1]})
     assert {line.path: line.ratio for line in lines} == {
         ("rows", "tf32, 256", "us"): 1,
@@ -188,10 +203,13 @@ def test_a_file_of_something_else_is_refused(scripts: Any, tmp_path: Path, conte
         scripts("compare").read(str(path))
 
 
-# -- charts ---------------------------------------------------------------------------------------------------
+# -- charts
+# --------------------------------------------------------------------------------------------------
 
 
-def test_a_chart_knows_its_results(scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chart_knows_its_results(
+    scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     charts = scripts("charts")
     monkeypatch.setattr(charts, "ROOT", results)
 
@@ -219,7 +237,14 @@ def test_a_table_that_does_not_match_its_results_is_found(
     monkeypatch.setattr(report, "ROOT", results)
     monkeypatch.setattr(report, "PAGES", ("page.md",))
     rows = {"a case": {"us": 1.0, "gb_per_second": 2.0, "of_copy": 0.5}}
-    env = {"cpu": "CPU", "cores": 2, "python": "3", "packages": {}, "commit": "abc", "date": "today"}
+    env = {
+        "cpu": "CPU",
+        "cores": 2,
+        "python": "3",
+        "packages": {},
+        "commit": "abc",
+        "date": "today",
+    }
     found = {"environment": env, "copy_gb_per_second": 4.0, "rows": rows}
     (results / "bandwidth.json").write_text(json.dumps(found))
     (results / "page.md").write_text("above\n<!-- results: bandwidth -->\n<!-- end -->\nbelow\n")
@@ -232,7 +257,8 @@ def test_a_table_that_does_not_match_its_results_is_found(
     assert report.stale_pages(check=True) == ["page.md"]
 
 
-# -- train ----------------------------------------------------------------------------------------------------
+# -- train
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -253,7 +279,9 @@ def train(scripts: Any, small_data: None, monkeypatch: pytest.MonkeyPatch) -> An
     return script
 
 
-def test_steps_on_the_cpu(train: Any, scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_on_the_cpu(
+    train: Any, scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(train, monkeypatch, "--batches", "64,32")
     found = read(results, "train")
     assert list(found["rows"]) == ["32", "64"]
@@ -289,7 +317,11 @@ def test_what_has_no_time_left_is_left_to_the_next_call(
 
 
 def test_results_of_another_machine_are_not_kept(train: Any, scripts: Any, results: Path) -> None:
-    row = {"network": "784-256-10", "batch": 64, "programs": {"torch_eager_cpu float32": {"us": spread(1)}}}
+    row = {
+        "network": "784-256-10",
+        "batch": 64,
+        "programs": {"torch_eager_cpu float32": {"us": spread(1)}},
+    }
     env = scripts("harness").environment()
     (results / "train.json").write_text(json.dumps({"environment": env, "rows": {"64": row}}))
     assert "torch_eager_cpu float32" in train.kept_rows(env)["64"]["programs"]
@@ -315,7 +347,9 @@ def test_traces_are_apart_from_the_measurements(
 ) -> None:
     monkeypatch.setattr(train, "ROOT", results)
     run(train, monkeypatch, "--batches", "64", "--profile")
-    trace = json.loads((results / "runs/bench-train/trace-64-warpfit-NumPy-float32.json").read_text())
+    trace = json.loads(
+        (results / "runs/bench-train/trace-64-warpfit-NumPy-float32.json").read_text()
+    )
     assert {"epoch 1", "epoch 2"} <= {event["name"] for event in trace["traceEvents"]}
     assert not (results / "train.json").exists()
 
@@ -349,7 +383,8 @@ def test_parts_of_a_step_on_a_device(cuda: str, train: Any, kind: str, precision
     assert found["forward_us"]["min"] > 0
 
 
-# -- the report's run -----------------------------------------------------------------------------------------
+# -- the report's run
+# -----------------------------------------------------------------------------------------
 
 
 def test_the_reports_run(
@@ -401,7 +436,8 @@ def test_speed_is_numpys_time_over_ours(scripts: Any) -> None:
     assert speed(rows, "one_launch float32") is None
 
 
-# -- loss curves ----------------------------------------------------------------------------------------------
+# -- loss curves
+# ----------------------------------------------------------------------------------------------
 
 
 def test_numpy_follows_pytorch_step_by_step(
@@ -454,7 +490,8 @@ def test_engines_on_a_device_are_compared(
     assert runs["layerwise float32"]["largest_difference"] < 1e-5
 
 
-# -- counters -------------------------------------------------------------------------------------------------
+# -- counters
+# -------------------------------------------------------------------------------------------------
 
 DETAILS = """==PROF== Connected to process 1
 "ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
@@ -463,7 +500,7 @@ DETAILS = """==PROF== Connected to process 1
 "0","one_launch","GPU Speed Of Light Throughput","Memory Throughput","%","12.5"
 "0","one_launch","Memory Workload Analysis","Memory Throughput","byte/second","5,000"
 "0","one_launch","Launch Statistics","Registers Per Thread","register/thread","168"
-"0","one_launch","Command line profiler metrics","sm__x.avg.pct_of_peak_sustained_active","%","40.25"
+"0","one_launch","Command line profiler","sm__x.avg.pct_of_peak_sustained_active","%","40.25"
 "0","one_launch","Occupancy","Achieved Occupancy","%","n/a"
 """
 
@@ -477,7 +514,8 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         script.write_text(
             f"#!{sys.executable}\nimport sys\n"
             f"if '--version' in sys.argv: print('Version 1.2')\n"
-            f"elif '--query-metrics' in sys.argv: print('sm__pipe_tensor_cycles_active  what it is')\n"
+            "elif '--query-metrics' in sys.argv: print('sm__pipe_tensor_cycles_active  what it "
+            "is')\n"
             f"else:\n    print({output!r})\n    sys.exit({code})\n"
         )
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
@@ -538,12 +576,15 @@ def test_what_cannot_be_counted_is_told(
     run(scripts("counters"), monkeypatch, "--cases", "one_launch")
     case = read(results, "counters")["cases"]["one_launch"]
     assert case["reason"] == "==ERROR== ERR_NVGPUCTRPERM - no permission"
-    assert "Not counted, `one_launch` (an epoch of 784-256-10, batch 64, float16): ==ERROR== ERR" in page(
-        scripts, "counters"
+    assert (
+        "Not counted, `one_launch` (an epoch of 784-256-10, batch 64, float16): ==ERROR== ERR"
+        in page(scripts, "counters")
     )
 
 
-def test_without_ncu_it_says_so(scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ncu_it_says_so(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counters = scripts("counters")
     monkeypatch.setattr(counters.shutil, "which", lambda name, path=None: None)
     with pytest.raises(ConfigError, match="bench counters needs ncu"):

@@ -1,4 +1,6 @@
-"""No flipped bit in a file goes unnoticed and changes a result; and the script would see one that did."""
+"""No flipped bit in a file goes unnoticed and changes a result; and the script would see one that
+did.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,10 @@ def test_flips_would_be_silent_without_the_checksum(
 
 
 def test_a_flip_that_changes_nothing_is_no_silent_one(tmp_path: Path) -> None:
-    kind = bit_flips.Kind(lambda path: path.write_bytes(b"abc") and None, lambda path: len(path.read_bytes()))
-    assert bit_flips.count_flips(kind, tmp_path / "file", flips=24, seed=0) == Counter({"same result": 24})
+    kind = bit_flips.Kind(
+        lambda path: path.write_bytes(b"abc") and None, lambda path: len(path.read_bytes())
+    )
+    assert bit_flips.count_flips(kind, tmp_path / "file", flips=24, seed=0) == Counter(
+        {"same result": 24}
+    )
     assert (tmp_path / "file").read_bytes() == b"abc"

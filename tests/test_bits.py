@@ -13,7 +13,14 @@ CASE = "fitted (20, 5) adam"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "tools" / "bits.py"), "--emulator", "--only", CASE, *arguments]
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "bits.py"),
+        "--emulator",
+        "--only",
+        CASE,
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -25,13 +25,18 @@ x = np.random.default_rng(0).uniform(size=(32, 4))
 for _ in range(2):
     MLPClassifier((3,), solver="lbfgs", max_iter=1000).fit(x, x[:, 0] > 0.5)  # this line
     model = wf.nn.Sequential(wf.nn.Linear(4, 2))
-    wf.fit(model, x, x[:, 0] > 0.5, optimizer=wf.optim.SGD(model.parameters()), epochs=1, verbose=False)
+    optimizer = wf.optim.SGD(model.parameters())
+    wf.fit(model, x, x[:, 0] > 0.5, optimizer=optimizer, epochs=1, verbose=False)
 """
 
 
 def test_the_device_warning_comes_once_and_names_the_users_line() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", FITS], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-W", "always", "-c", FITS],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     told = [line for line in done.stderr.splitlines() if "DeviceWarning" in line]
     assert told == ["<string>:10: DeviceWarning: device 'auto' is the CPU: there is none"]

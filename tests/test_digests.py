@@ -46,7 +46,9 @@ def test_widths_are_those_of_three_layers(digests: Any) -> None:
     ]
 
 
-def test_how_fast_has_the_best_peer_of_each_row(digests: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_fast_has_the_best_peer_of_each_row(
+    digests: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def row(network: str, batch: int, ours: float, theirs: float, **more: Any) -> dict[str, Any]:
         programs = {
             "warpfit float16": us(ours) | {"first_call": 0.1},
@@ -58,7 +60,11 @@ def test_how_fast_has_the_best_peer_of_each_row(digests: Any, monkeypatch: pytes
         return {"network": network, "batch": batch, "programs": programs, **best, **more}
 
     spread = {"median": 0.9798}
-    fit = {"warpfit_seconds": {"median": 0.2}, "sklearn_seconds": {"median": 29.93}, "sklearn_epochs": 10}
+    fit = {
+        "warpfit_seconds": {"median": 0.2},
+        "sklearn_seconds": {"median": 29.93},
+        "sklearn_epochs": 10,
+    }
     many = row("784-128-10", 64, 0.08, 0.8, networks=1024, best_peer="jax_vmap bfloat16")
     many["programs"]["jax_vmap bfloat16"] = us(0.8)
     files = {
@@ -66,7 +72,10 @@ def test_how_fast_has_the_best_peer_of_each_row(digests: Any, monkeypatch: pytes
         "sweep": {"rows": {"784-128-10/64x1024": many}},
         "estimators": {
             "parts": {
-                "gpu": {"environment": ENVIRONMENT, "rows": {"adam": fit | {"speed": {"median": 149.2}}}}
+                "gpu": {
+                    "environment": ENVIRONMENT,
+                    "rows": {"adam": fit | {"speed": {"median": 149.2}}},
+                }
             }
         },
         "prompt": {
@@ -76,7 +85,10 @@ def test_how_fast_has_the_best_peer_of_each_row(digests: Any, monkeypatch: pytes
         },
     }
     monkeypatch.setattr(digests, "_other", lambda name: {"environment": ENVIRONMENT, **files[name]})
-    results = {"environment": ENVIRONMENT, "rows": {"784-256-10/64": row("784-256-10", 64, 3.264, 22.78)}}
+    results = {
+        "environment": ENVIRONMENT,
+        "rows": {"784-256-10/64": row("784-256-10", 64, 3.264, 22.78)},
+    }
     assert digests.how_fast(results).splitlines()[2:] == [
         "| small network | 784-256-10, batch 64, a step | 3.26 µs | 22.8 µs | "
         "JAX scan, unroll=8, bfloat16 | **7.0** |",
@@ -96,14 +108,22 @@ def test_how_fast_has_the_best_peer_of_each_row(digests: Any, monkeypatch: pytes
 
 def test_one_epoch_stands_beside_itself(digests: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     report = {"NumPy float32": 1.0613, "one_launch float16": 0.00304}
-    rows = {name: {"mean": {"epoch_seconds": {"median": seconds}}} for name, seconds in report.items()}
+    rows = {
+        name: {"mean": {"epoch_seconds": {"median": seconds}}} for name, seconds in report.items()
+    }
     ladder = {"numpy": 500.0, "torch-preloaded": 768.0, "one-launch": 2.5}
     records = [{"name": name, "ms_per_epoch": ms} for name, ms in ladder.items()]
-    train = {"warpfit NumPy float32": 0.6, "torch_eager float32": 0.9, "warpfit one_launch float16": 0.003}
+    train = {
+        "warpfit NumPy float32": 0.6,
+        "torch_eager float32": 0.9,
+        "warpfit one_launch float16": 0.003,
+    }
     programs = {name: {"epoch_seconds": seconds} for name, seconds in train.items()}
     ours = {"torch_eager float32": us(1400.0), "warpfit float16": us(3.2)}
     files = {
-        "layerwise": {"mlp": {"64": {"numpy": {"median": 1000.0}, "torch_eager": {"median": 900.0}}}},
+        "layerwise": {
+            "mlp": {"64": {"numpy": {"median": 1000.0}, "torch_eager": {"median": 900.0}}}
+        },
         "train": {"rows": {"64": {"programs": programs}}},
         "ladder": {"networks": {"mlp": {"records": records}}},
         "one_launch": {"rows": {"784-256-10/64": {"programs": ours}}},
@@ -126,7 +146,10 @@ def test_an_epoch_has_its_last_batch(digests: Any, monkeypatch: pytest.MonkeyPat
         "_other",
         lambda name: {"environment": ENVIRONMENT, "mlp": {str(b): layer for b in digests.BATCHES}},
     )
-    rows = {f"784-256-10/{batch}": {"programs": {"warpfit float16": us(2.0)}} for batch in digests.BATCHES}
+    rows = {
+        f"784-256-10/{batch}": {"programs": {"warpfit float16": us(2.0)}}
+        for batch in digests.BATCHES
+    }
     results = {"environment": ENVIRONMENT, "rows": rows}
     assert "| 64 | 938 | 2.00 | 31 | 1.9 ms | 0.19 s | 0.94 s |" in digests.batch_sizes(results)
     assert "| 8 | 2.00 | 200 | **100** |" in digests.engines(results)
@@ -134,4 +157,6 @@ def test_an_epoch_has_its_last_batch(digests: Any, monkeypatch: pytest.MonkeyPat
 
 def test_without_a_gpu_the_processor_is_named(digests: Any) -> None:
     cpu = {name: value for name, value in ENVIRONMENT.items() if name != "gpu"}
-    assert digests._card({"environment": cpu}).startswith("\n2 cores of an a processor (shared machine)")
+    assert digests._card({"environment": cpu}).startswith(
+        "\n2 cores of an a processor (shared machine)"
+    )

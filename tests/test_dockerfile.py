@@ -1,4 +1,6 @@
-"""The Dockerfile copies what there is, past .dockerignore, and its command belongs to no administrator."""
+"""The Dockerfile copies what there is, past .dockerignore, and its command belongs to no
+administrator.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ INSTRUCTIONS = [line.partition(" ")[::2] for line in LINES if line and not line.
 
 
 def test_what_is_copied_is_there_and_not_ignored() -> None:
-    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    kept = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     copied = {name for word, rest in INSTRUCTIONS if word == "COPY" for name in rest.split()[:-1]}
     assert copied == kept
     assert all((ROOT / name).exists() for name in copied)

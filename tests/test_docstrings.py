@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-MODULES = ("warpfit", *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd")))
+MODULES = (
+    "warpfit",
+    *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd")),
+)
 MANY = 3  # arguments from which on they are described one by one
 
 # Values that others make, and estimators, whose parameters `fit` checks, as scikit-learn's does.
@@ -33,7 +36,9 @@ def sections(thing: Any) -> dict[str, str]:
 
 def overrides(kind: type, name: str) -> bool:
     """Whether a method is described by a class above its own."""
-    return any(name in vars(base) for base in kind.__mro__[1:] if base.__module__.startswith("warpfit."))
+    return any(
+        name in vars(base) for base in kind.__mro__[1:] if base.__module__.startswith("warpfit.")
+    )
 
 
 def methods_of(public: type) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -42,7 +47,11 @@ def methods_of(public: type) -> Iterator[tuple[str, Callable[..., Any]]]:
             continue
         for name, value in vars(kind).items():
             method = getattr(value, "__func__", value)
-            if inspect.isfunction(method) and not name.startswith("_") and not overrides(kind, name):
+            if (
+                inspect.isfunction(method)
+                and not name.startswith("_")
+                and not overrides(kind, name)
+            ):
                 yield f"{kind.__name__}.{name}", method
 
 
@@ -70,7 +79,9 @@ WITH_MANY = sorted(name for name, thing in CALLABLES.items() if len(arguments_of
 
 
 def described(thing: Any) -> str:
-    """Return what a docstring says of arguments, with what it refers to: "All others as `Adam`'s"."""
+    """Return what a docstring says of arguments, with what it refers to: "All others as
+    `Adam`'s".
+    """
     found = sections(thing)
     text = found.get("Parameters", "") + found.get("Attributes", "")
     others = re.findall(r"others as `(\w+)`'s", text)
@@ -86,7 +97,9 @@ def test_there_are_many() -> None:
 def test_every_argument_is_described(name: str) -> None:
     text = described(CALLABLES[name])
     assert [
-        argument for argument in arguments_of(CALLABLES[name]) if not re.search(rf"\b{argument}\b", text)
+        argument
+        for argument in arguments_of(CALLABLES[name])
+        if not re.search(rf"\b{argument}\b", text)
     ] == []
 
 

@@ -44,7 +44,11 @@ print(json.dumps([dict(os.environ), signal.getsignal(signal.SIGINT) is signal.de
 
 
 def test_what_is_left_of_a_hostile_environment() -> None:
-    assert cleaned({**HOSTILE, "PATH": "/bin"}) == {"PATH": "/bin", "LANG": "C.UTF-8", DATA: "/data"}
+    assert cleaned({**HOSTILE, "PATH": "/bin"}) == {
+        "PATH": "/bin",
+        "LANG": "C.UTF-8",
+        DATA: "/data",
+    }
     for name in KEPT:
         assert cleaned({name: "x"})[name] == "x"
     assert cleaned(cleaned(HOSTILE)) == cleaned(HOSTILE)  # as pytest's workers clean it once more
@@ -61,7 +65,9 @@ def test_a_job_in_the_background_hears_ctrl_c() -> None:
     tests = str(Path(__file__).parent)
     command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, "-c", TELL]
     environment = {**os.environ, **HOSTILE, "PYTHONPATH": tests, "PYTHONWARNINGS": "default"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
     left, heard = json.loads(done.stdout)
     assert heard
     assert left[DATA] == "/data"

@@ -1,4 +1,6 @@
-"""What the benchmarks of the estimators compute: trials of every part at small sizes, tables, and statistics."""
+"""What the benchmarks of the estimators compute: trials of every part at small sizes, tables, and
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """The benchmark's module, which lives beside the others and imports them by name; without data sets."""
+    """The benchmark's module, which lives beside the others and imports them by name; without data
+    sets.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.setenv("WARPFIT_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -38,7 +42,9 @@ def report(bench: Any) -> Any:
 
 
 @pytest.mark.parametrize("part", ["cpu", "tabular"])
-def test_parts_on_the_cpu(bench: Any, report: Any, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_on_the_cpu(
+    bench: Any, report: Any, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     parts = bench.measure([part], bench.SMALL, 1, "no device")
     for row in parts[part]["rows"].values():
         assert row["ratio"]["median"] == pytest.approx(1 / row["speed"]["median"])
@@ -80,14 +86,20 @@ def test_clocks_leave_nothing_behind(bench: Any) -> None:
 def test_rows_are_mnists_where_it_is(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WARPFIT_DATA", raising=False)
     made_up, _, name = bench.mnist_like(50)
-    assert (made_up.shape, made_up.dtype, name) == ((50, 784), np.float32, "made-up rows of MNIST's shape")
+    assert (made_up.shape, made_up.dtype, name) == (
+        (50, 784),
+        np.float32,
+        "made-up rows of MNIST's shape",
+    )
     monkeypatch.setenv("WARPFIT_DATA", str(find_mnist()))
     pixels, labels, name = bench.mnist_like(50)
     assert (pixels.shape, pixels.dtype, pixels.max(), name) == ((50, 784), np.float32, 1.0, "MNIST")
     assert labels[:5].tolist() == [5, 0, 4, 1, 9]
 
 
-def test_parts_not_measured_stay(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_not_measured_stay(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench, "RESULTS", tmp_path)
     assert bench.kept_parts() == {}
     (tmp_path / "estimators.json").write_text(json.dumps({"parts": {"gpu": 1}}))
@@ -115,13 +127,25 @@ def test_statistics_of_differences(scores: Any) -> None:
 
 def test_table_of_scores(scores: Any, report: Any) -> None:
     row = scores.compared([0.9, 0.8, 0.73], [0.8, 0.8, 0.8])
-    measured = {"environment": bench_environment(), "seeds": 3, "bound": 0.01, "rows": {"digits": row}}
+    measured = {
+        "environment": bench_environment(),
+        "seeds": 3,
+        "bound": 0.01,
+        "rows": {"digits": row},
+    }
     table = report.estimator_scores({"devices": {"cpu": measured}})
     assert "| digits | 0.8100 | 0.8000 | 0.0000 | +0.0100 (" in table
 
 
 def bench_environment() -> dict[str, Any]:
-    return {"cpu": "CPU", "cores": 2, "date": "today", "python": "3.12", "commit": "abc", "packages": {}}
+    return {
+        "cpu": "CPU",
+        "cores": 2,
+        "date": "today",
+        "python": "3.12",
+        "commit": "abc",
+        "packages": {},
+    }
 
 
 def test_made_up_houses_are_like_those_of_the_census(scores: Any) -> None:
@@ -144,7 +168,9 @@ def test_made_up_houses_are_like_those_of_the_census(scores: Any) -> None:
     ],
 )
 def test_scores_are_those_of_scikit_learn(scores: Any, name: str, settings: dict[str, Any]) -> None:
-    """Over eight seeds; a tenth of the learning rate must be found, or the test would find nothing."""
+    """Over eight seeds; a tenth of the learning rate must be found, or the test would find
+    nothing.
+    """
     case, seeds = scores.CASES[name], range(8)
     slower = {"learning_rate_init": 1e-4}
     for own, differs in (({}, False), (slower, True)):

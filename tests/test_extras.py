@@ -13,7 +13,9 @@ from support.strict import STRICT
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
 
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
 # What the extras install for those who use warpfit, by the names of imports.
 PACKAGES = (
     "typer",

@@ -54,7 +54,9 @@ def test_content_reaches_the_disk_before_its_name_and_its_name_before_the_block_
     def fsync(descriptor: int) -> None:
         path = tmp_path if os.path.samestat(os.fstat(descriptor), tmp_path.stat()) else None
         content = None if path else next(tmp_path.glob(".file.txt.*.tmp")).read_text()
-        done.append(("fsync of the folder", target.read_text()) if path else ("fsync of the file", content))
+        done.append(
+            ("fsync of the folder", target.read_text()) if path else ("fsync of the file", content)
+        )
         real_fsync(descriptor)
 
     def replace(source: Path, destination: Path) -> None:
@@ -65,7 +67,11 @@ def test_content_reaches_the_disk_before_its_name_and_its_name_before_the_block_
     monkeypatch.setattr(os, "replace", replace)
     with atomic_path(target) as temporary:
         temporary.write_text("new")
-    assert done == [("fsync of the file", "new"), ("replace", "new"), ("fsync of the folder", "new")]
+    assert done == [
+        ("fsync of the file", "new"),
+        ("replace", "new"),
+        ("fsync of the folder", "new"),
+    ]
 
 
 def test_a_folder_that_cannot_be_synchronised_is_no_failure(
@@ -85,7 +91,9 @@ def test_a_folder_that_cannot_be_synchronised_is_no_failure(
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, ConfigError])
-def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_error_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
     target = tmp_path / "file.txt"
     target.write_text("old")
     with pytest.raises(error, match="while writing"):
@@ -138,7 +146,9 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         os, "access", lambda path, mode: False
     )  # the tests may run as root, who may everything
-    with pytest.raises(ConfigError, match=f"cannot write to the folder {tmp_path}: permission denied"):
+    with pytest.raises(
+        ConfigError, match=f"cannot write to the folder {tmp_path}: permission denied"
+    ):
         make_folder(tmp_path)
 
 
@@ -173,8 +183,12 @@ def test_what_is_no_file_is_named(tmp_path: Path, place: str, message: str) -> N
     check_is_file(tmp_path / "file", "a model file")
 
 
-@pytest.mark.parametrize("read", [wf.load, wf.load_metadata, wf.MLPClassifier.load, read_idx, load_user_data])
+@pytest.mark.parametrize(
+    "read", [wf.load, wf.load_metadata, wf.MLPClassifier.load, read_idx, load_user_data]
+)
 @pytest.mark.parametrize("path", [5, None, "a\0b"])
 def test_what_is_no_path_is_named(read: Any, path: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^expected path to be a path, got {re.escape(repr(path))}$"):
+    with pytest.raises(
+        ConfigError, match=f"^expected path to be a path, got {re.escape(repr(path))}$"
+    ):
         read(path)

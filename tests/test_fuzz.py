@@ -1,4 +1,6 @@
-"""Malformed input of every family in tools/fuzzing is refused, or works; and the harness notices what does neither."""
+"""Malformed input of every family in tools/fuzzing is refused, or works; and the harness notices
+what does neither.
+"""
 
 from __future__ import annotations
 

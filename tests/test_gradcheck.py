@@ -1,4 +1,6 @@
-"""The gradient check: it passes what is right, it finds what is wrong, and it leaves nothing out."""
+"""The gradient check: it passes what is right, it finds what is wrong, and it leaves nothing
+out.
+"""
 
 from __future__ import annotations
 
@@ -133,8 +135,18 @@ def test_inputs_without_entries() -> None:
     [
         (lambda: Tensor(X), [], ConfigError, "expected at least one input"),
         (lambda x: Tensor(X), [X], ConfigError, "requires a gradient"),
-        (lambda x: x.data, [X], DTypeError, "expected the function to return a tensor, got ndarray"),
-        (lambda x: x, [np.arange(3)], DTypeError, "expected inputs of float32 or float64, got int64"),
+        (
+            lambda x: x.data,
+            [X],
+            DTypeError,
+            "expected the function to return a tensor, got ndarray",
+        ),
+        (
+            lambda x: x,
+            [np.arange(3)],
+            DTypeError,
+            "expected inputs of float32 or float64, got int64",
+        ),
     ],
 )
 def test_errors(function: Any, inputs: Any, error: type[Exception], match: str) -> None:
@@ -151,7 +163,13 @@ def test_models_pass(loss: str | Loss, dtype: str) -> None:
     result = gradcheck_model(mlp(dtype), X, targets, loss)
     assert result.passed, result
     assert result.tolerance == TOLERANCE[dtype]
-    assert [check.name for check in result.inputs] == ["x", "0.weight", "0.bias", "2.weight", "2.bias"]
+    assert [check.name for check in result.inputs] == [
+        "x",
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+    ]
 
 
 class Forgetful(nn.Module):
@@ -168,7 +186,10 @@ class Forgetful(nn.Module):
 def test_a_wrong_model_is_found() -> None:
     result = gradcheck_model(Forgetful(), X, X, "mse")
     assert not result.passed
-    assert {check.name for check in result.inputs if check.worst_error > 1e-3} >= {"x", "inner.weight"}
+    assert {check.name for check in result.inputs if check.worst_error > 1e-3} >= {
+        "x",
+        "inner.weight",
+    }
 
 
 def test_the_model_is_left_as_it_is() -> None:

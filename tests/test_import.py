@@ -40,14 +40,20 @@ assert wf.evaluate(model, x, x[:, 0] > 0.5).loss < 2
 
 def run(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, *STRICT, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *STRICT, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_import_leaves_heavy_packages_alone() -> None:
-    found = run("import sys, warpfit; print(*sorted({name.split('.')[0] for name in sys.modules}))").split()
+    found = run(
+        "import sys, warpfit; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    ).split()
     assert "numpy" in found
     assert set(HEAVY).isdisjoint(found)
 
@@ -57,7 +63,10 @@ def test_import_and_training_work_without_them() -> None:
 
 
 def test_estimators_are_imported_when_asked_for() -> None:
-    names = "import sys; from warpfit import MLPClassifier, MLPRegressor; print('sklearn' in sys.modules)"
+    names = (
+        "import sys; from warpfit import MLPClassifier, MLPRegressor; print('sklearn' "
+        "in sys.modules)"
+    )
     assert run(names).strip() == "True"
     with pytest.raises(AttributeError, match="module 'warpfit' has no attribute 'MLPTransformer'"):
         warpfit.MLPTransformer  # noqa: B018
@@ -71,14 +80,17 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["nn", "optim", "losses", "data", "autograd", "training", "estimators", "files", "errors"]
+    "module",
+    ["nn", "optim", "losses", "data", "autograd", "training", "estimators", "files", "errors"],
 )
 def test_modules_export_what_they_say(module: str) -> None:
     imported = __import__(f"warpfit.{module}", fromlist=["__all__"])
     assert all(hasattr(imported, name) for name in imported.__all__)
 
 
-@pytest.mark.parametrize("module", ["", ".nn", ".optim", ".losses", ".data", ".autograd", ".errors"])
+@pytest.mark.parametrize(
+    "module", ["", ".nn", ".optim", ".losses", ".data", ".autograd", ".errors"]
+)
 def test_dir_shows_what_is_public_and_nothing_else(module: str) -> None:
     imported = importlib.import_module(f"warpfit{module}")
     shown = set(dir(imported))

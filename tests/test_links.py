@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "notebooks").glob("*.ipynb")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
+)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
@@ -18,16 +20,22 @@ HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 
 
 def text_of(page: Path) -> str:
-    """Return a page's Markdown without its blocks of code; of a notebook, that of its Markdown cells."""
+    """Return a page's Markdown without its blocks of code; of a notebook, that of its Markdown
+    cells.
+    """
     text = page.read_text(encoding="utf-8")
     if page.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
-        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        text = "\n\n".join(
+            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
+        )
     return FENCED.sub("", text)
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as code hosts make them: a second of a name has -1 after it."""
+    """Return the anchors of a page's headings, as code hosts make them: a second of a name has -1
+    after it.
+    """
     found: Counter[str] = Counter()
     names = set()
     for heading in HEADING.findall(text_of(page)):
@@ -62,15 +70,19 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path, monkeypatch: pytest.M
     page = tmp_path / "page.md"
     (tmp_path / "other.md").write_text("# A title, `code` and all\n\n## Twice\n\n## Twice\n")
     page.write_text(
-        "[a](other.md) [b](other.md#a-title-code-and-all) [c](other.md#twice-1) [d](#here) [e](https://example.org)\n"
-        "# Here\n`[not](a.link)`\n```\n[nor](this.one)\n```\n[f](none.md) [g](other.md#twice-2) [h](#there) [i](../x)\n"
+        "[a](other.md) [b](other.md#a-title-code-and-all) [c](other.md#twice-1) [d](#here) "
+        "[e](https://example.org)\n"
+        "# Here\n`[not](a.link)`\n```\n[nor](this.one)\n```\n[f](none.md) [g](other.md#twice-2) "
+        "[h](#there) [i](../x)\n"
     )
     assert broken(page) == ["none.md", "other.md#twice-2", "#there", "../x"]
 
 
 def test_every_page_is_on_the_site() -> None:
     listed = set(
-        re.findall(r": ([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+        re.findall(
+            r": ([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
+        )
     )
     docs = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("**/*.md")}
     notebooks = {f"notebooks/{page.stem}.md" for page in (ROOT / "notebooks").glob("*.ipynb")}

@@ -57,7 +57,10 @@ CLASS_WEIGHTS = (0.5, 2, 1, 3)
 LOSSES: dict[str, tuple[Loss, RowFormula]] = {
     "cross_entropy": (SoftmaxCrossEntropy(), cross_entropy()),
     "smoothed": (SoftmaxCrossEntropy(label_smoothing=0.1), cross_entropy(0.1)),
-    "class weights": (SoftmaxCrossEntropy(class_weight=CLASS_WEIGHTS), cross_entropy(0, CLASS_WEIGHTS)),
+    "class weights": (
+        SoftmaxCrossEntropy(class_weight=CLASS_WEIGHTS),
+        cross_entropy(0, CLASS_WEIGHTS),
+    ),
     "both": (SoftmaxCrossEntropy(0.3, CLASS_WEIGHTS), cross_entropy(0.3, CLASS_WEIGHTS)),
     "mse": (MeanSquaredError(), lambda p, t: ((p - t) ** 2).mean()),
     "absolute_error": (AbsoluteError(), lambda p, t: np.abs(p - t).mean()),
@@ -67,7 +70,14 @@ LOSSES: dict[str, tuple[Loss, RowFormula]] = {
     "binary sum": (BinaryCrossEntropy(sum_outputs=True), lambda z, t: binary(z, t).sum()),
     "poisson": (Poisson(), lambda z, t: (np.exp(z) - t * z + t * np.log(t) - t).sum()),
 }
-DEFAULTS = (SoftmaxCrossEntropy, MeanSquaredError, AbsoluteError, Huber, BinaryCrossEntropy, Poisson)
+DEFAULTS = (
+    SoftmaxCrossEntropy,
+    MeanSquaredError,
+    AbsoluteError,
+    Huber,
+    BinaryCrossEntropy,
+    Poisson,
+)
 
 
 def example(loss: Loss, rows: int = ROWS) -> tuple[Any, Any, Any]:
@@ -79,7 +89,9 @@ def example(loss: Loss, rows: int = ROWS) -> tuple[Any, Any, Any]:
     return outputs, rng.uniform(0, 1, (rows, OUTPUTS)), weights
 
 
-def mean_of_rows(loss: Loss, formula: RowFormula, outputs: Any, targets: Any, weights: Any) -> float:
+def mean_of_rows(
+    loss: Loss, formula: RowFormula, outputs: Any, targets: Any, weights: Any
+) -> float:
     """Return Σ s·l / Σ s·w, w being the weight of the row's class."""
     row_losses = np.array([formula(*row) for row in zip(outputs, targets, strict=True)])
     class_weights = loss.class_weights()
@@ -92,7 +104,8 @@ def case(request: pytest.FixtureRequest) -> tuple[Loss, RowFormula]:
     return LOSSES[request.param]
 
 
-# -- values and gradients ----------------------------------------------------------------------------------
+# -- values and gradients
+# ----------------------------------------------------------------------------------
 
 
 def test_value(case: Any) -> None:
@@ -140,7 +153,9 @@ def test_float32_stays_float32(case: Any) -> None:
     loss, _ = case
     outputs, targets, weights = example(loss)
     expected, expected_gradient = loss.forward_and_grad(outputs, targets, sample_weight=weights)
-    value, gradient = loss.forward_and_grad(outputs.astype("float32"), targets, sample_weight=weights)
+    value, gradient = loss.forward_and_grad(
+        outputs.astype("float32"), targets, sample_weight=weights
+    )
     assert type(value) is float
     assert value == pytest.approx(expected, rel=1e-5)
     assert gradient.dtype == "float32"
@@ -170,7 +185,9 @@ def test_half_squared_error_is_scikit_learns() -> None:
     assert value == pytest.approx(((outputs - targets) ** 2).mean() / 2)
     np.testing.assert_allclose(gradient, (outputs - targets) / ROWS, rtol=1e-14)
     _, gradient = loss.forward_and_grad(outputs, targets, sample_weight=weights)
-    np.testing.assert_allclose(gradient, weights[:, None] * (outputs - targets) / weights.sum(), rtol=1e-14)
+    np.testing.assert_allclose(
+        gradient, weights[:, None] * (outputs - targets) / weights.sum(), rtol=1e-14
+    )
 
 
 @pytest.mark.parametrize("loss_class", DEFAULTS)
@@ -184,7 +201,10 @@ def test_forward_and_grad_on_the_class_uses_the_defaults(loss_class: type[Loss])
 
 def test_forward_and_grad_on_an_instance_uses_its_settings() -> None:
     outputs, targets, _ = example(Huber())
-    assert Huber(0.1).forward_and_grad(outputs, targets)[0] != Huber.forward_and_grad(outputs, targets)[0]
+    assert (
+        Huber(0.1).forward_and_grad(outputs, targets)[0]
+        != Huber.forward_and_grad(outputs, targets)[0]
+    )
     assert "gradient" in (SoftmaxCrossEntropy.forward_and_grad.__doc__ or "")
 
 
@@ -215,10 +235,13 @@ def test_vjp_gives_the_total_weight() -> None:
     assert float(total) == pytest.approx((weights * class_weight[labels]).sum())
     for one in (MeanSquaredError(), AbsoluteError(), Huber(), BinaryCrossEntropy()):
         outputs, targets, weights = example(one)
-        assert float(one.vjp(ops, outputs, targets, sample_weight=weights)[1]) == pytest.approx(weights.sum())
+        assert float(one.vjp(ops, outputs, targets, sample_weight=weights)[1]) == pytest.approx(
+            weights.sum()
+        )
 
 
-# -- targets -----------------------------------------------------------------------------------------------
+# -- targets
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("labels", [[0, 3, 1], (0, 3, 1), np.array([0, 3, 1], "uint8")])
@@ -236,7 +259,12 @@ def test_bools_are_labels_of_two_classes() -> None:
 @pytest.mark.parametrize(
     ("labels", "shape", "error", "message"),
     [
-        ([0, 4], (4,), DataError, r"expected labels in \[0, 4\) for 4 outputs, got labels from 0 to 4"),
+        (
+            [0, 4],
+            (4,),
+            DataError,
+            r"expected labels in \[0, 4\) for 4 outputs, got labels from 0 to 4",
+        ),
         ([-1, 2], (4,), DataError, "got labels from -1 to 2"),
         (np.array([2**63], "uint64"), (4,), DataError, "got labels from 9223372036854775808 to"),
         ([0], (0,), ShapeError, "expected at least two outputs, one a class, got 0"),
@@ -250,7 +278,12 @@ def test_bools_are_labels_of_two_classes() -> None:
         (["cat", "dog"], (4,), DTypeError, "expected targets to hold numbers, got text such as"),
         ([[0], [1]], (4,), ShapeError, r"expected labels of shape \(M,\), got \(2, 1\)"),
         (3, (4,), ShapeError, r"expected labels of shape \(M,\), got \(\)"),
-        ([0, 1], (4, 2), ShapeError, r"expected outputs of shape \(M, C\), got samples of shape \(4, 2\)"),
+        (
+            [0, 1],
+            (4, 2),
+            ShapeError,
+            r"expected outputs of shape \(M, C\), got samples of shape \(4, 2\)",
+        ),
         ([0, 1], (), ShapeError, r"expected outputs of shape \(M, C\), got samples of shape \(\)"),
     ],
 )
@@ -292,14 +325,26 @@ def test_a_vector_of_targets_is_a_column_for_one_output(loss: Loss) -> None:
     ("targets", "shape", "error", "message"),
     [
         (np.zeros(3), (2,), ShapeError, r"expected targets of shape \(M, 2\) .*, got \(3,\)"),
-        (np.zeros((3, 4)), (2,), ShapeError, r"expected targets of shape \(M, 2\) .*, got \(3, 4\)"),
-        (np.zeros((3, 2)), (2, 5), ShapeError, r"expected targets of shape \(M, 2, 5\) .*, got \(3, 2\)"),
+        (
+            np.zeros((3, 4)),
+            (2,),
+            ShapeError,
+            r"expected targets of shape \(M, 2\) .*, got \(3, 4\)",
+        ),
+        (
+            np.zeros((3, 2)),
+            (2, 5),
+            ShapeError,
+            r"expected targets of shape \(M, 2, 5\) .*, got \(3, 2\)",
+        ),
         (0.5, (2,), ShapeError, r"expected targets of shape \(M, 2\) .*, got \(\)"),
         ([["a", "b"]], (2,), DTypeError, "expected targets to hold numbers, got text such as 'a'"),
         ([[1j, 0]], (2,), DTypeError, "expected targets to hold numbers, got complex numbers"),
     ],
 )
-def test_targets_that_are_refused(loss: Loss, targets: Any, shape: Any, error: Any, message: str) -> None:
+def test_targets_that_are_refused(
+    loss: Loss, targets: Any, shape: Any, error: Any, message: str
+) -> None:
     named = message if error is DTypeError else f"{loss.name}: {message}"
     with pytest.raises(error, match=f"^{named}"):
         loss.prepare_targets(targets, shape, "float32")
@@ -307,7 +352,12 @@ def test_targets_that_are_refused(loss: Loss, targets: Any, shape: Any, error: A
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [(1.5, "from 0 to 1.5"), (-0.5, "from -0.5 to 0"), (NAN, "from nan to nan"), (INF, "from 0 to inf")],
+    [
+        (1.5, "from 0 to 1.5"),
+        (-0.5, "from -0.5 to 0"),
+        (NAN, "from nan to nan"),
+        (INF, "from 0 to inf"),
+    ],
 )
 def test_binary_targets_lie_between_0_and_1(target: float, message: str) -> None:
     with pytest.raises(DataError, match=rf"expected targets in \[0, 1\], got values {message}"):
@@ -329,7 +379,8 @@ def test_outputs_must_be_an_array() -> None:
     assert MeanSquaredError()([[1.0]], [[3.0]]) == 4
 
 
-# -- right and wrong ---------------------------------------------------------------------------------------
+# -- right and wrong
+# ---------------------------------------------------------------------------------------
 
 
 def test_who_knows_right_from_wrong() -> None:
@@ -339,12 +390,16 @@ def test_who_knows_right_from_wrong() -> None:
         assert loss.count_correct(ops, *example(loss)[:2]) is None
     logits = np.array([[1.0, 2], [3, 0], [0, 5]])
     assert SoftmaxCrossEntropy().count_correct(ops, logits, np.array([1, 1, 1])) == 2
-    assert BinaryCrossEntropy().count_correct(ops, logits - 1, np.array([[0.0, 1], [1, 1], [0, 1]])) == 2
+    assert (
+        BinaryCrossEntropy().count_correct(ops, logits - 1, np.array([[0.0, 1], [1, 1], [0, 1]]))
+        == 2
+    )
     assert SoftmaxCrossEntropy.counts_correct
     assert BinaryCrossEntropy.counts_correct
 
 
-# -- settings ----------------------------------------------------------------------------------------------
+# -- settings
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.1, NAN])
@@ -355,7 +410,9 @@ def test_refuses_label_smoothing(smoothing: float) -> None:
 
 @pytest.mark.parametrize("weights", [(1, -1), (1, NAN), (INF, 1)])
 def test_refuses_class_weights(weights: Any) -> None:
-    with pytest.raises(ConfigError, match="expected class weights that are finite and at least 0, got"):
+    with pytest.raises(
+        ConfigError, match="expected class weights that are finite and at least 0, got"
+    ):
         SoftmaxCrossEntropy(class_weight=weights)
 
 

@@ -1,4 +1,6 @@
-"""`make mutants`: that its list is of bugs in the present source, and what it makes of how tests end."""
+"""`make mutants`: that its list is of bugs in the present source, and what it makes of how tests
+end.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,21 @@ def test_every_bug_can_be_planted_and_its_tests_are_there(tool: Any) -> None:
 
 @pytest.mark.parametrize(
     ("codes", "outcome"),
-    [([0], "survived"), ([1, 0], "caught"), ([2, 5], "caught"), ([-11, 5], "caught"), ([None, 5], "caught")],
+    [
+        ([0], "survived"),
+        ([1, 0], "caught"),
+        ([2, 5], "caught"),
+        ([-11, 5], "caught"),
+        ([None, 5], "caught"),
+    ],
 )
 def test_what_becomes_of_a_bug(
-    tool: Any, mutant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[Any], outcome: str
+    tool: Any,
+    mutant: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    codes: list[Any],
+    outcome: str,
 ) -> None:
     seen: list[str] = []
 
@@ -80,7 +93,9 @@ def test_a_run_goes_on_where_it_was_stopped(
     planted: list[str] = []
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     monkeypatch.setattr(tool, "committed_or_not", lambda root: [Path("sum.py")])
-    monkeypatch.setattr(tool, "outcome_of", lambda mutant, tree: planted.append(mutant.name) or "survived")
+    monkeypatch.setattr(
+        tool, "outcome_of", lambda mutant, tree: planted.append(mutant.name) or "survived"
+    )
     monkeypatch.setattr(tool, "read_list", lambda: [mutant])
     assert tool.main([]) == tool.main(["swap"]) == 1
     assert planted == ["swapped"]

@@ -26,7 +26,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_every_slider_is_moved_to_its_ends(bench: Any, choices: Choices) -> None:
     settings = bench.settings_of(choices).values()
     assert {choices.widths[0], choices.widths[-1]} < {each.width for each in settings}
-    assert {choices.batch_sizes[0], choices.batch_sizes[-1]} < {each.batch_size for each in settings}
+    assert {choices.batch_sizes[0], choices.batch_sizes[-1]} < {
+        each.batch_size for each in settings
+    }
     assert {0, choices.largest_depth} < {each.depth for each in settings}
 
 

@@ -66,7 +66,9 @@ def digits_of_784_pixels() -> Dataset:
     """Return a few digits in the size of MNIST's."""
     digits = wf.data.load_dataset("digits")
     x = np.pad(digits.x_train, ((0, 0), (10, 10), (10, 10))).reshape(-1, 784)[:600]
-    return Dataset("few", x[:500], digits.y_train[:500], x[500:], digits.y_train[500:600], digits.class_names)
+    return Dataset(
+        "few", x[:500], digits.y_train[:500], x[500:], digits.y_train[500:600], digits.class_names
+    )
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -106,7 +108,10 @@ def test_the_examples_of_what_is_ones_own(
 def test_a_loss_of_ones_own_is_the_same_on_every_device(cuda: str) -> None:
     (code,) = (code for code in examples("docs/extending.md") if "class LogCosh" in code)
     names: dict[str, Any] = {"__name__": "__main__", "np": np, "wf": wf, "losses": wf.losses}
-    exec(compile(code[: code.index("def curve")], "docs/extending.md", "exec", dont_inherit=True), names)
+    exec(
+        compile(code[: code.index("def curve")], "docs/extending.md", "exec", dont_inherit=True),
+        names,
+    )
     x = np.random.default_rng(0).uniform(-1, 1, (40, 2)).astype(np.float32)
     curves = []
     for device in ("cpu", cuda):
@@ -132,8 +137,13 @@ def test_a_loss_of_ones_own_is_the_same_on_every_device(cuda: str) -> None:
 def few_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dataset:
     """In place of MNIST: digits in its size, in a folder for what a page writes."""
     digits = digits_of_784_pixels()
-    x_train, x_test = digits.x_train.reshape(-1, 28, 28)[:128], digits.x_test.reshape(-1, 28, 28)[:32]
-    few = Dataset("few", x_train, digits.y_train[:128], x_test, digits.y_test[:32], digits.class_names)
+    x_train, x_test = (
+        digits.x_train.reshape(-1, 28, 28)[:128],
+        digits.x_test.reshape(-1, 28, 28)[:32],
+    )
+    few = Dataset(
+        "few", x_train, digits.y_train[:128], x_test, digits.y_test[:32], digits.class_names
+    )
     monkeypatch.setattr(wf.data, "load_dataset", lambda name: few)
     monkeypatch.chdir(tmp_path)
     return few
@@ -151,7 +161,9 @@ def test_the_port_from_keras(few_images: Dataset, tmp_path: Path) -> None:
     assert wf.load(tmp_path / "mnist.safetensors").loss == names["model"].loss
     assert names["history"]["loss"][-1] < names["history"]["loss"][0]
     # Keras's arrays have these shapes: they fit as they are.
-    weights = [np.full(array.shape, 0.01, np.float32) for array in names["model"].state_dict().values()]
+    weights = [
+        np.full(array.shape, 0.01, np.float32) for array in names["model"].state_dict().values()
+    ]
     assert [array.shape for array in weights[::2]] == [(3, 3, 1, 32), (3, 3, 32, 64), (1600, 10)]
     names["load_keras"](names["model"], weights)
     assert all((array == np.float32(0.01)).all() for array in names["model"].state_dict().values())
@@ -160,7 +172,11 @@ def test_the_port_from_keras(few_images: Dataset, tmp_path: Path) -> None:
 def test_the_port_from_pytorch(few_images: Dataset, tmp_path: Path) -> None:
     names = run_page("docs/from-pytorch.md")
     assert names["history"]["loss"][-1] < names["history"]["loss"][0]
-    assert wf.load(tmp_path / "mnist.safetensors").num_parameters == names["net"].num_parameters == 1_199_882
+    assert (
+        wf.load(tmp_path / "mnist.safetensors").num_parameters
+        == names["net"].num_parameters
+        == 1_199_882
+    )
 
 
 def test_both_sides_of_the_port_from_pytorch_agree(few_images: Dataset) -> None:
@@ -182,7 +198,9 @@ def test_both_sides_of_the_port_from_pytorch_agree(few_images: Dataset) -> None:
     exec(compile(copying, "docs/from-pytorch.md", "exec"), names)
     with torch.no_grad():
         expected = theirs["net"](x_test).numpy()
-    np.testing.assert_allclose(wf.predict(names["net"], few_images.x_test[..., None]), expected, atol=1e-4)
+    np.testing.assert_allclose(
+        wf.predict(names["net"], few_images.x_test[..., None]), expected, atol=1e-4
+    )
 
 
 def test_the_examples_of_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,11 +216,16 @@ NAMED = re.compile(r"(?<![\w./])(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")
 
 @pytest.mark.parametrize("page", ["from-pytorch", "from-keras", "extending", "own-data"])
 def test_names_that_pages_give_are_there(page: str) -> None:
-    modules = {"wf": wf, **{name: getattr(wf, name) for name in ("nn", "optim", "losses", "autograd")}}
+    modules = {
+        "wf": wf,
+        **{name: getattr(wf, name) for name in ("nn", "optim", "losses", "autograd")},
+    }
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     named = [pair for words in re.findall(r"`([^`\n]+)`", text) for pair in NAMED.findall(words)]
     assert named
-    assert [f"{module}.{name}" for module, name in named if not hasattr(modules[module], name)] == []
+    assert [
+        f"{module}.{name}" for module, name in named if not hasattr(modules[module], name)
+    ] == []
 
 
 def test_the_readme_is_a_shop_window() -> None:
@@ -229,16 +252,24 @@ def test_commands_that_pages_name_are_there(page: str, words: list[str]) -> None
     command = COMMANDS.commands[words[1]]
     if command.context_settings.get("ignore_unknown_options"):  # they are for a script
         return
-    options = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+    options = {
+        option
+        for parameter in command.params
+        for option in parameter.opts + parameter.secondary_opts
+    }
     assert {word for word in words if word.startswith("--")} <= options
 
 
 def test_targets_that_pages_name_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "CONTRIBUTING.md"))
+    text = "".join(
+        (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "CONTRIBUTING.md")
+    )
     named = set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", text, re.MULTILINE))
     assert {"train", "test", "notebook", "docs"} <= named
-    assert [name for name in named if not re.search(rf"^{name}(?: [a-z-]+)*:", makefile, re.MULTILINE)] == []
+    assert [
+        name for name in named if not re.search(rf"^{name}(?: [a-z-]+)*:", makefile, re.MULTILINE)
+    ] == []
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

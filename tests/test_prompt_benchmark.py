@@ -99,7 +99,10 @@ def test_other_threads_have_no_clock(stages: Any) -> None:
 
 @pytest.mark.parametrize(
     "clocks",
-    [pytest.param(False, id="as it is", marks=pytest.mark.slow), pytest.param(True, id="under clocks")],
+    [
+        pytest.param(False, id="as it is", marks=pytest.mark.slow),
+        pytest.param(True, id="under clocks"),
+    ],
 )
 def test_a_run_says_when_the_model_was_saved(prompt: Any, tmp_path: Path, clocks: bool) -> None:
     outcome = prompt.run(DIGITS, tmp_path / "cache", tmp_path, clocks=clocks)
@@ -141,7 +144,9 @@ def fake_run(accuracy: float = 0.98) -> Any:
     return run
 
 
-def test_a_cache_is_empty_or_warm(prompt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_is_empty_or_warm(
+    prompt: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(prompt, "run", fake_run())
     runs = prompt.measure(DIGITS, rounds=2, seed=0)
     assert {key: [outcome.seconds for outcome in group] for key, group in runs.items()} == {
@@ -168,10 +173,14 @@ def test_a_cache_is_empty_or_warm(prompt: Any, monkeypatch: pytest.MonkeyPatch, 
     assert "| **the whole process** | 2.00 (2.00 to 2.00) s | 1.00 (1.00 to 1.00) s |" in full
     assert "| imports | 2.000 s | 1.000 s |" in full
     assert "| all stages | 2.000 s | 1.000 s |" in full
-    assert "by the engine one_launch: 98.00% to 98.00% on the test set. Medians of 2 processes" in full
+    assert (
+        "by the engine one_launch: 98.00% to 98.00% on the test set. Medians of 2 processes" in full
+    )
 
 
-def test_a_model_that_is_not_good_enough_does_not_count(prompt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_not_good_enough_does_not_count(
+    prompt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prompt, "run", fake_run(accuracy=0.97))
     with pytest.raises(SystemExit, match=r"at least 97\.5%, got 97\.00%"):
         prompt.results_of(DIGITS, prompt.measure(DIGITS, rounds=1, seed=0))

@@ -25,7 +25,8 @@ from warpfit.random import (
 
 ALL = 2**32 - 1
 WORD = st.integers(0, ALL)
-# With fixed seeds a statistic either passes for ever or tells of a flaw; this is how rare a flaw must look.
+# With fixed seeds a statistic either passes for ever or tells of a flaw; this is how rare a flaw
+# must look.
 P_VALUE = 1e-4
 
 
@@ -44,7 +45,8 @@ def philox_in_integers(counter: tuple[int, ...], key: tuple[int, int]) -> list[i
     return [c0, c1, c2, c3]
 
 
-# -- Philox ------------------------------------------------------------------------------------------------
+# -- Philox
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,9 @@ def philox_in_integers(counter: tuple[int, ...], key: tuple[int, int]) -> list[i
 def test_known_answers_of_random123(counter: str, key: str, expected: str) -> None:
     words = philox(hexadecimal(counter), hexadecimal(key))
     assert tuple(int(word) for word in words) == hexadecimal(expected)
-    assert tuple(philox_in_integers(hexadecimal(counter), hexadecimal(key))) == hexadecimal(expected)
+    assert tuple(philox_in_integers(hexadecimal(counter), hexadecimal(key))) == hexadecimal(
+        expected
+    )
 
 
 @given(counter=st.tuples(WORD, WORD, WORD, WORD), key=st.tuples(WORD, WORD))
@@ -95,7 +99,8 @@ def test_counters_are_left_alone() -> None:
     np.testing.assert_array_equal(counter, np.arange(5))
 
 
-# -- streams -----------------------------------------------------------------------------------------------
+# -- streams
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -125,13 +130,16 @@ def test_numpy_integers_are_seeds(seed: Any) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.0, "1", None, True, np.True_, np.int64(-1)])
 def test_seeds_out_of_range(seed: Any) -> None:
-    with pytest.raises(ConfigError, match=r"expected a seed that is an integer in \[0, 2\*\*64\), got"):
+    with pytest.raises(
+        ConfigError, match=r"expected a seed that is an integer in \[0, 2\*\*64\), got"
+    ):
         stream_key(seed, ORDER)
     with pytest.raises(ConfigError, match="expected a seed"):
         manual_seed(seed)
 
 
-# -- numbers -----------------------------------------------------------------------------------------------
+# -- numbers
+# -----------------------------------------------------------------------------------------------
 
 KEY = stream_key(0, INIT)
 WORDS = "be8c3333 c3c1120d a1fd3bfa 68197656 cc16fbde 531d22e4"
@@ -150,7 +158,13 @@ def test_words_of_a_tensor(tensor_idx: int, words: str) -> None:
 def test_golden_uniform_numbers() -> None:
     expected = [
         float.fromhex(text)
-        for text in ("0x1.7d1866p-1", "0x1.878224p-1", "0x1.43fa76p-1", "0x1.a065d8p-2", "0x1.982df6p-1")
+        for text in (
+            "0x1.7d1866p-1",
+            "0x1.878224p-1",
+            "0x1.43fa76p-1",
+            "0x1.a065d8p-2",
+            "0x1.982df6p-1",
+        )
     ]
     assert uniform((5,), KEY).tolist() == expected
     assert expected == [(word >> 8) / 2**24 for word in hexadecimal(WORDS)[:5]]
@@ -192,7 +206,12 @@ def test_uniform_numbers_are_uniform() -> None:
 def test_normal_numbers_are_normal() -> None:
     numbers = normal((200_000,), stream_key(1, INIT))
     assert kstest(numbers, "norm").pvalue > P_VALUE
-    for power, moment, spread in ((1, 0, 1), (2, 1, np.sqrt(2)), (3, 0, np.sqrt(15)), (4, 3, np.sqrt(96))):
+    for power, moment, spread in (
+        (1, 0, 1),
+        (2, 1, np.sqrt(2)),
+        (3, 0, np.sqrt(15)),
+        (4, 3, np.sqrt(96)),
+    ):
         assert abs(np.mean(numbers**power) - moment) < 4 * spread / np.sqrt(len(numbers))
 
 
@@ -204,7 +223,8 @@ def test_extreme_words_give_finite_normal_numbers(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("key", "tensor_idx"), [(stream_key(1, INIT), 1), (stream_key(2, INIT), 0), (stream_key(1, DROPOUT), 0)]
+    ("key", "tensor_idx"),
+    [(stream_key(1, INIT), 1), (stream_key(2, INIT), 0), (stream_key(1, DROPOUT), 0)],
 )
 def test_other_keys_and_tensors_give_independent_numbers(key: Any, tensor_idx: int) -> None:
     first, second = normal((50_000,), stream_key(1, INIT)), normal((50_000,), key, tensor_idx)
@@ -217,7 +237,8 @@ def test_neighbours_are_independent(lag: int) -> None:
         assert abs(np.corrcoef(numbers[:-lag], numbers[lag:])[0, 1]) < 4 / np.sqrt(100_000)
 
 
-# -- seeds for those who give none -------------------------------------------------------------------------
+# -- seeds for those who give none
+# -------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,8 @@
-"""Every place that has a table of activations, losses or optimizers: it takes each registered one, or refuses it.
+"""Every place that has a table of activations, losses or optimizers: it takes each registered one,
+or refuses it.
 
-A made-up one is refused in each of them, by an error of the package. A place that a change adds belongs here.
+A made-up one is refused in each of them, by an error of the package. A place that a change adds
+belongs here.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class MadeUpSpec(OptimizerSpec):
 del OptimizerSpec.by_kind[MADE_UP]
 
 
-def plan_with(loss: Loss | None = None, optimizer: OptimizerSpec | None = None) -> tuple[Plan, TrainingData]:
+def plan_with(
+    loss: Loss | None = None, optimizer: OptimizerSpec | None = None
+) -> tuple[Plan, TrainingData]:
     """Return a plan of a small network for a GPU, and data for it."""
     model = mlp(4, 20, 2)
     loss = loss or losses.MeanSquaredError()
@@ -104,7 +108,9 @@ def assert_refused(place: Callable[[Any], Any], value: Any) -> None:
 
 
 def is_taken(place: Callable[[Any], Any], value: Any) -> bool:
-    """Return whether a place takes a value; what it does not take it refuses by an error of the package."""
+    """Return whether a place takes a value; what it does not take it refuses by an error of the
+    package.
+    """
     try:
         place(value)
     except WarpfitError:
@@ -112,7 +118,8 @@ def is_taken(place: Callable[[Any], Any], value: Any) -> bool:
     return True
 
 
-# -- activations -----------------------------------------------------------------------------------------------
+# -- activations
+# -----------------------------------------------------------------------------------------------
 
 Z = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
@@ -148,7 +155,9 @@ def of_estimator(activation: Activation) -> None:
 def in_onnx(activation: Activation) -> None:
     pytest.importorskip("onnx")
     graph = onnx_graph._Graph(None)
-    assert (activation.formula.onnx(graph, "z", activation.slope) == "z") == (activation.name == "identity")
+    assert (activation.formula.onnx(graph, "z", activation.slope) == "z") == (
+        activation.name == "identity"
+    )
 
 
 def in_small_networks(activation: Activation) -> None:
@@ -175,7 +184,10 @@ def test_all_activations_of_the_table_are_known(place: Callable[[Activation], No
 
 def test_pages_have_all_activations_and_optimizers() -> None:
     """Coming from a framework one looks here; identities and approximations need no line."""
-    known = {kind.__name__ for kind in (*ActivationLayer.by_name.values(), *optim.Optimizer.by_name.values())}
+    known = {
+        kind.__name__
+        for kind in (*ActivationLayer.by_name.values(), *optim.Optimizer.by_name.values())
+    }
     keras, sklearn = ((DOCS / page).read_text() for page in ("from-keras.md", "scikit-learn.md"))
     assert {name for name in known - {"Identity"} if f".{name}`" not in keras} == set()
     assert {name for name in set(ACTIVATIONS) - SKLEARNS if f"`'{name}'`" not in sklearn} == set()
@@ -219,7 +231,8 @@ def test_kernels_have_the_activations_of_the_package() -> None:
     }
 
 
-# -- losses ----------------------------------------------------------------------------------------------------
+# -- losses
+# --------------------------------------------------------------------------------------------------
 
 
 def in_kernels_settings(loss: Loss) -> None:
@@ -262,7 +275,9 @@ def test_losses_are_known_or_refused(place: Callable[[Loss], None]) -> None:
 
 
 def test_losses_agree_on_which_count_right_rows() -> None:
-    assert {name for name, kind in Loss.by_name.items() if kind.counts_correct} == set(loss.COUNTING_LOSSES)
+    assert {name for name, kind in Loss.by_name.items() if kind.counts_correct} == set(
+        loss.COUNTING_LOSSES
+    )
 
 
 def test_what_outputs_mean_is_known_or_refused() -> None:
@@ -289,7 +304,8 @@ def test_every_loss_is_documented_checked_and_has_its_operation() -> None:
         MadeUpElementLoss().train_step(OPS, outputs, outputs, np.zeros((1, 3)), 0)
 
 
-# -- optimizers ------------------------------------------------------------------------------------------------
+# -- optimizers
+# ------------------------------------------------------------------------------------------------
 
 
 def in_step_settings(spec: OptimizerSpec) -> None:
@@ -343,7 +359,11 @@ def test_joined_updates_leave_unknown_optimizers_alone(monkeypatch: pytest.Monke
 
 def test_names_of_optimizers_stand_for_all_that_are_registered() -> None:
     specs = [made(name) for name in OPTIMIZERS]
-    ours = {kind for kind, spec in OptimizerSpec.by_kind.items() if spec.__module__.startswith("warpfit.")}
+    ours = {
+        kind
+        for kind, spec in OptimizerSpec.by_kind.items()
+        if spec.__module__.startswith("warpfit.")
+    }
     assert {spec.kind for spec in specs} == ours
     assert set(OPTIMIZERS) == {BOUNDS["optimizer"].check("optimizer", name) for name in OPTIMIZERS}
     assert {settings["optimizer"] for settings in OF_DEMO.values()} == set(OPTIMIZERS)
@@ -360,15 +380,22 @@ def test_solvers_are_known_or_refused() -> None:
         estimator = MLPRegressor(solver=solver)
         return of_estimators.make_optimizer(estimator, mlp(4, 2), optim.Constant(0.1))
 
-    assert [make(solver).spec.kind for solver in ("sgd", "adam", "adamw")] == ["sgd", "adam", "adam"]
+    assert [make(solver).spec.kind for solver in ("sgd", "adam", "adamw")] == [
+        "sgd",
+        "adam",
+        "adam",
+    ]
     assert_refused(make, MADE_UP)
     with pytest.raises(ConfigError, match=MADE_UP):
         of_estimators.make_schedule(MADE_UP, 0.1, power=0.5, num_rows=9, seen=0)
     unknown = type(MADE_UP, (), {})()
-    assert_refused(lambda optimizer: sklearn_models._take_optimizer(SimpleNamespace(), optimizer), unknown)
+    assert_refused(
+        lambda optimizer: sklearn_models._take_optimizer(SimpleNamespace(), optimizer), unknown
+    )
 
 
-# -- names -----------------------------------------------------------------------------------------------------
+# -- names
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -380,22 +407,30 @@ def test_solvers_are_known_or_refused() -> None:
         (LinearSpec, "kind", LayerSpec.by_kind),
     ],
 )
-def test_who_derives_from_a_class_does_not_take_its_name(kind: type, attribute: str, registry: Any) -> None:
+def test_who_derives_from_a_class_does_not_take_its_name(
+    kind: type, attribute: str, registry: Any
+) -> None:
     before = dict(registry)
     derived = type("Derived", (kind,), {})
     assert registry == before
     assert getattr(derived, attribute) == "Derived"
 
 
-# -- kernels ---------------------------------------------------------------------------------------------------
+# -- kernels
+# --------------------------------------------------------------------------------------------------
 
 
 def with_made_up(name: str) -> list[tuple[str, dict[str, str]]]:
     """Return for every kernel that takes a define of this name a variant with a made-up value."""
-    kernels = [(kernel, next((d for d in found if name in d), None)) for kernel, found in VARIANTS.items()]
+    kernels = [
+        (kernel, next((d for d in found if name in d), None)) for kernel, found in VARIANTS.items()
+    ]
     prefix = "Activation::" if name == "ACTIVATIONS" else ""
     return [
-        (kernel, {**defines, name: re.sub(r"\w+(?=,|$)", MADE_UP, defines[name]) if prefix else MADE_UP})
+        (
+            kernel,
+            {**defines, name: re.sub(r"\w+(?=,|$)", MADE_UP, defines[name]) if prefix else MADE_UP},
+        )
         for kernel, defines in kernels
         if defines is not None
     ]

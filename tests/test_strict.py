@@ -42,12 +42,15 @@ def test_fails_on_what_a_dependency_says_of_us(): ours("dependency.blaming()")
 def test_fails_on_ours(): ours("warnings.warn('ours')")
 def test_fails_on_ours_of_the_run_time(): ours("warnings.warn('ours', RuntimeWarning)")
 def test_fails_on_our_categories_anywhere():
-    exec("warnings.warn('ours', category)", {"__name__": "x", "warnings": warnings, "category": DeviceWarning})
+    names = {"__name__": "x", "warnings": warnings, "category": DeviceWarning}
+    exec("warnings.warn('ours', category)", names)
 def test_fails_on_a_files_that_is_left_open(): open(Path(__file__))
 """
 
 
-def test_what_fails_and_what_does_not(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_and_what_does_not(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = "\n".join(f"  {line}" for line in FILTERS)
     pytester.makeini(f"[pytest]\naddopts = --import-mode=importlib\nfilterwarnings =\n{lines}")
     pytester.makepyfile(dependency=DEPENDENCY)
@@ -64,4 +67,6 @@ def test_what_fails_and_what_does_not(pytester: pytest.Pytester, monkeypatch: py
 @pytest.mark.parametrize("category", [*OF_THE_FUTURE, "UserWarning"])
 def test_processes_fail_likewise(category: str) -> None:
     outcome = run_python("-c", f"import warnings; warnings.warn('x', {category})")
-    assert (outcome.code, outcome.err == "") == ((0, True) if category in OF_THE_FUTURE else (1, False))
+    assert (outcome.code, outcome.err == "") == (
+        (0, True) if category in OF_THE_FUTURE else (1, False)
+    )

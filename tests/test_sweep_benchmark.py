@@ -1,4 +1,6 @@
-"""What the benchmark of sweeps computes without a GPU: its peers' arithmetic, its rows, floors, and the table."""
+"""What the benchmark of sweeps computes without a GPU: its peers' arithmetic, its rows, floors, and
+the table.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,12 @@ def equal_rows(num_rows: int) -> tuple[Any, Any]:
     return np.tile(np.linspace(-1, 1, 5, dtype=np.float32), (num_rows, 1)), np.full(num_rows, 2)
 
 
-def alone(layers: list[tuple[Any, Any]], x: Any, y: Any, rate: float, steps: int) -> tuple[list[Any], float]:
-    """A network's layers (in, out) after some steps of SGD on one batch, and the mean of its losses, in NumPy."""
+def alone(
+    layers: list[tuple[Any, Any]], x: Any, y: Any, rate: float, steps: int
+) -> tuple[list[Any], float]:
+    """A network's layers (in, out) after some steps of SGD on one batch, and the mean of its
+    losses, in NumPy.
+    """
     layers, losses = [(w.astype(np.float64), b.astype(np.float64)) for w, b in layers], []
     for _ in range(steps):
         inputs = [x.astype(np.float64)]
@@ -81,7 +87,9 @@ def assert_as_alone(start: list[Any], found: list[Any], losses: Any, steps: int)
 
 
 @pytest.mark.parametrize("has_own_orders", [True, False])
-def test_batched_products_train_each_network_by_itself(torch_bmm: Any, has_own_orders: bool) -> None:
+def test_batched_products_train_each_network_by_itself(
+    torch_bmm: Any, has_own_orders: bool
+) -> None:
     trainer = torch_bmm.Trainer(
         SIZES,
         *equal_rows(13),
@@ -119,7 +127,9 @@ def test_peers_have_an_order_for_each_network_or_one_for_all(torch_bmm: Any, jax
     x, y = np.arange(60, dtype=np.float32).reshape(12, 5), np.arange(12) % 3
     settings = {"rates": RATES, "batch_size": 4, "precision": "float32"}
     for has_own_orders, rows in ((True, 3), (False, 1)):
-        trainer = torch_bmm.Trainer(SIZES, x, y, device="cpu", has_own_orders=has_own_orders, **settings)
+        trainer = torch_bmm.Trainer(
+            SIZES, x, y, device="cpu", has_own_orders=has_own_orders, **settings
+        )
         trainer.epoch()
         orders = trainer.orders.numpy()
         assert len(np.unique(orders, axis=0)) == rows
@@ -171,12 +181,16 @@ def test_programs_that_fail_or_have_no_time_do_not_take_the_others_with_them(
     assert "nowhere" in row["programs"]["warpfit float16"]["reason"]
     assert bench.row_of(case, {}, arguments, perf_counter() - 1, "commit")["programs"] == {}
     monkeypatch.setattr(bench, "CURVE_NETWORKS", (1,))
-    monkeypatch.setattr(bench, "rows_of", lambda case: (np.ones((8, 784), np.float32), np.zeros(8, int)))
+    monkeypatch.setattr(
+        bench, "rows_of", lambda case: (np.ones((8, 784), np.float32), np.zeros(8, int))
+    )
     points = bench.curve(arguments, perf_counter() + 1e6)
     assert "nowhere" in points["1"]["warpfit float16"]
 
 
-def test_the_search_is_the_same_for_all(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_search_is_the_same_for_all(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     rows = rng.uniform(size=(60, 784)).astype(np.float32), np.arange(60) % 10
     monkeypatch.setattr(bench, "mnist", lambda part: rows)

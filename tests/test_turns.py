@@ -13,9 +13,10 @@ import pytest
 
 slow, gpu = pytest.mark.slow, pytest.mark.gpu
 each = pytest.mark.parametrize
+first_slow = [pytest.param(0, marks=slow)]
 
 @pytest.mark.in_turns(2)
-@each("case", [pytest.param(0, marks=slow), 1, pytest.param(2, marks=gpu), 3, pytest.param(4, marks=slow), 5])
+@each("case", [*first_slow, 1, pytest.param(2, marks=gpu), 3, pytest.param(4, marks=slow), 5])
 def test_some_slow(case): ...
 
 @pytest.mark.in_turns(3)
@@ -28,7 +29,7 @@ class TestInAClass:
     @each("case", [0, 1])
     def test_some_slow(self, case): ...
 
-@each("case", [pytest.param(0, marks=slow), pytest.param(1, marks=[slow]), pytest.param(2, marks=gpu)])
+@each("case", [*first_slow, pytest.param(1, marks=[slow]), pytest.param(2, marks=gpu)])
 def test_forgotten(case): ...
 
 @slow
@@ -53,8 +54,15 @@ def items(pytester: pytest.Pytester) -> list[Any]:
 
 
 def test_cases_that_are_slow_already_take_no_turn(items: list[Any]) -> None:
-    run = [i.name for i in items if not (i.get_closest_marker("slow") or i.get_closest_marker("gpu"))]
-    assert run == ["test_some_slow[1]", "test_some_slow[5]", "test_one_of_four[1-1]", "test_some_slow[0]"]
+    run = [
+        i.name for i in items if not (i.get_closest_marker("slow") or i.get_closest_marker("gpu"))
+    ]
+    assert run == [
+        "test_some_slow[1]",
+        "test_some_slow[5]",
+        "test_one_of_four[1-1]",
+        "test_some_slow[0]",
+    ]
 
 
 def test_a_test_whose_cases_are_all_slow_is_found(items: list[Any]) -> None:

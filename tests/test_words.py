@@ -69,7 +69,10 @@ def test_pages_are_quickly_read(page: Path) -> None:
 
 
 def test_what_is_hard_to_read_is_found() -> None:
-    text = f"# A title\n\n* One. Two\n  words: `a b`. 3 is more.\n\n| {'table ' * 50}|\n```\n{'code ' * 50}\n```\nEnd"
+    text = (
+        "# A title\n\n* One. Two\n  words: `a b`. 3 is more.\n\n| "
+        f"{'table ' * 50}|\n```\n{'code ' * 50}\n```\nEnd"
+    )
     assert list(filter(None, sentences(text))) == ["One.", "Two words: X.", "3 is more.", "End"]
     assert not any(is_long(line) for line in prose(text).splitlines())
     assert is_long("word " * 21)
@@ -86,6 +89,8 @@ def test_terms_are_the_fields(term: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {match[0]!r}, write {TERMS[term]!r}"
         for path in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SOURCE]
-        for match in re.finditer(rf"\b(?:{term})\b", path.read_text(encoding="utf-8"), re.IGNORECASE)
+        for match in re.finditer(
+            rf"\b(?:{term})\b", path.read_text(encoding="utf-8"), re.IGNORECASE
+        )
     ]
     assert found == []

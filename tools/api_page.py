@@ -26,10 +26,10 @@ PAGE = ROOT / "docs" / "api.md"
 
 INTRODUCTION = """# The API in one page
 
-Every public name, in one line. Formulas and defaults are PyTorch's; images are channels-last, `(N, H, W, C)`; uint8
-input means x / 255. What is wrong with an argument is one sentence, in an exception of `warpfit.errors`. The
-[site](../CONTRIBUTING.md#the-documentation-site) has each name with its parameters. This page is written by
-`python tools/api_page.py`.
+Every public name, in one line. Formulas and defaults are PyTorch's; images are channels-last,
+`(N, H, W, C)`; uint8 input means x / 255. What is wrong with an argument is one sentence, in an
+exception of `warpfit.errors`. The [site](../CONTRIBUTING.md#the-documentation-site) has each name
+with its parameters. This page is written by `python tools/api_page.py`.
 
 ```python
 import warpfit as wf
@@ -40,7 +40,9 @@ from warpfit import autograd, data, errors, losses, nn, optim
 
 @dataclass(frozen=True)
 class Section:
-    """Names of a module, in the order in which one meets them, and what its classes have that one looks for."""
+    """Names of a module, in the order in which one meets them, and what its classes have that one
+    looks for.
+    """
 
     title: str
     module: str
@@ -67,7 +69,11 @@ def is_layer(thing: Any) -> bool:
 
 def ours(registry: Mapping[str, type]) -> dict[str, str]:
     """Return the names of the package's classes of a registry, by the names that users give."""
-    return {name: kind.__name__ for name, kind in registry.items() if kind.__module__.startswith("warpfit.")}
+    return {
+        name: kind.__name__
+        for name, kind in registry.items()
+        if kind.__module__.startswith("warpfit.")
+    }
 
 
 SECTIONS = (
@@ -87,7 +93,8 @@ SECTIONS = (
             "History",
             "Evaluation",
         ),
-        "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. `history.plan` says by "
+        "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. "
+        "`history.plan` says by "
         "which [engine](engines.md), in what precision, and why.",
         ("History.to_dict", "History.plot"),
     ),
@@ -123,7 +130,8 @@ SECTIONS = (
             "backward",
             "parameters",
         ),
-        "A `Sequential` of the layers below runs on every engine, a `Module` of one's own on `layerwise`.",
+        "A `Sequential` of the layers below runs on every engine, a `Module` of one's own on "
+        "`layerwise`.",
         tuple(
             f"Module.{name}"
             for name in (
@@ -142,7 +150,11 @@ SECTIONS = (
     Section(
         "Layers",
         "warpfit.nn",
-        tuple(name for name in nn.__all__ if is_layer(getattr(nn, name)) and name not in activations.__all__),
+        tuple(
+            name
+            for name in nn.__all__
+            if is_layer(getattr(nn, name)) and name not in activations.__all__
+        ),
     ),
     Section(
         "Activations",
@@ -159,7 +171,9 @@ SECTIONS = (
         "Optimizers",
         "warpfit.optim",
         (*ours(Optimizer.by_name).values(), "Optimizer", "OptimizerSpec"),
-        members=tuple(f"Optimizer.{name}" for name in ("step", "zero_grad", "state_dict", "load_state_dict")),
+        members=tuple(
+            f"Optimizer.{name}" for name in ("step", "zero_grad", "state_dict", "load_state_dict")
+        ),
     ),
     Section(
         "Learning rates",
@@ -207,7 +221,8 @@ SECTIONS = (
             "minimum",
             "apply",
         ),
-        "For modules of one's own. The first three are `wf.Tensor`, `wf.tensor` and `wf.no_grad`, too.",
+        "For modules of one's own. The first three are `wf.Tensor`, `wf.tensor` and "
+        "`wf.no_grad`, too.",
     ),
     Section(
         "Errors",
@@ -254,7 +269,9 @@ def _line(alias: str, name: str, thing: Any) -> str:
 
 
 def _signature(thing: Any) -> str:
-    """Return parameters and defaults without annotations, nothing for an exception or a property."""
+    """Return parameters and defaults without annotations, nothing for an exception or a
+    property.
+    """
     if isinstance(thing, property) or (isinstance(thing, type) and issubclass(thing, Exception)):
         return ""
     found = inspect.signature(thing)
@@ -279,7 +296,11 @@ class _Words:
 
 def _shown(default: Any) -> Any:
     plain = (type(None), bool, int, float, str, tuple)
-    return default if default is inspect.Parameter.empty or isinstance(default, plain) else _Words("...")
+    return (
+        default
+        if default is inspect.Parameter.empty or isinstance(default, plain)
+        else _Words("...")
+    )
 
 
 def _first_line(thing: Any) -> str:

@@ -3,10 +3,10 @@
 python tools/bit_flips.py                   # 400 flips in a file of each kind
 python tools/bit_flips.py --flips 20 --seed 7
 
-A damaged file is refused; or it gives the same result, down to the last bit, as before; or another one: silently.
-A model's result is its weights, settings, metadata and predictions; an estimator's is its parameters, attributes
-and predictions; a checkpoint's is the history, weights and optimizer of the run that goes on from it. Exits 1 if
-a flip was silent.
+A damaged file is refused; or it gives the same result, down to the last bit, as before; or another
+one: silently. A model's result is its weights, settings, metadata and predictions; an estimator's
+is its parameters, attributes and predictions; a checkpoint's is the history, weights and optimizer
+of the run that goes on from it. Exits 1 if a flip was silent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ OUTCOMES = ("refused", "same result", "silent")
 
 
 class Kind(NamedTuple):
-    """A kind of file: the function that writes one, and the one that reads it and returns what follows from it."""
+    """A kind of file: the function that writes one, and the one that reads it and returns what
+    follows from it.
+    """
 
     write: Callable[[Path], None]
     result: Callable[[Path], Any]
@@ -40,7 +42,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--flips", type=int, default=400, metavar="N", help="flips in a file of each kind")
+    parser.add_argument(
+        "--flips", type=int, default=400, metavar="N", help="flips in a file of each kind"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides which bits")
     arguments = parser.parse_args()
     print(f"{'file':<12}{'bytes':>8}" + "".join(f"{outcome:>14}" for outcome in OUTCOMES))
@@ -56,7 +60,9 @@ def main() -> int:
 
 
 def count_flips(kind: Kind, path: Path, flips: int, seed: int) -> Counter[str]:
-    """Write a file at `path`, and return how many of some single flipped bits have which outcome."""
+    """Write a file at `path`, and return how many of some single flipped bits have which
+    outcome.
+    """
     kind.write(path)
     content = path.read_bytes()
     expected = described(kind.result(path))
@@ -86,15 +92,23 @@ def _outcome(kind: Kind, path: Path, expected: Any) -> str:
 def described(value: Any) -> Any:
     """Return a value in a form that is equal only to that of the same bits, all the way down."""
     if isinstance(value, np.ndarray):
-        return (str(value.dtype), value.shape, value.tolist() if value.dtype == object else value.tobytes())
+        return (
+            str(value.dtype),
+            value.shape,
+            value.tolist() if value.dtype == object else value.tobytes(),
+        )
     if isinstance(value, dict):
         return [(key, described(item)) for key, item in value.items()]
     if isinstance(value, list | tuple):
         return (type(value).__name__, [described(item) for item in value])
-    return (type(value).__name__, described(vars(value)) if hasattr(value, "__dict__") else repr(value))
+    return (
+        type(value).__name__,
+        described(vars(value)) if hasattr(value, "__dict__") else repr(value),
+    )
 
 
-# -- the three kinds -----------------------------------------------------------------------------------------
+# -- the three kinds
+# -----------------------------------------------------------------------------------------
 
 _RNG = np.random.default_rng(0)
 X = _RNG.uniform(size=(48, 6)).astype("f4")
@@ -102,7 +116,13 @@ LABELS = _RNG.integers(0, 3, 48)
 
 
 def _network() -> nn.Sequential:
-    layers = (nn.Linear(6, 8, seed=0), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3, seed=1))
+    layers = (
+        nn.Linear(6, 8, seed=0),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(8, 3, seed=1),
+    )
     return nn.Sequential(*layers)
 
 
@@ -148,7 +168,9 @@ def _write_estimator(path: Path) -> None:
     settings = {"hidden_layer_sizes": (8,), "max_iter": 5, "random_state": 0, "device": "cpu"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wf.MLPClassifier(early_stopping=True, **settings).fit(X, np.array(["a", "b", "c"])[LABELS]).save(path)
+        wf.MLPClassifier(early_stopping=True, **settings).fit(
+            X, np.array(["a", "b", "c"])[LABELS]
+        ).save(path)
 
 
 def _estimator_result(path: Path) -> Any:

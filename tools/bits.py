@@ -1,11 +1,12 @@
 """Print a digest of what training gives, case by case: equal digests mean equal bits.
 
-python tools/bits.py > before.txt                     # on a GPU; change a kernel, then
-python tools/bits.py --against before.txt             # says which cases differ, and exits 1
-python tools/bits.py --emulator --against other.txt   # the same without a GPU, on the emulator of the tests
+python tools/bits.py > before.txt                     # on a GPU; change a kernel, then python
+tools/bits.py --against before.txt             # says which cases differ, and exits 1 python
+tools/bits.py --emulator --against other.txt   # the same without a GPU, on the emulator of the
+tests
 
-A digest is of the parameters, the optimizer state and the losses of all steps. Beside it stands how the
-network was launched: a case that goes by another kernel than before is a difference as well.
+A digest is of the parameters, the optimizer state and the losses of all steps. Beside it stands how
+the network was launched: a case that goes by another kernel than before is a difference as well.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ ROWS = 300
 def network(
     *sizes: int, activation: Callable[[], nn.Module] = nn.ReLU, dropout: float = 0.0
 ) -> nn.Sequential:
-    """Return linear layers of these sizes with an activation, and a dropout if there is any, between them."""
+    """Return linear layers of these sizes with an activation, and a dropout if there is any,
+    between them.
+    """
     layers: list[nn.Module] = []
     for idx, (inputs, outputs) in enumerate(pairwise(sizes)):
         if layers:
@@ -112,7 +115,10 @@ def fitted(
         precision=precision, engine=engine, seed=7, verbose=False, callbacks=callbacks(),
         sample_weight=weights, validation_data=(x[:70], y[:70]) if validated else None,
     )  # fmt: skip
-    numbers = [history.step_losses, [[r.val_loss or 0.0, r.val_accuracy or 0.0] for r in history.reports]]
+    numbers = [
+        history.step_losses,
+        [[r.val_loss or 0.0, r.val_accuracy or 0.0] for r in history.reports],
+    ]
     joined = np.concatenate([np.ravel(np.asarray(part, np.float64)) for part in numbers])
     return digest_of(model, losses=joined, optimizer=own), history.plan.reason
 
@@ -146,7 +152,9 @@ def swept(
 
 
 def cases() -> dict[str, Callable[[], tuple[str, str]]]:
-    """Return every case by its name: each kernel that trains whole networks, with what changes its code."""
+    """Return every case by its name: each kernel that trains whole networks, with what changes its
+    code.
+    """
     found: dict[str, Callable[[], tuple[str, str]]] = {}
 
     def add(kind: Callable[..., tuple[str, str]], *arguments: Any, **settings: Any) -> None:
@@ -190,7 +198,9 @@ def large_cases() -> dict[str, Callable[[], tuple[str, str]]]:
         "fitted 784-256-10": lambda: fitted((784, 256, 10), "nesterov", batch=64),
         "fitted 784-1024-10": lambda: fitted((784, 1024, 10), batch=64),
         "fitted 784-512-512-10": lambda: fitted((784, 512, 512, 10), "adam", batch=64),
-        "fitted 784-512-512-10 in float32": lambda: fitted((784, 512, 512, 10), precision="float32"),
+        "fitted 784-512-512-10 in float32": lambda: fitted(
+            (784, 512, 512, 10), precision="float32"
+        ),
         "fitted 784-4096-10": lambda: fitted((784, 4096, 10), "adam"),
         "fitted 784-3x2048-10": lambda: fitted((784, 2048, 2048, 2048, 10)),
         "fitted 784-256-10, 512 rows": lambda: fitted((784, 256, 10), "adam", batch=256),
@@ -221,7 +231,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--against", type=Path, metavar="FILE", help="what an earlier run printed")
-    parser.add_argument("--emulator", action="store_true", help="without a GPU, and without the large cases")
+    parser.add_argument(
+        "--emulator", action="store_true", help="without a GPU, and without the large cases"
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose names have this")
     arguments = parser.parse_args()
     if arguments.emulator:

@@ -1,6 +1,8 @@
-"""What MkDocs makes the site of, besides docs/: the pages of the root, the reference, and the notebooks.
+"""What MkDocs makes the site of, besides docs/: the pages of the root, the reference, and the
+notebooks.
 
-A hook of mkdocs.yml. Pages keep the links that they have in the repository; here they are turned into the site's.
+A hook of mkdocs.yml. Pages keep the links that they have in the repository; here they are turned
+into the site's.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from api_page import SECTIONS  # noqa: E402
 NOTEBOOK_SECONDS = 600
 
 # Pages of the site that lie outside of docs/, by where they lie in the repository.
-ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+ROOT_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 MODULES = ("", "nn", "optim", "losses", "data", "autograd", "errors")
 LINK = re.compile(r"(!?)\[([^\]\[]*)\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -33,10 +39,14 @@ FENCED = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are not in docs/."""
     for source, target in ROOT_PAGES.items():
-        files.append(File.generated(config, target, content=(ROOT / source).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(config, target, content=(ROOT / source).read_text(encoding="utf-8"))
+        )
     for module in MODULES:
         files.append(
-            File.generated(config, f"reference/{module or 'warpfit'}.md", content=_reference(module))
+            File.generated(
+                config, f"reference/{module or 'warpfit'}.md", content=_reference(module)
+            )
         )
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         _add_notebook(files, config, path)
@@ -48,7 +58,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     source = _in_repository(page.file.src_uri)
     parts = FENCED.split(markdown)
     return "".join(
-        part if part.startswith("```") else LINK.sub(lambda link: _linked(link, source, files), part)
+        part
+        if part.startswith("```")
+        else LINK.sub(lambda link: _linked(link, source, files), part)
         for part in parts
     )
 
@@ -83,7 +95,9 @@ def _on_site(path: str) -> str:
 
 
 def _reference(module: str) -> str:
-    """Return a page of everything public in a module, in the order of docs/api.md, for mkdocstrings."""
+    """Return a page of everything public in a module, in the order of docs/api.md, for
+    mkdocstrings.
+    """
     full = f"warpfit.{module}" if module else "warpfit"
     imported = import_module(full)
     words = (imported.__doc__ or "").strip().split("\n\n")[0]
@@ -116,13 +130,23 @@ def _add_notebook(files: Files, config: Any, path: Path) -> None:
             ],  # that its sockets are open to this machine is known
         ).execute()
     settings = Config()
-    settings.NbConvertBase.display_data_priority = ["image/png", "text/html", "text/markdown", "text/plain"]
+    settings.NbConvertBase.display_data_priority = [
+        "image/png",
+        "text/html",
+        "text/markdown",
+        "text/plain",
+    ]
     settings.ExtractOutputPreprocessor.output_filename_template = (
         path.stem + "_files/{cell_index}_{index}{extension}"
     )
     text, resources = MarkdownExporter(config=settings).from_notebook_node(notebook)
-    note = f"*This page is `notebooks/{path.name}`, as it runs without a GPU. `make notebook` opens it.*\n\n"
-    files.append(File.generated(config, f"notebooks/{path.stem}.md", content=_with_note(text, note)))
+    note = (
+        f"*This page is `notebooks/{path.name}`, as it runs without a GPU. `make "
+        "notebook` opens it.*\n\n"
+    )
+    files.append(
+        File.generated(config, f"notebooks/{path.stem}.md", content=_with_note(text, note))
+    )
     for name, content in resources["outputs"].items():
         files.append(File.generated(config, f"notebooks/{name}", content=content))
 

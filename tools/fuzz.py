@@ -4,9 +4,10 @@ python tools/fuzz.py                                    # all families, 2,000 in
 python tools/fuzz.py --inputs 10000 --family 'NPZ files'
 python tools/fuzz.py --family 'NPZ files' --only 137    # one input again, with its traceback
 
-Each input is accepted, which means that what it describes then works, or refused with an exception of
-`warpfit.errors` or another that the family documents. Anything else is a raw error; what takes longer than
-ten seconds is a hang. Exits 1 if there is one of either. The input of a number is always the same one.
+Each input is accepted, which means that what it describes then works, or refused with an exception
+of `warpfit.errors` or another that the family documents. Anything else is a raw error; what takes
+longer than ten seconds is a hang. Exits 1 if there is one of either. The input of a number is
+always the same one.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--inputs", type=int, default=2000, metavar="N", help="inputs of each family")
-    parser.add_argument("--family", action="append", choices=sorted(FAMILIES), help="may be given again")
-    parser.add_argument("--only", type=int, metavar="K", help="feed this one input, and print its traceback")
+    parser.add_argument(
+        "--inputs", type=int, default=2000, metavar="N", help="inputs of each family"
+    )
+    parser.add_argument(
+        "--family", action="append", choices=sorted(FAMILIES), help="may be given again"
+    )
+    parser.add_argument(
+        "--only", type=int, metavar="K", help="feed this one input, and print its traceback"
+    )
     arguments = parser.parse_args()
     families = [FAMILIES[name] for name in arguments.family or FAMILIES]
     if arguments.only is not None:
@@ -45,7 +52,8 @@ def main() -> int:
 
 def _line(name: str, counts: Counts) -> str:
     raw, hangs = len(counts.raw), len(counts.hangs)
-    return f"{name:<24}{counts.inputs:>8,}{counts.accepted:>10,}{counts.refused:>9,}{raw:>5,}{hangs:>7,}"
+    numbers = f"{counts.inputs:>8,}{counts.accepted:>10,}{counts.refused:>9,}{raw:>5,}{hangs:>7,}"
+    return f"{name:<24}{numbers}"
 
 
 def _report_failures(results: list[tuple[Family, Counts]]) -> int:

@@ -1,7 +1,9 @@
-"""Plants bugs in copies of the tree, one at a time, and reports which of them the tests catch: `make mutants`.
+"""Plants bugs in copies of the tree, one at a time, and reports which of them the tests catch:
+`make mutants`.
 
-The list is tools/mutants.toml: each bug is a piece of source, which occurs once, what stands in its place, and the
-tests that have to notice. What is known of a tree stays in build/mutants, so that a run that was stopped goes on.
+The list is tools/mutants.toml: each bug is a piece of source, which occurs once, what stands in its
+place, and the tests that have to notice. What is known of a tree stays in build/mutants, so that a
+run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ SHARED = ("src/", "tests/support/", "tests/emulator/")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: a file's text, which occurs once, what is planted in its place, and the tests to run."""
+    """A bug: a file's text, which occurs once, what is planted in its place, and the tests to
+    run.
+    """
 
     name: str
     file: str
@@ -63,7 +67,9 @@ def read_list(path: Path = LIST) -> list[Mutant]:
 def committed_or_not(root: Path) -> list[Path]:
     """Return the files of a checkout, those that are new too, by their paths in it."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return [Path(name) for name in sorted(names) if (root / name).is_file()]
 
 
@@ -76,7 +82,9 @@ def copy_tree(root: Path, target: Path) -> None:
 
 
 def digest_of(root: Path, names: Iterable[Path], mutant: Mutant) -> str:
-    """Return a digest over a mutant and what decides whether it is caught: sources, and its tests."""
+    """Return a digest over a mutant and what decides whether it is caught: sources, and its
+    tests.
+    """
     digest = hashlib.sha256(str(mutant).encode())
     for name in names:
         if name.name == "conftest.py" or str(name).startswith((*SHARED, *mutant.tests)):
@@ -100,7 +108,9 @@ def run_tests(tree: Path, *arguments: str) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     if done.returncode in WRONG_CALL:
-        raise SystemExit(f"pytest {' '.join(arguments)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise SystemExit(
+            f"pytest {' '.join(arguments)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
     return done.returncode
 
 
@@ -118,7 +128,9 @@ def outcome_of(mutant: Mutant, tree: Path) -> str:
     if code == PASSED:
         return "survived"
     if code == NO_TESTS or run_tests(tree, *FAILED_BEFORE, *mutant.tests) not in (PASSED, NO_TESTS):
-        raise SystemExit(f"{mutant.name}: its tests are none, or fail without it: {' '.join(mutant.tests)}")
+        raise SystemExit(
+            f"{mutant.name}: its tests are none, or fail without it: {' '.join(mutant.tests)}"
+        )
     return "caught"
 
 
@@ -169,7 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     asked = parser.parse_args(arguments)
     mutants = [
-        each for each in read_list() if not asked.names or any(part in each.name for part in asked.names)
+        each
+        for each in read_list()
+        if not asked.names or any(part in each.name for part in asked.names)
     ]
     folder = ROOT / "build" / "mutants"
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SystemExit("expected one run of mutants at a time in this checkout, got another") from None
+            raise SystemExit(
+                "expected one run of mutants at a time in this checkout, got another"
+            ) from None
         found = run_all(mutants, folder, asked.jobs)
     survivors = [name for name, outcome in found.items() if outcome == "survived"]
     caught = len(found) - len(survivors)

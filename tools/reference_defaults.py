@@ -8,7 +8,9 @@ import griffe
 
 
 class OwnDefaults(griffe.Extension):
-    """Gives each name of ``epochs, batch_size : int`` its own default; griffe gives all the first one's."""
+    """Gives each name of ``epochs, batch_size : int`` its own default; griffe gives all the first
+    one's.
+    """
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Go over all functions and classes of a package."""

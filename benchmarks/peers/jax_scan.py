@@ -1,9 +1,10 @@
 """The same training steps in JAX: an epoch is one compiled function, a scan over its batches.
 
-The order is drawn on the device. All rows are gathered before the scan, and the units that dropout keeps are drawn, or
-those of a batch within its step. What Adam takes from the number of a step, the scheduled rate included, is found for
-all steps at once. Weights, and the state of Adam, are float32 and donated; for bfloat16, rows of x are kept in it.
-The shorter last batch would be a second loop body to compile, and is left out.
+The order is drawn on the device. All rows are gathered before the scan, and the units that dropout
+keeps are drawn, or those of a batch within its step. What Adam takes from the number of a step, the
+scheduled rate included, is found for all steps at once. Weights, and the state of Adam, are float32
+and donated; for bfloat16, rows of x are kept in it. The shorter last batch would be a second loop
+body to compile, and is left out.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def loss_and_correct(
 ) -> tuple[Any, Any]:
     """Return the mean loss of a batch and how many rows are right; products are in the dtype of x.
 
-    Integer targets mean cross-entropy; others the mean squared error, for which no row is right. `kept` (B, all hidden
-    units) bool says which units dropout keeps; None keeps all.
+    Integer targets mean cross-entropy; others the mean squared error, for which no row is right.
+    `kept` (B, all hidden units) bool says which units dropout keeps; None keeps all.
     """
     dtype = x.dtype
     first_unit = 0
@@ -65,8 +66,8 @@ def adam_numbers(
 ) -> tuple[Any, Any, Any]:
     """Return what Adam takes from the numbers of an epoch's steps, three arrays (steps,).
 
-    These are the rate and eps, both with the bias corrections in them, and what decoupled decay leaves of a weight. A
-    scheduled rate is half a cosine from lr to 0 over the epoch.
+    These are the rate and eps, both with the bias corrections in them, and what decoupled decay
+    leaves of a weight. A scheduled rate is half a cosine from lr to 0 over the epoch.
     """
     idx = jnp.arange(steps, dtype=jnp.float32)
     rate = lr * 0.5 * (1 + jnp.cos(idx * (pi / steps))) if is_scheduled else jnp.full(steps, lr)
@@ -77,7 +78,9 @@ def adam_numbers(
 
 
 def adam_updated(parameters: Any, moments: Any, gradients: Any, numbers: Any) -> tuple[Any, Any]:
-    """Return the parameters and the moments after a step of Adam or AdamW; `numbers` are those of `adam_numbers`."""
+    """Return the parameters and the moments after a step of Adam or AdamW; `numbers` are those of
+    `adam_numbers`.
+    """
     rate, eps, remaining = numbers
     means, squares = moments
     means = jax.tree.map(lambda mean, grad: BETA1 * mean + (1 - BETA1) * grad, means, gradients)
@@ -106,8 +109,8 @@ class Trainer:
     unroll : int
         Steps that the compiled loop's body holds.
     gathers_first : bool
-        Whether all rows are gathered, and all units that dropout keeps drawn, before the scan, else those of a batch
-        in its step.
+        Whether all rows are gathered, and all units that dropout keeps drawn, before the scan, else
+        those of a batch in its step.
     optimizer : str
         ``'sgd'``, ``'adam'`` or ``'adamw'``.
     weight_decay : float
@@ -115,7 +118,8 @@ class Trainer:
     dropout : float
         Share of units that is dropped after each ReLU.
     schedule : str
-        ``'constant'``, or for Adam's forms ``'cosine'``: half a cosine from lr to 0 over the steps of each epoch.
+        ``'constant'``, or for Adam's forms ``'cosine'``: half a cosine from lr to 0 over the steps
+        of each epoch.
     """
 
     def __init__(
@@ -152,10 +156,15 @@ class Trainer:
         self.run = jax.jit(self._run, donate_argnums=(0, 1))
 
     def epoch(self) -> tuple[float, float]:
-        """Train for an epoch, and return the mean of its steps' losses and the share of rows that were right."""
-        # The precision is part of what a compiled function is looked up by, so it holds for the calls, too.
+        """Train for an epoch, and return the mean of its steps' losses and the share of rows that
+        were right.
+        """
+        # The precision is part of what a compiled function is looked up by, so it holds for the
+        # calls, too.
         with jax.default_matmul_precision(self.matmul_precision):
-            result = self.run(self.parameters, self.moments, self.x, self.y, np.uint32(self.num_epochs))
+            result = self.run(
+                self.parameters, self.moments, self.x, self.y, np.uint32(self.num_epochs)
+            )
         self.parameters, self.moments, total, correct = jax.block_until_ready(result)
         self.num_epochs += 1
         return float(total) / self.steps, int(correct) / (self.steps * self.batch_size)
@@ -163,7 +172,9 @@ class Trainer:
     def _run(
         self, parameters: Any, moments: Any, x: Any, y: Any, epoch_idx: Any
     ) -> tuple[Any, Any, Any, Any]:
-        """Return parameters and moments after an epoch, the sum of losses, and the number of right rows."""
+        """Return parameters and moments after an epoch, the sum of losses, and the number of right
+        rows.
+        """
         key = jax.random.fold_in(jax.random.key(0), epoch_idx)
         order = jax.random.permutation(key, len(x))[: self.steps * self.batch_size]
         order = order.reshape(self.steps, self.batch_size)
@@ -177,7 +188,9 @@ class Trainer:
             gradient = jax.value_and_grad(loss_and_correct, has_aux=True)
             (loss, right), gradients = gradient(parameters, rows, targets, kept, self.dropout)
             if self.optimizer == "sgd":
-                parameters = jax.tree.map(lambda value, grad: value - self.lr * grad, parameters, gradients)
+                parameters = jax.tree.map(
+                    lambda value, grad: value - self.lr * grad, parameters, gradients
+                )
             else:
                 parameters, moments = adam_updated(parameters, moments, gradients, numbers)
             return (parameters, moments, total + loss, correct + right), None
@@ -189,15 +202,23 @@ class Trainer:
         return parameters, moments, total, correct
 
     def _kept(self, epoch_idx: Any) -> Any:
-        """Return the units that dropout keeps in each step, or what these are drawn from; None keeps all."""
+        """Return the units that dropout keeps in each step, or what these are drawn from; None
+        keeps all.
+        """
         if not self.dropout:
             return None
         # Philox, as PyTorch has it: less to compute than JAX's usual numbers.
         key = jax.random.fold_in(jax.random.key(1, impl="rbg"), epoch_idx)
-        return self._draw_kept(key, self.steps) if self.gathers_first else jax.random.split(key, self.steps)
+        return (
+            self._draw_kept(key, self.steps)
+            if self.gathers_first
+            else jax.random.split(key, self.steps)
+        )
 
     def _draw_kept(self, key: Any, *steps: int) -> Any:
-        return jax.random.bernoulli(key, 1 - self.dropout, (*steps, self.batch_size, self.num_units))
+        return jax.random.bernoulli(
+            key, 1 - self.dropout, (*steps, self.batch_size, self.num_units)
+        )
 
     def _numbers(self, epoch_idx: Any) -> Any:
         if self.optimizer == "sgd":

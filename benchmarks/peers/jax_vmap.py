@@ -1,9 +1,11 @@
-"""Many networks of one shape in JAX: `vmap` of a whole epoch, a scan over its batches, compiled as one function.
+"""Many networks of one shape in JAX: `vmap` of a whole epoch, a scan over its batches, compiled as
+one function.
 
-`vmap` turns each product into a batched one, as JAX's pages on ensembles do it. Every network has its rate, its initial
-values and, unless it shares that of all, its order, drawn on the device; rows are gathered within a step, because those
-of an epoch would take N times the data. Weights are float32 and donated; for bfloat16, rows of x are kept in it. The
-shorter last batch would be a second loop body to compile, and is left out.
+`vmap` turns each product into a batched one, as JAX's pages on ensembles do it. Every network has
+its rate, its initial values and, unless it shares that of all, its order, drawn on the device; rows
+are gathered within a step, because those of an epoch would take N times the data. Weights are
+float32 and donated; for bfloat16, rows of x are kept in it. The shorter last batch would be a
+second loop body to compile, and is left out.
 """
 
 from __future__ import annotations
@@ -20,14 +22,19 @@ from peers.jax_scan import MATMUL_PRECISIONS, loss_and_correct
 
 
 def stacked_parameters(sizes: tuple[int, ...], num_networks: int) -> Any:
-    """Return weights (N, in, out) and biases (N, out) of each layer, drawn as PyTorch draws them."""
+    """Return weights (N, in, out) and biases (N, out) of each layer, drawn as PyTorch draws
+    them.
+    """
     rng = np.random.default_rng(0)
 
     def drawn(inputs: int, *shape: int) -> Any:
         bound = inputs**-0.5
         return jnp.asarray(rng.uniform(-bound, bound, (num_networks, *shape)).astype(np.float32))
 
-    return [(drawn(inputs, inputs, outputs), drawn(inputs, outputs)) for inputs, outputs in pairwise(sizes)]
+    return [
+        (drawn(inputs, inputs, outputs), drawn(inputs, outputs))
+        for inputs, outputs in pairwise(sizes)
+    ]
 
 
 class Trainer:
@@ -45,7 +52,8 @@ class Trainer:
     unroll : int
         Steps that the compiled loop's body holds.
     has_own_orders : bool
-        Whether each network has an order of its own; else all train on the same batches, which is less to do.
+        Whether each network has an order of its own; else all train on the same batches, which is
+        less to do.
     """
 
     def __init__(
@@ -69,11 +77,15 @@ class Trainer:
         self.has_own_orders = has_own_orders
         self.num_epochs = 0
         orders = 0 if has_own_orders else None
-        self.run = jax.jit(jax.vmap(self._epoch, in_axes=(0, 0, orders, None, None)), donate_argnums=0)
+        self.run = jax.jit(
+            jax.vmap(self._epoch, in_axes=(0, 0, orders, None, None)), donate_argnums=0
+        )
         self.draw = jax.jit(self._orders)
 
     def epoch(self) -> tuple[Any, Any]:
-        """Train for an epoch; return each network's mean of its steps' losses, and its share of right rows, (N,)."""
+        """Train for an epoch; return each network's mean of its steps' losses, and its share of
+        right rows, (N,).
+        """
         with jax.default_matmul_precision(self.matmul_precision):
             orders = self.draw(np.uint32(self.num_epochs))
             result = self.run(self.parameters, self.rates, orders, self.x, self.y)
@@ -93,14 +105,20 @@ class Trainer:
             return order(key)
         return jax.vmap(order)(jax.random.split(key, len(self.rates)))
 
-    def _epoch(self, parameters: Any, rate: Any, order: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
-        """Train one network for an epoch; return parameters, the sum of losses, and the number of right rows."""
+    def _epoch(
+        self, parameters: Any, rate: Any, order: Any, x: Any, y: Any
+    ) -> tuple[Any, Any, Any]:
+        """Train one network for an epoch; return parameters, the sum of losses, and the number of
+        right rows.
+        """
 
         def step(carry: Any, batch: Any) -> tuple[Any, None]:
             parameters, total, correct = carry
             gradient = jax.value_and_grad(loss_and_correct, has_aux=True)
             (loss, right), gradients = gradient(parameters, x[batch], y[batch])
-            parameters = jax.tree.map(lambda value, grad: value - rate * grad, parameters, gradients)
+            parameters = jax.tree.map(
+                lambda value, grad: value - rate * grad, parameters, gradients
+            )
             return (parameters, total + loss, correct + right), None
 
         start = (parameters, jnp.float32(0), jnp.int32(0))

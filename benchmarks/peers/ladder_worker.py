@@ -20,13 +20,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `peers`
 
 MARK = "ladder: "
-# Of a trainer that may train on the first steps of an epoch only: steps by which it is found out how many.
+# Of a trainer that may train on the first steps of an epoch only: steps by which it is found out
+# how many.
 PROBE_STEPS = 40
 
 Task = dict[str, Any]
 
 
-# -- programs -------------------------------------------------------------------------------------------------
+# -- programs
+# -------------------------------------------------------------------------------------------------
 
 
 def numpy_by_hand(task: Task) -> Any:
@@ -57,7 +59,9 @@ def torch_compile(task: Task) -> Any:
 
     from peers import torch_eager
 
-    model: Any = torch.compile(torch_eager.mlp(task["sizes"]).to(_torch_device(task)), dynamic=False)
+    model: Any = torch.compile(
+        torch_eager.mlp(task["sizes"]).to(_torch_device(task)), dynamic=False
+    )
     return _torch_trainer(task, model, "bfloat16")
 
 
@@ -65,7 +69,11 @@ def torch_graph(task: Task) -> Any:
     from peers import torch_graph
 
     return torch_graph.Trainer(
-        task["sizes"], *task["data"], **_settings(task), precision="bfloat16", device=_torch_device(task)
+        task["sizes"],
+        *task["data"],
+        **_settings(task),
+        precision="bfloat16",
+        device=_torch_device(task),
     )
 
 
@@ -121,7 +129,9 @@ def _torch_trainer(task: Task, model: Any, precision: str) -> Any:
 
 
 class LibraryRung:
-    """A rung of the ladder with operations of libraries in place of ours; see `peers.library_ops`."""
+    """A rung of the ladder with operations of libraries in place of ours; see
+    `peers.library_ops`.
+    """
 
     def __init__(self, task: Task, rung: str, ops: str) -> None:
         from dataclasses import replace
@@ -149,7 +159,8 @@ class LibraryRung:
         return done.loss, done.accuracy
 
 
-# -- measurement ----------------------------------------------------------------------------------------------
+# -- measurement
+# ----------------------------------------------------------------------------------------------
 
 
 def epochs_of(task: Task) -> int:
@@ -158,7 +169,9 @@ def epochs_of(task: Task) -> int:
 
 
 def measured(make: Callable[[Task], Any], task: Task) -> dict[str, Any]:
-    """Return what a program does within its seconds, as `warpfit.apps.ladder.peers.Measured` has it."""
+    """Return what a program does within its seconds, as `warpfit.apps.ladder.peers.Measured` has
+    it.
+    """
     start = perf_counter()
     trainer = make(task)
     steps = _affordable(trainer, task)
@@ -181,7 +194,9 @@ def measured(make: Callable[[Task], Any], task: Task) -> dict[str, Any]:
 
 
 def _affordable(trainer: Any, task: Task) -> int:
-    """Return the steps of an epoch: all, or of a trainer that can, as many as leave time for two epochs and a first."""
+    """Return the steps of an epoch: all, or of a trainer that can, as many as leave time for two
+    epochs and a first.
+    """
     if "most_steps" not in trainer.epoch.__code__.co_varnames:
         return int(trainer.steps)
     trainer.epoch(most_steps=2)

@@ -1,7 +1,9 @@
-"""Our trainer with operations of libraries in place of our kernels: products by cuBLAS, the softmax by cuDNN.
+"""Our trainer with operations of libraries in place of our kernels: products by cuBLAS, the softmax
+by cuDNN.
 
-PyTorch brings both. Its tensors are made over our arrays (DLPack), once for each place in memory, and its work goes to
-our stream. PyTorch has no function for cuDNN's softmax, so that is called in the library that it loads.
+PyTorch brings both. Its tensors are made over our arrays (DLPack), once for each place in memory,
+and its work goes to our stream. PyTorch has no function for cuDNN's softmax, so that is called in
+the library that it loads.
 
 References
 ----------
@@ -47,7 +49,9 @@ class CublasOps(CudaBackend):
         """Return a tensor over the memory of an array, which it keeps alive."""
         return torch.from_dlpack(array)
 
-    def matmul(self, a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+    def matmul(
+        self, a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> Any:
         out = self.empty((a.shape[transpose_a], b.shape[not transpose_b]), a.dtype)
         left, right = self.tensor(a), self.tensor(b)
         left, right = left.T if transpose_a else left, right.T if transpose_b else right
@@ -91,7 +95,9 @@ class Cudnn:
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
 
     def softmax(self, z: int, out: int, rows: int, columns: int) -> None:
-        """Write the softmax of each row of z (rows, columns) float32 to `out`; both are addresses."""
+        """Write the softmax of each row of z (rows, columns) float32 to `out`; both are
+        addresses.
+        """
         shape = self._shape(rows, columns)
         self._call(
             "cudnnSoftmaxForward",
@@ -128,7 +134,9 @@ def _loaded(name: str) -> ctypes.CDLL:
 
 
 def ops_of(device: str, name: str) -> tuple[CublasOps, Any]:
-    """Return the operations for a rung, ``'cublas'``, or ``'cudnn'`` for both, and our stream as PyTorch's."""
+    """Return the operations for a rung, ``'cublas'``, or ``'cudnn'`` for both, and our stream as
+    PyTorch's.
+    """
     runtime = backends.get(device).runtime  # type: ignore[attr-defined]
     torch.cuda.set_device(runtime.index)
     torch.set_float32_matmul_precision("highest")

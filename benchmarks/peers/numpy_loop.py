@@ -1,4 +1,6 @@
-"""The same training steps in NumPy as one would write them first: a loop, and nothing reused from step to step."""
+"""The same training steps in NumPy as one would write them first: a loop, and nothing reused from
+step to step.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ import numpy as np
 class Trainer:
     """Trains a network of linear layers and ReLU by SGD, on every batch of an epoch."""
 
-    def __init__(self, sizes: tuple[int, ...], x: Any, y: Any, *, batch_size: int, lr: float) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], x: Any, y: Any, *, batch_size: int, lr: float
+    ) -> None:
         self.rng = np.random.default_rng(0)
         self.x, self.y, self.batch_size, self.lr = x, y, batch_size, lr
         self.steps = -(-len(x) // batch_size)
@@ -24,7 +28,9 @@ class Trainer:
         ]
 
     def epoch(self, most_steps: int | None = None) -> tuple[float, float]:
-        """Train for an epoch, or its first steps; return the mean of their losses and the share of right rows."""
+        """Train for an epoch, or its first steps; return the mean of their losses and the share of
+        right rows.
+        """
         order, losses, correct, seen = self.rng.permutation(len(self.x)), [], 0, 0
         for first in range(0, len(order), self.batch_size)[:most_steps]:
             rows = order[first : first + self.batch_size]

@@ -1,9 +1,11 @@
-"""Many networks of one shape in PyTorch: batched products, a compiled step, some steps in a CUDA graph.
+"""Many networks of one shape in PyTorch: batched products, a compiled step, some steps in a CUDA
+graph.
 
-Weights of all networks are stacked, so that a layer is one `baddbmm`. Gradients of the sum of all networks' losses are
-each network's own. A graph holds up to 8 steps, which find their rows by themselves, as a counter on the device says
-how far the epoch is. Every network has its rate, its initial values and, unless it shares that of all, its order, drawn
-on the device. Weights are float32; for bfloat16, rows of x are kept in it. The shorter last batch is left out.
+Weights of all networks are stacked, so that a layer is one `baddbmm`. Gradients of the sum of all
+networks' losses are each network's own. A graph holds up to 8 steps, which find their rows by
+themselves, as a counter on the device says how far the epoch is. Every network has its rate, its
+initial values and, unless it shares that of all, its order, drawn on the device. Weights are
+float32; for bfloat16, rows of x are kept in it. The shorter last batch is left out.
 """
 
 from __future__ import annotations
@@ -45,13 +47,26 @@ def outputs_of(parameters: list[Any], x: Any, dtype: torch.dtype) -> Any:
 
 
 def step(
-    parameters: list[Any], rates: Any, totals: Any, correct: Any, x: Any, y: Any, *, dtype: torch.dtype
+    parameters: list[Any],
+    rates: Any,
+    totals: Any,
+    correct: Any,
+    x: Any,
+    y: Any,
+    *,
+    dtype: torch.dtype,
 ) -> None:
-    """Train every network on its batch, x (N, B, F) and y (N, B), in place; add up losses and right rows, (N,)."""
+    """Train every network on its batch, x (N, B, F) and y (N, B), in place; add up losses and right
+    rows, (N,).
+    """
 
     def loss_of(parameters: list[Any]) -> tuple[Any, tuple[Any, Any]]:
         outputs = outputs_of(parameters, x, dtype)
-        losses = cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
+        losses = (
+            cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
+            .view(y.shape)
+            .mean(1)
+        )
         return losses.sum(), (losses, (outputs.argmax(2) == y).sum(1))
 
     gradients, (_, (losses, right)) = grad_and_value(loss_of, has_aux=True)(parameters)
@@ -74,7 +89,8 @@ class Trainer:
     precision : str
         ``'float32'``, ``'tf32'`` or ``'bfloat16'``.
     has_own_orders : bool
-        Whether each network has an order of its own; else all train on the same batches, which is less to do.
+        Whether each network has an order of its own; else all train on the same batches, which is
+        less to do.
     mode : str or None
         Of `torch.compile`.
     """
@@ -97,7 +113,9 @@ class Trainer:
         self.x = torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype)
         self.y = torch.from_numpy(np.ascontiguousarray(y)).to(device)
         self.num_networks = len(rates)
-        self.rates = torch.tensor(np.asarray(rates), dtype=torch.float32, device=device).view(-1, 1, 1)
+        self.rates = torch.tensor(np.asarray(rates), dtype=torch.float32, device=device).view(
+            -1, 1, 1
+        )
         self.parameters = stacked_parameters(sizes, self.num_networks, device)
         self.totals = torch.zeros(self.num_networks, device=device)
         self.correct = torch.zeros(self.num_networks, device=device, dtype=torch.int64)
@@ -114,7 +132,9 @@ class Trainer:
         self.run_last_graph = self._recorded(remaining) if remaining else None
 
     def epoch(self) -> tuple[Any, Any]:
-        """Train for an epoch; return each network's mean of its steps' losses, and its share of right rows, (N,)."""
+        """Train for an epoch; return each network's mean of its steps' losses, and its share of
+        right rows, (N,).
+        """
         self.orders.copy_(torch.rand(self.orders.shape, device=self.x.device).argsort(dim=1))
         for counter in (self.next_row, self.totals, self.correct):
             counter.zero_()
@@ -126,7 +146,9 @@ class Trainer:
         return losses / self.steps, right / (self.steps * self.batch_size)
 
     def _recorded(self, steps: int) -> Callable[[], None]:
-        """Return a function that trains on the next batches, recorded; the parameters stay as they are."""
+        """Return a function that trains on the next batches, recorded; the parameters stay as they
+        are.
+        """
         shape = (self.num_networks, self.batch_size)
 
         def train() -> None:

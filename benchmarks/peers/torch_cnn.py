@@ -1,7 +1,9 @@
-"""PyTorch's MNIST example as PyTorch trains it quickest: compiled, channels last, some steps in a CUDA graph.
+"""PyTorch's MNIST example as PyTorch trains it quickest: compiled, channels last, some steps in a
+CUDA graph.
 
-Weights are float32, products in half precision by autocast, rows of x stay on the GPU. The host only has the epoch's
-order drawn, on the device, and starts graphs; the shorter last batch is left out.
+Weights are float32, products in half precision by autocast, rows of x stay on the GPU. The host
+only has the epoch's order drawn, on the device, and starts graphs; the shorter last batch is left
+out.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Trainer:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, fused=True)
         self.dtype, self.batch_size = getattr(torch, dtype), batch_size
         self.x = (
-            torch.from_numpy(np.ascontiguousarray(x)).cuda().contiguous(memory_format=torch.channels_last)
+            torch.from_numpy(np.ascontiguousarray(x))
+            .cuda()
+            .contiguous(memory_format=torch.channels_last)
         )
         self.y = torch.from_numpy(np.ascontiguousarray(y)).cuda()
         self.order = torch.arange(len(x), device="cuda")
@@ -51,7 +55,9 @@ class Trainer:
                 parameter.copy_(value)
 
     def epoch(self) -> tuple[float, float]:
-        """Train for an epoch; return the mean of its steps' losses, and 0: rows that were right are not counted."""
+        """Train for an epoch; return the mean of its steps' losses, and 0: rows that were right are
+        not counted.
+        """
         self.order.copy_(torch.randperm(len(self.order), device="cuda"))
         self.next_row.zero_()
         self.total.zero_()

@@ -43,7 +43,9 @@ def mnist_cnn() -> nn.Module:
 
 
 def take_over(model: nn.Module, arrays: list[Any]) -> None:
-    """Give a network of `mlp` weights (in, out) and biases (out,), NumPy's arrays, layer after layer."""
+    """Give a network of `mlp` weights (in, out) and biases (out,), NumPy's arrays, layer after
+    layer.
+    """
     with torch.no_grad():
         for parameter, array in zip(model.parameters(), arrays, strict=True):
             parameter.copy_(torch.from_numpy(array.T.copy()))
@@ -59,7 +61,9 @@ def loss_and_correct(outputs: Any, targets: Any) -> tuple[Any, Any]:
     return cross_entropy(outputs, targets), (outputs.argmax(1) == targets).sum()
 
 
-def make_optimizer(parameters: Any, optimizer: str, lr: float, weight_decay: float, **settings: Any) -> Any:
+def make_optimizer(
+    parameters: Any, optimizer: str, lr: float, weight_decay: float, **settings: Any
+) -> Any:
     """Return PyTorch's optimizer of a name; Adam's forms update all parameters in one kernel."""
     if optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=lr)
@@ -101,7 +105,9 @@ class Trainer:
         device: str = "cuda",
     ) -> None:
         self.model = model.to(device).train()
-        self.x, self.y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (x, y))
+        self.x, self.y = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (x, y)
+        )
         self.optimizer = make_optimizer(self.model.parameters(), optimizer, lr, weight_decay)
         self.batch_size, self.precision = batch_size, precision
         self.steps = -(-len(x) // batch_size)
@@ -112,10 +118,15 @@ class Trainer:
         )
 
     def epoch(self) -> tuple[float, float]:
-        """Train for an epoch, and return the mean of its steps' losses and the share of rows that were right."""
+        """Train for an epoch, and return the mean of its steps' losses and the share of rows that
+        were right.
+        """
         torch.set_float32_matmul_precision(MATMUL_PRECISIONS[self.precision])
         device = self.x.device
-        total, correct = torch.zeros((), device=device), torch.zeros((), device=device, dtype=torch.int64)
+        total, correct = (
+            torch.zeros((), device=device),
+            torch.zeros((), device=device, dtype=torch.int64),
+        )
         for rows in torch.randperm(len(self.x), device=device).split(self.batch_size):
             loss, right = self.step(self.x[rows], self.y[rows])
             total += loss
@@ -123,7 +134,9 @@ class Trainer:
         return total.item() / self.steps, correct.item() / len(self.x)
 
     def step_losses(self, order: Any) -> list[float]:
-        """Train for an epoch over the rows in this order, (N,) int64, and return the loss of every step."""
+        """Train for an epoch over the rows in this order, (N,) int64, and return the loss of every
+        step.
+        """
         torch.set_float32_matmul_precision(MATMUL_PRECISIONS[self.precision])
         places = torch.from_numpy(np.ascontiguousarray(order)).to(self.x.device)
         steps = [self.step(self.x[rows], self.y[rows]) for rows in places.split(self.batch_size)]

@@ -1,10 +1,12 @@
-"""The same training steps in PyTorch as it is quickest: a compiled step, some of them in a CUDA graph.
+"""The same training steps in PyTorch as it is quickest: a compiled step, some of them in a CUDA
+graph.
 
-`torch.compile` makes one function of forward, loss, backward, update and sums. A graph holds up to 32 steps and begins
-with what these need: their rows, which it finds by itself, as a counter on the device says how far the epoch is; what
-Adam takes from the number of a step, the scheduled rate included; and which units dropout keeps. The host only has the
-epoch's order drawn, on the device, and starts graphs. The shorter last batch would be compiled for itself, and is left
-out. Weights are float32; for bfloat16, rows of x are kept in it.
+`torch.compile` makes one function of forward, loss, backward, update and sums. A graph holds up to
+32 steps and begins with what these need: their rows, which it finds by itself, as a counter on the
+device says how far the epoch is; what Adam takes from the number of a step, the scheduled rate
+included; and which units dropout keeps. The host only has the epoch's order drawn, on the device,
+and starts graphs. The shorter last batch would be compiled for itself, and is left out. Weights are
+float32; for bfloat16, rows of x are kept in it.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from peers.torch_eager import MATMUL_PRECISIONS, loss_and_correct, make_optimize
 STEPS_OF_A_GRAPH = 32
 # Adam's usual settings.
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
-# Each network, batch and precision is compiled for itself; by default the ninth of a function would stay eager.
+# Each network, batch and precision is compiled for itself; by default the ninth of a function would
+# stay eager.
 torch._dynamo.config.recompile_limit = 1024
 torch._dynamo.config.accumulated_recompile_limit = 1024
 
 
-# -- a step ---------------------------------------------------------------------------------------------------
+# -- a step
+# --------------------------------------------------------------------------------------------------
 
 
 def outputs_of(
@@ -79,7 +83,12 @@ def step(parameters: list[Any], *batch: Any, lr: float, **settings: Any) -> None
 
 
 def adam_step(
-    parameters: list[Any], means: list[Any], squares: list[Any], numbers: Any, *batch: Any, **settings: Any
+    parameters: list[Any],
+    means: list[Any],
+    squares: list[Any],
+    numbers: Any,
+    *batch: Any,
+    **settings: Any,
 ) -> None:
     """Train on a batch by Adam or AdamW, in place; `numbers` is a row of `adam_numbers`."""
     gradients = batch_gradients(parameters, *batch, **settings)
@@ -103,8 +112,9 @@ def adam_numbers(
 ) -> Any:
     """Return what Adam takes from the number of each of the next steps, (steps, 4) float32.
 
-    Columns are the rate and eps, both with the bias corrections in them; what decoupled decay leaves of a weight; and
-    the rate alone: lr, or half a cosine from lr to 0, again and again, over `steps_of_schedule`.
+    Columns are the rate and eps, both with the bias corrections in them; what decoupled decay
+    leaves of a weight; and the rate alone: lr, or half a cosine from lr to 0, again and again, over
+    `steps_of_schedule`.
     """
     done = (steps_done + offsets).double()
     rate = torch.full_like(done, lr)
@@ -115,7 +125,8 @@ def adam_numbers(
     return torch.stack(columns, dim=1).float()
 
 
-# -- updates --------------------------------------------------------------------------------------------------
+# -- updates
+# --------------------------------------------------------------------------------------------------
 
 Compile = Callable[[Any], Any]
 Numbers = Callable[[Any, Any], Any]
@@ -125,7 +136,9 @@ class Update(Protocol):
     """How a step is trained, with the optimizer state."""
 
     def numbers(self, offsets: Any) -> Sequence[Any]:
-        """Return what each of the next steps takes from its number; `offsets` are 0, 1, ... (steps,)."""
+        """Return what each of the next steps takes from its number; `offsets` are 0, 1, ...
+        (steps,).
+        """
 
     def train(self, numbers: Any, parameters: list[Any], *batch: Any, kept: Any) -> None:
         """Train on a batch, in place."""
@@ -172,7 +185,9 @@ class CompiledAdam:
 
 
 class FusedAdam:
-    """PyTorch's own Adam or AdamW behind the compiled rest of the step, fused and capturable, as its pages advise."""
+    """PyTorch's own Adam or AdamW behind the compiled rest of the step, fused and capturable, as
+    its pages advise.
+    """
 
     def __init__(
         self,
@@ -182,11 +197,16 @@ class FusedAdam:
         numbers: Numbers | None,
         settings: dict[str, Any],
     ) -> None:
-        self.gradients_of, self.optimizer = partial(compiled(batch_gradients), **settings), optimizer
+        self.gradients_of, self.optimizer = (
+            partial(compiled(batch_gradients), **settings),
+            optimizer,
+        )
         self.next_numbers = None if numbers is None else NextNumbers(numbers, device)
 
     def numbers(self, offsets: Any) -> Sequence[Any]:
-        return [None] * len(offsets) if self.next_numbers is None else self.next_numbers.take(offsets)
+        return (
+            [None] * len(offsets) if self.next_numbers is None else self.next_numbers.take(offsets)
+        )
 
     def train(self, numbers: Any, parameters: list[Any], *batch: Any, kept: Any) -> None:
         gradients = self.gradients_of(parameters, *batch, kept=kept)
@@ -199,7 +219,9 @@ class FusedAdam:
 
     def reset(self) -> None:
         remembered = [array for state in self.optimizer.state.values() for array in state.values()]
-        for array in remembered + ([] if self.next_numbers is None else [self.next_numbers.steps_done]):
+        for array in remembered + (
+            [] if self.next_numbers is None else [self.next_numbers.steps_done]
+        ):
             array.zero_()
 
 
@@ -215,7 +237,8 @@ class NextNumbers:
         return rows.unbind()
 
 
-# -- epochs ---------------------------------------------------------------------------------------------------
+# -- epochs
+# --------------------------------------------------------------------------------------------------
 
 
 class Trainer:
@@ -235,9 +258,11 @@ class Trainer:
     dropout : float
         Share of units that is dropped after each ReLU.
     schedule : str
-        ``'constant'``, or for Adam's forms ``'cosine'``: half a cosine from lr to 0 over the steps of each epoch.
+        ``'constant'``, or for Adam's forms ``'cosine'``: half a cosine from lr to 0 over the steps
+        of each epoch.
     fused : bool
-        Whether Adam's update is PyTorch's fused one, in place of one that is compiled with the rest of the step.
+        Whether Adam's update is PyTorch's fused one, in place of one that is compiled with the rest
+        of the step.
     mode : str or None
         Of `torch.compile`; ``'max-autotune-no-cudagraphs'`` also tries products of Triton.
     """
@@ -278,7 +303,9 @@ class Trainer:
         self.run_last_graph = self._recorded(remaining) if remaining else None
 
     def epoch(self) -> tuple[float, float]:
-        """Train for an epoch, and return the mean of its steps' losses and the share of rows that were right."""
+        """Train for an epoch, and return the mean of its steps' losses and the share of rows that
+        were right.
+        """
         self.order.copy_(torch.randperm(len(self.order), device=self.order.device))
         for counter in (self.next_row, self.total, self.correct):
             counter.zero_()
@@ -290,7 +317,13 @@ class Trainer:
         return total / self.steps, correct / (self.steps * self.batch_size)
 
     def _make_update(
-        self, optimizer: str, lr: float, weight_decay: float, schedule: str, fused: bool, mode: str | None
+        self,
+        optimizer: str,
+        lr: float,
+        weight_decay: float,
+        schedule: str,
+        fused: bool,
+        mode: str | None,
     ) -> Update:
         compiled = partial(torch.compile, mode=mode, dynamic=False, fullgraph=True)
         settings = {"dtype": self.dtype, "dropout": self.dropout}
@@ -311,7 +344,9 @@ class Trainer:
         return FusedAdam(compiled, own, self.x.device, numbers if is_scheduled else None, settings)
 
     def _recorded(self, steps: int) -> Callable[[], None]:
-        """Return a function that trains on the next batches, recorded; the parameters stay as they are."""
+        """Return a function that trains on the next batches, recorded; the parameters stay as they
+        are.
+        """
         size = self.batch_size
         offsets = self.offsets[: steps * size]
 
@@ -320,7 +355,8 @@ class Trainer:
             x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
             kept = self._draw_kept(len(rows))
             numbers = self.update.numbers(offsets[:steps])
-            # From the last: its labels may not be aligned, and what is compiled for these serves all.
+            # From the last: its labels may not be aligned, and what is compiled for these serves
+            # all.
             for idx, own in zip(reversed(range(steps)), numbers, strict=True):
                 part = slice(idx * size, (idx + 1) * size)
                 self.update.train(
@@ -354,7 +390,9 @@ class Trainer:
 
 
 def captured(train: Callable[[], None], warm_up: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that runs `train` as a CUDA graph; what it compiles or sets up happens in `warm_up`."""
+    """Return a function that runs `train` as a CUDA graph; what it compiles or sets up happens in
+    `warm_up`.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

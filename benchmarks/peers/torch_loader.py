@@ -1,4 +1,6 @@
-"""The same training steps in PyTorch, eager, as its tutorials have them: rows come from a DataLoader."""
+"""The same training steps in PyTorch, eager, as its tutorials have them: rows come from a
+DataLoader.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Trainer:
     y : ndarray (N,) int64
     """
 
-    def __init__(self, model: nn.Module, x: Any, y: Any, *, batch_size: int, lr: float, device: str) -> None:
+    def __init__(
+        self, model: nn.Module, x: Any, y: Any, *, batch_size: int, lr: float, device: str
+    ) -> None:
         self.model, self.device = model.to(device).train(), device
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
         rows = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
@@ -29,7 +33,9 @@ class Trainer:
         self.steps = len(self.loader)
 
     def epoch(self, most_steps: int | None = None) -> tuple[float, float]:
-        """Train for an epoch, or its first steps; return the mean of their losses and the share of right rows."""
+        """Train for an epoch, or its first steps; return the mean of their losses and the share of
+        right rows.
+        """
         total, correct = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         steps = seen = 0
         for batch, targets in islice(self.loader, most_steps):

@@ -36,7 +36,13 @@ from warpfit.training import (
 from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from warpfit.estimators import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV, from_sklearn
+    from warpfit.estimators import (
+        MLPClassifier,
+        MLPRegressor,
+        RandomizedSweepCV,
+        SweepCV,
+        from_sklearn,
+    )
 
 __all__ = [
     "CSVLog",
@@ -83,7 +89,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the estimators when they are first asked for: scikit-learn takes longer to import than all else."""
+    """Import the estimators when they are first asked for: scikit-learn takes longer to import than
+    all else.
+    """
     if name in ("MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"):
         from warpfit import estimators
 

@@ -16,7 +16,9 @@ _limit: Any = None
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread in this block: its limit is the process's, so the last to leave takes it away."""
+    """Limit BLAS to one thread in this block: its limit is the process's, so the last to leave
+    takes it away.
+    """
     _enter()
     try:
         yield

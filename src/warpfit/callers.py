@@ -8,18 +8,22 @@ from types import FrameType
 
 __all__ = ["warn"]
 
-# What lies between a user's line and the code that warns: scikit-learn calls its estimators' methods, joblib and
-# executors call scikit-learn.
+# What lies between a user's line and the code that warns: scikit-learn calls its estimators'
+# methods, joblib and executors call scikit-learn.
 BETWEEN = frozenset({"warpfit", "sklearn", "joblib", "concurrent", "threading", "contextlib"})
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn of something, at the line of the nearest caller outside of this package and of what carries its calls."""
+    """Warn of something, at the line of the nearest caller outside of this package and of what
+    carries its calls.
+    """
     warnings.warn(message, category, stacklevel=1 + _level_of_user())
 
 
 def _level_of_user() -> int:
-    """Return how many frames above the function that asks the user's lies; the outermost if none is."""
+    """Return how many frames above the function that asks the user's lies; the outermost if none
+    is.
+    """
     frame, level = sys._getframe(1), 0
     while frame.f_back is not None and _module(frame).partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1

@@ -43,9 +43,13 @@ ENCODE = (
 
 
 def check_count(name: str, value: Any, lowest: int) -> int:
-    """Return `value` as an int, or raise ConfigError unless it is an integer of at least `lowest`."""
+    """Return `value` as an int, or raise ConfigError unless it is an integer of at least
+    `lowest`.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
-        raise ConfigError(f"expected {name} to be an integer of at least {lowest}, got {brief(value)}")
+        raise ConfigError(
+            f"expected {name} to be an integer of at least {lowest}, got {brief(value)}"
+        )
     return int(value)
 
 
@@ -53,7 +57,9 @@ def check_number(name: str, value: Any, lowest: float) -> None:
     """Raise ConfigError unless `value` is a number of at least `lowest`."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not float(value) >= lowest:
-        raise ConfigError(f"expected {name} to be a number of at least {lowest}, got {brief(value)}")
+        raise ConfigError(
+            f"expected {name} to be a number of at least {lowest}, got {brief(value)}"
+        )
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
@@ -70,15 +76,20 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def as_integers(name: str, value: Any, lowest: int = -(2**63)) -> tuple[int, ...]:
-    """Return an integer of at least `lowest`, or a sequence of such, as a tuple, or raise ShapeError."""
+    """Return an integer of at least `lowest`, or a sequence of such, as a tuple, or raise
+    ShapeError.
+    """
     parts = as_tuple(value if isinstance(value, Iterable) else [value], Integral)
     if parts is None or not all(lowest <= int(part) < 2**63 for part in parts):
-        raise ShapeError(f"expected {name} as an integer or several of at least {lowest}, got {brief(value)}")
+        raise ShapeError(
+            f"expected {name} as an integer or several of at least {lowest}, got {brief(value)}"
+        )
     return tuple(int(part) for part in parts)
 
 
 def check_fields(owner: str, settings: Any) -> None:
-    """Raise ConfigError unless what a frozen dataclass declares as a number, a bool or a string is one.
+    """Raise ConfigError unless what a frozen dataclass declares as a number, a bool or a string is
+    one.
 
     NumPy's scalars become Python's, which go into files.
     """
@@ -96,7 +107,9 @@ def check_fields(owner: str, settings: Any) -> None:
 
 
 def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
-    """Return what is a sequence of values of a kind, none a bool, as a tuple; None if it is something else."""
+    """Return what is a sequence of values of a kind, none a bool, as a tuple; None if it is
+    something else.
+    """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         return None
     try:
@@ -104,7 +117,11 @@ def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
     except TypeError:  # an array without axes, say
         return None
     strange = bool | np.timedelta64  # which are integers, too
-    return parts if all(isinstance(part, kind) and not isinstance(part, strange) for part in parts) else None
+    return (
+        parts
+        if all(isinstance(part, kind) and not isinstance(part, strange) for part in parts)
+        else None
+    )
 
 
 def some(names: Sequence[str], most: int = 8) -> str:
@@ -129,24 +146,31 @@ def brief(value: Any) -> str:
 
 
 def check_readable(name: str, value: Any) -> Any:
-    """Return `value`, or raise if it is a masked array, or a list of such, or a tensor that requires a gradient.
+    """Return `value`, or raise if it is a masked array, or a list of such, or a tensor that
+    requires a gradient.
 
     NumPy would go on with what lies under the mask, and does not read such a tensor.
     """
     if _requires_grad(value):
-        raise DTypeError(f"expected {name} without a gradient to track, got a tensor; its detach() is one")
+        raise DTypeError(
+            f"expected {name} without a gradient to track, got a tensor; its detach() is one"
+        )
     parts = value if isinstance(value, list | tuple) else [value]
-    masked = sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray))
+    masked = sum(
+        int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray)
+    )
     if masked:
         raise DataError(
-            f"expected {name} without masked values, got {masked} masked; fill them with {name.split()[-1]}"
+            f"expected {name} without masked values, got {masked} masked; fill them with "
+            f"{name.split()[-1]}"
             ".filled(value), or leave out their rows"
         )
     return value
 
 
 def as_numbers(value: Any, name: str = "") -> npt.NDArray[Any]:
-    """Return what lies on the host as an array of numbers, uncopied if it is one; errors call it by its name.
+    """Return what lies on the host as an array of numbers, uncopied if it is one; errors call it by
+    its name.
 
     Raises
     ------
@@ -201,7 +225,11 @@ def _strange(value: Any) -> str | None:
     if value is None or isinstance(value, str | bytes):
         return brief(value)
     known = isinstance(value, Real | complex | np.generic) or hasattr(value, "__array__")
-    has_rows = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, Mapping)
+    has_rows = (
+        hasattr(value, "__getitem__")
+        and hasattr(value, "__len__")
+        and not isinstance(value, Mapping)
+    )
     if known or has_rows or hasattr(value, "__dlpack__"):
         return None
     batches = "; pass its rows x and y" if kind.endswith("Loader") else ""
@@ -219,7 +247,9 @@ def _of_frame(frame: Any, name: str) -> npt.NDArray[Any]:
     if columns is None:  # one column
         plain = getattr(frame.dtype, "numpy_dtype", None)  # of pandas' own nullable integers
         return np.asarray(frame if plain is None else frame.to_numpy(dtype=plain))
-    foreign = [f"{column!r} ({kind})" for column, kind in frame.dtypes.items() if not _is_numeric(kind)]
+    foreign = [
+        f"{column!r} ({kind})" for column, kind in frame.dtypes.items() if not _is_numeric(kind)
+    ]
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise DTypeError(
@@ -227,7 +257,9 @@ def _of_frame(frame: Any, name: str) -> npt.NDArray[Any]:
             "wf.data.TablePreprocessor encodes them"
         )
     array = np.asarray(frame)
-    return array if array.dtype.kind in NUMERIC else frame.to_numpy(dtype="float64", na_value=np.nan)
+    return (
+        array if array.dtype.kind in NUMERIC else frame.to_numpy(dtype="float64", na_value=np.nan)
+    )
 
 
 def _is_numeric(dtype: Any) -> bool:
@@ -268,7 +300,8 @@ def _parts_of(value: Any) -> str:
 
 
 def register(kind: type, attribute: str, registry: dict[str, Any]) -> None:
-    """Enter a class under a name that it sets itself; one that would only inherit a name has its class's, and no entry.
+    """Enter a class under a name that it sets itself; one that would only inherit a name has its
+    class's, and no entry.
 
     So a class that derives from one of the package does not replace it, in files and by its name.
     """

@@ -1,8 +1,9 @@
 """The exceptions that warpfit raises, and its warnings.
 
 Every message is one sentence that says what was expected and what came. All exceptions derive from
-:class:`WarpfitError`; each also derives from the built-in exception that a caller would think of first, so
-that ``except ValueError`` keeps working. All warnings derive from :class:`WarpfitWarning`, a UserWarning.
+:class:`WarpfitError`; each also derives from the built-in exception that a caller would think of
+first, so that ``except ValueError`` keeps working. All warnings derive from
+:class:`WarpfitWarning`, a UserWarning.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def __dir__() -> list[str]:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What is in the way of something, as a value: a sentence that says what was expected and what came."""
+    """What is in the way of something, as a value: a sentence that says what was expected and what
+    came.
+    """
 
     sentence: str
 
@@ -149,7 +152,8 @@ class DivergedError(WarpfitError, ArithmeticError):
             else (f"the last finite loss was {last_finite_loss:.6g}")
         )
         super().__init__(
-            f"the loss or a weight is not finite in epoch {epoch}, step {step}, at learning rate {lr:g}; {before}; "
+            f"the loss or a weight is not finite in epoch {epoch}, step {step}, at learning rate "
+            f"{lr:g}; {before}; "
             f"{remedies} may help"
         )
 

@@ -27,7 +27,8 @@ def as_path(name: str, value: Any) -> Path:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends well, and vanishes otherwise.
 
-    A kill at any moment leaves the file that was at `path` before, or the new one whole; so does a power failure.
+    A kill at any moment leaves the file that was at `path` before, or the new one whole; so does a
+    power failure.
 
     Raises
     ------
@@ -52,7 +53,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _make_durable(folder: Path) -> None:
-    """Have the names in a folder written to the disk, where system and file system can do that to folders."""
+    """Have the names in a folder written to the disk, where system and file system can do that to
+    folders.
+    """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -62,7 +65,9 @@ def _make_durable(folder: Path) -> None:
 
 
 def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
-    """Raise FileFormatError unless there is a file at `path`; `expected` says in words what it should be."""
+    """Raise FileFormatError unless there is a file at `path`; `expected` says in words what it
+    should be.
+    """
     place = as_path("path", path)
     try:
         mode = place.stat().st_mode
@@ -91,7 +96,8 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 
 class ResultsFolder:
-    """A folder that is made when there is something to put into it, and taken away again if nothing came.
+    """A folder that is made when there is something to put into it, and taken away again if nothing
+    came.
 
     Parameters
     ----------

@@ -1,12 +1,14 @@
 """Gradient check: derivatives compared with central differences in float64.
 
-The check multiplies a function's output by fixed, uneven weights, so that one backward pass gives the gradient
-of one number with respect to every input; and moves each entry of each input up and down to see how that number
-changes. The differences are computed in float64, from the same values, whatever the dtype under test.
+The check multiplies a function's output by fixed, uneven weights, so that one backward pass gives
+the gradient of one number with respect to every input; and moves each entry of each input up and
+down to see how that number changes. The differences are computed in float64, from the same values,
+whatever the dtype under test.
 
-The relative error of an entry is ``|a - n| / max(SMALLEST_SCALE, |a| + |n|)`` with a the analytic and n the
-numeric derivative; it is infinite where either is not finite. A function that has no derivative at the inputs
-or within `eps` of them (a relu at 0, a tie in a maximum) cannot be checked there.
+The relative error of an entry is ``|a - n| / max(SMALLEST_SCALE, |a| + |n|)`` with a the analytic
+and n the numeric derivative; it is infinite where either is not finite. A function that has no
+derivative at the inputs or within `eps` of them (a relu at 0, a tie in a maximum) cannot be checked
+there.
 """
 
 from __future__ import annotations
@@ -120,7 +122,8 @@ def gradcheck(
     Parameters
     ----------
     function : callable
-        Takes one tensor for each input, in whose dtype it computes, and returns a tensor of any shape.
+        Takes one tensor for each input, in whose dtype it computes, and returns a tensor of any
+        shape.
     inputs : sequence of arrays or tensors, float32 or float64
     eps : float, optional
         How far an entry x is moved, times max(1, \\|x\\|); ``EPS`` if None.
@@ -139,11 +142,15 @@ def gradcheck(
     tensors = [tensor_of(value, device) for value in inputs]
 
     def evaluate(values: Sequence[Numbers]) -> Numbers:
-        moved_there = (Tensor(value).to(own.device) for value, own in zip(values, tensors, strict=True))
+        moved_there = (
+            Tensor(value).to(own.device) for value, own in zip(values, tensors, strict=True)
+        )
         return function(*moved_there).numpy()
 
     names = [f"input {idx}" for idx in range(len(tensors))]
-    return _check(dict(zip(names, tensors, strict=True)), function(*tensors), evaluate, eps, tolerance)
+    return _check(
+        dict(zip(names, tensors, strict=True)), function(*tensors), evaluate, eps, tolerance
+    )
 
 
 def gradcheck_model(
@@ -155,7 +162,8 @@ def gradcheck_model(
     eps: float | None = None,
     tolerance: float | None = None,
 ) -> GradcheckResult:
-    """Return how the derivatives of a model's loss compare, for the input ``x`` and every parameter.
+    """Return how the derivatives of a model's loss compare, for the input ``x`` and every
+    parameter.
 
     The model is left as it is. Every entry takes two forward passes, so the model should be small.
 
@@ -178,10 +186,11 @@ def gradcheck_model(
 
 
 def distinct_values(*shapes: Shape, seed: int = 0) -> list[Numbers]:
-    """Return arrays of which no two entries are equal and none is 0, evenly spaced over [-1.3, 1.3].
+    """Return arrays of which no two entries are equal and none is 0, evenly spaced over [-1.3,
+    1.3].
 
-    So no maximum has a tie, no relu and no absolute error stands at its kink, and none is nearer to it than a
-    quarter of the spacing, on every machine.
+    So no maximum has a tie, no relu and no absolute error stands at its kink, and none is nearer to
+    it than a quarter of the spacing, on every machine.
     """
     sizes = [int(np.prod(shape)) for shape in shapes]
     num_values = sum(sizes)
@@ -194,16 +203,24 @@ def distinct_values(*shapes: Shape, seed: int = 0) -> list[Numbers]:
 def tensor_of(value: Any, device: str | None = None) -> Tensor:
     """Return an array as a tensor whose gradient is asked for, on a device if one is named."""
     data = value.data if isinstance(value, Tensor) else value
-    tensor = Tensor(data if device is None else moved(data, backends.get(device)), requires_grad=True)
+    tensor = Tensor(
+        data if device is None else moved(data, backends.get(device)), requires_grad=True
+    )
     if str(tensor.dtype) not in FLOAT_DTYPES:
         raise DTypeError(f"gradcheck: expected inputs of float32 or float64, got {tensor.dtype}")
     return tensor
 
 
 def check_module(
-    module: Module, x: Tensor, head: Function, eps: float | None = None, tolerance: float | None = None
+    module: Module,
+    x: Tensor,
+    head: Function,
+    eps: float | None = None,
+    tolerance: float | None = None,
 ) -> GradcheckResult:
-    """Check ``head(module(x))`` with respect to x and the module's parameters, on copies of the module."""
+    """Check ``head(module(x))`` with respect to x and the module's parameters, on copies of the
+    module.
+    """
     own, reference = deepcopy(module), deepcopy(module).to(dtype="float64")
     own.zero_grad()
 
@@ -213,7 +230,9 @@ def check_module(
             reference.backend.assign(parameter.data, value)
         return head(_run(reference, Tensor(batch))).numpy()
 
-    return _check({"x": x, **dict(own.named_parameters())}, head(_run(own, x)), evaluate, eps, tolerance)
+    return _check(
+        {"x": x, **dict(own.named_parameters())}, head(_run(own, x)), evaluate, eps, tolerance
+    )
 
 
 def _run(module: Module, x: Tensor) -> Tensor:
@@ -232,11 +251,15 @@ def _check(
     eps: float | None,
     tolerance: float | None,
 ) -> GradcheckResult:
-    """Compare the gradients that flow from `output` to `inputs` with differences of `evaluate` in float64."""
+    """Compare the gradients that flow from `output` to `inputs` with differences of `evaluate` in
+    float64.
+    """
     if not inputs:
         raise ConfigError("gradcheck: expected at least one input, got none")
     if not isinstance(output, Tensor):
-        raise DTypeError(f"gradcheck: expected the function to return a tensor, got {type(output).__name__}")
+        raise DTypeError(
+            f"gradcheck: expected the function to return a tensor, got {type(output).__name__}"
+        )
     weights = np.cos(np.arange(output.size)).reshape(output.shape)
     output.backward(weights)
     values = [tensor.numpy().astype("float64") for tensor in inputs.values()]
@@ -258,13 +281,16 @@ def _gradient_of(tensor: Tensor) -> Numbers:
 def _central_differences(
     evaluate: Evaluate, values: Sequence[Numbers], idx: int, weights: Numbers, eps: float
 ) -> Numbers:
-    """Return the derivative of the weighted sum of the outputs by every entry of one of the values."""
+    """Return the derivative of the weighted sum of the outputs by every entry of one of the
+    values.
+    """
     derivative = np.empty(values[idx].shape)
     for entry in np.ndindex(derivative.shape):
         step = eps * max(1.0, abs(float(values[idx][entry])))
         with no_grad():
             ahead, behind = (evaluate(_moved(values, idx, entry, by)) for by in (step, -step))
-        # Subtracted before they are summed, so that outputs which do not move leave no rounding error.
+        # Subtracted before they are summed, so that outputs which do not move leave no rounding
+        # error.
         derivative[entry] = np.sum(weights * (ahead - behind)) / (2 * step)
     return derivative
 
@@ -283,4 +309,6 @@ def _compare(name: str, analytic: Numbers, numeric: Numbers) -> InputCheck:
         errors = np.abs(analytic - numeric) / scale
     errors = np.where(np.isfinite(errors), errors, np.inf)
     entry = tuple(int(place) for place in np.unravel_index(np.argmax(errors), errors.shape))
-    return InputCheck(name, float(errors[entry]), entry, float(analytic[entry]), float(numeric[entry]))
+    return InputCheck(
+        name, float(errors[entry]), entry, float(analytic[entry]), float(numeric[entry])
+    )

@@ -1,7 +1,7 @@
 """Losses as values: means over a batch, of a network's outputs and their targets.
 
-A loss is a frozen, printable setting; engines read it and call the backend's operations. The same object is
-callable on tensors, and offers ``forward_and_grad`` for the explicit style.
+A loss is a frozen, printable setting; engines read it and call the backend's operations. The same
+object is callable on tensors, and offers ``forward_and_grad`` for the explicit style.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ class _OnClassOrInstance:
 class Loss:
     """Base of all losses.
 
-    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they have an accuracy. They define
-    `vjp`, and `prepare_targets` where targets are not floats of the outputs' shape. What outputs mean is said here
-    too: a loss for classes defines `count_correct`, `probabilities` and `labels`, which have to agree; one for
-    regression defines `values` if its outputs are not the predictions themselves.
+    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they have an accuracy.
+    They define `vjp`, and `prepare_targets` where targets are not floats of the outputs' shape.
+    What outputs mean is said here too: a loss for classes defines `count_correct`, `probabilities`
+    and `labels`, which have to agree; one for regression defines `values` if its outputs are not
+    the predictions themselves.
     """
 
     name: ClassVar[str] = ""
@@ -91,7 +92,8 @@ class Loss:
         class_weight: Array | None = None,
         sample_weight: Array | None = None,
     ) -> tuple[Array, Array, Callable[[], Array]]:
-        """Return the mean loss (), the total weight (), and the function that gives d loss / d outputs.
+        """Return the mean loss (), the total weight (), and the function that gives d loss / d
+        outputs.
 
         Parameters
         ----------
@@ -123,9 +125,11 @@ class Loss:
         class_weight: Array | None = None,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        """Write (loss, weight, rows that are right) to record[row], and return d loss / d outputs times `scale`.
+        """Write (loss, weight, rows that are right) to record[row], and return d loss / d outputs
+        times `scale`.
 
-        That is one operation, for outputs in half precision too; None, and nothing is written, where there is none.
+        That is one operation, for outputs in half precision too; None, and nothing is written,
+        where there is none.
 
         Parameters
         ----------
@@ -152,15 +156,22 @@ class Loss:
 
     @property
     def has_terms(self) -> bool:
-        """Whether kernels of whole steps compute it: its class itself, and no base of it, has `terms`."""
+        """Whether kernels of whole steps compute it: its class itself, and no base of it, has
+        `terms`.
+        """
         return "terms" in vars(type(self))
 
     def terms(self, outputs: int) -> LossTerms:
-        """Return what kernels of whole steps compute it by, for so many outputs; only if it `has_terms`."""
+        """Return what kernels of whole steps compute it by, for so many outputs; only if it
+        `has_terms`.
+        """
         raise NotImplementedError
 
-    def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-        """Return the targets as this loss needs them, checked against the shape of one sample's output.
+    def prepare_targets(
+        self, y: Any, output_shape: tuple[int, ...], dtype: str
+    ) -> npt.NDArray[Any]:
+        """Return the targets as this loss needs them, checked against the shape of one sample's
+        output.
 
         They are checked on the host, wherever `y` lives.
 
@@ -184,7 +195,9 @@ class Loss:
         return None
 
     def largest_derivative(self, distance: float) -> float:
-        """Return the largest derivative of a row's loss where its outputs are this far off, at least 1."""
+        """Return the largest derivative of a row's loss where its outputs are this far off, at
+        least 1.
+        """
         return 1.0
 
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
@@ -207,7 +220,9 @@ class Loss:
         return None
 
     def num_outputs(self, num_classes: int) -> int:
-        """Return how many outputs a network needs to tell so many classes apart with this loss, or ConfigError."""
+        """Return how many outputs a network needs to tell so many classes apart with this loss, or
+        ConfigError.
+        """
         raise ConfigError(f"expected a loss for labels of classes, got {self.name!r}")
 
     def probabilities(self, ops: Backend, outputs: Array) -> Array:
@@ -221,7 +236,8 @@ class Loss:
         raise ConfigError(self._without("probabilities"))
 
     def labels(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the labels that outputs (M, ...), on the host, decide for, as `prepare_targets` takes them.
+        """Return the labels that outputs (M, ...), on the host, decide for, as `prepare_targets`
+        takes them.
 
         Raises
         ------
@@ -231,7 +247,8 @@ class Loss:
         raise ConfigError(self._without("labels"))
 
     def values(self, ops: Backend, outputs: Array) -> Array:
-        """Return the targets that outputs (M, ...) predict, of the same shape: in regression the outputs themselves.
+        """Return the targets that outputs (M, ...) predict, of the same shape: in regression the
+        outputs themselves.
 
         Raises
         ------
@@ -240,14 +257,16 @@ class Loss:
         """
         if self.counts_correct:
             raise ConfigError(
-                f"the outputs of a model trained with {self.name} are logits of classes: expected kind='outputs', "
+                f"the outputs of a model trained with {self.name} are logits of classes: expected "
+                "kind='outputs', "
                 "'probabilities' or 'labels', got 'values'"
             )
         return outputs
 
     def _without(self, kind: str) -> str:
         return (
-            f"the outputs of a model trained with {self.name} have no {kind}: expected kind='outputs', or 'values' "
+            f"the outputs of a model trained with {self.name} have no {kind}: expected "
+            "kind='outputs', or 'values' "
             f"for the targets that they predict, got {kind!r}"
         )
 
@@ -264,17 +283,24 @@ class Loss:
     def forward_and_grad(
         self, outputs: Array, targets: Any, *, sample_weight: Any = None
     ) -> tuple[float, Array]:
-        """Return the mean loss of outputs (M, ...) as a float, and its gradient, of the outputs' shape."""
+        """Return the mean loss of outputs (M, ...) as a float, and its gradient, of the outputs'
+        shape.
+        """
         ops, prepared = self._prepare(outputs, targets, sample_weight)
         loss, _, pullback = self.vjp(ops, outputs, **prepared)
         return float(ops.to_numpy(loss)), pullback()
 
-    def _prepare(self, outputs: Array, targets: Any, sample_weight: Any) -> tuple[Backend, dict[str, Array]]:
+    def _prepare(
+        self, outputs: Array, targets: Any, sample_weight: Any
+    ) -> tuple[Backend, dict[str, Array]]:
         ops, dtype = backends.of(outputs), str(outputs.dtype)
         host_dtype = dtype if dtype in FLOAT_DTYPES else "float32"
         on_host = self.prepare_targets(targets, tuple(outputs.shape[1:]), host_dtype)
         prepared = {"targets": ops.asarray(on_host, dtype if on_host.dtype.kind == "f" else None)}
-        for name, weight in (("class_weight", self.class_weights()), ("sample_weight", sample_weight)):
+        for name, weight in (
+            ("class_weight", self.class_weights()),
+            ("sample_weight", sample_weight),
+        ):
             if weight is not None:
                 prepared[name] = moved(weight, ops, dtype)
         return ops, prepared
@@ -284,13 +310,16 @@ class Loss:
         return {"name": self.name, **asdict(self)}
 
 
-def _float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+def _float_targets(
+    name: str, y: Any, output_shape: tuple[int, ...], dtype: str
+) -> npt.NDArray[Any]:
     targets = to_host(y, "targets")
     if targets.shape[1:] == () and output_shape == (1,):
         targets = targets.reshape(-1, 1)
     if targets.ndim == 0 or targets.shape[1:] != output_shape:
         raise ShapeError(
-            f"{name}: expected targets of shape (M, {', '.join(map(str, output_shape))}) for the network's "
+            f"{name}: expected targets of shape (M, {', '.join(map(str, output_shape))}) for the "
+            "network's "
             f"outputs, got {targets.shape}"
         )
     return np.ascontiguousarray(targets, dtype=dtype)
@@ -329,7 +358,8 @@ class SoftmaxCrossEntropy(Loss):
             weights = None if given is None else tuple(map(float, given))
             if weights is None or not all(0 <= weight < float("inf") for weight in weights):
                 raise ConfigError(
-                    f"expected class weights that are finite and at least 0, got {brief(self.class_weight)}"
+                    "expected class weights that are finite and at least 0, got "
+                    f"{brief(self.class_weight)}"
                 )
             object.__setattr__(self, "class_weight", weights)
 
@@ -377,16 +407,20 @@ class SoftmaxCrossEntropy(Loss):
             label_smoothing=self.label_smoothing,
         )
 
-    def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    def prepare_targets(
+        self, y: Any, output_shape: tuple[int, ...], dtype: str
+    ) -> npt.NDArray[Any]:
         labels = to_host(y, "targets")
         if len(output_shape) != 1:
             raise ShapeError(
-                f"{self.name}: expected outputs of shape (M, C), got samples of shape {output_shape}"
+                f"{self.name}: expected outputs of shape (M, C), got samples of shape "
+                f"{output_shape}"
             )
         (num_classes,) = output_shape
         if num_classes < 2:
             raise ShapeError(
-                f"{self.name}: expected at least two outputs, one a class, got {num_classes}, which is always right; "
+                f"{self.name}: expected at least two outputs, one a class, got {num_classes}, "
+                "which is always right; "
                 "binary_cross_entropy tells two classes by one output"
             )
         if self.class_weight is not None and len(self.class_weight) != num_classes:
@@ -394,7 +428,9 @@ class SoftmaxCrossEntropy(Loss):
                 f"expected {num_classes} class weights, one a class, got {len(self.class_weight)}"
             )
         if labels.ndim != 1:
-            remedy = "y.ravel()" if labels.shape[1:] == (1,) else "y.argmax(axis=1), of one-hot rows,"
+            remedy = (
+                "y.ravel()" if labels.shape[1:] == (1,) else "y.argmax(axis=1), of one-hot rows,"
+            )
             raise ShapeError(
                 f"{self.name}: expected labels of shape (M,), got {labels.shape}; {remedy} has it"
             )
@@ -427,7 +463,8 @@ class SoftmaxCrossEntropy(Loss):
 class _ElementLoss(Loss):
     """A loss of each element of outputs and targets, which backends have under one name.
 
-    Subclasses set `operation`: `operation`_forward, `operation`_backward and `operation`_step compute it.
+    Subclasses set `operation`: `operation`_forward, `operation`_backward and `operation`_step
+    compute it.
     """
 
     operation: ClassVar[str] = ""
@@ -435,7 +472,9 @@ class _ElementLoss(Loss):
     def _operation(self, ops: Backend, part: str) -> Callable[..., Any]:
         found: Callable[..., Any] | None = getattr(ops, f"{self.operation}_{part}", None)
         if found is None:
-            raise ConfigError(f"{self.name}: expected an operation of the backend, got {self.operation!r}")
+            raise ConfigError(
+                f"{self.name}: expected an operation of the backend, got {self.operation!r}"
+            )
         return found
 
     def _settings(self) -> dict[str, Any]:
@@ -541,10 +580,12 @@ class Huber(_ElementLoss):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(_ElementLoss):
-    """-t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)) for logits z and targets t in [0, 1], of equal shape.
+    """-t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)) for logits z and targets t in [0, 1], of
+    equal shape.
 
-    One logit tells two classes apart: its labels are (M,), 1 where the probability sigmoid(z) exceeds 0.5. Several
-    logits are as many questions with an answer of its own each: their labels are (M, K).
+    One logit tells two classes apart: its labels are (M,), 1 where the probability sigmoid(z)
+    exceeds 0.5. Several logits are as many questions with an answer of its own each: their labels
+    are (M, K).
 
     Parameters
     ----------
@@ -564,11 +605,14 @@ class BinaryCrossEntropy(_ElementLoss):
     def _settings(self) -> dict[str, Any]:
         return {"sum_outputs": self.sum_outputs}
 
-    def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    def prepare_targets(
+        self, y: Any, output_shape: tuple[int, ...], dtype: str
+    ) -> npt.NDArray[Any]:
         targets = _float_targets(self.name, y, output_shape, dtype)
         if targets.size and not (targets.min() >= 0 and targets.max() <= 1):
             raise DataError(
-                f"{self.name}: expected targets in [0, 1], got values from {targets.min():g} to {targets.max():g}"
+                f"{self.name}: expected targets in [0, 1], got values from {targets.min():g} to "
+                f"{targets.max():g}"
             )
         return targets
 
@@ -578,7 +622,8 @@ class BinaryCrossEntropy(_ElementLoss):
     def num_outputs(self, num_classes: int) -> int:
         if num_classes != 2:
             raise ConfigError(
-                f"{self.name}: expected labels of 2 classes, got {num_classes}; cross_entropy takes any number"
+                f"{self.name}: expected labels of 2 classes, got {num_classes}; cross_entropy "
+                "takes any number"
             )
         return 1
 
@@ -592,10 +637,11 @@ class BinaryCrossEntropy(_ElementLoss):
 
 @dataclass(frozen=True)
 class Poisson(Loss):
-    """exp(z) - t z + t log t - t for logarithms z of a rate and counts t of at least 0, summed over outputs.
+    """exp(z) - t z + t log t - t for logarithms z of a rate and counts t of at least 0, summed over
+    outputs.
 
-    Half the Poisson deviance, as scikit-learn's. No engine has an operation of its own for it: it is put together
-    from those that every backend has.
+    Half the Poisson deviance, as scikit-learn's. No engine has an operation of its own for it: it
+    is put together from those that every backend has.
     """
 
     name: ClassVar[str] = "poisson"
@@ -618,9 +664,13 @@ class Poisson(Loss):
         rates = ops.unary("exp", outputs)
         log_targets = ops.unary("log", ops.binary("maximum", targets, _TINY))
         excess = ops.binary("sub", rates, targets)
-        terms = ops.binary("add", excess, ops.binary("mul", targets, ops.binary("sub", log_targets, outputs)))
+        terms = ops.binary(
+            "add", excess, ops.binary("mul", targets, ops.binary("sub", log_targets, outputs))
+        )
         # Over nothing the mean is 0.
-        shares = ops.reshape(ops.binary("div", weights, ops.binary("maximum", total, _TINY)), (-1, 1))
+        shares = ops.reshape(
+            ops.binary("div", weights, ops.binary("maximum", total, _TINY)), (-1, 1)
+        )
         loss = ops.reduce("sum", ops.binary("mul", terms, shares))
         return loss, total, lambda: ops.binary("mul", excess, shares)
 
@@ -628,7 +678,9 @@ class Poisson(Loss):
         """Return the rates, exp(outputs)."""
         return ops.unary("exp", outputs)
 
-    def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    def prepare_targets(
+        self, y: Any, output_shape: tuple[int, ...], dtype: str
+    ) -> npt.NDArray[Any]:
         targets = _float_targets(self.name, y, output_shape, dtype)
         if targets.size and targets.min() < 0:
             raise DataError(f"{self.name}: expected targets of at least 0, got {targets.min():g}")
@@ -645,7 +697,9 @@ def resolve(loss: str | Loss | Mapping[str, Any]) -> Loss:
     """
     if isinstance(loss, Loss):
         return loss
-    settings = {"name": loss} if isinstance(loss, str) else dict(loss) if isinstance(loss, Mapping) else {}
+    settings = (
+        {"name": loss} if isinstance(loss, str) else dict(loss) if isinstance(loss, Mapping) else {}
+    )
     name = settings.pop("name", None)
     if not isinstance(name, str) or name not in Loss.by_name:
         raise ConfigError(f"expected a loss among {', '.join(Loss.by_name)}, got {loss!r}")

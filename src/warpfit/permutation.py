@@ -1,12 +1,12 @@
 """A keyed bijection on 0..N-1, any value of which can be computed alone.
 
-It is a Feistel network on ``bits`` bits, the smallest number of bits (at least 8) that holds N; a result of N or
-more goes through the network again ("cycle walking") until it lies below N.
+It is a Feistel network on ``bits`` bits, the smallest number of bits (at least 8) that holds N; a
+result of N or more goes through the network again ("cycle walking") until it lies below N.
 
-Everything a second implementation needs is here: the halves are ``left`` (the upper ``bits // 2`` bits) and
-``right`` (the rest); round r (of 8) replaces left by ``left ^ mix(right ^ key[r])`` when r is even and right
-by ``right ^ mix(left ^ key[r])`` when r is odd, each cut to its half's bits; ``mix`` is MurmurHash3's 32-bit
-finaliser.
+Everything a second implementation needs is here: the halves are ``left`` (the upper ``bits // 2``
+bits) and ``right`` (the rest); round r (of 8) replaces left by ``left ^ mix(right ^ key[r])`` when
+r is even and right by ``right ^ mix(left ^ key[r])`` when r is odd, each cut to its half's bits;
+``mix`` is MurmurHash3's 32-bit finaliser.
 
 References
 ----------
@@ -80,9 +80,11 @@ def _feistel(values: Words, bits: int, keys: Words) -> Words:
 
 
 def _permutation(bits: int, keys: Words, num_asked: int) -> Callable[[Words], Words]:
-    """Return the network as a function: a table of all its values, if at least half of them are asked for.
+    """Return the network as a function: a table of all its values, if at least half of them are
+    asked for.
 
-    So is a network of few bits, whose walks are long. A whole order's walks come to as many values as there are.
+    So is a network of few bits, whose walks are long. A whole order's walks come to as many values
+    as there are.
     """
     if bits > MIN_BITS and num_asked < 1 << (bits - 1):
         return lambda values: _feistel(values, bits, keys)

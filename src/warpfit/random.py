@@ -1,9 +1,11 @@
 """Counter-based random numbers: Philox4x32-10, the same on every backend.
 
-A random number here is a pure function of a key and a counter, so any element can be computed anywhere, in
-any order, on any device. Everything that a second implementation needs is fixed in this file:
+A random number here is a pure function of a key and a counter, so any element can be computed
+anywhere, in any order, on any device. Everything that a second implementation needs is fixed in
+this file:
 
-* the key of a stream is the first two words of ``philox((stream, 0, 0, 0), (seed low, seed high))``;
+* the key of a stream is the first two words of ``philox((stream, 0, 0, 0), (seed low, seed
+  high))``;
 * the streams are ``ORDER`` (epoch order), ``INIT`` (initial values) and ``DROPOUT``;
 * a word becomes a uniform number in [0, 1) by ``(word >> 8) * 2**-24`` (exact in float32);
 * a pair of words becomes a standard normal number by Box-Muller, in float64.
@@ -94,7 +96,9 @@ def stream_key(seed: int, stream: int) -> Key:
 
 
 def random_words(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> Words:
-    """Return words for a whole tensor: element i takes word i % 4 of counter (tensor_idx, 0, 0, i // 4)."""
+    """Return words for a whole tensor: element i takes word i % 4 of counter (tensor_idx, 0, 0, i
+    // 4).
+    """
     size = int(np.prod(shape, dtype=np.int64))
     blocks = np.arange(-(-size // 4), dtype=np.uint64)
     words = np.stack(philox((tensor_idx, 0, 0, blocks), key), axis=-1)
@@ -114,7 +118,9 @@ def normal(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray
 
 
 class _SeedSource:
-    """Seeds for layers that were given none: from the system's entropy until `manual_seed` fixes them."""
+    """Seeds for layers that were given none: from the system's entropy until `manual_seed` fixes
+    them.
+    """
 
     def __init__(self, seed: int) -> None:
         self.fix(seed)
@@ -149,7 +155,9 @@ def manual_seed(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let layers created in this block take the seeds that `manual_seed` would give them; then all is as before."""
+    """Let layers created in this block take the seeds that `manual_seed` would give them; then all
+    is as before.
+    """
     token = _source_of_block.set(_SeedSource(seed))
     try:
         yield

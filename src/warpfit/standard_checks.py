@@ -31,7 +31,8 @@ OpCases = list[tuple[Function, tuple[Numbers, ...]]]
 
 
 def standard_checks(device: str = "cpu") -> Iterator[tuple[str, Check]]:
-    """Yield (name, check) for every operator, layer and loss, in float64 and in float32, on a device.
+    """Yield (name, check) for every operator, layer and loss, in float64 and in float32, on a
+    device.
 
     A check returns its `GradcheckResult` when called.
     """
@@ -41,9 +42,13 @@ def standard_checks(device: str = "cpu") -> Iterator[tuple[str, Check]]:
 
 
 def unchecked() -> list[str]:
-    """Return the names of the package's operators, layers and losses that `standard_checks` leaves out."""
+    """Return the names of the package's operators, layers and losses that `standard_checks` leaves
+    out.
+    """
     layers = [layer for layer, _ in _layer_cases().values()]
-    exported = {value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, Layer)}
+    exported = {
+        value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, Layer)
+    }
     return sorted(
         [
             *(set(formulas.__all__) - _op_cases().keys()),
@@ -60,7 +65,9 @@ def _names_beyond(kinds: Iterable[type], known: set[type]) -> list[str]:
 
 
 def _merged(results: Sequence[GradcheckResult]) -> GradcheckResult:
-    return GradcheckResult(tuple(check for one in results for check in one.inputs), results[0].tolerance)
+    return GradcheckResult(
+        tuple(check for one in results for check in one.inputs), results[0].tolerance
+    )
 
 
 def _op_checks() -> Iterator[tuple[str, CheckOn]]:
@@ -70,7 +77,10 @@ def _op_checks() -> Iterator[tuple[str, CheckOn]]:
 
 def _check_op(cases: OpCases, dtype: str, device: str) -> GradcheckResult:
     return _merged(
-        [gradcheck(function, [x.astype(dtype) for x in inputs], device=device) for function, inputs in cases]
+        [
+            gradcheck(function, [x.astype(dtype) for x in inputs], device=device)
+            for function, inputs in cases
+        ]
     )
 
 
@@ -84,7 +94,12 @@ def _over(function: Function, inputs: Sequence[tuple[Numbers, ...]]) -> OpCases:
 
 def _arithmetic_cases() -> dict[str, OpCases]:
     matrix, other, row, column, scalar = distinct_values((3, 4), (3, 4), (4,), (3, 1), ())
-    pairs: list[tuple[Numbers, ...]] = [(matrix, other), (matrix, row), (column, row), (scalar, matrix)]
+    pairs: list[tuple[Numbers, ...]] = [
+        (matrix, other),
+        (matrix, row),
+        (column, row),
+        (scalar, matrix),
+    ]
     mask = matrix > other
     products = [((3, 4), (4, 2)), ((4,), (4, 2)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 2))]
     return {
@@ -101,7 +116,9 @@ def _arithmetic_cases() -> dict[str, OpCases]:
         "maximum": _over(maximum, pairs),
         "minimum": _over(minimum, pairs),
         "where": _over(lambda a, b: where(mask, a, b), pairs),
-        "matmul": _over(lambda a, b: a @ b, [tuple(distinct_values(*shapes)) for shapes in products]),
+        "matmul": _over(
+            lambda a, b: a @ b, [tuple(distinct_values(*shapes)) for shapes in products]
+        ),
     }
 
 
@@ -121,7 +138,12 @@ def _elementwise_cases() -> dict[str, OpCases]:
 
 def _reduction_cases() -> dict[str, OpCases]:
     (x,) = distinct_values((2, 3, 4))
-    settings: list[dict[str, Any]] = [{}, {"axis": 0}, {"axis": (0, -1)}, {"axis": 1, "keepdims": True}]
+    settings: list[dict[str, Any]] = [
+        {},
+        {"axis": 0},
+        {"axis": (0, -1)},
+        {"axis": 1, "keepdims": True},
+    ]
     return {
         name: [(partial(_reduced, name, **keywords), (x,)) for keywords in settings]
         for name in ("sum", "mean", "max", "min")
@@ -180,7 +202,11 @@ def _linear_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.Linear(4, 3, seed=0), (5, 4)
     yield "", nn.Linear(4, 3, bias=False, seed=0), (5, 4)
     for name in ACTIVATIONS:
-        yield f" + {name}", Layer.from_spec(LinearSpec(4, 3, activation=Activation(name)), seed=0), (5, 4)
+        yield (
+            f" + {name}",
+            Layer.from_spec(LinearSpec(4, 3, activation=Activation(name)), seed=0),
+            (5, 4),
+        )
 
 
 def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
@@ -214,7 +240,9 @@ def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:
 
 
 def _evaluating(layer: Layer, shape: Shape) -> Layer:
-    """Return the layer in evaluation, after a batch in training that has moved its running statistics."""
+    """Return the layer in evaluation, after a batch in training that has moved its running
+    statistics.
+    """
     layer(distinct_values(shape, seed=1)[0])
     return layer.eval()
 

@@ -1,4 +1,6 @@
-"""Values and gradients against PyTorch's, where it is installed; ties and infinite slopes included."""
+"""Values and gradients against PyTorch's, where it is installed; ties and infinite slopes
+included.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,13 @@ def torch_tensor(value: Any) -> Any:
     return torch.tensor(value, requires_grad=True)
 
 
-def assert_same(ours: list[Tensor], our_result: Tensor, theirs: list[Any], their_result: Any) -> None:
+def assert_same(
+    ours: list[Tensor], our_result: Tensor, theirs: list[Any], their_result: Any
+) -> None:
     """Compare results, and the gradients that flow from uneven weights of them."""
-    np.testing.assert_allclose(our_result.data, their_result.detach().numpy(), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        our_result.data, their_result.detach().numpy(), rtol=1e-12, atol=1e-14
+    )
     weights = np.cos(np.arange(our_result.size)).reshape(our_result.shape)
     our_result.backward(weights)
     their_result.backward(torch.tensor(weights))
@@ -80,4 +86,6 @@ def test_concatenate_and_stack_are_cat_and_stack(axis: int) -> None:
     for our_name, their_name in (("concatenate", "cat"), ("stack", "stack")):
         ours, theirs = Tensor(A, requires_grad=True), torch_tensor(A)
         their_result = getattr(torch, their_name)([theirs, theirs * 2], dim=axis)
-        assert_same([ours], getattr(autograd, our_name)([ours, ours * 2], axis), [theirs], their_result)
+        assert_same(
+            [ours], getattr(autograd, our_name)([ours, ours * 2], axis), [theirs], their_result
+        )

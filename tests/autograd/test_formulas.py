@@ -60,7 +60,9 @@ def test_where_gradients_over_broadcast_shapes(triple: BroadcastableShapes) -> N
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
 @given(shape=sized_shapes, keepdims=st.booleans(), data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_reduction_gradients_over_axes(name: str, shape: Shape, keepdims: bool, data: st.DataObject) -> None:
+def test_reduction_gradients_over_axes(
+    name: str, shape: Shape, keepdims: bool, data: st.DataObject
+) -> None:
     axes = st.integers(-len(shape), len(shape) - 1)
     several = st.lists(axes, unique_by=lambda axis: axis % len(shape)).map(tuple)
     axis = data.draw(st.none() | axes | several)
@@ -147,7 +149,9 @@ def test_equal_operands_get_half_each(function: Callable[..., Tensor]) -> None:
 
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_equal_entries_share_the_gradient(name: str) -> None:
-    (dx,) = gradient(lambda x: getattr(x, name)(axis=1), [[1.0, 1.0, 1.0, 1.0], [-1.0, 2.0, 2.0, -1.0]])
+    (dx,) = gradient(
+        lambda x: getattr(x, name)(axis=1), [[1.0, 1.0, 1.0, 1.0], [-1.0, 2.0, 2.0, -1.0]]
+    )
     chosen = [0, 0.5, 0.5, 0] if name == "max" else [0.5, 0, 0, 0.5]
     np.testing.assert_array_equal(dx, [[0.25] * 4, chosen])
 
@@ -167,7 +171,9 @@ def test_pow_of_negative_numbers_by_whole_exponents() -> None:
 def test_a_pullback_computes_only_what_is_needed() -> None:
     a, b = np.array([2.0]), np.array([-1.0])
     _, pullback = formulas.mul(OPS, a, b)
-    assert [None if part is None else part.tolist() for part in pullback(np.ones(1), [False, True])] == [
+    assert [
+        None if part is None else part.tolist() for part in pullback(np.ones(1), [False, True])
+    ] == [
         None,
         [2],
     ]

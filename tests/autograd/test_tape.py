@@ -136,7 +136,9 @@ def test_no_grad_ends_with_an_error_and_decorates_functions() -> None:
 
 
 def test_backward_without_anything_to_differentiate() -> None:
-    with pytest.raises(ConfigError, match="expected a tensor made from one that requires a gradient"):
+    with pytest.raises(
+        ConfigError, match="expected a tensor made from one that requires a gradient"
+    ):
         Tensor(1.0).backward()
 
 

@@ -88,7 +88,9 @@ def test_functions_of_several_tensors_take_arrays_and_numbers() -> None:
     np.testing.assert_array_equal(maximum(x, 3).data, np.maximum(A, 3))
     np.testing.assert_array_equal(minimum(3.0, x).data, np.minimum(A, 3))
     np.testing.assert_array_equal(where(x > 3, x, 0).data, np.where(A > 3, A, 0))
-    np.testing.assert_array_equal(where([True, False, True], 0, x).data, np.where([True, False, True], 0, A))
+    np.testing.assert_array_equal(
+        where([True, False, True], 0, x).data, np.where([True, False, True], 0, A)
+    )
     np.testing.assert_array_equal(concatenate([x, A], axis=1).data, np.concatenate([A, A], axis=1))
     np.testing.assert_array_equal(stack([x, A], axis=-1).data, np.stack([A, A], axis=-1))
 
@@ -123,7 +125,9 @@ def test_what_a_tensor_knows_of_itself() -> None:
 
 
 def test_tensor_divides_bytes_by_255() -> None:
-    np.testing.assert_allclose(tensor(np.array([0, 51, 255], np.uint8)).data, [0, 0.2, 1], rtol=1e-7)
+    np.testing.assert_allclose(
+        tensor(np.array([0, 51, 255], np.uint8)).data, [0, 0.2, 1], rtol=1e-7
+    )
 
 
 def test_one_element_as_a_number() -> None:
@@ -134,7 +138,9 @@ def test_one_element_as_a_number() -> None:
     assert bool(x)
     assert not tensor(0.0)
     for convert in (Tensor.item, float, bool):
-        with pytest.raises(ShapeError, match=r"expected a tensor of one element, got shape \(2, 3\)"):
+        with pytest.raises(
+            ShapeError, match=r"expected a tensor of one element, got shape \(2, 3\)"
+        ):
             convert(tensor(A))
 
 
@@ -153,7 +159,10 @@ def test_indexing_past_the_end() -> None:
 
 def test_repr() -> None:
     assert repr(tensor([1.0, 2.5])) == "Tensor([1. , 2.5], dtype=float32)"
-    assert repr(Tensor(np.ones(()), requires_grad=True)) == "Tensor(1., dtype=float64, requires_grad=True)"
+    assert (
+        repr(Tensor(np.ones(()), requires_grad=True))
+        == "Tensor(1., dtype=float64, requires_grad=True)"
+    )
 
 
 def test_shapes() -> None:

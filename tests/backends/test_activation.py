@@ -54,7 +54,8 @@ def normal(*shape: int, seed: int = 0) -> Any:
     return 2 * np.random.default_rng(seed).standard_normal(shape)
 
 
-# -- elementwise -------------------------------------------------------------------------------------------
+# -- elementwise
+# -------------------------------------------------------------------------------------------
 
 
 def test_every_activation_is_tested() -> None:
@@ -75,13 +76,17 @@ def test_activation_forward(backend: Backend, name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (5,), (0, 3), (2, 3, 4)])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_take_any_shape(backend: Backend, name: str, shape: tuple[int, ...], dtype: str) -> None:
+def test_activations_take_any_shape(
+    backend: Backend, name: str, shape: tuple[int, ...], dtype: str
+) -> None:
     activation, z = Activation(name), np.asarray(normal(*shape), dtype)
     y = call(backend.activation_forward, activation, z)
     dz = call(backend.activation_backward, activation, np.ones_like(z), y, z)
     for result in (y, dz):
         assert (result.shape, result.dtype) == (shape, dtype)
-    np.testing.assert_array_equal(y.ravel(), call(backend.activation_forward, activation, z.ravel()))
+    np.testing.assert_array_equal(
+        y.ravel(), call(backend.activation_forward, activation, z.ravel())
+    )
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -101,9 +106,13 @@ def test_activation_backward_is_the_derivative(backend: Backend, name: str) -> N
     activation, z, dy = Activation(name, SLOPE), normal(6, 5), normal(6, 5, seed=1)
     y = call(backend.activation_forward, activation, z)
     dz = call(backend.activation_backward, activation, dy, y, z)
-    assert_derivative(dz, lambda value: np.sum(dy * call(backend.activation_forward, activation, value)), z)
+    assert_derivative(
+        dz, lambda value: np.sum(dy * call(backend.activation_forward, activation, value)), z
+    )
     if not activation.needs_input:
-        np.testing.assert_array_equal(call(backend.activation_backward, activation, dy, y, None), dz)
+        np.testing.assert_array_equal(
+            call(backend.activation_backward, activation, dy, y, None), dz
+        )
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -157,7 +166,8 @@ def test_activations_refuse_shapes(backend: Backend) -> None:
         call(backend.activation_backward, gelu, z, z, None)
 
 
-# -- softmax -----------------------------------------------------------------------------------------------
+# -- softmax
+# -----------------------------------------------------------------------------------------------
 
 SOFTMAX = {"softmax": softmax, "log_softmax": log_softmax}
 
@@ -176,7 +186,9 @@ def test_softmax_forward(backend: Backend, name: str, shape: tuple[int, ...], dt
 
 @pytest.mark.parametrize("shape", [(6, 5), (4,), (2, 3, 4), (3, 1)])
 @pytest.mark.parametrize("name", SOFTMAX)
-def test_softmax_backward_is_the_derivative(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
+def test_softmax_backward_is_the_derivative(
+    backend: Backend, name: str, shape: tuple[int, ...]
+) -> None:
     forward, backward = (getattr(backend, f"{name}_{way}") for way in ("forward", "backward"))
     z, dy = normal(*shape), normal(*shape, seed=1)
     dz = call(backward, dy, call(forward, z))
@@ -196,7 +208,11 @@ def test_softmax_is_stable(backend: Backend, offset: float, dtype: str) -> None:
     e = np.e
     expected = np.array([[1 / (2 + e), e / (2 + e), 1 / (2 + e)], [0, 1, 0], [0.5, 0.5, 0]])
     assert_within_tolerance(call(backend.softmax_forward, z), expected)
-    log_expected = [np.log(expected[0]), [-2e4, 0, -1e4], [np.log(0.5), np.log(0.5), -2e4 + np.log(0.5)]]
+    log_expected = [
+        np.log(expected[0]),
+        [-2e4, 0, -1e4],
+        [np.log(0.5), np.log(0.5), -2e4 + np.log(0.5)],
+    ]
     assert_within_tolerance(call(backend.log_softmax_forward, z), log_expected)
     for way in ("softmax", "log_softmax"):
         y = call(getattr(backend, f"{way}_forward"), z)
@@ -208,7 +224,9 @@ def test_softmax_of_infinities(backend: Backend) -> None:
     masked = np.array([[0.0, -inf, 0.0]])
     np.testing.assert_array_equal(call(backend.softmax_forward, masked), [[0.5, 0, 0.5]])
     log_half = np.log(0.5)
-    np.testing.assert_array_equal(call(backend.log_softmax_forward, masked), [[log_half, -inf, log_half]])
+    np.testing.assert_array_equal(
+        call(backend.log_softmax_forward, masked), [[log_half, -inf, log_half]]
+    )
     undefined = np.array([[inf, 0, 1], [-inf, -inf, -inf], [nan, 0, 0], [1, 1, 1]])
     with np.errstate(invalid="ignore"):
         for op in (backend.softmax_forward, backend.log_softmax_forward):
@@ -224,7 +242,8 @@ def test_a_masked_entry_gets_no_gradient(backend: Backend) -> None:
     assert dz[0, 1] == 0
 
 
-# -- against PyTorch ---------------------------------------------------------------------------------------
+# -- against PyTorch
+# ---------------------------------------------------------------------------------------
 
 
 def torch_functions(torch: Any) -> dict[str, Any]:

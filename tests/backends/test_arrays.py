@@ -14,7 +14,8 @@ from warpfit.errors import DTypeError, ShapeError
 
 MakeBackend = Callable[..., Backend]
 
-# -- asarray -----------------------------------------------------------------------------------------------
+# -- asarray
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -32,7 +33,9 @@ def test_every_float16_is_widened_exactly(backend: Backend, dtype: str) -> None:
     every_half = every_half[~np.isnan(every_half)]
     result = backend.to_numpy(backend.asarray(every_half, dtype))
     assert result.dtype == dtype
-    np.testing.assert_array_equal(result.astype(np.float16).view(np.uint16), every_half.view(np.uint16))
+    np.testing.assert_array_equal(
+        result.astype(np.float16).view(np.uint16), every_half.view(np.uint16)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -68,9 +71,12 @@ def test_bytes_stay_bytes_unless_floats_are_asked_for(backend: Backend) -> None:
 
 @pytest.mark.parametrize("dtype", [None, *DTYPES])
 @pytest.mark.parametrize(
-    "value", [["1.0", "2"], "text", [b"1"], [1 + 2j], [None], [object()], np.array(["2020-01-01"], "M8[D]")]
+    "value",
+    [["1.0", "2"], "text", [b"1"], [1 + 2j], [None], [object()], np.array(["2020-01-01"], "M8[D]")],
 )
-def test_what_holds_no_real_numbers_is_refused(backend: Backend, value: Any, dtype: str | None) -> None:
+def test_what_holds_no_real_numbers_is_refused(
+    backend: Backend, value: Any, dtype: str | None
+) -> None:
     with pytest.raises(DTypeError, match="expected numbers, got "):
         backend.asarray(value, dtype)
 
@@ -88,7 +94,8 @@ def test_asarray_takes_any_layout(backend: Backend, layout: str) -> None:
     np.testing.assert_array_equal(result, pixels / 255)
 
 
-# -- allocation and copying --------------------------------------------------------------------------------
+# -- allocation and copying
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -139,7 +146,8 @@ def test_assign_refuses_another_shape(backend: Backend) -> None:
     assert not backend.to_numpy(target).any()
 
 
-# -- buffers of a step -------------------------------------------------------------------------------------
+# -- buffers of a step
+# -------------------------------------------------------------------------------------
 
 
 def test_without_reuse_every_array_is_new(make_backend: MakeBackend) -> None:
@@ -157,7 +165,9 @@ def test_a_step_hands_out_the_buffers_of_the_step_before(make_backend: MakeBacke
     assert len({id(buffer) for buffer in first}) == len(shapes)
     for _ in range(3):
         backend.begin_step()
-        assert [id(backend.empty(shape, "float32")) for shape in shapes] == [id(buffer) for buffer in first]
+        assert [id(backend.empty(shape, "float32")) for shape in shapes] == [
+            id(buffer) for buffer in first
+        ]
 
 
 def test_buffers_follow_a_shape_or_dtype_that_changes(make_backend: MakeBackend) -> None:
@@ -176,20 +186,30 @@ def test_results_stay_valid_until_the_next_step(make_backend: MakeBackend) -> No
     backend = make_backend(reuse=True)
     for step in range(3):
         backend.begin_step()
-        results = [backend.sum_columns(backend.asarray(np.full((2, 3), 10.0 * step + i))) for i in range(4)]
+        results = [
+            backend.sum_columns(backend.asarray(np.full((2, 3), 10.0 * step + i))) for i in range(4)
+        ]
         for i, result in enumerate(results):
             np.testing.assert_array_equal(backend.to_numpy(result), np.full(3, 20.0 * step + 2 * i))
 
 
-# -- the record of a run -----------------------------------------------------------------------------------
+# -- the record of a run
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("correct", "penalty", "row"),
-    [(None, None, [0.5, 8, 0]), (5, None, [0.5, 8, 5]), (None, 0.25, [0.75, 8, 0]), (5, 0.25, [0.75, 8, 5])],
+    [
+        (None, None, [0.5, 8, 0]),
+        (5, None, [0.5, 8, 5]),
+        (None, 0.25, [0.75, 8, 0]),
+        (5, 0.25, [0.75, 8, 5]),
+    ],
 )
-def test_record_step(backend: Backend, correct: Any, penalty: Any, row: list[float], dtype: str) -> None:
+def test_record_step(
+    backend: Backend, correct: Any, penalty: Any, row: list[float], dtype: str
+) -> None:
     record = backend.zeros((3, 3), "float64")
     loss, weight = (backend.asarray(np.asarray(value, dtype)) for value in (0.5, 8))
     correct = None if correct is None else backend.asarray(np.asarray(correct))
@@ -213,7 +233,8 @@ def test_record_step_refuses_a_row_that_is_not_there(backend: Backend) -> None:
         backend.record_step(record, 3, loss, loss, None, None)
 
 
-# -- gather_rows -------------------------------------------------------------------------------------------
+# -- gather_rows
+# -------------------------------------------------------------------------------------------
 
 
 @given(
@@ -225,7 +246,12 @@ def test_record_step_refuses_a_row_that_is_not_there(backend: Backend) -> None:
 )
 @settings(deadline=None)
 def test_gather_rows(
-    backend: Backend, num_rows: int, sample: tuple[int, ...], stored: str, wanted: str, data: st.DataObject
+    backend: Backend,
+    num_rows: int,
+    sample: tuple[int, ...],
+    stored: str,
+    wanted: str,
+    data: st.DataObject,
 ) -> None:
     rows = np.array(data.draw(st.lists(st.integers(0, num_rows - 1), max_size=30)), np.int64)
     x = np.random.default_rng(num_rows).integers(0, 256, (num_rows, *sample)).astype(stored)

@@ -92,7 +92,9 @@ def test_cast_into_refuses_other_shapes(backend: Backend) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_all_finite_finds_one_bad_entry_anywhere(backend: Backend, rng: Any, dtype: str, bad: float) -> None:
+def test_all_finite_finds_one_bad_entry_anywhere(
+    backend: Backend, rng: Any, dtype: str, bad: float
+) -> None:
     arrays = [rng.normal(size=shape).astype(dtype) for shape in SHAPES]
     assert call(backend.all_finite, arrays)
     for idx, place in ((1, ()), (4, (7, 2)), (5, 999), (6, (0, 0)), (6, (32, 64))):

@@ -32,7 +32,9 @@ ELEMENT_BY_ELEMENT = [
 def run(backend: Backend, case: Case) -> tuple[Any, ...]:
     """Return the results of a call that are arrays, as NumPy arrays."""
     results = call(getattr(backend, case.op), *case.args, **case.kwargs)
-    return tuple(r for r in (results if isinstance(results, tuple) else (results,)) if r is not None)
+    return tuple(
+        r for r in (results if isinstance(results, tuple) else (results,)) if r is not None
+    )
 
 
 def map_floats(change: Callable[[Any], Any], case: Case) -> Case:
@@ -47,7 +49,9 @@ def map_floats(change: Callable[[Any], Any], case: Case) -> Case:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
-    """Return the function's parameters without their annotations, which an implementation may narrow."""
+    """Return the function's parameters without their annotations, which an implementation may
+    narrow.
+    """
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
 
@@ -57,7 +61,8 @@ def float_operands(case: Case) -> list[Any]:
     return found
 
 
-# -- the contract itself -----------------------------------------------------------------------------------
+# -- the contract itself
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -80,13 +85,16 @@ def test_an_unfinished_backend_cannot_be_made() -> None:
         Unfinished()
 
 
-# -- rules for every operation -----------------------------------------------------------------------------
+# -- rules for every operation
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CASE_NAMES)
 def test_inputs_are_never_modified(backend: Backend, name: str) -> None:
     case = cases()[name]
-    arrays = [value for value in (*case.args, *case.kwargs.values()) if isinstance(value, np.ndarray)]
+    arrays = [
+        value for value in (*case.args, *case.kwargs.values()) if isinstance(value, np.ndarray)
+    ]
     before = [array.copy() for array in arrays]
     run(backend, case)
     for array, copy in zip(arrays, before, strict=True):
@@ -109,7 +117,9 @@ def test_layout_of_inputs_does_not_matter(backend: Backend, name: str, layout: s
 def test_results_keep_the_dtype_and_float32_agrees_with_float64(
     backend: Backend, name: str, rows: int
 ) -> None:
-    precise, single = (run(backend, cases(dtype, rows=rows)[name]) for dtype in ("float64", "float32"))
+    precise, single = (
+        run(backend, cases(dtype, rows=rows)[name]) for dtype in ("float64", "float32")
+    )
     for result, reference in zip(single, precise, strict=True):
         if reference.dtype.kind == "i":
             assert result.dtype == reference.dtype == np.int64
@@ -137,7 +147,10 @@ def test_other_dtypes_are_refused(backend: Backend, name: str, dtype: str) -> No
 
 
 SIMILAR = tuple(
-    f"{name}_{way}" for name in ACTIVATIONS if name not in ("relu", "gelu") for way in ("forward", "backward")
+    f"{name}_{way}"
+    for name in ACTIVATIONS
+    if name not in ("relu", "gelu")
+    for way in ("forward", "backward")
 )
 
 
@@ -145,7 +158,9 @@ SIMILAR = tuple(
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        pytest.param(name, dtype, marks=pytest.mark.slow if name in SIMILAR and dtype == "bfloat16" else [])
+        pytest.param(
+            name, dtype, marks=pytest.mark.slow if name in SIMILAR and dtype == "bfloat16" else []
+        )
         for name in CASE_NAMES
         for dtype in HALF_DTYPES
     ],
@@ -165,19 +180,27 @@ def test_half_precision_is_for_devices(backend: Backend, name: str, dtype: str) 
         assert error.max(initial=0) <= (2e-3 if dtype == "float16" else 1.6e-2)
 
 
-@pytest.mark.parametrize("name", [name for name, case in cases().items() if len(float_operands(case)) > 1])
+@pytest.mark.parametrize(
+    "name", [name for name, case in cases().items() if len(float_operands(case)) > 1]
+)
 def test_mixed_dtypes_are_refused(backend: Backend, name: str) -> None:
     case = cases()[name]
     for odd in float_operands(case):
-        mixed = map_floats(lambda array, odd=odd: array.astype("float32") if array is odd else array, case)
-        with pytest.raises(DTypeError, match="expected operands of one dtype, got float32, float64"):
+        mixed = map_floats(
+            lambda array, odd=odd: array.astype("float32") if array is odd else array, case
+        )
+        with pytest.raises(
+            DTypeError, match="expected operands of one dtype, got float32, float64"
+        ):
             run(backend, mixed)
 
 
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("sizes", [(0, 4, 3), (5, 0, 3), (0, 0, 3), (0, 4, 0), (0, 0, 0)])
 @pytest.mark.parametrize("name", CASE_NAMES)
-def test_any_dimension_may_be_zero(backend: Backend, name: str, sizes: tuple[int, int, int]) -> None:
+def test_any_dimension_may_be_zero(
+    backend: Backend, name: str, sizes: tuple[int, int, int]
+) -> None:
     rows, inner, outputs = sizes
     case = cases(rows=rows, inner=inner, outputs=outputs)[name]
     for result in run(backend, case):
@@ -203,7 +226,14 @@ def test_rows_of_no_outputs(backend: Backend, name: str) -> None:
 )
 @settings(deadline=None, max_examples=300)
 def test_any_shape_dtype_and_layout_agrees_with_float64(
-    backend: Backend, name: str, dtype: str, rows: int, inner: int, outputs: int, seed: int, layout: str
+    backend: Backend,
+    name: str,
+    dtype: str,
+    rows: int,
+    inner: int,
+    outputs: int,
+    seed: int,
+    layout: str,
 ) -> None:
     sizes = {"rows": rows, "inner": inner, "outputs": outputs, "seed": seed}
     reference = run(backend, cases("float64", **sizes)[name])
@@ -212,7 +242,8 @@ def test_any_shape_dtype_and_layout_agrees_with_float64(
         assert_within_tolerance(result, expected, dtype)
 
 
-# -- whose memory results are ------------------------------------------------------------------------------
+# -- whose memory results are
+# ------------------------------------------------------------------------------
 
 
 def raw_results(backend: Backend, case: Case) -> list[Any]:
@@ -223,7 +254,13 @@ def raw_results(backend: Backend, case: Case) -> list[Any]:
     return [result for result in found if result is not None and result.shape != ()]
 
 
-SCALAR_RESULTS = ("count", "mean_squared_error_f", "absolute_error_f", "huber_f", "binary_cross_entropy_f")
+SCALAR_RESULTS = (
+    "count",
+    "mean_squared_error_f",
+    "absolute_error_f",
+    "huber_f",
+    "binary_cross_entropy_f",
+)
 NAMES_OF_ARRAYS = [name for name in CASE_NAMES if not name.startswith(SCALAR_RESULTS)]
 
 
@@ -254,14 +291,18 @@ def test_reused_results_are_the_same_buffers_at_the_next_step(
         np.testing.assert_array_equal(reusing.to_numpy(result), value)
 
 
-# -- rules for the updates ---------------------------------------------------------------------------------
+# -- rules for the updates
+# ---------------------------------------------------------------------------------
 
 
 def lists(
     update: Update, dtype: str = "float64", shapes: Any = ((3, 4), (4,), (0, 2), ())
 ) -> list[list[Any]]:
     rng = np.random.default_rng(0)
-    return [[rng.uniform(0.1, 1, shape).astype(dtype) for shape in shapes] for _ in range(update.num_lists)]
+    return [
+        [rng.uniform(0.1, 1, shape).astype(dtype) for shape in shapes]
+        for _ in range(update.num_lists)
+    ]
 
 
 def apply(backend: Backend, update: Update, groups: list[list[Any]]) -> Any:
@@ -272,7 +313,8 @@ def apply(backend: Backend, update: Update, groups: list[list[Any]]) -> Any:
 def test_updates_agree_in_float32(backend: Backend, name: str) -> None:
     update = UPDATES[name]
     precise, single = (
-        [owned(backend, group) for group in lists(update, dtype)] for dtype in ("float64", "float32")
+        [owned(backend, group) for group in lists(update, dtype)]
+        for dtype in ("float64", "float32")
     )
     apply(backend, update, precise)
     apply(backend, update, single)
@@ -315,7 +357,8 @@ def test_updates_refuse_lists_that_do_not_match(backend: Backend, name: str) -> 
             np.testing.assert_array_equal(backend.to_numpy(array), value)
 
 
-# -- activations as values, devices ------------------------------------------------------------------------
+# -- activations as values, devices
+# ------------------------------------------------------------------------
 
 
 def test_activation_is_a_frozen_value() -> None:
@@ -327,13 +370,17 @@ def test_activation_is_a_frozen_value() -> None:
 
 @pytest.mark.parametrize("name", ["Tanh", "", "softmax"])
 def test_unknown_activation(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"expected an activation among identity, .*, got '{name}'"):
+    with pytest.raises(
+        ConfigError, match=f"expected an activation among identity, .*, got '{name}'"
+    ):
         Activation(name)
 
 
 @pytest.mark.parametrize("slope", [-0.1, float("nan")])
 def test_slope_out_of_range(slope: float) -> None:
-    with pytest.raises(ConfigError, match="expected a leaky_relu slope to be a number of at least 0"):
+    with pytest.raises(
+        ConfigError, match="expected a leaky_relu slope to be a number of at least 0"
+    ):
         Activation("leaky_relu", slope)
 
 

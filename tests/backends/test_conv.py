@@ -45,7 +45,9 @@ class Setting(NamedTuple):
     def output_shape(self) -> tuple[int, ...]:
         counts = (
             (size + 2 * pad - step * (taps - 1) - 1) // stride + 1
-            for size, taps, stride, pad, step in zip(self.x[1:3], self.w, *self.pairs.values(), strict=False)
+            for size, taps, stride, pad, step in zip(
+                self.x[1:3], self.w, *self.pairs.values(), strict=False
+            )
         )
         return (self.x[0], *counts, self.w[3])
 
@@ -83,7 +85,8 @@ def naive_conv2d(x: Any, w: Any, b: Any, setting: Setting) -> Any:
     return y
 
 
-# -- forward -----------------------------------------------------------------------------------------------
+# -- forward
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -120,7 +123,8 @@ def test_against_torch(backend: Backend, torch: Any) -> None:
     setting = SETTINGS["everything"]
     x, w, b, dz = operands(setting)
     tensors = [
-        torch.tensor(a, requires_grad=True) for a in (x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1), b)
+        torch.tensor(a, requires_grad=True)
+        for a in (x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1), b)
     ]
     expected = torch.nn.functional.conv2d(*tensors, **setting.pairs)
     expected.backward(torch.tensor(dz.transpose(0, 3, 1, 2)))
@@ -133,7 +137,8 @@ def test_against_torch(backend: Backend, torch: Any) -> None:
     assert_within_tolerance(db, tensors[2].grad.numpy())
 
 
-# -- gradients ---------------------------------------------------------------------------------------------
+# -- gradients
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turns(8)
@@ -142,7 +147,9 @@ def test_conv2d_backward_input(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]
     x, w, b, dz = operands(setting)
     dx = call(backend.conv2d_backward_input, dz, w, x.shape, **setting.pairs)
-    assert_derivative(dx, lambda x: np.sum(dz * call(backend.conv2d_forward, x, w, b, **setting.pairs)[0]), x)
+    assert_derivative(
+        dx, lambda x: np.sum(dz * call(backend.conv2d_forward, x, w, b, **setting.pairs)[0]), x
+    )
 
 
 @pytest.mark.in_turns(8)
@@ -151,8 +158,12 @@ def test_conv2d_backward_weight(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]
     x, w, b, dz = operands(setting)
     dw, db = call(backend.conv2d_backward_weight, dz, x, w.shape[:2], **setting.pairs)
-    assert_derivative(dw, lambda w: np.sum(dz * call(backend.conv2d_forward, x, w, b, **setting.pairs)[0]), w)
-    assert_derivative(db, lambda b: np.sum(dz * call(backend.conv2d_forward, x, w, b, **setting.pairs)[0]), b)
+    assert_derivative(
+        dw, lambda w: np.sum(dz * call(backend.conv2d_forward, x, w, b, **setting.pairs)[0]), w
+    )
+    assert_derivative(
+        db, lambda b: np.sum(dz * call(backend.conv2d_forward, x, w, b, **setting.pairs)[0]), b
+    )
 
 
 def test_conv2d_backward_weight_without_db(backend: Backend) -> None:
@@ -167,13 +178,18 @@ def test_float32_agrees_with_float64(backend: Backend, name: str) -> None:
     for dtype in DTYPES:
         x, w, _, dz = operands(setting, dtype)
         dx = call(backend.conv2d_backward_input, dz, w, x.shape, **setting.pairs)
-        results.append([dx, *call(backend.conv2d_backward_weight, dz, x, w.shape[:2], **setting.pairs)])
-    for precise, single in zip(*(results if DTYPES[0] == "float64" else results[::-1]), strict=True):
+        results.append(
+            [dx, *call(backend.conv2d_backward_weight, dz, x, w.shape[:2], **setting.pairs)]
+        )
+    for precise, single in zip(
+        *(results if DTYPES[0] == "float64" else results[::-1]), strict=True
+    ):
         assert single.dtype == np.float32
         assert_within_tolerance(single, precise)
 
 
-# -- any shape, layout and block size ----------------------------------------------------------------------
+# -- any shape, layout and block size
+# ----------------------------------------------------------------------
 
 pairs_from_1 = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
@@ -206,7 +222,9 @@ def test_any_setting(
         max(1, d * (k - 1) + 1 + s - 2 * p)
         for d, k, s, p in zip(dilation, kernel, spare, padding, strict=True)
     ]
-    setting = Setting((rows, *image, channels), (*kernel, channels, outputs), stride, padding, dilation)  # type: ignore[arg-type]
+    setting = Setting(
+        (rows, *image, channels), (*kernel, channels, outputs), stride, padding, dilation
+    )  # type: ignore[arg-type]
     x, w, b, dz = operands(setting)
     expected = naive_conv2d(x, w, b, setting)
     laid_x, laid_w, laid_dz = (dict(layouts(a))[layout] for a in (x, w, dz))
@@ -214,7 +232,8 @@ def test_any_setting(
     dx = call(backend.conv2d_backward_input, laid_dz, laid_w, x.shape, **setting.pairs)
     dw, db = call(backend.conv2d_backward_weight, laid_dz, laid_x, kernel, **setting.pairs)
     assert_within_tolerance(y, expected)
-    # The convolution without bias is linear in x and in w, so one inner product judges each adjoint.
+    # The convolution without bias is linear in x and in w, so one inner product judges each
+    # adjoint.
     inner = np.sum(dz * naive_conv2d(x, w, 0, setting))
     assert (dx.shape, dw.shape, db.shape) == (x.shape, w.shape, b.shape)
     np.testing.assert_allclose([np.sum(dx * x), np.sum(dw * w)], inner, atol=1e-10)
@@ -223,7 +242,9 @@ def test_any_setting(
 
 @pytest.mark.parametrize("num_bytes", [1, 1000, 5000])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch, name: str, num_bytes: int) -> None:
+def test_blocks_of_any_size_give_the_same(
+    monkeypatch: pytest.MonkeyPatch, name: str, num_bytes: int
+) -> None:
     backend, setting = NumpyBackend(), SETTINGS[name]
     x, w, b, dz = operands(setting)
 
@@ -250,7 +271,9 @@ def test_inputs_are_never_modified(backend: Backend) -> None:
         np.testing.assert_array_equal(download(backend, array), copy)
 
 
-def test_reused_buffers_keep_results_until_the_next_step(make_backend: Callable[..., Backend]) -> None:
+def test_reused_buffers_keep_results_until_the_next_step(
+    make_backend: Callable[..., Backend],
+) -> None:
     reusing, fresh = make_backend(reuse=True), make_backend()
     x, w, b, dz = upload(fresh, list(operands(SETTINGS["everything"])))
     pairs = SETTINGS["everything"].pairs
@@ -268,15 +291,28 @@ def test_reused_buffers_keep_results_until_the_next_step(make_backend: Callable[
             np.testing.assert_array_equal(download(fresh, result), download(fresh, expected))
 
 
-# -- refusals ----------------------------------------------------------------------------------------------
+# -- refusals
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("x", "w", "b", "pairs", "message"),
     [
         ((2, 5, 5), (3, 3, 2, 4), None, {}, r"expected x of shape \(M, H, W, 2\).*got \(2, 5, 5\)"),
-        ((2, 5, 5, 3), (3, 3, 2, 4), None, {}, r"expected x of shape \(M, H, W, 2\).*got \(2, 5, 5, 3\)"),
-        ((2, 5, 5, 3), (3, 3, 3), None, {}, r"expected w of shape \(KH, KW, C, O\), got \(3, 3, 3\)"),
+        (
+            (2, 5, 5, 3),
+            (3, 3, 2, 4),
+            None,
+            {},
+            r"expected x of shape \(M, H, W, 2\).*got \(2, 5, 5, 3\)",
+        ),
+        (
+            (2, 5, 5, 3),
+            (3, 3, 3),
+            None,
+            {},
+            r"expected w of shape \(KH, KW, C, O\), got \(3, 3, 3\)",
+        ),
         ((2, 5, 5, 2), (3, 3, 2, 4), (3,), {}, r"expected b of shape \(4,\), got \(3,\)"),
         ((2, 2, 5, 2), (3, 3, 2, 4), None, {}, r"at least 3x3 .* got 2x5 and padding \(0, 0\)"),
         (
@@ -299,14 +335,26 @@ def test_conv2d_forward_refuses_shapes(
     backend: Backend, x: Any, w: Any, b: Any, pairs: Any, message: str
 ) -> None:
     with pytest.raises(ShapeError, match=f"conv2d_forward: .*{message}"):
-        call(backend.conv2d_forward, np.zeros(x), np.zeros(w), None if b is None else np.zeros(b), **pairs)
+        call(
+            backend.conv2d_forward,
+            np.zeros(x),
+            np.zeros(w),
+            None if b is None else np.zeros(b),
+            **pairs,
+        )
 
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("pair", [1, (1,), (1, 2, 3), (-1, 1), (1.0, 1), (True, 1), [1, 1]])
 def test_conv2d_refuses_pairs(backend: Backend, name: str, pair: Any) -> None:
     with pytest.raises(ConfigError, match=f"conv2d_forward: expected {name} to be two integers"):
-        call(backend.conv2d_forward, np.zeros((1, 5, 5, 2)), np.zeros((3, 3, 2, 1)), None, **{name: pair})
+        call(
+            backend.conv2d_forward,
+            np.zeros((1, 5, 5, 2)),
+            np.zeros((3, 3, 2, 1)),
+            None,
+            **{name: pair},
+        )
 
 
 @pytest.mark.parametrize("pair", [(True, 1), (1.0, 1)])
@@ -322,7 +370,9 @@ def test_conv2d_refuses_an_empty_kernel(backend: Backend) -> None:
         call(backend.conv2d_forward, np.zeros((1, 5, 5, 2)), np.zeros((0, 3, 2, 1)), None)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 3), (1, 3, 4, 4), (2, 3, 4, 4, 1), (2, 3, 3, 4), (24,)])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 4, 3), (1, 3, 4, 4), (2, 3, 4, 4, 1), (2, 3, 3, 4), (24,)]
+)
 def test_conv2d_backward_refuses_dz(backend: Backend, shape: tuple[int, ...]) -> None:
     x, w, dz = np.zeros((2, 5, 5, 3)), np.zeros((3, 2, 3, 4)), np.zeros(shape)
     with pytest.raises(ShapeError, match="conv2d_backward_input: expected dz of shape"):
@@ -344,7 +394,9 @@ def test_conv2d_refuses_dtypes(backend: Backend) -> None:
         DTypeError, match="conv2d_forward: expected operands of one dtype, got float32, float64"
     ):
         call(backend.conv2d_forward, x.astype("float32"), w, b)
-    with pytest.raises(DTypeError, match=r"conv2d_backward_input: expected float32 or float64.*, got int32"):
+    with pytest.raises(
+        DTypeError, match=r"conv2d_backward_input: expected float32 or float64.*, got int32"
+    ):
         call(backend.conv2d_backward_input, dz.astype("int32"), w.astype("int32"), x.shape)
     with pytest.raises(DTypeError, match="conv2d_backward_weight: expected operands of one dtype"):
         call(backend.conv2d_backward_weight, dz.astype("float32"), x, w.shape[:2])
@@ -352,5 +404,7 @@ def test_conv2d_refuses_dtypes(backend: Backend) -> None:
 
 def test_numpy_refuses_half_precision() -> None:
     x, w, _, dz = operands(SETTINGS["plain"], "float16")
-    with pytest.raises(DTypeError, match="conv2d_backward_input: expected float32 or float64, got float16"):
+    with pytest.raises(
+        DTypeError, match="conv2d_backward_input: expected float32 or float64, got float16"
+    ):
         NumpyBackend().conv2d_backward_input(dz, w, x.shape)

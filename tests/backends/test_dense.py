@@ -20,10 +20,13 @@ def normal(*shape: int, seed: int = 0) -> Any:
 
 
 def naive_product(a: Any, b: Any) -> Any:
-    return np.array([[sum(x * y for x, y in zip(row, column, strict=True)) for column in b.T] for row in a])
+    return np.array(
+        [[sum(x * y for x, y in zip(row, column, strict=True)) for column in b.T] for row in a]
+    )
 
 
-# -- matmul ------------------------------------------------------------------------------------------------
+# -- matmul
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -52,7 +55,13 @@ def test_matmul(backend: Backend, transpose_a: bool, transpose_b: bool, dtype: s
 )
 @settings(deadline=None)
 def test_matmul_of_any_shape(
-    backend: Backend, rows: int, inner: int, columns: int, dtype: str, transpose_a: bool, transpose_b: bool
+    backend: Backend,
+    rows: int,
+    inner: int,
+    columns: int,
+    dtype: str,
+    transpose_a: bool,
+    transpose_b: bool,
 ) -> None:
     a, b = normal(rows, inner), normal(inner, columns, seed=1)
     result = call(
@@ -70,8 +79,18 @@ def test_matmul_of_any_shape(
     ("a", "b", "flags", "message"),
     [
         ((3, 5), (4, 3), {}, r"got 5 and 4 \(shapes \(3, 5\) and \(4, 3\)\)"),
-        ((5, 3), (4, 3), {"transpose_a": True}, r"got 5 and 4 \(shapes \(5, 3\) transposed and \(4, 3\)\)"),
-        ((3, 5), (4, 3), {"transpose_b": True}, r"got 5 and 3 \(shapes \(3, 5\) and \(4, 3\) transposed\)"),
+        (
+            (5, 3),
+            (4, 3),
+            {"transpose_a": True},
+            r"got 5 and 4 \(shapes \(5, 3\) transposed and \(4, 3\)\)",
+        ),
+        (
+            (3, 5),
+            (4, 3),
+            {"transpose_b": True},
+            r"got 5 and 3 \(shapes \(3, 5\) and \(4, 3\) transposed\)",
+        ),
         ((3,), (3, 4), {}, "two matrices, got shapes"),
         ((3, 4), (4,), {}, "two matrices, got shapes"),
         ((2, 3, 4), (4, 3), {}, "two matrices, got shapes"),
@@ -82,7 +101,8 @@ def test_matmul_refuses_shapes(backend: Backend, a: Any, b: Any, flags: Any, mes
         call(backend.matmul, np.zeros(a), np.zeros(b), **flags)
 
 
-# -- linear ------------------------------------------------------------------------------------------------
+# -- linear
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turns(8)
@@ -140,7 +160,9 @@ def test_linear_backward_takes_over_the_derivative_of_the_activation_below(
     w, z, dz = normal(3, 4, seed=1), normal(5, 3, seed=2), normal(5, 4, seed=3)
     x = call(backend.activation_forward, activation, z)
     if activation.needs_input:
-        with pytest.raises(ConfigError, match=f"linear_backward: expected an activation .* got '{name}'"):
+        with pytest.raises(
+            ConfigError, match=f"linear_backward: expected an activation .* got '{name}'"
+        ):
             call(backend.linear_backward, dz, x, w, x_activation=activation)
         return
     dx, dw, db = call(backend.linear_backward, dz, x, w, x_activation=activation)
@@ -169,7 +191,9 @@ def test_linear_backward_of_no_rows_is_zero(backend: Backend) -> None:
         ((3, 4), (4, 2), (1, 2), r"b of shape \(2,\)"),
     ],
 )
-def test_linear_forward_refuses_shapes(backend: Backend, x: Any, w: Any, b: Any, message: str) -> None:
+def test_linear_forward_refuses_shapes(
+    backend: Backend, x: Any, w: Any, b: Any, message: str
+) -> None:
     with pytest.raises(ShapeError, match=f"linear: expected {message}"):
         call(backend.linear_forward, np.zeros(x), np.zeros(w), None if b is None else np.zeros(b))
 
@@ -180,19 +204,24 @@ def test_linear_backward_refuses_shapes(backend: Backend, dz: tuple[int, ...]) -
         call(backend.linear_backward, np.zeros(dz), np.zeros((5, 3)), np.zeros((3, 4)))
 
 
-# -- sum_columns -------------------------------------------------------------------------------------------
+# -- sum_columns
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(7, 3), (1, 3), (0, 3), (7, 0), (1000, 5)])
 def test_sum_columns(backend: Backend, shape: tuple[int, int], dtype: str) -> None:
     x = normal(*shape).astype(dtype)
-    assert_within_tolerance(call(backend.sum_columns, x), [sum(column) for column in x.T.astype("float64")])
+    assert_within_tolerance(
+        call(backend.sum_columns, x), [sum(column) for column in x.T.astype("float64")]
+    )
 
 
 @pytest.mark.parametrize("w", [(2, 3), (4, 2), (4,)])
 @pytest.mark.parametrize("needs_dx", [True, False])
-def test_linear_backward_refuses_weights(backend: Backend, w: tuple[int, ...], needs_dx: bool) -> None:
+def test_linear_backward_refuses_weights(
+    backend: Backend, w: tuple[int, ...], needs_dx: bool
+) -> None:
     dz, x = np.zeros((5, 3)), np.zeros((5, 4))
     with pytest.raises(ShapeError, match=r"linear_backward: expected w of shape \(4, 3\)"):
         call(backend.linear_backward, dz, x, np.zeros(w), needs_dx=needs_dx)

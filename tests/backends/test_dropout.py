@@ -29,7 +29,9 @@ def naive_mask(shape: tuple[int, ...], p: float, seed: int, step: int, layer_idx
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("shape", [(3, 10), (5,), (2, 3, 1, 3), (1, 4)])
-def test_mask_follows_the_rule(backend: Backend, shape: tuple[int, ...], p: float, dtype: str) -> None:
+def test_mask_follows_the_rule(
+    backend: Backend, shape: tuple[int, ...], p: float, dtype: str
+) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     y, mask = call(backend.dropout_forward, x, p=p, **PLACE)
     expected = naive_mask(shape, p, **PLACE).astype(dtype)
@@ -52,7 +54,9 @@ def test_share_of_kept_units_and_mean(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"seed": 8}, {"step": 4}, {"layer_idx": 0}])
-def test_every_word_of_the_counter_and_key_matters(backend: Backend, changed: dict[str, int]) -> None:
+def test_every_word_of_the_counter_and_key_matters(
+    backend: Backend, changed: dict[str, int]
+) -> None:
     x = np.ones((8, 64))
     _, mask = call(backend.dropout_forward, x, p=0.5, **PLACE)
     _, other = call(backend.dropout_forward, x, p=0.5, **(PLACE | changed))
@@ -81,10 +85,14 @@ def test_p_next_to_one_keeps_nothing(backend: Backend) -> None:
     seed=st.integers(0, 2**64 - 1),
 )
 @settings(deadline=None, max_examples=60)
-def test_any_shape_and_layout(backend: Backend, shape: list[int], p: float, layout: str, seed: int) -> None:
+def test_any_shape_and_layout(
+    backend: Backend, shape: list[int], p: float, layout: str, seed: int
+) -> None:
     x = np.random.default_rng(0).standard_normal(shape)
     before = x.copy()
-    y, mask = call(backend.dropout_forward, dict(layouts(x))[layout], p=p, seed=seed, step=0, layer_idx=0)
+    y, mask = call(
+        backend.dropout_forward, dict(layouts(x))[layout], p=p, seed=seed, step=0, layer_idx=0
+    )
     expected = naive_mask(tuple(shape), p, seed, 0, 0)
     np.testing.assert_array_equal(mask, expected)
     np.testing.assert_array_equal(y, x * expected)
@@ -98,9 +106,13 @@ def test_refuses_p(backend: Backend, p: float) -> None:
 
 
 def test_refuses_operands(backend: Backend) -> None:
-    with pytest.raises(ShapeError, match=r"dropout_forward: expected a batch of rows, got shape \(\)"):
+    with pytest.raises(
+        ShapeError, match=r"dropout_forward: expected a batch of rows, got shape \(\)"
+    ):
         backend.dropout_forward(np.ones(()), p=0.5, **PLACE)
-    with pytest.raises(DTypeError, match=r"dropout_forward: expected float32 or float64.*, got int64"):
+    with pytest.raises(
+        DTypeError, match=r"dropout_forward: expected float32 or float64.*, got int64"
+    ):
         backend.dropout_forward(np.ones((2, 2), "int64"), p=0.5, **PLACE)
     with pytest.raises(ShapeError, match="dropout_backward: expected operands of the same shape"):
         backend.dropout_backward(np.ones((2, 2)), np.ones((2, 3)))
@@ -115,6 +127,10 @@ def test_a_step_on_the_device_decides_as_its_number_does(backend: Backend) -> No
     number = backend.asarray(np.asarray(0.0))
     for step in (0, 1, 12345, 2**32 - 1):
         backend.assign(number, backend.asarray(np.asarray(float(step))))
-        _, mask = backend.dropout_forward(backend.asarray(x), p=0.5, seed=3, step=number, layer_idx=1)
-        _, expected = backend.dropout_forward(backend.asarray(x), p=0.5, seed=3, step=step, layer_idx=1)
+        _, mask = backend.dropout_forward(
+            backend.asarray(x), p=0.5, seed=3, step=number, layer_idx=1
+        )
+        _, expected = backend.dropout_forward(
+            backend.asarray(x), p=0.5, seed=3, step=step, layer_idx=1
+        )
         np.testing.assert_array_equal(backend.to_numpy(mask), backend.to_numpy(expected))

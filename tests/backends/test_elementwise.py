@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as shapes
 
-from support.numeric import DTYPES, LAYOUTS, assert_within_tolerance, call, download, layouts, upload
+from support.numeric import (
+    DTYPES,
+    LAYOUTS,
+    assert_within_tolerance,
+    call,
+    download,
+    layouts,
+    upload,
+)
 from warpfit.backends import Backend
 from warpfit.backends.base import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from warpfit.errors import ConfigError, DTypeError, ShapeError
@@ -61,7 +69,8 @@ def normal(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-# -- unary -------------------------------------------------------------------------------------------------
+# -- unary
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turns(8)
@@ -72,7 +81,9 @@ def test_unary(backend: Backend, name: str, dtype: str) -> None:
     if name not in ("log", "sqrt"):
         x[:2] *= -1
     result = call(backend.unary, name, x)
-    expected = [[SCALAR_UNARY[name](value) for value in row] for row in x.astype("float64").tolist()]
+    expected = [
+        [SCALAR_UNARY[name](value) for value in row] for row in x.astype("float64").tolist()
+    ]
     assert result.dtype == dtype
     assert_within_tolerance(result, expected)
 
@@ -104,14 +115,18 @@ def test_unary_refusals(backend: Backend) -> None:
         call(backend.unary, "exp", np.zeros(2, "int64"))
 
 
-# -- binary and where --------------------------------------------------------------------------------------
+# -- binary and where
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*BINARY, *COMPARISONS])
 def test_binary_with_broadcasting(backend: Backend, name: str, dtype: str) -> None:
-    a, b = np.round(uniform(3, 1, 4), 1).astype(dtype), np.round(uniform(2, 1, seed=1), 1).astype(dtype)
+    a, b = (
+        np.round(uniform(3, 1, 4), 1).astype(dtype),
+        np.round(uniform(2, 1, seed=1), 1).astype(dtype),
+    )
     result = call(backend.binary, name, a, b)
     assert result.dtype == (bool if name in COMPARISONS else dtype)
     assert result.shape == (3, 2, 4)
@@ -126,7 +141,9 @@ def test_binary_with_broadcasting(backend: Backend, name: str, dtype: str) -> No
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*BINARY, *COMPARISONS])
-def test_numbers_take_the_arrays_dtype(backend: Backend, name: str, dtype: str, number: Any) -> None:
+def test_numbers_take_the_arrays_dtype(
+    backend: Backend, name: str, dtype: str, number: Any
+) -> None:
     x = uniform(3).astype(dtype)
     array = upload(backend, x)
     for args, operands in (((x, number), (array, number)), ((number, x), (number, array))):
@@ -141,12 +158,18 @@ def test_arrays_of_shape_zero_take_the_others_dtype(backend: Backend, dtype: str
     x, other = uniform(3).astype(dtype), "float64" if dtype == "float32" else "float32"
     for args in ((x, np.array(2.5, other)), (np.array(2.5, other), x)):
         assert call(backend.binary, "maximum", *args).dtype == dtype
-        np.testing.assert_array_equal(call(backend.binary, "maximum", *args), np.full(3, 2.5, dtype))
+        np.testing.assert_array_equal(
+            call(backend.binary, "maximum", *args), np.full(3, 2.5, dtype)
+        )
 
 
 def test_two_scalars(backend: Backend) -> None:
     x = upload(backend, np.asarray(3, "float32"))
-    for result in (backend.binary("add", x, 1), backend.binary("add", 1.0, x), backend.binary("add", x, x)):
+    for result in (
+        backend.binary("add", x, 1),
+        backend.binary("add", 1.0, x),
+        backend.binary("add", x, x),
+    ):
         assert (result.dtype, result.shape) == (np.float32, ())
 
 
@@ -169,9 +192,13 @@ def test_arithmetic_at_the_border_is_quiet(backend: Backend) -> None:
 def test_binary_refusals(backend: Backend) -> None:
     with pytest.raises(ConfigError, match=r"binary: expected one of add, .*, ge, got 'mod'"):
         call(backend.binary, "mod", np.zeros(2), 1)
-    with pytest.raises(ShapeError, match=r"add: expected shapes that broadcast, got \(2,\) and \(3,\)"):
+    with pytest.raises(
+        ShapeError, match=r"add: expected shapes that broadcast, got \(2,\) and \(3,\)"
+    ):
         call(backend.binary, "add", np.zeros(2), np.zeros(3))
-    with pytest.raises(DTypeError, match="add: expected operands of one dtype, got float32, float64"):
+    with pytest.raises(
+        DTypeError, match="add: expected operands of one dtype, got float32, float64"
+    ):
         call(backend.binary, "add", np.zeros(2), np.zeros(2, "float32"))
     with pytest.raises(DTypeError, match=r"eq: expected float32 or float64.*, got int64"):
         call(backend.binary, "eq", np.zeros(2, "int64"), 1)
@@ -181,7 +208,8 @@ def test_binary_refusals(backend: Backend) -> None:
         call(backend.where, np.zeros(3, bool), np.zeros(2), 0)
 
 
-# -- reductions --------------------------------------------------------------------------------------------
+# -- reductions
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turns(8)
@@ -192,7 +220,11 @@ def test_binary_refusals(backend: Backend) -> None:
 def test_reduce(backend: Backend, name: str, axis: Any, keepdims: bool, dtype: str) -> None:
     x = normal(2, 3, 4).astype(dtype)
     result = call(backend.reduce, name, x, axis, keepdims)
-    axes = range(3) if axis is None else [a % 3 for a in (axis if isinstance(axis, tuple) else (axis,))]
+    axes = (
+        range(3)
+        if axis is None
+        else [a % 3 for a in (axis if isinstance(axis, tuple) else (axis,))]
+    )
     groups: dict[tuple[int, ...], list[float]] = {}
     for place in np.ndindex(x.shape):
         groups.setdefault(tuple(0 if i in axes else n for i, n in enumerate(place)), []).append(
@@ -213,7 +245,9 @@ def test_reduce_of_no_entries_is_zero(backend: Backend, name: str) -> None:
 
 
 def test_reduce_refusals(backend: Backend) -> None:
-    with pytest.raises(ConfigError, match="reduce: expected one of sum, mean, max, min, got 'prod'"):
+    with pytest.raises(
+        ConfigError, match="reduce: expected one of sum, mean, max, min, got 'prod'"
+    ):
         call(backend.reduce, "prod", np.zeros(2))
     with pytest.raises(ShapeError, match="max: zero-size array"):
         call(backend.reduce, "max", np.zeros((0, 3)), 0)
@@ -233,7 +267,8 @@ class _Rows:
         return self._backend.take(self._x, index)
 
 
-# -- moving elements ---------------------------------------------------------------------------------------
+# -- moving elements
+# ---------------------------------------------------------------------------------------
 
 
 def test_reshape_transpose_broadcast(backend: Backend) -> None:
@@ -297,7 +332,9 @@ def test_take_and_its_adjoint(backend: Backend, index: Any) -> None:
     result = call(backend.add_at, x.shape, "float64", index, values)
     # Numbering the elements tells which of them each value must be added to.
     expected = np.zeros(x.size)
-    for place, value in zip(np.arange(x.size).reshape(x.shape)[index].ravel(), values.ravel(), strict=True):
+    for place, value in zip(
+        np.arange(x.size).reshape(x.shape)[index].ravel(), values.ravel(), strict=True
+    ):
         expected[place] += value
     assert_within_tolerance(result, expected.reshape(x.shape))
 
@@ -308,7 +345,16 @@ def test_add_at_keeps_the_dtype(backend: Backend) -> None:
 
 @pytest.mark.parametrize(
     "index",
-    [3, -4, np.array([0, 3]), [0, -4], (0, 0), np.array([True, False]), np.array([0.5]), ([0, 1], [0, 1])],
+    [
+        3,
+        -4,
+        np.array([0, 3]),
+        [0, -4],
+        (0, 0),
+        np.array([True, False]),
+        np.array([0.5]),
+        ([0, 1], [0, 1]),
+    ],
     ids=str,
 )
 def test_what_is_no_index_is_refused(backend: Backend, index: Any) -> None:
@@ -370,12 +416,15 @@ def test_unbroadcast_is_the_adjoint_of_broadcast_to(backend: Backend, pair: Any)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2), (1, 1, 1, 1)])
-def test_unbroadcast_refuses_what_does_not_broadcast_to_x(backend: Backend, shape: tuple[int, ...]) -> None:
+def test_unbroadcast_refuses_what_does_not_broadcast_to_x(
+    backend: Backend, shape: tuple[int, ...]
+) -> None:
     with pytest.raises(ShapeError, match="unbroadcast: expected"):
         call(backend.unbroadcast, np.zeros((3, 2)), shape)
 
 
-# -- any shape and layout ----------------------------------------------------------------------------------
+# -- any shape and layout
+# ----------------------------------------------------------------------------------
 
 
 @given(
@@ -397,7 +446,9 @@ def test_float32_agrees_with_float64_in_any_layout(
     assert_within_tolerance(
         call(backend.binary, binary, laid, single), call(backend.binary, binary, precise, precise)
     )
-    assert_within_tolerance(call(backend.reduce, "mean", laid), call(backend.reduce, "mean", precise))
+    assert_within_tolerance(
+        call(backend.reduce, "mean", laid), call(backend.reduce, "mean", precise)
+    )
     np.testing.assert_array_equal(single, before)
 
 

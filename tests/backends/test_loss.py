@@ -25,7 +25,8 @@ def positive(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).uniform(0.2, 3, shape)
 
 
-# -- softmax cross-entropy ---------------------------------------------------------------------------------
+# -- softmax cross-entropy
+# ---------------------------------------------------------------------------------
 
 LABELS = np.array([0, 3, 1, 1, 2, 3])
 
@@ -54,20 +55,29 @@ OPTIONS = [
         "sample_weight": positive(ROWS, seed=1) if sample_weight else None,
         "label_smoothing": smoothing,
     }
-    for class_weight, sample_weight, smoothing in product([False, True], [False, True], [0.0, 0.1, 1.0])
+    for class_weight, sample_weight, smoothing in product(
+        [False, True], [False, True], [0.0, 0.1, 1.0]
+    )
 ]
 
 
 def in_dtype(options: dict[str, Any], dtype: str) -> dict[str, Any]:
-    return {name: v.astype(dtype) if isinstance(v, np.ndarray) else v for name, v in options.items()}
+    return {
+        name: v.astype(dtype) if isinstance(v, np.ndarray) else v for name, v in options.items()
+    }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_softmax_cross_entropy_forward(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+def test_softmax_cross_entropy_forward(
+    backend: Backend, options: dict[str, Any], dtype: str
+) -> None:
     logits = normal(ROWS, CLASSES)
     loss, weight, probabilities = call(
-        backend.softmax_cross_entropy_forward, logits.astype(dtype), LABELS, **in_dtype(options, dtype)
+        backend.softmax_cross_entropy_forward,
+        logits.astype(dtype),
+        LABELS,
+        **in_dtype(options, dtype),
     )
     expected, expected_weight = naive_cross_entropy(logits, LABELS, **options)
     assert loss.dtype == weight.dtype == probabilities.dtype == dtype
@@ -77,14 +87,18 @@ def test_softmax_cross_entropy_forward(backend: Backend, options: dict[str, Any]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_softmax_cross_entropy_backward_is_the_derivative(backend: Backend, options: dict[str, Any]) -> None:
+def test_softmax_cross_entropy_backward_is_the_derivative(
+    backend: Backend, options: dict[str, Any]
+) -> None:
     logits = normal(ROWS, CLASSES)
 
     def forward(value: Any) -> Any:
         return call(backend.softmax_cross_entropy_forward, value, LABELS, **options)
 
     _, weight, probabilities = forward(logits)
-    gradient = call(backend.softmax_cross_entropy_backward, probabilities, LABELS, weight, **options)
+    gradient = call(
+        backend.softmax_cross_entropy_backward, probabilities, LABELS, weight, **options
+    )
     assert_derivative(gradient, lambda value: forward(value)[0], logits)
 
 
@@ -93,7 +107,9 @@ def test_labels_of_any_integer_dtype(backend: Backend, dtype: str) -> None:
     logits = normal(ROWS, CLASSES)
     expected = call(backend.softmax_cross_entropy_forward, logits, LABELS)
     for result, value in zip(
-        call(backend.softmax_cross_entropy_forward, logits, LABELS.astype(dtype)), expected, strict=True
+        call(backend.softmax_cross_entropy_forward, logits, LABELS.astype(dtype)),
+        expected,
+        strict=True,
     ):
         np.testing.assert_array_equal(result, value)
 
@@ -117,7 +133,10 @@ def test_softmax_cross_entropy_of_any_shape(
         "label_smoothing": smoothing,
     }
     loss, *_ = call(
-        backend.softmax_cross_entropy_forward, logits.astype(dtype), labels, **in_dtype(options, dtype)
+        backend.softmax_cross_entropy_forward,
+        logits.astype(dtype),
+        labels,
+        **in_dtype(options, dtype),
     )
     assert_within_tolerance(loss, naive_cross_entropy(logits, labels, **options)[0], dtype)
 
@@ -131,7 +150,9 @@ def test_softmax_cross_entropy_is_stable(backend: Backend, dtype: str) -> None:
         assert_within_tolerance(loss, (loss_of_first + 0 + np.log(3)) / 3)
         gradient = call(backend.softmax_cross_entropy_backward, probabilities, labels, weight)
         one_hot = np.eye(3)[labels]
-        assert_within_tolerance(gradient, (np.array([[1, 0, 0], [1, 0, 0], [1 / 3] * 3]) - one_hot) / 3)
+        assert_within_tolerance(
+            gradient, (np.array([[1, 0, 0], [1, 0, 0], [1 / 3] * 3]) - one_hot) / 3
+        )
 
 
 def test_softmax_cross_entropy_of_infinite_logits(backend: Backend) -> None:
@@ -147,9 +168,15 @@ def test_a_sample_weight_counts_a_row_so_many_times(backend: Backend) -> None:
     repeated = np.repeat(np.arange(ROWS), times)
     options = {"class_weight": positive(CLASSES), "label_smoothing": 0.1}
     weighted = call(
-        backend.softmax_cross_entropy_forward, logits, LABELS, sample_weight=times.astype(float), **options
+        backend.softmax_cross_entropy_forward,
+        logits,
+        LABELS,
+        sample_weight=times.astype(float),
+        **options,
     )
-    expected = call(backend.softmax_cross_entropy_forward, logits[repeated], LABELS[repeated], **options)
+    expected = call(
+        backend.softmax_cross_entropy_forward, logits[repeated], LABELS[repeated], **options
+    )
     for result, value in zip(weighted[:2], expected[:2], strict=True):
         np.testing.assert_allclose(result, value, rtol=1e-14)
 
@@ -160,9 +187,13 @@ def test_cross_entropy_of_no_weight_is_zero(backend: Backend, which: str, smooth
     size = {"class_weight": CLASSES, "sample_weight": ROWS}[which]
     options = {which: np.zeros(size), "label_smoothing": smoothing}
     logits = normal(ROWS, CLASSES)
-    loss, weight, probabilities = call(backend.softmax_cross_entropy_forward, logits, LABELS, **options)
+    loss, weight, probabilities = call(
+        backend.softmax_cross_entropy_forward, logits, LABELS, **options
+    )
     assert loss == weight == 0
-    gradient = call(backend.softmax_cross_entropy_backward, probabilities, LABELS, weight, **options)
+    gradient = call(
+        backend.softmax_cross_entropy_backward, probabilities, LABELS, weight, **options
+    )
     np.testing.assert_array_equal(gradient, np.zeros((ROWS, CLASSES)))
 
 
@@ -177,7 +208,9 @@ def test_cross_entropy_of_no_weight_is_zero(backend: Backend, which: str, smooth
         ({"sample_weight": np.ones((6, 1))}, r"sample_weight of shape \(6,\), got \(6, 1\)"),
     ],
 )
-def test_cross_entropy_refuses_shapes(backend: Backend, changed: dict[str, Any], message: str) -> None:
+def test_cross_entropy_refuses_shapes(
+    backend: Backend, changed: dict[str, Any], message: str
+) -> None:
     operands = {"logits": np.zeros((6, 4)), "labels": np.zeros(6, int)} | changed
     logits, labels = operands.pop("logits"), operands.pop("labels")
     with pytest.raises(ShapeError, match=f"softmax_cross_entropy_forward: expected {message}"):
@@ -193,7 +226,8 @@ def test_labels_must_be_integers(backend: Backend, op: str, dtype: str) -> None:
         call(getattr(backend, op), np.zeros((2, 3)), np.zeros(2, dtype))
 
 
-# -- losses of a prediction and a target -------------------------------------------------------------------
+# -- losses of a prediction and a target
+# -------------------------------------------------------------------
 
 DELTA = 0.8
 
@@ -224,8 +258,13 @@ def operands(name: str, shape: tuple[int, ...], seed: int = 0) -> tuple[Any, Any
 
 
 def naive_mean(name: str, prediction: Any, target: Any, sample_weight: Any) -> tuple[float, float]:
-    """Return the weighted mean over rows and outputs (or the sum over outputs), element by element."""
-    formula, s = ELEMENTWISE[name][2], np.ones(len(prediction)) if sample_weight is None else sample_weight
+    """Return the weighted mean over rows and outputs (or the sum over outputs), element by
+    element.
+    """
+    formula, s = (
+        ELEMENTWISE[name][2],
+        np.ones(len(prediction)) if sample_weight is None else sample_weight,
+    )
     rows = [
         [formula(float(p), float(t)) for p, t in zip(np.ravel(row), np.ravel(to), strict=True)]
         for row, to in zip(prediction, target, strict=True)
@@ -338,20 +377,25 @@ def test_loss_of_a_perfect_prediction(backend: Backend, name: str) -> None:
         ("binary_cross_entropy", 1e4, 1.0),
     ],
 )
-def test_losses_far_out(backend: Backend, name: str, value: float, slope: float, dtype: str) -> None:
+def test_losses_far_out(
+    backend: Backend, name: str, value: float, slope: float, dtype: str
+) -> None:
     for sign in (1, -1):
         prediction = np.array([[sign * 1e4]], dtype)
         target = np.array([[float(sign < 0 and name == "binary_cross_entropy")]], dtype)
         loss, weight = call(forward_op(backend, name), prediction, target, **ELEMENTWISE[name][1])
         np.testing.assert_allclose(loss, value, rtol=1e-6)
-        gradient = call(backward_op(backend, name), prediction, target, weight, **ELEMENTWISE[name][1])
+        gradient = call(
+            backward_op(backend, name), prediction, target, weight, **ELEMENTWISE[name][1]
+        )
         np.testing.assert_allclose(gradient, [[sign * slope]], rtol=1e-6)
 
 
 def test_huber_at_its_joints(backend: Backend) -> None:
     prediction, target = np.array([[-2.0], [-1.0], [0.0], [1.0], [2.0]]), np.zeros((5, 1))
     losses = [
-        float(call(backend.huber_forward, row[None], np.zeros((1, 1)), delta=1.0)[0]) for row in prediction
+        float(call(backend.huber_forward, row[None], np.zeros((1, 1)), delta=1.0)[0])
+        for row in prediction
     ]
     assert losses == [1.5, 0.5, 0, 0.5, 1.5]
     gradient = call(backend.huber_backward, prediction, target, np.ones(()), delta=1.0)
@@ -362,7 +406,9 @@ def test_huber_at_its_joints(backend: Backend) -> None:
 def test_losses_refuse_shapes(backend: Backend, name: str) -> None:
     one = np.ones(())
     for op, more in ((forward_op(backend, name), ()), (backward_op(backend, name), (one,))):
-        with pytest.raises(ShapeError, match=r"operands of the same shape, got \(3, 1\) and \(3,\)"):
+        with pytest.raises(
+            ShapeError, match=r"operands of the same shape, got \(3, 1\) and \(3,\)"
+        ):
             call(op, np.zeros((3, 1)), np.zeros(3), *more)
         with pytest.raises(ShapeError, match=r"sample_weight of shape \(3,\), got \(3, 1\)"):
             call(op, np.zeros((3, 1)), np.zeros((3, 1)), *more, sample_weight=np.ones((3, 1)))
@@ -370,14 +416,16 @@ def test_losses_refuse_shapes(backend: Backend, name: str) -> None:
             call(op, one, one, *more)
 
 
-# -- counts ------------------------------------------------------------------------------------------------
+# -- counts
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_count_correct(backend: Backend, dtype: str) -> None:
     logits, labels = normal(50, 7).astype(dtype), np.random.default_rng(1).integers(0, 7, 50)
     expected = sum(
-        max(range(7), key=row.__getitem__) == label for row, label in zip(logits, labels, strict=True)
+        max(range(7), key=row.__getitem__) == label
+        for row, label in zip(logits, labels, strict=True)
     )
     result = call(backend.count_correct, logits, labels)
     assert (result.shape, result.dtype) == ((), np.int64)
@@ -386,7 +434,12 @@ def test_count_correct(backend: Backend, dtype: str) -> None:
 
 def test_count_correct_takes_the_first_of_several_largest(backend: Backend) -> None:
     tie = np.array([[1.0, 3.0, 3.0, 0.0]])
-    assert [int(call(backend.count_correct, tie, np.array([label]))) for label in range(4)] == [0, 1, 0, 0]
+    assert [int(call(backend.count_correct, tie, np.array([label]))) for label in range(4)] == [
+        0,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_counts_stay_on_the_device(backend: Backend) -> None:
@@ -414,18 +467,25 @@ def test_count_correct_binary(backend: Backend, logits: Any, target: Any, expect
 def test_counts_refuse_shapes(backend: Backend) -> None:
     with pytest.raises(ShapeError, match=r"count_correct: expected logits of shape \(M, C\)"):
         call(backend.count_correct, np.zeros(3), np.zeros(3, int))
-    with pytest.raises(ShapeError, match=r"count_correct: expected labels of shape \(3,\), got \(4,\)"):
+    with pytest.raises(
+        ShapeError, match=r"count_correct: expected labels of shape \(3,\), got \(4,\)"
+    ):
         call(backend.count_correct, np.zeros((3, 2)), np.zeros(4, int))
-    with pytest.raises(ShapeError, match="count_correct_binary: expected operands of the same shape"):
+    with pytest.raises(
+        ShapeError, match="count_correct_binary: expected operands of the same shape"
+    ):
         call(backend.count_correct_binary, np.zeros((3, 1)), np.zeros(3))
 
 
-# -- against PyTorch ---------------------------------------------------------------------------------------
+# -- against PyTorch
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_is_pytorchs(backend: Backend, torch: Any, smoothing: float, weighted: bool) -> None:
+def test_cross_entropy_is_pytorchs(
+    backend: Backend, torch: Any, smoothing: float, weighted: bool
+) -> None:
     values, class_weight = normal(ROWS, CLASSES), positive(CLASSES) if weighted else None
     logits = torch.tensor(values, requires_grad=True)
     expected = torch.nn.functional.cross_entropy(
@@ -436,9 +496,13 @@ def test_cross_entropy_is_pytorchs(backend: Backend, torch: Any, smoothing: floa
     )
     expected.backward()
     options = {"class_weight": class_weight, "label_smoothing": smoothing}
-    loss, weight, probabilities = call(backend.softmax_cross_entropy_forward, values, LABELS, **options)
+    loss, weight, probabilities = call(
+        backend.softmax_cross_entropy_forward, values, LABELS, **options
+    )
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-13)
-    gradient = call(backend.softmax_cross_entropy_backward, probabilities, LABELS, weight, **options)
+    gradient = call(
+        backend.softmax_cross_entropy_backward, probabilities, LABELS, weight, **options
+    )
     np.testing.assert_allclose(gradient, logits.grad.numpy(), rtol=1e-11, atol=1e-15)
 
 

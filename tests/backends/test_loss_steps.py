@@ -37,7 +37,9 @@ def backend(make_backend: Callable[..., Backend]) -> Backend:
 
 
 class Setting:
-    """Operands of a loss as a backend takes them, and what NumPy makes of the same numbers in float64."""
+    """Operands of a loss as a backend takes them, and what NumPy makes of the same numbers in
+    float64.
+    """
 
     def __init__(
         self, backend: Backend, op: str, outputs: Any, target: Any, dtype: str, **options: Any
@@ -49,7 +51,9 @@ class Setting:
         self.target = self._taken(target)
         self.record = backend.zeros((3, 3), "float64")
         exact = [self._exact(self.outputs), self._exact(self.target)]
-        self.expected = _separate(op, *exact, {name: self._exact(v) for name, v in self.options.items()})
+        self.expected = _separate(
+            op, *exact, {name: self._exact(v) for name, v in self.options.items()}
+        )
 
     def _taken(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
@@ -102,7 +106,9 @@ def _separate(op: str, outputs: Any, target: Any, options: dict[str, Any]) -> tu
             (loss, weight), saved = forward(outputs, target, **options), outputs
             if op == "binary_cross_entropy":
                 correct = ops.count_correct_binary(outputs, target)
-        return np.array([loss, weight, correct], "f8"), np.array(backward(saved, target, weight, **options))
+        return np.array([loss, weight, correct], "f8"), np.array(
+            backward(saved, target, weight, **options)
+        )
 
 
 def weights(size: int, seed: int) -> Any:
@@ -116,7 +122,9 @@ def cross_entropy(backend: Backend, rows: int, classes: int, dtype: str, **optio
     return Setting(backend, "softmax_cross_entropy", logits, labels, dtype, **options)
 
 
-def elements(backend: Backend, name: str, shape: tuple[int, ...], dtype: str, **options: Any) -> Setting:
+def elements(
+    backend: Backend, name: str, shape: tuple[int, ...], dtype: str, **options: Any
+) -> Setting:
     op, settings = ELEMENT_LOSSES[name]
     rng = np.random.default_rng(len(shape))
     outputs, target = 2 * rng.standard_normal(shape), 2 * rng.standard_normal(shape)
@@ -126,14 +134,18 @@ def elements(backend: Backend, name: str, shape: tuple[int, ...], dtype: str, **
     return Setting(backend, op, outputs, target, dtype, **settings, **options)
 
 
-def any_loss(backend: Backend, name: str, rows: int, columns: int, dtype: str, **options: Any) -> Setting:
+def any_loss(
+    backend: Backend, name: str, rows: int, columns: int, dtype: str, **options: Any
+) -> Setting:
     if name == "softmax_cross_entropy":
         return cross_entropy(backend, rows, columns, dtype, **options)
     return elements(backend, name, (rows, columns), dtype, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "classes"), [(1, 1), (6, 4), (70, 10), (300, 16), (9, 33), (5, 256)])
+@pytest.mark.parametrize(
+    ("rows", "classes"), [(1, 1), (6, 4), (70, 10), (300, 16), (9, 33), (5, 256)]
+)
 def test_cross_entropy(backend: Backend, rows: int, classes: int, dtype: str) -> None:
     cross_entropy(backend, rows, classes, dtype).check(scale=1024.0)
 
@@ -163,7 +175,9 @@ def test_cross_entropy_with_weights(
 
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1,), (7, 1), (6, 5), (40, 33), (3, 4, 2), (33, 64), (3, 5000), (2, 1029)])
+@pytest.mark.parametrize(
+    "shape", [(1,), (7, 1), (6, 5), (40, 33), (3, 4, 2), (33, 64), (3, 5000), (2, 1029)]
+)
 @pytest.mark.parametrize("name", ELEMENT_LOSSES)
 def test_element_losses(backend: Backend, name: str, shape: tuple[int, ...], dtype: str) -> None:
     elements(backend, name, shape, dtype).check(scale=64.0)
@@ -265,14 +279,23 @@ def test_numpy_leaves_all_to_the_separate_operations() -> None:
 
 def test_steps_refuse_what_does_not_fit(backend: Backend) -> None:
     record, one = backend.zeros((1, 3), "float64"), np.ones((3, 2), "f4")
-    half, labels = backend.asarray(backend.asarray(one), "float16"), backend.asarray(np.zeros(3, "i8"))
-    with pytest.raises(DTypeError, match="expected target of dtype float32 for float16, got float64"):
+    half, labels = (
+        backend.asarray(backend.asarray(one), "float16"),
+        backend.asarray(np.zeros(3, "i8")),
+    )
+    with pytest.raises(
+        DTypeError, match="expected target of dtype float32 for float16, got float64"
+    ):
         backend.huber_step(half, upload(backend, one.astype("f8")), record, 0)
-    with pytest.raises(DTypeError, match="expected class_weight of dtype float32 for float16, got float16"):
+    with pytest.raises(
+        DTypeError, match="expected class_weight of dtype float32 for float16, got float16"
+    ):
         backend.softmax_cross_entropy_step(half, labels, record, 0, class_weight=half[0])
     with pytest.raises(ShapeError, match=r"operands of the same shape, got \(3, 2\) and \(2,\)"):
         backend.absolute_error_step(half, upload(backend, one[0]), record, 0)
     with pytest.raises(ShapeError, match=r"sample_weight of shape \(3,\), got \(3, 2\)"):
-        backend.absolute_error_step(half, upload(backend, one), record, 0, sample_weight=upload(backend, one))
+        backend.absolute_error_step(
+            half, upload(backend, one), record, 0, sample_weight=upload(backend, one)
+        )
     with pytest.raises(ShapeError, match=r"labels of shape \(3,\), got \(2,\)"):
         backend.softmax_cross_entropy_step(half, labels[1:], record, 0)

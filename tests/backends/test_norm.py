@@ -48,8 +48,12 @@ def naive_batch_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
 
 
 def run_batch_norm(backend: Backend, x: Any, arrays: dict[str, Any], **settings: Any) -> Any:
-    """Return y, what backward needs, and what the vectors are afterwards; the caller's stay as they are."""
-    on_device = {name: upload(backend, None if a is None else a.copy()) for name, a in arrays.items()}
+    """Return y, what backward needs, and what the vectors are afterwards; the caller's stay as they
+    are.
+    """
+    on_device = {
+        name: upload(backend, None if a is None else a.copy()) for name, a in arrays.items()
+    }
     y, saved = backend.batch_norm_forward(upload(backend, x), **on_device, **settings)
     after = {name: download(backend, array) for name, array in on_device.items()}
     return download(backend, y), saved, after
@@ -61,7 +65,8 @@ def batch_norm_gradients(backend: Backend, dy: Any, x: Any, training: bool, **ar
     return download(backend, backend.batch_norm_backward(dy, x, weight, saved, training=training))
 
 
-# -- batch norm --------------------------------------------------------------------------------------------
+# -- batch norm
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -72,9 +77,13 @@ def test_batch_norm_in_training(backend: Backend, shape: tuple[int, ...], dtype:
     y, _, after = run_batch_norm(backend, x, arrays, training=True, momentum=0.3, eps=1e-3)
     precise = x.astype("float64")
     assert y.dtype == dtype
-    assert_within_tolerance(y, naive_batch_norm(precise, before["weight"], before["bias"], eps=1e-3))
+    assert_within_tolerance(
+        y, naive_batch_norm(precise, before["weight"], before["bias"], eps=1e-3)
+    )
     rows = precise.reshape(-1, 3)
-    assert_within_tolerance(after["running_mean"], 0.7 * before["running_mean"] + 0.3 * rows.mean(axis=0))
+    assert_within_tolerance(
+        after["running_mean"], 0.7 * before["running_mean"] + 0.3 * rows.mean(axis=0)
+    )
     unbiased = ((rows - rows.mean(axis=0)) ** 2).sum(axis=0) / (len(rows) - 1)
     assert_within_tolerance(after["running_var"], 0.7 * before["running_var"] + 0.3 * unbiased)
 
@@ -141,7 +150,9 @@ def test_batch_norm_of_large_means(backend: Backend) -> None:
     expected = naive_batch_norm(x.astype("float64"), arrays["weight"], arrays["bias"])
     assert_within_tolerance(y, expected, "float32")
     single = batch_norm_gradients(backend, dy, x, True, **arrays)
-    precise = batch_norm_gradients(backend, dy.astype("float64"), x.astype("float64"), True, **vectors(3))
+    precise = batch_norm_gradients(
+        backend, dy.astype("float64"), x.astype("float64"), True, **vectors(3)
+    )
     for result, reference in zip(single, precise, strict=True):
         assert_within_tolerance(result, reference, "float32")
 
@@ -176,16 +187,22 @@ def test_batch_norm_of_no_channels(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (0, 3), (0, 4, 5, 3), (1, 1, 1, 3)])
-def test_batch_norm_refuses_too_few_values_in_training(backend: Backend, shape: tuple[int, ...]) -> None:
+def test_batch_norm_refuses_too_few_values_in_training(
+    backend: Backend, shape: tuple[int, ...]
+) -> None:
     arrays = {name: upload(backend, array) for name, array in vectors(3).items()}
     with pytest.raises(ShapeError, match=r"at least 2 values a channel in training, got [01] "):
         backend.batch_norm_forward(upload(backend, np.zeros(shape)), **arrays, training=True)
-    np.testing.assert_array_equal(backend.to_numpy(arrays["running_mean"]), vectors(3)["running_mean"])
+    np.testing.assert_array_equal(
+        backend.to_numpy(arrays["running_mean"]), vectors(3)["running_mean"]
+    )
 
 
 @pytest.mark.parametrize("name", vectors(3))
 def test_batch_norm_refuses_vectors(backend: Backend, name: str) -> None:
-    with pytest.raises(ShapeError, match=rf"batch_norm_forward: expected {name} of shape \(3,\), got \(2,\)"):
+    with pytest.raises(
+        ShapeError, match=rf"batch_norm_forward: expected {name} of shape \(3,\), got \(2,\)"
+    ):
         run_batch_norm(backend, np.zeros((4, 3)), vectors(3) | {name: np.ones(2)}, training=True)
     arrays = vectors(3) | {name: np.ones(3, "float32")}
     with pytest.raises(DTypeError, match="batch_norm_forward: expected operands of one dtype"):
@@ -193,23 +210,32 @@ def test_batch_norm_refuses_vectors(backend: Backend, name: str) -> None:
 
 
 def test_batch_norm_refuses_other_operands(backend: Backend) -> None:
-    with pytest.raises(ShapeError, match=r"expected x of shape \(M, C\) or \(M, H, W, C\), got \(3,\)"):
+    with pytest.raises(
+        ShapeError, match=r"expected x of shape \(M, C\) or \(M, H, W, C\), got \(3,\)"
+    ):
         run_batch_norm(backend, np.zeros(3), vectors(3), training=False)
     x = upload(backend, np.zeros((4, 3)))
     _, saved, _ = run_batch_norm(backend, np.zeros((4, 3)), vectors(3), training=True)
-    with pytest.raises(ShapeError, match="batch_norm_backward: expected operands of the same shape"):
+    with pytest.raises(
+        ShapeError, match="batch_norm_backward: expected operands of the same shape"
+    ):
         backend.batch_norm_backward(x[:2], x, None, saved, training=True)
-    with pytest.raises(ShapeError, match=r"batch_norm_backward: expected weight of shape \(3,\), got \(1,\)"):
+    with pytest.raises(
+        ShapeError, match=r"batch_norm_backward: expected weight of shape \(3,\), got \(1,\)"
+    ):
         backend.batch_norm_backward(x, x, x[0, :1], saved, training=True)
     single = backend.asarray(x, "float32")
     with pytest.raises(DTypeError, match="batch_norm_backward: expected operands of one dtype"):
         backend.batch_norm_backward(single, x, None, saved, training=True)
 
 
-# -- layer norm --------------------------------------------------------------------------------------------
+# -- layer norm
+# --------------------------------------------------------------------------------------------
 
 
-def layer_norm_gradients(backend: Backend, dy: Any, x: Any, weight: Any, bias: Any, num_axes: int) -> Any:
+def layer_norm_gradients(
+    backend: Backend, dy: Any, x: Any, weight: Any, bias: Any, num_axes: int
+) -> Any:
     dy, x, weight, bias = (upload(backend, array) for array in (dy, x, weight, bias))
     _, saved = backend.layer_norm_forward(x, weight, bias, num_axes=num_axes)
     return download(backend, backend.layer_norm_backward(dy, x, weight, saved, num_axes=num_axes))
@@ -219,7 +245,9 @@ def layer_norm_gradients(backend: Backend, dy: Any, x: Any, weight: Any, bias: A
 @pytest.mark.parametrize(
     ("shape", "num_axes"), [((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 3), ((5,), 1)]
 )
-def test_layer_norm_forward(backend: Backend, shape: tuple[int, ...], num_axes: int, dtype: str) -> None:
+def test_layer_norm_forward(
+    backend: Backend, shape: tuple[int, ...], num_axes: int, dtype: str
+) -> None:
     own = shape[len(shape) - num_axes :]
     x, weight, bias = (normal(*s, seed=i).astype(dtype) for i, s in enumerate((shape, own, own)))
     y, _ = call(backend.layer_norm_forward, x, weight, bias, num_axes=num_axes, eps=1e-3)
@@ -229,7 +257,9 @@ def test_layer_norm_forward(backend: Backend, shape: tuple[int, ...], num_axes: 
     assert_within_tolerance(y, normalised * weight.astype("float64") + bias.astype("float64"))
 
 
-@pytest.mark.parametrize(("shape", "num_axes"), [((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), 2), ((2, 1), 1)])
+@pytest.mark.parametrize(
+    ("shape", "num_axes"), [((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), 2), ((2, 1), 1)]
+)
 def test_layer_norm_backward(backend: Backend, shape: tuple[int, ...], num_axes: int) -> None:
     own = shape[len(shape) - num_axes :]
     x, dy, weight, bias = (normal(*s, seed=i) for i, s in enumerate((shape, shape, own, own)))
@@ -246,7 +276,9 @@ def test_layer_norm_backward(backend: Backend, shape: tuple[int, ...], num_axes:
 def test_layer_norm_without_parameters(backend: Backend) -> None:
     x, dy = normal(4, 5), normal(4, 5, seed=1)
     expected = layer_norm_gradients(backend, dy, x, np.ones(5), np.zeros(5), 1)
-    for result, value in zip(layer_norm_gradients(backend, dy, x, None, None, 1), expected, strict=True):
+    for result, value in zip(
+        layer_norm_gradients(backend, dy, x, None, None, 1), expected, strict=True
+    ):
         np.testing.assert_array_equal(result, value)
 
 
@@ -256,7 +288,9 @@ def test_layer_norm_of_large_means_in_float32(backend: Backend) -> None:
     expected = np.array([naive_normalise(row, 1e-5) for row in x.astype("float64").tolist()])
     assert_within_tolerance(y, expected, "float32")
     single = layer_norm_gradients(backend, dy, x, None, None, 1)
-    precise = layer_norm_gradients(backend, dy.astype("float64"), x.astype("float64"), None, None, 1)
+    precise = layer_norm_gradients(
+        backend, dy.astype("float64"), x.astype("float64"), None, None, 1
+    )
     for result, reference in zip(single, precise, strict=True):
         assert result.dtype == np.float32
         assert_within_tolerance(result, reference)
@@ -269,14 +303,18 @@ def test_layer_norm_against_torch(backend: Backend, torch: Any) -> None:
     expected.backward(torch.tensor(dy))
     y, _ = call(backend.layer_norm_forward, x, weight, bias, num_axes=2)
     assert_within_tolerance(y, expected.detach().numpy())
-    for result, tensor in zip(layer_norm_gradients(backend, dy, x, weight, bias, 2), tensors, strict=True):
+    for result, tensor in zip(
+        layer_norm_gradients(backend, dy, x, weight, bias, 2), tensors, strict=True
+    ):
         assert_within_tolerance(result, tensor.grad.numpy())
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
 def test_layer_norm_of_nothing(backend: Backend, shape: tuple[int, int]) -> None:
     x = np.zeros(shape)
-    dx, dweight, dbias = layer_norm_gradients(backend, x, x, np.ones(shape[1]), np.ones(shape[1]), 1)
+    dx, dweight, dbias = layer_norm_gradients(
+        backend, x, x, np.ones(shape[1]), np.ones(shape[1]), 1
+    )
     assert (dx.shape, dweight.tolist(), dbias.tolist()) == (shape, [0] * shape[1], [0] * shape[1])
 
 
@@ -290,19 +328,26 @@ def test_layer_norm_refuses_num_axes(backend: Backend, num_axes: int) -> None:
 
 def test_layer_norm_refuses_other_operands(backend: Backend) -> None:
     x = np.zeros((2, 3))
-    with pytest.raises(ShapeError, match=r"layer_norm_forward: expected weight of shape \(3,\), got \(2,\)"):
+    with pytest.raises(
+        ShapeError, match=r"layer_norm_forward: expected weight of shape \(3,\), got \(2,\)"
+    ):
         call(backend.layer_norm_forward, x, np.ones(2), None)
-    with pytest.raises(ShapeError, match=r"layer_norm_forward: expected bias of shape \(2, 3\), got \(3,\)"):
+    with pytest.raises(
+        ShapeError, match=r"layer_norm_forward: expected bias of shape \(2, 3\), got \(3,\)"
+    ):
         call(backend.layer_norm_forward, x, None, np.ones(3), num_axes=2)
     with pytest.raises(DTypeError, match="layer_norm_forward: expected operands of one dtype"):
         call(backend.layer_norm_forward, x, np.ones(3, "float32"), None)
     on_device = upload(backend, x)
     _, saved = backend.layer_norm_forward(on_device, None, None)
-    with pytest.raises(ShapeError, match="layer_norm_backward: expected operands of the same shape"):
+    with pytest.raises(
+        ShapeError, match="layer_norm_backward: expected operands of the same shape"
+    ):
         backend.layer_norm_backward(on_device[:1], on_device, None, saved)
 
 
-# -- both --------------------------------------------------------------------------------------------------
+# -- both
+# --------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -320,7 +365,9 @@ def test_any_shape_and_layout(
     before = x.copy()
     laid = dict(layouts(x))[layout]
     ones = np.ones(channels, dtype)
-    y, _ = call(backend.batch_norm_forward, laid, ones, ones, ones.copy(), ones.copy(), training=True)
+    y, _ = call(
+        backend.batch_norm_forward, laid, ones, ones, ones.copy(), ones.copy(), training=True
+    )
     assert_within_tolerance(y, naive_batch_norm(x.astype("float64"), 1, 1), dtype)
     y, _ = call(backend.layer_norm_forward, laid, None, None)
     assert_within_tolerance(y, naive_batch_norm(x.astype("float64").T, 1, 0).T, dtype)
@@ -328,31 +375,41 @@ def test_any_shape_and_layout(
 
 
 def precise_norm(x: Any, dy: Any, weight: Any, axis: int, eps: float = 1e-5) -> tuple[Any, ...]:
-    """Return x̂ · weight, dx, dweight and dbias by the formulas, in float64; statistics along `axis` of a matrix."""
+    """Return x̂ · weight, dx, dweight and dbias by the formulas, in float64; statistics along
+    `axis` of a matrix.
+    """
     x, dy, weight = (array.astype("float64") for array in (x, dy, weight))
     mean = x.mean(axis, keepdims=True)
     inverse_std = 1 / np.sqrt(((x - mean) ** 2).mean(axis, keepdims=True) + eps)
     x_hat, g = (x - mean) * inverse_std, dy * weight
-    dx = inverse_std * (g - g.mean(axis, keepdims=True) - x_hat * (g * x_hat).mean(axis, keepdims=True))
+    dx = inverse_std * (
+        g - g.mean(axis, keepdims=True) - x_hat * (g * x_hat).mean(axis, keepdims=True)
+    )
     return x_hat * weight, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
 
 
 # Many rows; several tiles of columns, with and without vectors.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1201, 1), (611, 3), (300, 8), (9, 1030), (9, 1032)])
-def test_batch_norm_of_larger_matrices(backend: Backend, shape: tuple[int, int], dtype: str) -> None:
+def test_batch_norm_of_larger_matrices(
+    backend: Backend, shape: tuple[int, int], dtype: str
+) -> None:
     x, dy = (2 + normal(*shape)).astype(dtype), normal(*shape, seed=1).astype(dtype)
     arrays = vectors(shape[1], dtype) | {"bias": None}
     y, _, _ = run_batch_norm(backend, x, arrays, training=True)
     results = (y, *batch_norm_gradients(backend, dy, x, True, **arrays))
-    for result, expected in zip(results, precise_norm(x, dy, arrays["weight"], axis=0), strict=True):
+    for result, expected in zip(
+        results, precise_norm(x, dy, arrays["weight"], axis=0), strict=True
+    ):
         assert_within_tolerance(result, expected, dtype)
 
 
 # A warp for every row, a block for every row, and rows longer than what a block's threads keep.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(70, 17), (9, 1030), (9, 1032), (3, 8201)])
-def test_layer_norm_of_larger_matrices(backend: Backend, shape: tuple[int, int], dtype: str) -> None:
+def test_layer_norm_of_larger_matrices(
+    backend: Backend, shape: tuple[int, int], dtype: str
+) -> None:
     x, dy = (2 + normal(*shape)).astype(dtype), normal(*shape, seed=1).astype(dtype)
     weight = vectors(shape[1], dtype)["weight"]
     y, _ = call(backend.layer_norm_forward, x, weight, None)

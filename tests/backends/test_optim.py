@@ -46,7 +46,12 @@ def assert_lists_close(results: list[Any], references: list[Any], dtype: str) ->
 
 
 def run_updates(
-    backend: Backend, op: str, num_slots: int, dtype: str, options: dict[str, Any], counts_steps: bool = False
+    backend: Backend,
+    op: str,
+    num_slots: int,
+    dtype: str,
+    options: dict[str, Any],
+    counts_steps: bool = False,
 ) -> list[list[Any]]:
     """Return the parameters and the slots after some steps of an optimizer's operation."""
     state = [owned(backend, start(dtype))]
@@ -60,7 +65,8 @@ def run_updates(
     return [[backend.to_numpy(array) for array in arrays] for arrays in state]
 
 
-# -- SGD ---------------------------------------------------------------------------------------------------
+# -- SGD
+# --------------------------------------------------------------------------------------------------
 
 
 def naive_sgd(
@@ -118,7 +124,8 @@ def test_sgd_without_momentum(backend: Backend, options: dict[str, Any], dtype: 
         np.testing.assert_array_equal(backend.to_numpy(result), expected)
 
 
-# -- Adam --------------------------------------------------------------------------------------------------
+# -- Adam
+# --------------------------------------------------------------------------------------------------
 
 
 def naive_adam(
@@ -162,7 +169,9 @@ def naive_adam(
         {"beta1": 0.0, "eps": 1e-2},
     ],
 )
-def test_adam(backend: Backend, options: dict[str, Any], eps_before_correction: bool, dtype: str) -> None:
+def test_adam(
+    backend: Backend, options: dict[str, Any], eps_before_correction: bool, dtype: str
+) -> None:
     options = {"lr": 0.05, "eps_before_correction": eps_before_correction} | options
     for results, references in zip(
         run_updates(backend, "adam", 2, dtype, options, counts_steps=True),
@@ -174,12 +183,15 @@ def test_adam(backend: Backend, options: dict[str, Any], eps_before_correction: 
 
 def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
     w, zeros = np.zeros(3), [np.zeros(3)]
-    state = [owned(backend, arrays) for arrays in ([w], [np.array([1e-3, -5.0, 0.0])], zeros, zeros)]
+    state = [
+        owned(backend, arrays) for arrays in ([w], [np.array([1e-3, -5.0, 0.0])], zeros, zeros)
+    ]
     update(backend, "adam", *state, step=1, lr=0.1)
     np.testing.assert_allclose(backend.to_numpy(state[0][0]), [-0.1, 0.1, 0], rtol=1e-4)
 
 
-# -- numbers that lie on the device ------------------------------------------------------------------------
+# -- numbers that lie on the device
+# ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -194,13 +206,16 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
         LionSpec(Constant(0.1), weight_decay=0.1),
     ],
 )
-def test_numbers_on_the_device_come_to_the_same(backend: Backend, spec: OptimizerSpec, dtype: str) -> None:
+def test_numbers_on_the_device_come_to_the_same(
+    backend: Backend, spec: OptimizerSpec, dtype: str
+) -> None:
     results = []
     numbers = backend.asarray(np.full(len(spec.numbers(1, 0.0)), np.nan))
     for is_given in (True, False):
         parameters = owned(backend, start(dtype))
         slots = {
-            name: owned(backend, [np.zeros(shape, dtype) for shape in SHAPES]) for name in spec.slot_names
+            name: owned(backend, [np.zeros(shape, dtype) for shape in SHAPES])
+            for name in spec.slot_names
         }
         for step, gradient in enumerate(gradients(dtype), 1):
             given: dict[str, Any] = {"step": step, "lr": 0.1 / step}
@@ -214,11 +229,17 @@ def test_numbers_on_the_device_come_to_the_same(backend: Backend, spec: Optimize
         np.testing.assert_array_equal(one, other)
 
 
-# -- RMSprop -----------------------------------------------------------------------------------------------
+# -- RMSprop
+# -----------------------------------------------------------------------------------------------
 
 
 def naive_rmsprop(
-    *, lr: float, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0, momentum: float = 0.0
+    *,
+    lr: float,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
 ) -> list[list[Any]]:
     w, s, v = start(), [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
     for grads in gradients():
@@ -261,7 +282,8 @@ def test_rmsprop_without_momentum(backend: Backend, weight_decay: float, dtype: 
         np.testing.assert_array_equal(backend.to_numpy(result), expected)
 
 
-# -- Lion --------------------------------------------------------------------------------------------------
+# -- Lion
+# --------------------------------------------------------------------------------------------------
 
 
 def naive_lion(
@@ -277,7 +299,8 @@ def naive_lion(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "options", [{}, {"weight_decay": 0.5}, {"beta1": 0.5, "beta2": 0.3}, {"beta1": 0.0, "beta2": 0.0}]
+    "options",
+    [{}, {"weight_decay": 0.5}, {"beta1": 0.5, "beta2": 0.3}, {"beta1": 0.0, "beta2": 0.0}],
 )
 def test_lion(backend: Backend, options: dict[str, Any], dtype: str) -> None:
     options = {"lr": 0.05} | options
@@ -294,7 +317,8 @@ def test_lion_leaves_what_has_no_gradient_and_hides_no_nan(backend: Backend) -> 
     np.testing.assert_array_equal(backend.to_numpy(on_device[0]), [1.0, np.nan, 1.5])
 
 
-# -- all of them ---------------------------------------------------------------------------------------------
+# -- all of them
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -324,11 +348,15 @@ def test_rules_keep_their_slots(
         ("lion", 1, {"weight_decay": 0.1}),
     ],
 )
-def test_updates_reach_into_views(backend: Backend, op: str, num_slots: int, options: dict[str, Any]) -> None:
+def test_updates_reach_into_views(
+    backend: Backend, op: str, num_slots: int, options: dict[str, Any]
+) -> None:
     rng = np.random.default_rng(0)
     values = [rng.uniform(0.1, 1, (6, 4)) for _ in range(2 + num_slots)]
     contiguous = [owned(backend, [array]) for array in values]
-    bases = [backend.asarray(np.pad(array, ((0, 0), (0, 1)), constant_values=7)) for array in values]
+    bases = [
+        backend.asarray(np.pad(array, ((0, 0), (0, 1)), constant_values=7)) for array in values
+    ]
     update(backend, op, *contiguous, lr=0.1, **options)
     update(backend, op, *([base[:, :-1]] for base in bases), lr=0.1, **options)
     for base, (expected,) in zip(bases, contiguous, strict=True):
@@ -337,7 +365,9 @@ def test_updates_reach_into_views(backend: Backend, op: str, num_slots: int, opt
 
 
 def many(backend: Backend, values: list[Any], dtype: str) -> list[Array]:
-    """Return the arrays one behind the other in one piece of memory, with one number between: of any alignment."""
+    """Return the arrays one behind the other in one piece of memory, with one number between: of
+    any alignment.
+    """
     numbers = np.concatenate([np.append(value, 7.0) for value in values]).astype(dtype)
     base = backend.copy(backend.asarray(numbers))
     ends = np.cumsum([value.size + 1 for value in values])
@@ -365,7 +395,9 @@ def test_many_tensors_of_any_size_and_alignment(backend: Backend, dtype: str) ->
         total = gradient * 3.0 / (expected_norm + 1e-6) + 0.5 * weight
         velocity = 0.9 * velocity + total
         results = [backend.to_numpy(arrays[idx]) for arrays in lists]
-        for result, expected in zip(results, (weight - 0.1 * velocity, total, velocity), strict=True):
+        for result, expected in zip(
+            results, (weight - 0.1 * velocity, total, velocity), strict=True
+        ):
             assert_within_tolerance(result, expected, dtype)
 
 
@@ -382,7 +414,9 @@ def test_tensors_of_two_dtypes(backend: Backend) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("divisor", [8.0, 0.3, 0.0])
-def test_a_penalty_whose_divisor_lies_on_the_device(backend: Backend, divisor: float, dtype: str) -> None:
+def test_a_penalty_whose_divisor_lies_on_the_device(
+    backend: Backend, divisor: float, dtype: str
+) -> None:
     results = []
     for given in (divisor, backend.asarray(np.asarray(divisor))):
         weights, grads = owned(backend, start(dtype)), owned(backend, next(gradients(dtype)))
@@ -404,11 +438,14 @@ def test_no_tensors(backend: Backend) -> None:
 
 def test_sums_are_the_same_every_time(backend: Backend) -> None:
     value = np.random.default_rng(0).standard_normal(20_000)
-    norms = [backend.to_numpy(backend.clip_by_norm([backend.asarray(value)], inf)) for _ in range(3)]
+    norms = [
+        backend.to_numpy(backend.clip_by_norm([backend.asarray(value)], inf)) for _ in range(3)
+    ]
     assert len({float(norm) for norm in norms}) == 1
 
 
-# -- clipping and the L2 penalty ---------------------------------------------------------------------------
+# -- clipping and the L2 penalty
+# ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -438,7 +475,9 @@ def test_clip_by_norm_at_its_limit(backend: Backend, max_norm: float) -> None:
 
 def test_the_norm_of_large_float32_gradients_does_not_overflow(backend: Backend) -> None:
     gradient = backend.asarray(np.full(4, 1e30, np.float32))
-    np.testing.assert_allclose(backend.to_numpy(backend.clip_by_norm([gradient], 1.0)), 2e30, rtol=1e-6)
+    np.testing.assert_allclose(
+        backend.to_numpy(backend.clip_by_norm([gradient], 1.0)), 2e30, rtol=1e-6
+    )
     np.testing.assert_allclose(backend.to_numpy(gradient), np.full(4, 0.5), rtol=1e-6)
 
 
@@ -453,7 +492,9 @@ def test_l2_penalty(backend: Backend, dtype: str) -> None:
     assert_within_tolerance(backend.to_numpy(penalty), expected, dtype)
     for i, weight in enumerate(weights):
         assert_within_tolerance(
-            backend.to_numpy(grads[i]), before[i].astype("float64") + 0.3 * weight.astype("float64"), dtype
+            backend.to_numpy(grads[i]),
+            before[i].astype("float64") + 0.3 * weight.astype("float64"),
+            dtype,
         )
         np.testing.assert_array_equal(backend.to_numpy(on_device[i]), weight)
 
@@ -464,14 +505,17 @@ def test_l2_penalty_is_the_gradients_integral(backend: Backend) -> None:
     direction, step = np.random.default_rng(1).standard_normal((3, 2)), 1e-5
     backend.l2_penalty([backend.asarray(w)], [gradient], 0.3)
     ahead, behind = (
-        backend.l2_penalty([backend.asarray(w + h * direction)], [backend.zeros((3, 2), "float64")], 0.3)
+        backend.l2_penalty(
+            [backend.asarray(w + h * direction)], [backend.zeros((3, 2), "float64")], 0.3
+        )
         for h in (step, -step)
     )
     slope = float(backend.to_numpy(ahead) - backend.to_numpy(behind)) / (2 * step)
     np.testing.assert_allclose(slope, np.sum(backend.to_numpy(gradient) * direction), rtol=1e-8)
 
 
-# -- against scikit-learn: whole training runs through its public estimators -------------------------------
+# -- against scikit-learn: whole training runs through its public estimators
+# -------------------------------
 
 SKLEARN_SOLVERS = {
     "sgd": {"solver": "sgd", "momentum": 0.0},
@@ -541,12 +585,28 @@ class TwoLayers:
         if solver["solver"] == "adam":
             options = {"lr": LR, "step": self.num_steps, "eps": solver["epsilon"]}
             update(
-                self.ops, "adam", self.parameters, grads, *self.slots, **options, eps_before_correction=True
+                self.ops,
+                "adam",
+                self.parameters,
+                grads,
+                *self.slots,
+                **options,
+                eps_before_correction=True,
             )
         else:
-            options = {"momentum": solver["momentum"], "nesterov": solver.get("nesterovs_momentum", False)}
+            options = {
+                "momentum": solver["momentum"],
+                "nesterov": solver.get("nesterovs_momentum", False),
+            }
             update(
-                self.ops, "sgd", self.parameters, grads, self.slots[0], lr=LR, **options, lr_in_velocity=True
+                self.ops,
+                "sgd",
+                self.parameters,
+                grads,
+                self.slots[0],
+                lr=LR,
+                **options,
+                lr_in_velocity=True,
             )
 
 
@@ -559,7 +619,9 @@ class TwoLayers:
         ("MLPClassifier", "binary_cross_entropy"),
     ],
 )
-def test_training_follows_scikit_learn(backend: Backend, estimator: str, loss: str, solver: str) -> None:
+def test_training_follows_scikit_learn(
+    backend: Backend, estimator: str, loss: str, solver: str
+) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 4))
     y = {
@@ -573,14 +635,20 @@ def test_training_follows_scikit_learn(backend: Backend, estimator: str, loss: s
     trained = sklearn_fit(estimator, x, y, learning_rate_init=LR, **options)
 
     ours = TwoLayers(backend, untrained, loss)
-    on_device = backend.asarray(x), backend.asarray(y, None if loss == "cross_entropy" else "float64")
+    on_device = (
+        backend.asarray(x),
+        backend.asarray(y, None if loss == "cross_entropy" else "float64"),
+    )
     losses = [ours.step(*on_device, options) for _ in range(ITERATIONS)]
     np.testing.assert_allclose(losses, trained.loss_curve_, rtol=1e-10)
-    for result, expected in zip(ours.parameters, [*trained.coefs_, *trained.intercepts_], strict=True):
+    for result, expected in zip(
+        ours.parameters, [*trained.coefs_, *trained.intercepts_], strict=True
+    ):
         np.testing.assert_allclose(backend.to_numpy(result), expected, rtol=1e-9, atol=1e-12)
 
 
-# -- against PyTorch ---------------------------------------------------------------------------------------
+# -- against PyTorch
+# ---------------------------------------------------------------------------------------
 
 SGD, ADAM, RMSPROP = ("sgd", 1), ("adam", 2), ("rmsprop", 2)
 
@@ -589,7 +657,12 @@ SGD, ADAM, RMSPROP = ("sgd", 1), ("adam", 2), ("rmsprop", 2)
     ("op", "theirs", "options", "their_options"),
     [
         (SGD, "SGD", {"weight_decay": 0.1}, {"weight_decay": 0.1}),
-        (SGD, "SGD", {"momentum": 0.9, "weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1}),
+        (
+            SGD,
+            "SGD",
+            {"momentum": 0.9, "weight_decay": 0.1},
+            {"momentum": 0.9, "weight_decay": 0.1},
+        ),
         (SGD, "SGD", {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "nesterov": True}),
         (ADAM, "Adam", {}, {}),
         (ADAM, "Adam", {"weight_decay": 0.1}, {"weight_decay": 0.1}),
@@ -597,7 +670,12 @@ SGD, ADAM, RMSPROP = ("sgd", 1), ("adam", 2), ("rmsprop", 2)
         (ADAM, "AdamW", {"weight_decay": 0.1, "decoupled": True}, {"weight_decay": 0.1}),
         (RMSPROP, "RMSprop", {}, {}),
         (RMSPROP, "RMSprop", {"alpha": 0.5, "eps": 0.1}, {"alpha": 0.5, "eps": 0.1}),
-        (RMSPROP, "RMSprop", {"momentum": 0.9, "weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1}),
+        (
+            RMSPROP,
+            "RMSprop",
+            {"momentum": 0.9, "weight_decay": 0.1},
+            {"momentum": 0.9, "weight_decay": 0.1},
+        ),
     ],
 )
 def test_optimizers_are_pytorchs(
@@ -614,7 +692,9 @@ def test_optimizers_are_pytorchs(
         for parameter, gradient in zip(parameters, grads, strict=True):
             parameter.grad = torch.tensor(gradient)
         optimizer.step()
-    weights, *_ = run_updates(backend, *op, "float64", {"lr": 0.05} | options, counts_steps=op is ADAM)
+    weights, *_ = run_updates(
+        backend, *op, "float64", {"lr": 0.05} | options, counts_steps=op is ADAM
+    )
     for result, parameter in zip(weights, parameters, strict=True):
         np.testing.assert_allclose(result, parameter.detach().numpy(), rtol=1e-11, atol=1e-13)
 
@@ -622,7 +702,9 @@ def test_optimizers_are_pytorchs(
 @pytest.mark.parametrize("max_norm", [0.5, 1e9])
 def test_clipping_is_pytorchs(backend: Backend, torch: Any, max_norm: float) -> None:
     values = start()
-    parameters = [torch.zeros(value.shape, dtype=torch.float64, requires_grad=True) for value in values]
+    parameters = [
+        torch.zeros(value.shape, dtype=torch.float64, requires_grad=True) for value in values
+    ]
     for parameter, value in zip(parameters, values, strict=True):
         parameter.grad = torch.tensor(value)
     expected = torch.nn.utils.clip_grad_norm_(parameters, max_norm)

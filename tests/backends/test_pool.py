@@ -73,7 +73,8 @@ def naive_pool(x: Any, setting: Setting) -> tuple[Any, Any, Any]:
     return highest, places, means
 
 
-# -- forward -----------------------------------------------------------------------------------------------
+# -- forward
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -117,7 +118,12 @@ def test_windows_of_more_than_256_pixels(backend: Backend) -> None:
     x = np.arange(400.0).reshape(1, 20, 20, 1)
     y, indices = call(backend.max_pool2d_forward, x, kernel=(20, 20), stride=(20, 20))
     dx = call(
-        backend.max_pool2d_backward, np.ones(y.shape), indices, x.shape, kernel=(20, 20), stride=(20, 20)
+        backend.max_pool2d_backward,
+        np.ones(y.shape),
+        indices,
+        x.shape,
+        kernel=(20, 20),
+        stride=(20, 20),
     )
     assert (y.item(), indices.item()) == (399, 399)
     assert (dx.sum(), dx[0, 19, 19, 0]) == (1, 1)
@@ -126,7 +132,10 @@ def test_windows_of_more_than_256_pixels(backend: Backend) -> None:
 def test_against_torch(backend: Backend, torch: Any) -> None:
     setting = SETTINGS["padded"]
     x = np.round(normal(*setting.x), 0)
-    for name, op in (("max_pool2d", backend.max_pool2d_forward), ("avg_pool2d", backend.avg_pool2d_forward)):
+    for name, op in (
+        ("max_pool2d", backend.max_pool2d_forward),
+        ("avg_pool2d", backend.avg_pool2d_forward),
+    ):
         tensor = torch.tensor(x.transpose(0, 3, 1, 2), requires_grad=True)
         expected = getattr(torch.nn.functional, name)(tensor, *setting.pairs.values())
         expected.backward(torch.ones_like(expected))
@@ -139,7 +148,8 @@ def test_against_torch(backend: Backend, torch: Any) -> None:
         assert_within_tolerance(dx.transpose(0, 3, 1, 2), tensor.grad.numpy())
 
 
-# -- backward ----------------------------------------------------------------------------------------------
+# -- backward
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -148,7 +158,9 @@ def test_max_pool2d_backward(backend: Backend, name: str) -> None:
     x, dy = normal(*setting.x), normal(*setting.output_shape, seed=1)
     _, indices = call(backend.max_pool2d_forward, x, **setting.pairs)
     dx = call(backend.max_pool2d_backward, dy, indices, x.shape, **setting.pairs)
-    assert_derivative(dx, lambda x: np.sum(dy * call(backend.max_pool2d_forward, x, **setting.pairs)[0]), x)
+    assert_derivative(
+        dx, lambda x: np.sum(dy * call(backend.max_pool2d_forward, x, **setting.pairs)[0]), x
+    )
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -156,7 +168,9 @@ def test_avg_pool2d_backward(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]
     x, dy = normal(*setting.x), normal(*setting.output_shape, seed=1)
     dx = call(backend.avg_pool2d_backward, dy, x.shape, **setting.pairs)
-    assert_derivative(dx, lambda x: np.sum(dy * call(backend.avg_pool2d_forward, x, **setting.pairs)), x)
+    assert_derivative(
+        dx, lambda x: np.sum(dy * call(backend.avg_pool2d_forward, x, **setting.pairs)), x
+    )
 
 
 @given(
@@ -211,12 +225,15 @@ def test_inputs_are_never_modified(backend: Backend) -> None:
     np.testing.assert_array_equal(backend.to_numpy(on_device[1]), dy)
 
 
-# -- refusals ----------------------------------------------------------------------------------------------
+# -- refusals
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", FORWARD)
 @pytest.mark.parametrize("shape", [(), (4,), (2, 4, 4), (1, 2, 4, 4, 1)])
-def test_pooling_refuses_what_is_no_image(backend: Backend, op: str, shape: tuple[int, ...]) -> None:
+def test_pooling_refuses_what_is_no_image(
+    backend: Backend, op: str, shape: tuple[int, ...]
+) -> None:
     with pytest.raises(ShapeError, match=rf"{op}: expected x of shape \(M, H, W, C\), got"):
         call(getattr(backend, op), np.zeros(shape), kernel=(2, 2), stride=(2, 2))
 
@@ -229,8 +246,16 @@ def test_pooling_refuses_windows_larger_than_the_image(backend: Backend, op: str
 
 @pytest.mark.parametrize("op", FORWARD)
 def test_pooling_refuses_padding_of_more_than_half_the_kernel(backend: Backend, op: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{op}: expected padding of at most half the kernel \(3, 2\)"):
-        call(getattr(backend, op), np.zeros((1, 5, 5, 1)), kernel=(3, 2), stride=(1, 1), padding=(2, 1))
+    with pytest.raises(
+        ConfigError, match=rf"{op}: expected padding of at most half the kernel \(3, 2\)"
+    ):
+        call(
+            getattr(backend, op),
+            np.zeros((1, 5, 5, 1)),
+            kernel=(3, 2),
+            stride=(1, 1),
+            padding=(2, 1),
+        )
 
 
 @pytest.mark.parametrize("op", FORWARD)
@@ -247,9 +272,13 @@ def test_pooling_refuses_dtypes(backend: Backend) -> None:
     for op in FORWARD:
         with pytest.raises(DTypeError, match=f"{op}: expected float32 or float64.*, got uint8"):
             call(getattr(backend, op), x.astype("uint8"), **pairs)
-    with pytest.raises(DTypeError, match=r"avg_pool2d_backward: expected float32 or float64.*, got int64"):
+    with pytest.raises(
+        DTypeError, match=r"avg_pool2d_backward: expected float32 or float64.*, got int64"
+    ):
         call(backend.avg_pool2d_backward, dy.astype("int64"), x.shape, **pairs)
-    with pytest.raises(DTypeError, match="max_pool2d_backward: expected unsigned indices, got float64"):
+    with pytest.raises(
+        DTypeError, match="max_pool2d_backward: expected unsigned indices, got float64"
+    ):
         call(backend.max_pool2d_backward, dy, dy, x.shape, **pairs)
 
 
@@ -271,6 +300,12 @@ def test_taps_outside_small_images(backend: Backend) -> None:
     y, indices = call(backend.max_pool2d_forward, x, **setting.pairs)
     assert (y.item(), indices.item()) == (5, 3)
     for op, args in (("max", (indices,)), ("avg", ())):
-        dx = call(getattr(backend, f"{op}_pool2d_backward"), np.ones_like(y), *args, x.shape, **setting.pairs)
+        dx = call(
+            getattr(backend, f"{op}_pool2d_backward"),
+            np.ones_like(y),
+            *args,
+            x.shape,
+            **setting.pairs,
+        )
         assert dx.item() == (1 if op == "max" else 0.25)
     assert call(backend.avg_pool2d_forward, x, **setting.pairs).item() == 5 / 4

@@ -65,7 +65,9 @@ def drawn() -> None:
 def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pictures that no test looks at be empty files: drawing is half of a short run."""
     if find_spec("matplotlib") and "drawn" not in request.fixturenames:
-        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **options: path.touch())
+        monkeypatch.setattr(
+            "matplotlib.figure.Figure.savefig", lambda _, path, **options: path.touch()
+        )
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +91,9 @@ def blobs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny_images(tmp_path: Path) -> Path:
-    """Return an .npz file of 40 images of 8×8 pixels in two classes: bright above, or bright below."""
+    """Return an .npz file of 40 images of 8×8 pixels in two classes: bright above, or bright
+    below.
+    """
     labels = np.arange(40) % 2
     images = np.random.default_rng(0).integers(0, 60, size=(40, 8, 8))
     images[labels == 0, :4] += 150

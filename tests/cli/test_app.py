@@ -53,7 +53,9 @@ def test_bad_input_from_the_shell() -> None:
 
 
 def test_start_leaves_heavy_packages_alone() -> None:
-    code = "import sys, warpfit.cli.app; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    code = (
+        "import sys, warpfit.cli.app; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
     imported = run_python("-c", code).out.split()
     assert "typer" in imported
     assert {"scipy", "sklearn", "matplotlib", "pooch", "PIL", "safetensors"}.isdisjoint(imported)
@@ -131,7 +133,9 @@ def test_gradcheck_shows_every_chosen_check(invoke: Invoke) -> None:
     assert all("linear" in row.lower() and row.rstrip().endswith("ok") for row in rows)
 
 
-def test_gradcheck_fails_with_the_failing_entry(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradcheck_fails_with_the_failing_entry(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = GradcheckResult((InputCheck("weight", 0.5, (1, 2), 1.0, 3.0),), tolerance=1e-6)
     right = GradcheckResult((InputCheck("weight", 1e-9, (0,), 1.0, 1.0),), tolerance=1e-6)
     checks = [("Wrong float64", lambda: wrong), ("Right float64", lambda: right)]

@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_bench(*arguments: object) -> Outcome:
-    """Return the outcome of ``warpfit bench`` in a process of its own: its suites print by themselves."""
+    """Return the outcome of ``warpfit bench`` in a process of its own: its suites print by
+    themselves.
+    """
     command = [sys.executable, "-m", "warpfit", "bench", *map(str, arguments)]
     done = subprocess.run(
         command,
@@ -103,7 +105,9 @@ def test_a_suite_for_a_gpu_says_in_a_line_that_there_is_none() -> None:
 
 def test_two_files_are_compared_from_anywhere(tmp_path: Path) -> None:
     for name, us in (("a", 1.0), ("b", 2.0)):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"environment": {}, "rows": {"x": {"us": us}}}))
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps({"environment": {}, "rows": {"x": {"us": us}}})
+        )
     outcome = run_bench("--compare", "a.json", "b.json")
     assert (outcome.code, outcome.err) == (1, "")
     assert "rows / x / us          1          2    2.00  WORSE" in outcome.out

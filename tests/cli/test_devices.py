@@ -33,7 +33,10 @@ def test_training_and_evaluating_on_a_device(invoke: Invoke, blobs: Path, cuda: 
     assert (outcome.code, outcome.err) == (0, "")
     assert "layerwise on cuda:0 in float32" in outcome.out
     assert 'device = "cuda:0"' in Path("run/config.toml").read_text()
-    results = [json.loads(invoke("evaluate", MODEL, "--device", d, "--json").out) for d in ("cpu", "cuda:0")]
+    results = [
+        json.loads(invoke("evaluate", MODEL, "--device", d, "--json").out)
+        for d in ("cpu", "cuda:0")
+    ]
     assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-5)
     assert results[0]["accuracy"] == results[1]["accuracy"]
 
@@ -67,7 +70,10 @@ def test_a_device_trains_in_one_launch_where_it_can(invoke: Invoke, blobs: Path,
     assert "one_launch on cuda:0 in float32" in outcome.out
     outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--precision", "tf32")
     assert "graph on cuda:0 in tf32" in outcome.out
-    assert "one_launch: expected precision 'float16', 'bfloat16' or 'float32', got 'tf32'" in outcome.out
+    assert (
+        "one_launch: expected precision 'float16', 'bfloat16' or 'float32', got 'tf32'"
+        in outcome.out
+    )
 
 
 def test_predicting_on_a_device(invoke: Invoke, tiny_images: Path, cuda: str) -> None:
@@ -76,7 +82,9 @@ def test_predicting_on_a_device(invoke: Invoke, tiny_images: Path, cuda: str) ->
     assert invoke("train", "--data", tiny_images, *SMALL, "--device", "cpu").code == 0
     Image.fromarray(np.load(tiny_images)["x"][0]).save("image.png")
     found = [
-        json.loads(invoke("predict", MODEL, "image.png", "--device", d, "--json").out)["predictions"][0]
+        json.loads(invoke("predict", MODEL, "image.png", "--device", d, "--json").out)[
+            "predictions"
+        ][0]
         for d in ("cpu", cuda)
     ]
     assert found[0]["label"] == found[1]["label"] == "above"
@@ -109,7 +117,12 @@ def test_where_auto_falls_back_a_line_says_so(
 
 @pytest.mark.parametrize(
     "command",
-    [("train", "--data", "blobs.npz"), ("evaluate", MODEL), ("predict", MODEL, "."), ("gradcheck",)],
+    [
+        ("train", "--data", "blobs.npz"),
+        ("evaluate", MODEL),
+        ("predict", MODEL, "."),
+        ("gradcheck",),
+    ],
 )
 def test_a_device_that_is_not_there(
     invoke: Invoke, blobs: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
@@ -153,7 +166,9 @@ def test_the_environment_names_the_device(
     monkeypatch.setenv("WARPFIT_DEVICE", named)
     outcome = invoke("train", "--data", blobs, *SMALL)
     assert outcome.code == code
-    error = "warpfit: expected WARPFIT_DEVICE as 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 'gpu'\n"
+    error = (
+        "warpfit: expected WARPFIT_DEVICE as 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 'gpu'\n"
+    )
     assert outcome.err == (error if code else "")
 
 
@@ -178,7 +193,9 @@ def test_the_cache_is_shown_and_cleared(
 ) -> None:
     shown = f"0 kernels, 0.0 MiB, in {kernel_cache}"
     assert invoke("cache").out == invoke("cache", "show").out == f"{shown}\n"
-    assert any(line.split(maxsplit=1) == ["kernels", shown] for line in invoke("info").out.splitlines())
+    assert any(
+        line.split(maxsplit=1) == ["kernels", shown] for line in invoke("info").out.splitlines()
+    )
     monkeypatch.setattr(jit, "compile_kernel", lambda *_: (bytes(3 << 19), ""))
     for dtype in ("float32", "float64"):
         jit.cubin("gather_rows", (("DTYPE", dtype),), "sm_90a")
@@ -192,7 +209,9 @@ def test_the_cache_is_shown_and_cleared(
     assert invoke("cache").out.startswith("0 kernels")
 
 
-def test_an_entry_that_cannot_be_removed(misuse: Invoke, invoke: Invoke, kernel_cache: Path) -> None:
+def test_an_entry_that_cannot_be_removed(
+    misuse: Invoke, invoke: Invoke, kernel_cache: Path
+) -> None:
     (kernel_cache / "folder.cubin").mkdir(parents=True)
     assert "1 kernel," in invoke("cache").out
     assert f"cannot clear the cache: Is a directory: {kernel_cache}" in misuse("cache", "clear").err

@@ -58,7 +58,10 @@ def test_a_model_that_save_wrote(invoke: Invoke, trained: Path, tmp_path: Path) 
     digits = wf.data.load_dataset("digits", flat=True)
     outcome = invoke("evaluate", path, "--data", "digits", "--json")
     assert outcome.code == 0
-    assert json.loads(outcome.out)["accuracy"] == wf.evaluate(model, digits.x_test, digits.y_test).accuracy
+    assert (
+        json.loads(outcome.out)["accuracy"]
+        == wf.evaluate(model, digits.x_test, digits.y_test).accuracy
+    )
     nameless = invoke("evaluate", path)
     assert nameless.code == 2
     assert "`warpfit evaluate --data` says how good it is" in nameless.err
@@ -79,4 +82,6 @@ def test_a_regression_that_save_wrote(invoke: Invoke, tmp_path: Path) -> None:
     wf.save(too_wide, tmp_path / "wide.safetensors")
     refused = invoke("evaluate", tmp_path / "wide.safetensors", "--data", tmp_path / "table.csv")
     assert refused.code == 2
-    assert "expected samples that the model takes, but those of table have shape (3,)" in refused.err
+    assert (
+        "expected samples that the model takes, but those of table have shape (3,)" in refused.err
+    )

@@ -107,7 +107,9 @@ def test_misuse(misuse: Invoke, flags: list[str], words: str) -> None:
     assert words in misuse("ladder", *flags).err
 
 
-def test_a_folder_that_cannot_be_is_found_before_anything_runs(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_is_found_before_anything_runs(
+    invoke: Invoke, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     outcome = invoke("ladder", *QUICK, "--rungs", "numpy", "--out", tmp_path / "file" / "sub")
     assert (outcome.code, outcome.out) == (2, "")

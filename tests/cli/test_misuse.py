@@ -24,15 +24,24 @@ from warpfit.training.settings import OPTIMIZERS
         (["--hidden", "16,0"], "width to be an integer of at least 1, got 0"),
         (["--dropout", "1"], "dropout in [0, 1), got 1.0"),
         (["--optimizer", "sdg"], f"optimizer among {', '.join(OPTIMIZERS)}, got 'sdg'"),
-        (["--optimizer", "adam", "--momentum", "0.5"], "momentum works with optimizer rmsprop or sgd"),
+        (
+            ["--optimizer", "adam", "--momentum", "0.5"],
+            "momentum works with optimizer rmsprop or sgd",
+        ),
         (["--momentum", "1.1"], "momentum in [0, 1], got 1.1"),
         (["--momentum", "0", "--nesterov"], "momentum above 0 for nesterov"),
-        (["--schedule", "step", "--warmup-epochs", "1"], "warmup_epochs works with schedule cosine"),
+        (
+            ["--schedule", "step", "--warmup-epochs", "1"],
+            "warmup_epochs works with schedule cosine",
+        ),
         (["--lr", "-1"], "learning rate that is finite and at least 0"),
         (["--clip-norm", "nan"], "clip_norm of at least 0, got nan"),
         (["--weight-decay", "-1"], "weight_decay of at least 0, got -1.0"),
         (["--loss", "mse"], "loss for labels of classes, got 'mse'"),
-        (["--loss", "binary_cross_entropy"], "expected labels of 2 classes, got 3; cross_entropy takes any"),
+        (
+            ["--loss", "binary_cross_entropy"],
+            "expected labels of 2 classes, got 3; cross_entropy takes any",
+        ),
         (["--label-smoothing", "2"], "label_smoothing in [0, 1], got 2.0"),
         (["--activation", "tan"], "activation among"),
         (["--model", "rnn"], "model among mlp, cnn, got 'rnn'"),
@@ -45,7 +54,10 @@ from warpfit.training.settings import OPTIMIZERS
         (["--limit", "-1"], "limit to be an integer of at least 0"),
         (["--label-column", "y"], "label_column names a column of a .csv file"),
         (["--image-size", "8"], "image_size is for a folder of images"),
-        (["--image-size", "8,8,3"], "image_size as height and width like 32,48, or 32 for both, got '8,8,3'"),
+        (
+            ["--image-size", "8,8,3"],
+            "image_size as height and width like 32,48, or 32 for both, got '8,8,3'",
+        ),
         (["--image-size", "0"], "every side of image_size to be an integer of at least 1, got 0"),
         (["--task", "ranking"], "task among auto, classification, regression, got 'ranking'"),
         (["--out", "blobs.npz"], "cannot make the folder blobs.npz"),
@@ -100,7 +112,10 @@ def with_nan() -> np.ndarray:
         ({"x": np.ones(6), "y": np.arange(6) % 2}, "at least two dimensions; got shape (6,)"),
         ({"x": np.ones((6, 4)), "y": np.arange(5) % 2}, "expected as many rows"),
         ({"x": np.ones((6, 4)) * np.inf, "y": np.arange(6) % 2}, "inf in row 0, column 0"),
-        ({"x": 2 * np.ones((6, 4)), "y": np.arange(6) % 2}, "as all cells are the same: x0, x1, x2, x3"),
+        (
+            {"x": 2 * np.ones((6, 4)), "y": np.arange(6) % 2},
+            "as all cells are the same: x0, x1, x2, x3",
+        ),
         ({"x": np.ones((6, 4)), "y": with_nan()[:, 1]}, "nan in row 2"),
         ({"x": np.ones((0, 4)), "y": np.arange(0)}, "has no rows"),
         ({"a": np.ones(3)}, "found a"),
@@ -115,12 +130,19 @@ def test_missing_cells_that_are_not_to_be_filled(misuse: Invoke, tmp_path: Path)
     save_npz(tmp_path / "data.npz", x=with_nan(), y=np.arange(6) % 2)
     assert "NaN or infinity in row" in misuse("train", "--data", "data.npz", "--no-preprocess").err
     (tmp_path / "data.csv").write_text("town,area,y\n" + "Ulm,3,0\nBonn,4,1\n" * 9)
-    assert "got other columns: 'town'" in misuse("train", "--data", "data.csv", "--no-preprocess").err
+    assert (
+        "got other columns: 'town'" in misuse("train", "--data", "data.csv", "--no-preprocess").err
+    )
 
 
 def test_options_that_a_known_dataset_does_not_take(misuse: Invoke) -> None:
-    assert "digits is a known dataset" in misuse("train", "--data", "digits", "--label-column", "y").err
-    assert "digits is a known dataset" in misuse("train", "--data", "digits", "--image-size", "8").err
+    assert (
+        "digits is a known dataset"
+        in misuse("train", "--data", "digits", "--label-column", "y").err
+    )
+    assert (
+        "digits is a known dataset" in misuse("train", "--data", "digits", "--image-size", "8").err
+    )
 
 
 def test_a_file_that_is_not_there(misuse: Invoke, trained: Path) -> None:
@@ -190,11 +212,15 @@ def test_evaluate_on_other_data(misuse: Invoke, trained: Path, blobs: Path, tmp_
     assert "one has no test rows" in misuse("evaluate", model, "--data", "one.npz").err
 
 
-def test_files_that_are_no_models(misuse: Invoke, trained: Path, blobs: Path, tmp_path: Path) -> None:
+def test_files_that_are_no_models(
+    misuse: Invoke, trained: Path, blobs: Path, tmp_path: Path
+) -> None:
     import warpfit as wf
 
     assert "blobs.npz" in misuse("evaluate", blobs).err
-    assert "nothing does not exist; expected a model file" in misuse("predict", "nothing", blobs).err
+    assert (
+        "nothing does not exist; expected a model file" in misuse("predict", "nothing", blobs).err
+    )
     cut = (trained / "model.safetensors").read_bytes()[:-8]
     (tmp_path / "cut.safetensors").write_bytes(cut)
     assert "cut.safetensors" in misuse("evaluate", "cut.safetensors").err
@@ -202,13 +228,18 @@ def test_files_that_are_no_models(misuse: Invoke, trained: Path, blobs: Path, tm
     assert "a model that `warpfit train` wrote" in misuse("evaluate", "bare.safetensors").err
 
 
-def test_resume_from_another_run(misuse: Invoke, invoke: Invoke, trained: Path, blobs: Path) -> None:
+def test_resume_from_another_run(
+    misuse: Invoke, invoke: Invoke, trained: Path, blobs: Path
+) -> None:
     flags = ("--data", blobs, "--epochs", "1", "--hidden", "4")
     assert invoke("train", *flags, "--checkpoint-every", "1", "--out", "first").code == 0
     wider = misuse("train", "--resume", "first", "--hidden", "5", "--out", "second")
     assert "differs in network.layers[0].out_features (4 there, 5 here)" in wider.err
     assert "warpfit-checkpoint" in misuse("train", "--resume", trained / "model.safetensors").err
-    assert "nowhere does not exist; expected a checkpoint file" in misuse("train", "--resume", "nowhere").err
+    assert (
+        "nowhere does not exist; expected a checkpoint file"
+        in misuse("train", "--resume", "nowhere").err
+    )
 
 
 def test_unknown_command_and_missing_argument(misuse: Invoke) -> None:
@@ -225,7 +256,8 @@ def test_images(misuse: Invoke, invoke: Invoke, trained: Path, blobs: Path, tmp_
     assert "no readable image" in misuse("predict", model, "text.png").err
     assert "expected samples of shape (8, 8)" in misuse("predict", model, blobs).err
     assert (
-        "--out for the predictions of a table" in misuse("predict", model, "text.png", "--out", "a.csv").err
+        "--out for the predictions of a table"
+        in misuse("predict", model, "text.png", "--out", "a.csv").err
     )
     Image.fromarray(np.zeros((8, 8), np.uint16)).save("deep.png")
     assert "8 bits per channel" in misuse("predict", model, "deep.png").err
@@ -267,12 +299,17 @@ def test_targets_that_are_all_the_same_are_nothing_to_learn(invoke: Invoke, tmp_
     assert "flat: expected targets that differ, got 3.5 in every training row" in outcome.err
 
 
-def test_of_many_foreign_classes_some_are_named(misuse: Invoke, invoke: Invoke, tmp_path: Path) -> None:
+def test_of_many_foreign_classes_some_are_named(
+    misuse: Invoke, invoke: Invoke, tmp_path: Path
+) -> None:
     x = np.random.default_rng(0).normal(size=(200, 3))
     np.savez(tmp_path / "two.npz", x=x, y=np.arange(200) % 2)
     np.savez(tmp_path / "many.npz", x=x, y=np.repeat([f"kind {i}" for i in range(100)], 2))
     assert (
-        invoke("train", "--data", tmp_path / "two.npz", "--epochs", "1", "--out", tmp_path / "run").code == 0
+        invoke(
+            "train", "--data", tmp_path / "two.npz", "--epochs", "1", "--out", tmp_path / "run"
+        ).code
+        == 0
     )
     model = tmp_path / "run" / "model.safetensors"
     outcome = misuse("evaluate", model, "--data", tmp_path / "many.npz")
@@ -282,7 +319,9 @@ def test_of_many_foreign_classes_some_are_named(misuse: Invoke, invoke: Invoke, 
 
 def test_without_rows_to_test_on_there_is_no_accuracy(invoke: Invoke, tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", x=np.eye(3, 4), y=np.arange(3) % 2)
-    outcome = invoke("train", "--data", tmp_path / "few.npz", "--out", tmp_path / "run", "--epochs", "1")
+    outcome = invoke(
+        "train", "--data", tmp_path / "few.npz", "--out", tmp_path / "run", "--epochs", "1"
+    )
     assert outcome.code == 0
     assert "none, as there are no rows to test on" in outcome.out
     assert "100.00 %" not in outcome.out

@@ -16,7 +16,9 @@ MNIST = find_mnist()
 @pytest.mark.slow
 @pytest.mark.skipif(MNIST is None, reason="MNIST is not on this machine")
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_defaults_reach_97_5_percent_in_five_epochs(invoke: Invoke, tmp_path: Path, seed: int) -> None:
+def test_the_defaults_reach_97_5_percent_in_five_epochs(
+    invoke: Invoke, tmp_path: Path, seed: int
+) -> None:
     outcome = invoke("train", "--data-dir", str(MNIST), "--seed", seed, "--out", "run", "--quiet")
     assert outcome.code == 0, outcome
     history = json.loads((tmp_path / "run" / "history.json").read_text())

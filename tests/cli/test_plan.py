@@ -9,7 +9,17 @@ import pytest
 from support.commands import Invoke
 from warpfit.backends.cuda import jit
 
-ADAM = ("plan", "--hidden", "256,128", "--optimizer", "adam", "--batch-size", "128", "--card", "h200")
+ADAM = (
+    "plan",
+    "--hidden",
+    "256,128",
+    "--optimizer",
+    "adam",
+    "--batch-size",
+    "128",
+    "--card",
+    "h200",
+)
 
 
 def numbers(text: str) -> dict[str, int]:
@@ -23,7 +33,8 @@ def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("784-256-128-10, adam, cross_entropy, batch 128\n")
     whole = re.search(
-        r"4 clusters of 16 blocks that partition a batch, each of 8 warps, .* (\d+) bytes of shared",
+        r"4 clusters of 16 blocks that partition a batch, each of 8 warps, .* (\d+) bytes of "
+        r"shared",
         outcome.out,
     )
     assert whole
@@ -39,10 +50,18 @@ def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
 
 def test_it_shows_a_whole_card_too(invoke: Invoke) -> None:
     out = invoke("plan", "--hidden", "512,512,512", "--batch-size", "32", "--card", "h200").out
-    whole = re.search(r"11 clusters of 8 blocks of 16 warps that partition all weights, (\d+) bytes", out)
+    whole = re.search(
+        r"11 clusters of 8 blocks of 16 warps that partition all weights, (\d+) bytes", out
+    )
     assert whole
     found = numbers(out)
-    of_a_block = ("weights", "weights in float32", "biases", "batches of x and units", "parts of sums")
+    of_a_block = (
+        "weights",
+        "weights in float32",
+        "biases",
+        "batches of x and units",
+        "parts of sums",
+    )
     of_a_block += ("gradients and derivatives", "outputs and losses", "targets", "barriers")
     assert 0 <= int(whole[1]) - sum(found[name] for name in of_a_block) < 16
 
@@ -56,7 +75,9 @@ def test_it_shows_the_kernel_in_roles_too(invoke: Invoke) -> None:
 
 def test_data_that_a_card_has_no_room_for_comes_in_pieces(invoke: Invoke) -> None:
     out = invoke("plan", "--card", "t4", "--rows", "100000000", "--hidden", "none").out
-    launches = re.search(r"x stays on the host, and comes to the device in (\d+) launches an epoch", out)
+    launches = re.search(
+        r"x stays on the host, and comes to the device in (\d+) launches an epoch", out
+    )
     assert launches
     found = numbers(out)
     assert "x and targets" not in found
@@ -71,7 +92,16 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
     from cuda.core import Program, ProgramOptions
 
     out = invoke(
-        "plan", "--hidden", "24,16", "--features", "20", "--outputs", "3", "--card", "h200", "--source"
+        "plan",
+        "--hidden",
+        "24,16",
+        "--features",
+        "20",
+        "--outputs",
+        "3",
+        "--card",
+        "h200",
+        "--source",
     ).out
     source = out[out.index("#define DTYPE float16") :]
     assert "#define WIDTHS 20,24,16,3" in source
@@ -83,8 +113,14 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--card", "voodoo"], "expected a card among t4, a100, rtx3090, rtx4090, h100, h200, got 'voodoo'"),
-        (["--card", "h200", "--hidden", "4096,4096"], "bytes of weights for the registers of a block, got"),
+        (
+            ["--card", "voodoo"],
+            "expected a card among t4, a100, rtx3090, rtx4090, h100, h200, got 'voodoo'",
+        ),
+        (
+            ["--card", "h200", "--hidden", "4096,4096"],
+            "bytes of weights for the registers of a block, got",
+        ),
         (["--card", "h200", "--precision", "tf32"], "'bfloat16' or 'float32', got 'tf32'"),
         (["--card", "h200", "--outputs", "1000"], "expected at most 128 outputs, got 1000"),
         (["--card", "t4", "--precision", "bfloat16"], "tensor cores multiply bfloat16, got sm_75"),

@@ -21,7 +21,9 @@ def test_a_port_that_is_taken(misuse: Invoke) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = misuse("playground", "--no-browser", "--device", "cpu", "--port", port)
-    assert outcome.err == f"warpfit: port {port} is taken; expected a free one, or --port 0 for any\n"
+    assert (
+        outcome.err == f"warpfit: port {port} is taken; expected a free one, or --port 0 for any\n"
+    )
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
@@ -37,15 +39,30 @@ def test_a_device_that_is_not_there(misuse: Invoke, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn", "websockets"])
 def test_the_extra_that_is_missing(package: str) -> None:
-    code = f"import sys; sys.modules[{package!r}] = None; from warpfit.cli import main; main(['playground'])"
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; from warpfit.cli import main; "
+        "main(['playground'])"
+    )
     outcome = run_python("-c", code)
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == f"warpfit: the playground needs {package}: pip install 'warpfit[playground]'\n"
+    assert (
+        outcome.err
+        == f"warpfit: the playground needs {package}: pip install 'warpfit[playground]'\n"
+    )
 
 
 def test_it_serves_until_ctrl_c() -> None:
     connect = pytest.importorskip("websockets.sync.client").connect
-    command = [sys.executable, *STRICT, "-m", "warpfit", "playground", "--port", "0", "--no-browser"]
+    command = [
+        sys.executable,
+        *STRICT,
+        "-m",
+        "warpfit",
+        "playground",
+        "--port",
+        "0",
+        "--no-browser",
+    ]
     environment = {**ENVIRONMENT, "WARPFIT_DEVICE": "cpu", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -58,7 +75,9 @@ def test_it_serves_until_ctrl_c() -> None:
             with urllib.request.urlopen(line.split()[0], timeout=10) as page:
                 assert b"<title>warpfit playground</title>" in page.read()
             origin = line.split()[0].rstrip("/")
-            with connect(origin.replace("http", "ws") + "/session", origin=origin, proxy=None) as socket:
+            with connect(
+                origin.replace("http", "ws") + "/session", origin=origin, proxy=None
+            ) as socket:
                 socket.send(json.dumps({**TRAIN_DIGITS, "settings": {**SETTINGS, "epochs": 1000}}))
                 while json.loads(socket.recv(timeout=20))["type"] != "progress":
                     pass

@@ -16,7 +16,9 @@ from support.commands import Invoke
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Return a folder with three digits as images, one of them larger and coloured, and two files of other kinds."""
+    """Return a folder with three digits as images, one of them larger and coloured, and two files
+    of other kinds.
+    """
     folder = tmp_path / "pictures"
     folder.mkdir()
     pixels = np.rint(wf.data.load_dataset("digits").x_test[:3] * 255).astype(np.uint8)
@@ -37,13 +39,17 @@ def as_json(invoke: Invoke, *arguments: str | Path) -> Any:
     return json.loads(outcome.out)
 
 
-def test_folder_gives_labels_and_probabilities_by_name(invoke: Invoke, trained: Path, pictures: Path) -> None:
+def test_folder_gives_labels_and_probabilities_by_name(
+    invoke: Invoke, trained: Path, pictures: Path
+) -> None:
     model = trained / "model.safetensors"
     report = as_json(invoke, model, pictures)
     assert [Path(p["image"]).name for p in report["predictions"]] == ["a.png", "b.png", "c.bmp"]
     assert [Path(s["file"]).name for s in report["skipped"]] == ["broken.png", "notes.txt"]
     assert [p["resized_from"] for p in report["predictions"]] == [None, None, [40, 32]]
-    rows = np.stack([np.asarray(Image.open(pictures / name)).ravel() for name in ("a.png", "b.png")])
+    rows = np.stack(
+        [np.asarray(Image.open(pictures / name)).ravel() for name in ("a.png", "b.png")]
+    )
     expected = wf.predict(wf.load(model), rows, kind="probabilities")
     for prediction, row in zip(report["predictions"], expected, strict=False):
         assert prediction["label"] == str(row.argmax())
@@ -51,7 +57,9 @@ def test_folder_gives_labels_and_probabilities_by_name(invoke: Invoke, trained: 
         assert [top["label"] for top in prediction["top"]] == [str(i) for i in np.argsort(-row)[:3]]
 
 
-def test_table_names_what_was_resized_and_skipped(invoke: Invoke, trained: Path, pictures: Path) -> None:
+def test_table_names_what_was_resized_and_skipped(
+    invoke: Invoke, trained: Path, pictures: Path
+) -> None:
     outcome = invoke("predict", trained / "model.safetensors", pictures)
     lines = outcome.out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["image", "a.png", "b.png", "c.bmp"]
@@ -72,7 +80,10 @@ def test_inverted_picture_gives_the_same(invoke: Invoke, trained: Path, pictures
 def test_top_bounds_the_classes(invoke: Invoke, trained: Path, pictures: Path) -> None:
     model = trained / "model.safetensors"
     for top, shown in (("1", 1), ("50", 10)):
-        assert len(as_json(invoke, model, pictures / "a.png", "--top", top)["predictions"][0]["top"]) == shown
+        assert (
+            len(as_json(invoke, model, pictures / "a.png", "--top", top)["predictions"][0]["top"])
+            == shown
+        )
 
 
 def test_cnn_reads_text_classes(invoke: Invoke, tiny_images: Path) -> None:
@@ -102,7 +113,9 @@ def test_two_classes_by_one_logit(invoke: Invoke, tiny_images: Path) -> None:
     assert "Linear  (1,)" in outcome.out
     report = json.loads(invoke("evaluate", "run/model.safetensors", "--split", "all", "--json").out)
     assert report["accuracy"] > 0.9
-    found = sum(score["recall"] * score["num_rows"] for score in report["classes"]) / report["num_rows"]
+    found = (
+        sum(score["recall"] * score["num_rows"] for score in report["classes"]) / report["num_rows"]
+    )
     assert found == pytest.approx(report["accuracy"])
     bright = np.zeros((8, 8), np.uint8)
     bright[4:] = 200

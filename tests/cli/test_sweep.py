@@ -57,7 +57,9 @@ def test_writes_table_picture_settings_and_the_best_model(
     assert "ranked by      validation accuracy" in outcome.out
     assert {row["scored_on"] for row in found} == {"validation"}
     evaluated = invoke("evaluate", folder / "model.safetensors", "--data", "digits")
-    accuracy = next(line.split()[-1] for line in evaluated.out.splitlines() if line.startswith("accuracy"))
+    accuracy = next(
+        line.split()[-1] for line in evaluated.out.splitlines() if line.startswith("accuracy")
+    )
     assert f"test accuracy  {accuracy}, of the best network" in outcome.out
 
 
@@ -69,12 +71,25 @@ def test_the_best_settings_train_the_same_network(invoke: Invoke, tmp_path: Path
     assert again.code == 0, again
     one, other = (wf.load(tmp_path / name / "model.safetensors") for name in ("results", "again"))
     for ours, theirs in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)  # BLAS may have other threads here
+        np.testing.assert_allclose(
+            ours, theirs, rtol=1e-5, atol=1e-6
+        )  # BLAS may have other threads here
 
 
 def test_folds_and_halving(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke(
-        *("sweep", *QUICK, "--lr", "0.001,0.1", "--folds", "2", "--halving", "2", "--metric", "accuracy"),
+        *(
+            "sweep",
+            *QUICK,
+            "--lr",
+            "0.001,0.1",
+            "--folds",
+            "2",
+            "--halving",
+            "2",
+            "--metric",
+            "accuracy",
+        ),
         *("--out", tmp_path / "results"),
     )
     assert outcome.code == 0, outcome
@@ -91,7 +106,9 @@ def test_folds_and_halving(invoke: Invoke, tmp_path: Path) -> None:
 def test_one_candidate_and_regression(invoke: Invoke, tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(60, 3))
     np.savez(tmp_path / "line.npz", x=x, y=x @ [1.0, 2.0, 3.0])
-    outcome = invoke("sweep", "--data", "line.npz", "--epochs", "2", "--jobs", "1", "--out", "results")
+    outcome = invoke(
+        "sweep", "--data", "line.npz", "--epochs", "2", "--jobs", "1", "--out", "results"
+    )
     assert outcome.code == 0, outcome
     assert len(rows(tmp_path / "results")) == 1
     assert "val_loss" in outcome.out
@@ -135,10 +152,16 @@ def test_all_train_as_long_as_the_best_settings_say(invoke: Invoke, tmp_path: Pa
     [
         (["--lr", "0.1,x"], "expected lr as numbers separated by commas, got 'x'"),
         (["--lr", "0.1,-1"], "candidate lr=-1: "),
-        (["--batch-size", "16,8.5"], "expected batch_size as integers separated by commas, got '8.5'"),
+        (
+            ["--batch-size", "16,8.5"],
+            "expected batch_size as integers separated by commas, got '8.5'",
+        ),
         (["--hidden", "16,8-x"], "expected hidden widths like 256 or 256-128, or none, got '8-x'"),
         (["--optimizer", "sgd,sdg"], f"optimizer among {', '.join(OPTIMIZERS)}, got 'sdg'"),
-        (["--optimizer", "sgd,adam", "--momentum", "0.9"], "momentum works with optimizer rmsprop or sgd"),
+        (
+            ["--optimizer", "sgd,adam", "--momentum", "0.9"],
+            "momentum works with optimizer rmsprop or sgd",
+        ),
         (["--folds", "1"], "expected 0 folds or at least 2, got 1"),
         (["--folds", "1000"], "at most as many folds as rows"),
         (["--seeds", "0"], "seeds to be an integer of at least 1, got 0"),
@@ -157,7 +180,17 @@ def test_misuse(misuse: Invoke, blobs: Path, flags: list[str], message: str) -> 
 
 
 def test_ctrl_c_writes_what_is_finished(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "warpfit", "sweep", *DIGITS[:2], "--epochs", "100", "--seeds", "40"]
+    command = [
+        sys.executable,
+        "-m",
+        "warpfit",
+        "sweep",
+        *DIGITS[:2],
+        "--epochs",
+        "100",
+        "--seeds",
+        "40",
+    ]
     process = subprocess.Popen(
         [*command, "--jobs", "1", "--batch-size", "4", "--out", str(tmp_path / "results")],
         stdout=subprocess.PIPE,

@@ -1,4 +1,6 @@
-"""Tables of scikit-learn's, written as files, by ``warpfit train --data FILE`` with all defaults; and what follows."""
+"""Tables of scikit-learn's, written as files, by ``warpfit train --data FILE`` with all defaults;
+and what follows.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,12 @@ def houses(num_rows: int = 400) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     area, town = rng.uniform(20, 200, num_rows), rng.choice(["Bonn", "Köln", "Ulm"], num_rows)
     rooms, garden = rng.integers(1, 6, num_rows), rng.random(num_rows) < 0.3
-    price = 3000 * area + 2e4 * rooms + 5e4 * garden + np.select([town == "Köln", town == "Ulm"], [2e5, -5e4])
+    price = (
+        3000 * area
+        + 2e4 * rooms
+        + 5e4 * garden
+        + np.select([town == "Köln", town == "Ulm"], [2e5, -5e4])
+    )
     area[::9] = np.nan
     owner = [f"owner {i}" for i in range(num_rows)]
     columns = {"owner": owner, "area": area, "town": town, "rooms": rooms, "garden": garden}
@@ -108,7 +115,8 @@ def test_says_what_it_did_with_each_column(priced: str) -> None:
     ):
         assert line in lines
     assert any(
-        line.startswith("a regression: targets are integers with 300 distinct values") for line in lines
+        line.startswith("a regression: targets are integers with 300 distinct values")
+        for line in lines
     )
     assert any(line.startswith("missing cells, filled and marked: area (") for line in lines)
     assert any(line.startswith("targets standardised: mean 4") for line in lines)
@@ -118,7 +126,9 @@ def test_says_what_it_did_with_each_column(priced: str) -> None:
 def test_columns_are_learned_from_the_rows_to_train_on(priced: str) -> None:
     data = wf.data.load_user_data("houses.csv")
     table = wf.data.TablePreprocessor().fit(data.x_train, data.y_train)
-    assert wf.load_metadata("run/model.safetensors")["table"] == json.loads(json.dumps(table.to_dict()))
+    assert wf.load_metadata("run/model.safetensors")["table"] == json.loads(
+        json.dumps(table.to_dict())
+    )
 
 
 def test_the_model_is_what_its_parts_are_in_python(invoke: Invoke, priced: str) -> None:
@@ -159,10 +169,14 @@ def test_predictions_are_in_the_units_of_the_targets(invoke: Invoke, priced: str
     errors = np.array(rows, float).ravel() - new["price"]
     assert 1 - (errors**2).mean() / new["price"].var() > 0.85
     new.assign(more=1).to_csv("labelled.csv", index=False)
-    outcome = invoke("predict", "run/model.safetensors", "labelled.csv", "--out", "there.csv", "--json")
+    outcome = invoke(
+        "predict", "run/model.safetensors", "labelled.csv", "--out", "there.csv", "--json"
+    )
     report = json.loads(outcome.out)
     assert report["notes"] == ["left out: 'more', which the model was not trained on"]
-    np.testing.assert_allclose(np.array(predicted("there.csv")[1], float), np.array(rows, float), rtol=1e-6)
+    np.testing.assert_allclose(
+        np.array(predicted("there.csv")[1], float), np.array(rows, float), rtol=1e-6
+    )
     assert report["predictions"][0]["prediction"] == pytest.approx(float(rows[0][0]))
 
 
@@ -196,7 +210,8 @@ def test_a_table_for_a_model_of_arrays(invoke: Invoke, misuse: Invoke) -> None:
     train(invoke, "--data", "images.npz", "--epochs", "1")
     iris().to_csv("table.csv", index=False)
     message = (
-        "table.csv is a table, but the model was trained on samples of shape (4, 4) without names of columns"
+        "table.csv is a table, but the model was trained on samples of shape (4, 4) "
+        "without names of columns"
     )
     assert message in misuse("predict", "run/model.safetensors", "table.csv").err
 
@@ -206,7 +221,8 @@ def test_a_table_that_lacks_columns(invoke: Invoke, misuse: Invoke, priced: str)
     message = "less.csv lacks 'town', 'rooms'; expected the columns that the model was trained on"
     assert message in misuse("predict", "run/model.safetensors", "less.csv").err
     assert (
-        "missing are 'town', 'rooms'" in misuse("evaluate", "run/model.safetensors", "--data", "less.csv").err
+        "missing are 'town', 'rooms'"
+        in misuse("evaluate", "run/model.safetensors", "--data", "less.csv").err
     )
 
 
@@ -236,7 +252,10 @@ def test_arrays_are_predicted(invoke: Invoke) -> None:
     assert invoke("predict", "run/model.safetensors", "new.npz").code == 0
     _, rows = predicted("new-predictions.csv")
     assert (
-        np.mean([row[0] == str(label) for row, label in zip(rows, cancer.target[400:], strict=True)]) > 0.93
+        np.mean(
+            [row[0] == str(label) for row, label in zip(rows, cancer.target[400:], strict=True)]
+        )
+        > 0.93
     )
 
 
@@ -260,11 +279,23 @@ def test_evaluate_gives_recall_and_precision(invoke: Invoke) -> None:
 def test_it_can_be_told_not_to(invoke: Invoke) -> None:
     diabetes().to_csv("table.csv", index=False)
     outcome = invoke(
-        "train", "--data", "table.csv", "--no-preprocess", "--lr", "1e-6", "--epochs", "2", "--out", "run"
+        "train",
+        "--data",
+        "table.csv",
+        "--no-preprocess",
+        "--lr",
+        "1e-6",
+        "--epochs",
+        "2",
+        "--out",
+        "run",
     )
     assert outcome.code == 0, outcome
     assert "standardised" not in outcome.out
-    assert "x has columns of very different or large scale: column 4 reaches 301, column 1 2" in outcome.err
+    assert (
+        "x has columns of very different or large scale: column 4 reaches 301, column 1 2"
+        in outcome.err
+    )
     card = wf.load_metadata("run/model.safetensors")
     assert card["table"] is None
     assert invoke("predict", "run/model.safetensors", "table.csv").code == 0
@@ -293,7 +324,18 @@ def test_the_task_can_be_told(invoke: Invoke) -> None:
 
 def test_a_sweep_prepares_tables_as_a_training_does(invoke: Invoke) -> None:
     houses().to_csv("houses.csv", index=False)
-    flags = ("--data", "houses.csv", "--lr", "0.01,0.05", "--epochs", "30", "--jobs", "1", "--device", "cpu")
+    flags = (
+        "--data",
+        "houses.csv",
+        "--lr",
+        "0.01,0.05",
+        "--epochs",
+        "30",
+        "--jobs",
+        "1",
+        "--device",
+        "cpu",
+    )
     outcome = invoke("sweep", *flags, "--out", "results")
     assert outcome.code == 0, outcome
     assert "one column a category: town (3), rooms (5), garden (2)" in outcome.out
@@ -325,10 +367,16 @@ def test_a_loss_of_counts_gets_counts(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize("part", ["columns", "targets", "numbers"])
 def test_a_forged_table_in_a_model_file(misuse: Invoke, priced: str, part: str) -> None:
-    model, card = wf.load_trained("run/model.safetensors").model, wf.load_metadata("run/model.safetensors")
+    model, card = (
+        wf.load_trained("run/model.safetensors").model,
+        wf.load_metadata("run/model.safetensors"),
+    )
     card["table"][part] = {"mean": [1.0], "scale": [0.0]}
     wf.save(model, "run/forged.safetensors", metadata=card)
-    assert "state of a TablePreprocessor" in misuse("predict", "run/forged.safetensors", "houses.csv").err
+    assert (
+        "state of a TablePreprocessor"
+        in misuse("predict", "run/forged.safetensors", "houses.csv").err
+    )
 
 
 def test_photos_of_mixed_sizes(invoke: Invoke) -> None:

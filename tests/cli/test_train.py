@@ -24,7 +24,14 @@ from support.strict import STRICT
 from warpfit.cli.app import app
 from warpfit.training.settings import TrainSettings
 
-RESULTS = ["config.toml", "confusion.png", "curves.png", "history.csv", "history.json", "model.safetensors"]
+RESULTS = [
+    "config.toml",
+    "confusion.png",
+    "curves.png",
+    "history.csv",
+    "history.json",
+    "model.safetensors",
+]
 
 
 def names(folder: Path) -> list[str]:
@@ -106,9 +113,12 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(
     invoke: Invoke, blobs: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.toml").write_text(
-        f"data = {json.dumps(str(blobs))}\nbatch-size = 7\nhidden = [4, 3]\noptimizer = 'adam'\nlr = 1\nepochs = 2"
+        f"data = {json.dumps(str(blobs))}\nbatch-size = 7\nhidden = [4, 3]\noptimizer = "
+        "'adam'\nlr = 1\nepochs = 2"
     )
-    outcome = invoke("train", "--config", "mine.toml", "--lr", "0.01", "--hidden", "none", "--out", "run")
+    outcome = invoke(
+        "train", "--config", "mine.toml", "--lr", "0.01", "--hidden", "none", "--out", "run"
+    )
     assert outcome.code == 0, outcome
     written = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert (written["batch_size"], written["optimizer"]) == (7, "adam")
@@ -123,7 +133,12 @@ def test_resumed_run_equals_an_uninterrupted_one(invoke: Invoke, tmp_path: Path)
     assert invoke("train", "--resume", "first", "--epochs", "4", "--out", "second").code == 0
     assert invoke("train", *steady, "--epochs", "4", "--out", "whole").code == 0
     assert_same_weights(tmp_path / "second", tmp_path / "whole")
-    assert json.loads((tmp_path / "second" / "history.json").read_text())["epochs"]["epoch"] == [1, 2, 3, 4]
+    assert json.loads((tmp_path / "second" / "history.json").read_text())["epochs"]["epoch"] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_a_run_resumed_on_other_data_says_so_or_is_told_to(invoke: Invoke, blobs: Path) -> None:
@@ -135,7 +150,10 @@ def test_a_run_resumed_on_other_data_says_so_or_is_told_to(invoke: Invoke, blobs
     assert refused.code == 2
     assert "got another x" in refused.err
     assert "--new-data" in refused.err
-    assert invoke("train", "--resume", "first", "--new-data", "--epochs", "2", "--out", "second").code == 0
+    assert (
+        invoke("train", "--resume", "first", "--new-data", "--epochs", "2", "--out", "second").code
+        == 0
+    )
     assert invoke("train", "--resume", "second", "--epochs", "3", "--out", "third").code == 0
 
 
@@ -194,7 +212,9 @@ def test_diverged_run_exits_with_1_and_leaves_nothing(invoke: Invoke, tmp_path: 
 def test_falls_back_to_digits_without_mnist_and_network(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("train", "--epochs", "1", "--limit", "100", "--out", "run")
     assert outcome.code == 0
-    assert outcome.out.startswith("MNIST was not found and could not be downloaded: training on digits")
+    assert outcome.out.startswith(
+        "MNIST was not found and could not be downloaded: training on digits"
+    )
     assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["data"] == "digits"
 
 
@@ -225,8 +245,19 @@ def test_regression_from_a_table(invoke: Invoke, tmp_path: Path) -> None:
 def test_cnn_with_dropout_early_stopping_and_float64(
     invoke: Invoke, tiny_images: Path, tmp_path: Path
 ) -> None:
-    flags = ("--model", "cnn", "--dropout", "0.5", "--early-stopping", "2", "--precision", "float64")
-    outcome = invoke("train", "--data", tiny_images, *flags, "--epochs", "4", "--lr", "0.02", "--out", "run")
+    flags = (
+        "--model",
+        "cnn",
+        "--dropout",
+        "0.5",
+        "--early-stopping",
+        "2",
+        "--precision",
+        "float64",
+    )
+    outcome = invoke(
+        "train", "--data", tiny_images, *flags, "--epochs", "4", "--lr", "0.02", "--out", "run"
+    )
     assert outcome.code == 0, outcome
     assert "validation: 3 rows of the training set" in outcome.out
     model = wf.load(tmp_path / "run" / "model.safetensors")
@@ -260,7 +291,9 @@ def test_a_terminal_sees_the_progress_bars_lines_only(blobs: Path) -> None:
         shown += chunk
     os.close(parent)
     assert process.wait(timeout=60) == 0
-    assert shown.count(b"accuracy") == 2 * 2 + 1  # training and validation in two epochs, then the test
+    assert (
+        shown.count(b"accuracy") == 2 * 2 + 1
+    )  # training and validation in two epochs, then the test
 
 
 def _read(descriptor: int) -> bytes:

@@ -63,10 +63,14 @@ def test_a_header_is_found_or_not_and_no_row_is_lost(
         ("2,5.5,x\n1,7.5,z\n", None),
     ],
 )
-def test_a_column_that_numbers_the_rows_is_left_out(tmp_path: Path, text: str, left_out: str | None) -> None:
+def test_a_column_that_numbers_the_rows_is_left_out(
+    tmp_path: Path, text: str, left_out: str | None
+) -> None:
     table = read_table(write(tmp_path, text))
     said = [note for note in table.notes if note.startswith("left out")]
-    assert said == ([f"left out: the column {left_out!r}, which only numbers the rows"] if left_out else [])
+    assert said == (
+        [f"left out: the column {left_out!r}, which only numbers the rows"] if left_out else []
+    )
     assert len(table.features.columns) == (1 if left_out else 2)
     assert left_out not in table.features.columns
 
@@ -113,7 +117,9 @@ def test_features_are_found_by_name_in_any_order(tmp_path: Path) -> None:
     assert notes == ("left out: 'extra', which the model was not trained on",)
     features, notes = read_features(write(tmp_path, "b,a\n2,1\n"), ["a", "b"], "y")
     assert (features.to_numpy().tolist(), notes) == ([[1, 2]], ())
-    with pytest.raises(DataError, match=r"toy.csv lacks 'c', 'd'; expected the columns that the model was"):
+    with pytest.raises(
+        DataError, match=r"toy.csv lacks 'c', 'd'; expected the columns that the model was"
+    ):
         read_features(path, ["a", "c", "d"], "y")
 
 
@@ -127,7 +133,12 @@ def test_iris_is_the_same_however_it_was_written(tmp_path: Path) -> None:
     iris = load_iris(as_frame=True)
     frame = iris.frame.assign(target=iris.target_names[iris.frame["target"]])
     found = []
-    for options in ({"index": False}, {"index": False, "header": False}, {}, {"sep": ";", "index": False}):
+    for options in (
+        {"index": False},
+        {"index": False, "header": False},
+        {},
+        {"sep": ";", "index": False},
+    ):
         frame.to_csv(tmp_path / "iris.csv", **options)
         data = load_user_data(tmp_path / "iris.csv")
         found.append((data.x_train.to_numpy(), data.y_train))
@@ -153,7 +164,9 @@ def test_numbers_written_as_text_are_no_categories(
     """A decimal comma would make a column of texts that all differ, or a class of every target."""
     cells = [cell or "2%" * (column == "target") for cell in cells]
     other = "target" if column == "a" else "a"
-    path = write(tmp_path, f"{column};b;{other}\n" + "".join(f"{cell};1;0\n" for cell in cells * 10))
+    path = write(
+        tmp_path, f"{column};b;{other}\n" + "".join(f"{cell};1;0\n" for cell in cells * 10)
+    )
     row = cells.index(shown.strip("'")) + 1
     with pytest.raises(DataError, match="with a decimal point, without separators") as caught:
         read_table(path)
@@ -161,8 +174,12 @@ def test_numbers_written_as_text_are_no_categories(
 
 
 def test_texts_with_digits_are_categories(tmp_path: Path) -> None:
-    rows = "".join(f"{place},2020-01-0{i},v{i},0\n" for i in range(1, 5) for place in ("A1", "10.0.0.1"))
-    assert len(read_table(write(tmp_path, "place,when,version,target\n" + rows)).features.columns) == 3
+    rows = "".join(
+        f"{place},2020-01-0{i},v{i},0\n" for i in range(1, 5) for place in ("A1", "10.0.0.1")
+    )
+    assert (
+        len(read_table(write(tmp_path, "place,when,version,target\n" + rows)).features.columns) == 3
+    )
 
 
 @pytest.mark.parametrize("missing", ["", "?"])
@@ -170,9 +187,12 @@ def test_a_text_among_numbers_of_which_some_are_missing(tmp_path: Path, missing:
     cells = [str(number) for number in range(40)]
     cells[7], cells[11] = missing, "oops"
     path = write(
-        tmp_path, "a,b,label\n" + "".join(f"{cell},1.5,{row % 2}\n" for row, cell in enumerate(cells))
+        tmp_path,
+        "a,b,label\n" + "".join(f"{cell},1.5,{row % 2}\n" for row, cell in enumerate(cells)),
     )
-    with pytest.raises(DataError, match="row 12, column 'a' is 'oops'; expected a number, as in nearly all"):
+    with pytest.raises(
+        DataError, match="row 12, column 'a' is 'oops'; expected a number, as in nearly all"
+    ):
         read_table(path)
 
 

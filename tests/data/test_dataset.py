@@ -27,7 +27,9 @@ def dataset(**changes: object) -> Dataset:
 def test_repr_and_num_classes() -> None:
     assert repr(dataset()) == "Dataset(toy: 6 + 2 samples, 4×5 float32, 3 classes)"
     assert dataset().num_classes == 3
-    regression = dataset(y_train=np.zeros(6, np.float32), y_test=np.ones(2, np.float32), class_names=())
+    regression = dataset(
+        y_train=np.zeros(6, np.float32), y_test=np.ones(2, np.float32), class_names=()
+    )
     assert repr(regression) == "Dataset(toy: 6 + 2 samples, 4×5 float32, regression)"
     assert regression.num_classes == 0
 
@@ -42,7 +44,10 @@ def test_it_is_frozen() -> None:
     [
         ({"y_train": np.zeros(5, int)}, "toy: x_train has 6 samples but y_train has 5 labels"),
         ({"y_test": np.zeros(3, int)}, "toy: x_test has 2 samples but y_test has 3 labels"),
-        ({"y_test": np.array([0, 3])}, "toy: y_test has label 3 in row 1; expected 0 to 2 for 3 classes"),
+        (
+            {"y_test": np.array([0, 3])},
+            "toy: y_test has label 3 in row 1; expected 0 to 2 for 3 classes",
+        ),
         ({"y_train": np.array([0, 1, -1, 0, 0, 0])}, "y_train has label -1 in row 2"),
         (
             {"x_test": np.zeros((2, 20), np.float32)},

@@ -80,7 +80,9 @@ def verify(content: bytes, where: str) -> None:
 
 
 def test_first_mirror(server: str, target: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert download.fetch([server + "good.gz", "http://127.0.0.1:9/unused"], target, verify) == target
+    assert (
+        download.fetch([server + "good.gz", "http://127.0.0.1:9/unused"], target, verify) == target
+    )
     assert target.read_bytes() == CONTENT
     assert list(target.parent.iterdir()) == [target]
     assert capfd.readouterr() == ("", "")
@@ -129,14 +131,20 @@ def failing_with(error: Exception) -> Callable[..., None]:
         (requests.TooManyRedirects(), "TooManyRedirects"),
     ],
 )
-def test_reasons(target: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str) -> None:
+def test_reasons(
+    target: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
+) -> None:
     monkeypatch.setattr(requests, "get", failing_with(error))
     with pytest.raises(DataError, match=f"^http://a/b: {reason}$"):
         download.fetch(["http://a/b"], target, verify)
 
 
-def test_a_full_disk_is_not_the_mirrors_fault(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pooch.HTTPDownloader.__call__", failing_with(OSError(28, "No space left on device")))
+def test_a_full_disk_is_not_the_mirrors_fault(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pooch.HTTPDownloader.__call__", failing_with(OSError(28, "No space left on device"))
+    )
     with pytest.raises(ConfigError, match=f"^cannot write {target}: No space left on device$"):
         download.fetch(["http://a/b", "http://c/b"], target, verify)
 
@@ -152,7 +160,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_a_progress_bar(server: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_progress_bar(
+    server: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", Terminal())
     download.fetch([server + "good.gz"], target, verify)

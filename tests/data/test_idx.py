@@ -30,7 +30,9 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("shape", [(7,), (0,), (3, 4), (0, 28, 28), (2, 0, 5), (2, 3, 4, 5)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_reads_what_was_written(tmp_path: Path, dtype: str, shape: tuple[int, ...], ending: str) -> None:
+def test_reads_what_was_written(
+    tmp_path: Path, dtype: str, shape: tuple[int, ...], ending: str
+) -> None:
     array = (np.arange(np.prod(shape)) * 37 - 50).astype(dtype).reshape(shape)
     write_idx(tmp_path / f"array{ending}", array)
     result = read_idx(tmp_path / f"array{ending}")
@@ -78,7 +80,10 @@ def test_gzip_members_in_a_row_and_zero_padding(path: Path) -> None:
     [
         (b"", "is empty"),
         (b"\0\0\x08", "at least 4 bytes, found 3"),
-        (idx_bytes(0x08, (1,), b"a", zeros=b"\x89P"), "expected the first bytes 00 00, found 89 50"),
+        (
+            idx_bytes(0x08, (1,), b"a", zeros=b"\x89P"),
+            "expected the first bytes 00 00, found 89 50",
+        ),
         (idx_bytes(0x0A, (1,), b"a"), "unknown IDX dtype code 0x0a; expected one of 0x08, 0x09"),
         (idx_bytes(0x08, (), b"a"), "has 0 dimensions in its IDX header; expected 1 to 32"),
         (idx_bytes(0x08, (1,) * 33, b"a"), "has 33 dimensions"),
@@ -142,7 +147,11 @@ def test_what_a_gzip_stream_may_unpack_to(path: Path, monkeypatch: pytest.Monkey
             f"at most 1000000 bytes .* announces {8 + len(zeros)} bytes; if that is meant, unpack",
         ),
         (lambda path: unpacked(path.read_bytes(), path), bomb, "at most 1000000 bytes"),
-        (lambda path: unpacked(path.read_bytes(), path), foreign, "at most 1000000 bytes .* found more"),
+        (
+            lambda path: unpacked(path.read_bytes(), path),
+            foreign,
+            "at most 1000000 bytes .* found more",
+        ),
         (lambda path: parse_idx(unpacked(path.read_bytes(), path), path), lying, "is too long"),
     ):
         path.write_bytes(stored)
@@ -175,7 +184,9 @@ def test_shapes_that_the_format_lacks(path: Path) -> None:
             write_idx(path, array)
 
 
-def test_a_failed_write_leaves_the_file_before_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_file_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_idx(path, np.zeros(3, np.uint8))
 
     def full_disk(self: Path, content: bytes) -> int:

@@ -103,11 +103,15 @@ def test_repr(x: np.ndarray) -> None:
 
 @pytest.mark.parametrize("batch_size", [0, -3, 2.5, 8.0, True, None, "8"])
 def test_batch_sizes_that_are_none(x: np.ndarray, batch_size: object) -> None:
-    with pytest.raises(ConfigError, match="expected batch_size to be an integer of at least 1, got"):
+    with pytest.raises(
+        ConfigError, match="expected batch_size to be an integer of at least 1, got"
+    ):
         DataLoader(x, x, batch_size)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("x_shape", "y_shape"), [((3, 2), (4,)), ((3, 2), ()), ((), ()), ((0, 2), (1,))])
+@pytest.mark.parametrize(
+    ("x_shape", "y_shape"), [((3, 2), (4,)), ((3, 2), ()), ((), ()), ((0, 2), (1,))]
+)
 def test_rows_that_do_not_match(x_shape: tuple[int, ...], y_shape: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match="as many rows; got shapes"):
         DataLoader(np.zeros(x_shape), np.zeros(y_shape))

@@ -11,7 +11,8 @@ from scipy.stats import chi2, norm
 from warpfit.data.order import domain_bits, epoch_order, order_at, round_keys, round_keys_of
 from warpfit.errors import ConfigError
 
-# With fixed seeds a statistic either passes for ever or tells of a flaw; this is how rare a flaw must look.
+# With fixed seeds a statistic either passes for ever or tells of a flaw; this is how rare a flaw
+# must look.
 P_VALUE = 1e-4
 
 
@@ -42,7 +43,8 @@ def order_in_integers(position: int, num_rows: int, keys: list[int]) -> int:
             return row
 
 
-# -- a bijection -------------------------------------------------------------------------------------------
+# -- a bijection
+# -------------------------------------------------------------------------------------------
 
 
 def assert_permutation(order: Any, num_rows: int) -> None:
@@ -66,7 +68,9 @@ def test_many_rows(num_rows: int) -> None:
     assert_permutation(epoch_order(num_rows, seed=0, epoch=1), num_rows)
 
 
-@given(num_rows=st.integers(0, 5000), seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**32 - 1))
+@given(
+    num_rows=st.integers(0, 5000), seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**32 - 1)
+)
 @settings(deadline=None)
 def test_any_seed_and_epoch(num_rows: int, seed: int, epoch: int) -> None:
     assert_permutation(epoch_order(num_rows, seed, epoch), num_rows)
@@ -80,7 +84,8 @@ def test_bits_of_the_network(num_rows: int, bits: int) -> None:
     assert domain_bits(num_rows) == bits
 
 
-# -- the same everywhere -----------------------------------------------------------------------------------
+# -- the same everywhere
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -123,8 +128,14 @@ GOLDEN = [
     ((300, 0, 0), [209, 103, 54, 147, 280, 141, 159, 165, 6, 1]),
     ((60_000, 0, 0), [17755, 56415, 44391, 4868, 27835, 52701, 4517, 20339, 30665, 39665]),
     ((60_000, 0, 9), [359, 7335, 18599, 53988, 8625, 33563, 9680, 21155, 31395, 23147]),
-    ((60_000, 2**64 - 1, 3), [20300, 39765, 35264, 57315, 46331, 38558, 51344, 34339, 34786, 21608]),
-    ((1_000_003, 7, 2), [464388, 391487, 447752, 970323, 324779, 851400, 569299, 905632, 286079, 296125]),
+    (
+        (60_000, 2**64 - 1, 3),
+        [20300, 39765, 35264, 57315, 46331, 38558, 51344, 34339, 34786, 21608],
+    ),
+    (
+        (1_000_003, 7, 2),
+        [464388, 391487, 447752, 970323, 324779, 851400, 569299, 905632, 286079, 296125],
+    ),
     (
         (2**31, 0, 0),
         [
@@ -170,18 +181,25 @@ def test_positions_are_left_alone() -> None:
     np.testing.assert_array_equal(positions, np.arange(20))
 
 
-# -- at random ---------------------------------------------------------------------------------------------
+# -- at random
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_rows", [20, 256, 60_000])
 def test_epochs_and_seeds_differ(num_rows: int) -> None:
-    orders = [epoch_order(num_rows, seed, epoch) for seed in (0, 1, 2**32, 2**64 - 1) for epoch in range(4)]
+    orders = [
+        epoch_order(num_rows, seed, epoch)
+        for seed in (0, 1, 2**32, 2**64 - 1)
+        for epoch in range(4)
+    ]
     orders.append(np.arange(num_rows))
     assert len({order.tobytes() for order in orders}) == len(orders)
 
 
 @pytest.mark.in_turns(5)
-@pytest.mark.parametrize(("num_rows", "epochs"), [(2, 2000), (3, 2000), (10, 2000), (64, 1000), (257, 1500)])
+@pytest.mark.parametrize(
+    ("num_rows", "epochs"), [(2, 2000), (3, 2000), (10, 2000), (64, 1000), (257, 1500)]
+)
 def test_every_row_is_at_every_position_equally_often(num_rows: int, epochs: int) -> None:
     counts = np.zeros((num_rows, num_rows))
     for epoch in range(epochs):
@@ -211,13 +229,15 @@ def test_neighbours_do_not_stay_together(num_rows: int) -> None:
     epochs = 400
     orders = [epoch_order(num_rows, seed=2, epoch=epoch) for epoch in range(epochs)]
     for step in (1, -1, 2):
-        # In a random permutation close to one pair of neighbours an epoch differs by any given step.
+        # In a random permutation close to one pair of neighbours an epoch differs by any given
+        # step.
         together = sum(int(np.count_nonzero(np.diff(order) == step)) for order in orders)
         mean = epochs * (num_rows - abs(step)) / num_rows
         assert norm.sf(abs(together - mean) / np.sqrt(mean)) > P_VALUE
 
 
-# -- errors ------------------------------------------------------------------------------------------------
+# -- errors
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_rows", [-1, 2**31 + 1])
@@ -238,7 +258,9 @@ def test_seed_out_of_range(seed: Any) -> None:
         epoch_order(10, seed=seed, epoch=0)
 
 
-@pytest.mark.parametrize(("positions", "num_rows"), [([10], 10), ([0, 300], 10), ([3, -1], 10), (0, 0)])
+@pytest.mark.parametrize(
+    ("positions", "num_rows"), [([10], 10), ([0, 300], 10), ([3, -1], 10), (0, 0)]
+)
 def test_positions_out_of_range(positions: Any, num_rows: int) -> None:
     with pytest.raises(ConfigError, match=rf"expected positions in \[0, {num_rows}\), got"):
         order_at(positions, num_rows, seed=0, epoch=0)

@@ -1,4 +1,6 @@
-"""Tables as rows for a network: what scikit-learn makes of each kind of column, and what a file keeps of it."""
+"""Tables as rows for a network: what scikit-learn makes of each kind of column, and what a file
+keeps of it.
+"""
 
 from __future__ import annotations
 
@@ -85,13 +87,19 @@ def test_cells_that_are_new() -> None:
     assert found["rooms 1"].tolist() == [1, 0, 0]
     assert found.filter(like="rooms ").sum(axis=1).tolist() == [1, 0, 0]
     np.testing.assert_allclose(
-        found["age"], [(x["age"].median() - x["age"].mean()) / x["age"].std(ddof=0), 10, -10], rtol=1e-4
+        found["age"],
+        [(x["age"].median() - x["age"].mean()) / x["age"].std(ddof=0), 10, -10],
+        rtol=1e-4,
     )
 
 
-@pytest.mark.parametrize("values", [[1, 2, 3], [1.0, 2.0, np.nan], ["1", "2", "3"], ["1", "x", "3"]])
+@pytest.mark.parametrize(
+    "values", [[1, 2, 3], [1.0, 2.0, np.nan], ["1", "2", "3"], ["1", "x", "3"]]
+)
 def test_equal_categories_are_equal_however_they_are_read(values: list[Any]) -> None:
-    table = TablePreprocessor().fit(pd.DataFrame({"code": np.arange(ROWS) % 3 + 1, "a": np.arange(ROWS)}))
+    table = TablePreprocessor().fit(
+        pd.DataFrame({"code": np.arange(ROWS) % 3 + 1, "a": np.arange(ROWS)})
+    )
     found = table.transform(pd.DataFrame({"code": values, "a": 0}))[:, 1:]
     for row, value in zip(found, values, strict=True):
         known = [str(code) in (str(value), str(value).removesuffix(".0")) for code in (1, 2, 3)]
@@ -100,11 +108,15 @@ def test_equal_categories_are_equal_however_they_are_read(values: list[Any]) -> 
 
 def test_text_of_many_values_keeps_the_most_frequent() -> None:
     towns = [f"town {i % 30 if i % 2 else i % 60}" for i in range(1200)]
-    table = TablePreprocessor(max_categories=30).fit(pd.DataFrame({"town": towns, "a": np.arange(1200)}))
+    table = TablePreprocessor(max_categories=30).fit(
+        pd.DataFrame({"town": towns, "a": np.arange(1200)})
+    )
     names = table.get_feature_names_out()[1:]
     counts = pd.Series(towns).value_counts()
     assert len(names) == 30
-    assert {name.removeprefix("town ") for name in names} <= set(counts[counts >= counts.iloc[29]].index)
+    assert {name.removeprefix("town ") for name in names} <= set(
+        counts[counts >= counts.iloc[29]].index
+    )
 
 
 def test_arrays() -> None:
@@ -192,18 +204,48 @@ def forged(**changes: Any) -> dict[str, Any]:
         {"columns": []},
         {"columns": [{"name": "a"}]},
         {"columns": [{"name": "a", "kind": "code", "categories": [], "why": "", "num_missing": 0}]},
-        {"columns": [{"name": "a", "kind": "number", "categories": ["x"], "why": "", "num_missing": 0}]},
-        {"columns": [{"name": "a", "kind": "category", "categories": [1], "why": "", "num_missing": 0}]},
         {
             "columns": [
-                {"name": "a", "kind": "category", "categories": ["x", "x"], "why": "", "num_missing": 0}
+                {"name": "a", "kind": "number", "categories": ["x"], "why": "", "num_missing": 0}
             ]
         },
-        {"columns": [{"name": "a", "kind": "number", "categories": [], "why": "", "num_missing": 0}] * 2},
-        {"columns": [{"name": "a", "kind": "number", "categories": [], "why": "", "num_missing": -1}]},
         {
             "columns": [
-                {"name": "a", "kind": "number", "categories": [], "why": "", "num_missing": 0, "do": 1}
+                {"name": "a", "kind": "category", "categories": [1], "why": "", "num_missing": 0}
+            ]
+        },
+        {
+            "columns": [
+                {
+                    "name": "a",
+                    "kind": "category",
+                    "categories": ["x", "x"],
+                    "why": "",
+                    "num_missing": 0,
+                }
+            ]
+        },
+        {
+            "columns": [
+                {"name": "a", "kind": "number", "categories": [], "why": "", "num_missing": 0}
+            ]
+            * 2
+        },
+        {
+            "columns": [
+                {"name": "a", "kind": "number", "categories": [], "why": "", "num_missing": -1}
+            ]
+        },
+        {
+            "columns": [
+                {
+                    "name": "a",
+                    "kind": "number",
+                    "categories": [],
+                    "why": "",
+                    "num_missing": 0,
+                    "do": 1,
+                }
             ]
         },
         {"fill": [0.0]},
@@ -256,7 +298,9 @@ def test_rows_of_another_table() -> None:
         table.transform(frame().drop(columns=["age", "town", "name"]))
     with pytest.raises(DataError, match="row 2, column 'age' is 'old'; expected a finite number"):
         table.transform(frame()[:2].assign(age=["50", "old"]))
-    with pytest.raises(ShapeError, match=r"expected rows of 9 columns, got an array of shape \(2, 3\)"):
+    with pytest.raises(
+        ShapeError, match=r"expected rows of 9 columns, got an array of shape \(2, 3\)"
+    ):
         table.transform(np.ones((2, 3)))
 
 
@@ -271,7 +315,9 @@ def test_cells_that_are_lists_are_refused() -> None:
     lists = pd.DataFrame({"q": [[1], [2]] * 10})
     texts = TablePreprocessor().fit(lists.astype(str))
     for call in (TablePreprocessor().fit, texts.transform):
-        with pytest.raises(DataError, match="expected column 'q' as numbers or text, got cells of list"):
+        with pytest.raises(
+            DataError, match="expected column 'q' as numbers or text, got cells of list"
+        ):
             call(lists)
 
 
@@ -282,15 +328,23 @@ def test_columns_of_several_levels() -> None:
 
 
 def test_integers_beyond_float64_are_named() -> None:
-    fitted = TablePreprocessor().fit(pd.DataFrame({"age": [1.5, 2.0, 4.0], "place": ["a", "b", "a"]}))
-    others = pd.DataFrame({"age": pd.Series([1, 10**400, 3], dtype=object), "place": ["a", "b", "a"]})
-    with pytest.raises(DataError, match="row 2, column 'age' is too large an integer; expected a finite"):
+    fitted = TablePreprocessor().fit(
+        pd.DataFrame({"age": [1.5, 2.0, 4.0], "place": ["a", "b", "a"]})
+    )
+    others = pd.DataFrame(
+        {"age": pd.Series([1, 10**400, 3], dtype=object), "place": ["a", "b", "a"]}
+    )
+    with pytest.raises(
+        DataError, match="row 2, column 'age' is too large an integer; expected a finite"
+    ):
         fitted.transform(others)
 
 
 def test_it_is_a_step_of_scikit_learns_pipelines() -> None:
     iris = load_iris(as_frame=True)
-    perceptron = wf.MLPClassifier((16,), max_iter=60, learning_rate_init=0.05, random_state=0, tol=0)
+    perceptron = wf.MLPClassifier(
+        (16,), max_iter=60, learning_rate_init=0.05, random_state=0, tol=0
+    )
     with pytest.warns(UserWarning, match="Maximum iterations"):
         pipeline = make_pipeline(TablePreprocessor(), perceptron).fit(iris.data, iris.target)
     assert pipeline.score(iris.data, iris.target) > 0.9

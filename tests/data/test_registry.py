@@ -25,7 +25,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep every test off the user's own data and off the network."""
     monkeypatch.setattr(registry, "user_cache", lambda: tmp_path / "cache")
     for record in list(DATASETS.values()):
-        dead = dataclasses.replace(record, mirrors=tuple("http://127.0.0.1:9/" for _ in record.mirrors))
+        dead = dataclasses.replace(
+            record, mirrors=tuple("http://127.0.0.1:9/" for _ in record.mirrors)
+        )
         monkeypatch.setitem(DATASETS, record.name, dead)
     return tmp_path / "cache"
 
@@ -54,7 +56,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "data" / "mnist"
     write_toy(folder)
     files = tuple(
-        DataFile(name, unpacked=sha256(gzip.decompress((folder / name).read_bytes()))) for name in IDX_NAMES
+        DataFile(name, unpacked=sha256(gzip.decompress((folder / name).read_bytes())))
+        for name in IDX_NAMES
     )
     monkeypatch.setitem(DATASETS, "mnist", dataclasses.replace(DATASETS["mnist"], files=files))
     return folder.parent
@@ -142,7 +145,9 @@ def test_wrong_checksum_of_a_found_file(toy: Path) -> None:
     expected = DATASETS["mnist"].files[3].unpacked
     write_idx(path, np.arange(5, dtype=np.uint8))
     found = sha256(gzip.decompress(path.read_bytes()))
-    with pytest.raises(DataError, match=rf"content of {path} .* expected SHA-256 {expected}, found {found}"):
+    with pytest.raises(
+        DataError, match=rf"content of {path} .* expected SHA-256 {expected}, found {found}"
+    ):
         load_dataset("mnist", data_dir=toy)
 
 
@@ -165,7 +170,9 @@ def test_unpacked_files_without_a_known_checksum_are_checked_for_their_kind(tmp_
     assert load_dataset("kmnist", data_dir=tmp_path).x_train.shape == (12, 3, 4)
     labels = folder / "t10k-labels-idx1-ubyte"
     write_idx(labels, np.arange(5, dtype=np.int32))
-    with pytest.raises(FileFormatError, match=f"{labels} holds int32 in 1 dimensions; expected uint8 in 1"):
+    with pytest.raises(
+        FileFormatError, match=f"{labels} holds int32 in 1 dimensions; expected uint8 in 1"
+    ):
         load_dataset("kmnist", data_dir=tmp_path)
     write_idx(labels, np.arange(4, dtype=np.uint8))
     with pytest.raises(DataError, match="x_test has 5 samples but y_test has 4"):
@@ -182,11 +189,15 @@ def test_a_folder_that_is_named_and_not_there(
     assert load_dataset("mnist").num_classes == 10
     for look in (lambda folder: load_dataset("mnist", data_dir=folder), available_datasets):
         for folder in (tmp_path / "nope", toy / "mnist" / "nope"):
-            with pytest.raises(ConfigError, match=r"data_dir .*nope is no folder; expected one that holds"):
+            with pytest.raises(
+                ConfigError, match=r"data_dir .*nope is no folder; expected one that holds"
+            ):
                 look(folder)
 
 
-def test_nothing_found_and_no_network(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_found_and_no_network(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WARPFIT_DATA", str(tmp_path / "env"))
     write_toy(tmp_path / "env")
     (tmp_path / "env" / IDX_NAMES[1]).unlink()
@@ -196,7 +207,8 @@ def test_nothing_found_and_no_network(tmp_path: Path, cache: Path, monkeypatch: 
         load_dataset("mnist", data_dir=given)
     url = f"http://127.0.0.1:9/{IDX_NAMES[0]}"
     assert str(error.value) == (
-        f"the dataset 'mnist' is not in {tmp_path}/given/mnist, {tmp_path}/given, {tmp_path}/env/mnist, "
+        f"the dataset 'mnist' is not in {tmp_path}/given/mnist, {tmp_path}/given, "
+        f"{tmp_path}/env/mnist, "
         f"{tmp_path}/env (which lacks {IDX_NAMES[1]}), {cache}/mnist, and downloading failed "
         f"({url}: no connection; {url}: no connection); put {', '.join(IDX_NAMES)} into a folder "
         "<data>/mnist and give <data> as data_dir or in $WARPFIT_DATA"
@@ -204,14 +216,18 @@ def test_nothing_found_and_no_network(tmp_path: Path, cache: Path, monkeypatch: 
 
 
 def test_downloading_can_be_forbidden(cache: Path) -> None:
-    with pytest.raises(DataError, match=r"not in .*mnist, and downloading was not allowed; put train-images"):
+    with pytest.raises(
+        DataError, match=r"not in .*mnist, and downloading was not allowed; put train-images"
+    ):
         load_dataset("mnist", download=False)
     assert not cache.exists()
 
 
 @pytest.fixture
 def mirror(toy: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let 'mnist' come from ``good://`` but not from ``dead://``; return the URLs that were asked."""
+    """Let 'mnist' come from ``good://`` but not from ``dead://``; return the URLs that were
+    asked.
+    """
     asked = []
 
     def download(url: str, path: Path) -> None:
@@ -260,7 +276,9 @@ def test_a_web_page_is_no_packed_file(
     files = tuple(DataFile(name, packed="ab" * 32) for name in IDX_NAMES)
     monkeypatch.setitem(DATASETS, "mnist", dataclasses.replace(DATASETS["mnist"], files=files))
     (toy / "mnist" / IDX_NAMES[0]).write_bytes(b"<html>log in first</html>")
-    with pytest.raises(DataError, match=r"good://train-images-idx3-ubyte.gz is not the published file"):
+    with pytest.raises(
+        DataError, match=r"good://train-images-idx3-ubyte.gz is not the published file"
+    ):
         load_dataset("mnist")
     assert list((cache / "mnist").iterdir()) == []
 
@@ -299,7 +317,9 @@ def test_digits_split_is_fixed() -> None:
 
 
 @pytest.fixture
-def write_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, bytes]], Path]:
+def write_cifar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, bytes]], Path]:
     def write(members: dict[str, bytes]) -> Path:
         folder = tmp_path / "cifar10"
         folder.mkdir(exist_ok=True)
@@ -310,7 +330,9 @@ def write_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[di
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
         file = DataFile(path.name, packed=sha256(path.read_bytes()))
-        monkeypatch.setitem(DATASETS, "cifar10", dataclasses.replace(DATASETS["cifar10"], files=(file,)))
+        monkeypatch.setitem(
+            DATASETS, "cifar10", dataclasses.replace(DATASETS["cifar10"], files=(file,))
+        )
         return path
 
     return write
@@ -321,7 +343,10 @@ def cifar_members(rows: int = 3) -> dict[str, bytes]:
     records = rng.integers(0, 256, (6, rows, 3073), dtype=np.uint8)
     records[:, :, 0] = np.arange(6 * rows).reshape(6, rows) % 10
     names = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
-    return {"readme.html": b"<html>", **{name: records[i].tobytes() for i, name in enumerate(names)}}
+    return {
+        "readme.html": b"<html>",
+        **{name: records[i].tobytes() for i, name in enumerate(names)},
+    }
 
 
 def test_cifar(write_cifar: Callable[[dict[str, bytes]], Path], tmp_path: Path) -> None:

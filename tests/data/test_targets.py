@@ -38,10 +38,12 @@ def test_what_targets_are(y: Any, found: str) -> None:
 
 def test_it_says_how_it_decided_and_how_to_have_the_other() -> None:
     assert as_targets(np.arange(60) % 3, "auto", "y")[1] == (
-        "3 classes: targets are integers with 3 distinct values (task regression takes them as numbers)"
+        "3 classes: targets are integers with 3 distinct values (task regression takes them as "
+        "numbers)"
     )
     assert as_targets(np.arange(60) * 7, "auto", "y")[1] == (
-        "a regression: targets are integers with 60 distinct values (task classification takes them as classes)"
+        "a regression: targets are integers with 60 distinct values (task classification takes "
+        "them as classes)"
     )
     assert "task classification takes these" in as_targets(np.array([0.0, 1.0]), "auto", "y")[1]
     assert "task" not in as_targets(np.array([0.5, 1.0]), "auto", "y")[1]
@@ -57,9 +59,17 @@ def test_it_can_be_told() -> None:
 @pytest.mark.parametrize(
     ("y", "task", "message"),
     [
-        (np.array([0.0, 0.5]), "classification", "y has 0.5 in row 1; expected integers, booleans or text"),
+        (
+            np.array([0.0, 0.5]),
+            "classification",
+            "y has 0.5 in row 1; expected integers, booleans or text",
+        ),
         (np.ones((3, 2)), "classification", r"y has shape \(3, 2\); expected one label a row"),
-        (np.array(["a", "b"]), "regression", "y is text, as 'a'; expected numbers for a regression"),
+        (
+            np.array(["a", "b"]),
+            "regression",
+            "y is text, as 'a'; expected numbers for a regression",
+        ),
         (np.ones((3, 2), int), "auto", r"y must be integers, .* got int64 of shape \(3, 2\)"),
         (np.array([1e300]), "auto", "y has 1e\\+300 in row 0; expected a finite float32"),
     ],
@@ -73,5 +83,7 @@ def test_the_task_of_a_file(tmp_path: Any) -> None:
     np.savez(tmp_path / "a.npz", x=np.eye(40), y=np.arange(40) % 2)
     assert load_user_data(tmp_path / "a.npz").class_names == ("0", "1")
     assert load_user_data(tmp_path / "a.npz", task="regression").class_names == ()
-    with pytest.raises(ConfigError, match="expected task among auto, classification, regression, got 'rank'"):
+    with pytest.raises(
+        ConfigError, match="expected task among auto, classification, regression, got 'rank'"
+    ):
         load_user_data(tmp_path / "a.npz", task="rank")

@@ -64,7 +64,11 @@ def test_npz_without_a_test_set_is_split(npz: Npz, key: str) -> None:
     rows = np.concatenate([data.x_train, data.x_test])
     np.testing.assert_array_equal(rows[np.argsort(rows[:, 0])], X)
     other = load_user_data(path, seed=1)
-    assert load_user_data(path, seed=1).x_test.tolist() == other.x_test.tolist() != data.x_test.tolist()
+    assert (
+        load_user_data(path, seed=1).x_test.tolist()
+        == other.x_test.tolist()
+        != data.x_test.tolist()
+    )
     assert len(load_user_data(path, test_fraction=0).x_test) == 0
 
 
@@ -93,7 +97,9 @@ def test_classes_are_those_of_both_sets(npz: Npz) -> None:
 
 @pytest.mark.parametrize("shape", [(10,), (10, 3)])
 def test_float_targets_are_a_regression(npz: Npz, shape: tuple[int, ...]) -> None:
-    data = load_user_data(npz(x=X, y=np.linspace(0, 1, 10 * np.prod(shape[1:], dtype=int)).reshape(shape)))
+    data = load_user_data(
+        npz(x=X, y=np.linspace(0, 1, 10 * np.prod(shape[1:], dtype=int)).reshape(shape))
+    )
     assert data.class_names == ()
     assert data.y_train.dtype == np.float32
     assert data.y_train.shape == (8, *shape[1:])
@@ -123,16 +129,26 @@ def with_value(value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": X, "z": Y}, "expected arrays x_train, y_train, x_test, y_test, or x and y; found x, z"),
-        ({"x": X, "y": Y[:4]}, r"x has shape \(10, 4\) but y has shape \(4,\); expected as many rows"),
+        (
+            {"x": X, "z": Y},
+            "expected arrays x_train, y_train, x_test, y_test, or x and y; found x, z",
+        ),
+        (
+            {"x": X, "y": Y[:4]},
+            r"x has shape \(10, 4\) but y has shape \(4,\); expected as many rows",
+        ),
         (
             {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:3]},
             r"x_test has shape \(2, 4\) but y_test has shape \(3,\)",
         ),
-        ({"x_train": X, "y_train": Y, "x_test": X[:2, :3], "y_test": Y[:2]}, r"test samples have \(3,\)"),
+        (
+            {"x_train": X, "y_train": Y, "x_test": X[:2, :3], "y_test": Y[:2]},
+            r"test samples have \(3,\)",
+        ),
         (
             {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y / 2},
-            r"y_train is int64 of shape \(10,\) but y_test is float64 of shape \(10,\); expected the same kind",
+            r"y_train is int64 of shape \(10,\) but y_test is float64 of shape \(10,\); expected "
+            r"the same kind",
         ),
         (
             {"x": X[:, 0], "y": Y},
@@ -141,16 +157,27 @@ def with_value(value: float) -> np.ndarray:
         ({"x": X, "y": np.array(3)}, "expected as many rows"),
         ({"x": X[:0], "y": Y[:0]}, "x has no rows"),
         ({"x": with_value(-np.inf), "y": Y}, "x has -inf in row 3, column 2"),
-        ({"x": with_value(1e300).reshape(10, 2, 2), "y": Y}, r"x has inf in row 3, column \(1, 0\)"),
-        ({"x": X, "y": with_value(1e300)[:, 2]}, r"y has 1e\+300 in row 3; expected a finite float32"),
-        ({"x": with_value(np.nan).reshape(10, 2, 2), "y": Y}, r"x has nan in row 3, column \(1, 0\)"),
+        (
+            {"x": with_value(1e300).reshape(10, 2, 2), "y": Y},
+            r"x has inf in row 3, column \(1, 0\)",
+        ),
+        (
+            {"x": X, "y": with_value(1e300)[:, 2]},
+            r"y has 1e\+300 in row 3; expected a finite float32",
+        ),
+        (
+            {"x": with_value(np.nan).reshape(10, 2, 2), "y": Y},
+            r"x has nan in row 3, column \(1, 0\)",
+        ),
         ({"x": X, "y": with_value(np.nan)[:, 2]}, "y has nan in row 3; expected a finite"),
         ({"x": X.astype(str), "y": Y}, "x must be numbers, got <U"),
         ({"x": X, "y": Y[:, None]}, r"y must be integers, .* got int64 of shape \(10, 1\)"),
         ({"x": X, "y": Y * 1j}, "y must be integers, .* got complex128"),
     ],
 )
-def test_npz_whose_arrays_cannot_be_used(npz: Npz, arrays: dict[str, np.ndarray], message: str) -> None:
+def test_npz_whose_arrays_cannot_be_used(
+    npz: Npz, arrays: dict[str, np.ndarray], message: str
+) -> None:
     path = npz(**arrays)
     with pytest.raises(DataError, match=message) as error:
         load_user_data(path)
@@ -189,7 +216,10 @@ def npy(shape: str, descr: str = "'<f8'", body: bytes = b"", version: bytes = b"
     ("member", "message"),
     [
         (npy("(10**12,)"), "no .npz file of plain arrays"),
-        (npy("(1000000000000, 8)"), "expected 64000000000[0-9]+ bytes in x.npy, as its header says, found"),
+        (
+            npy("(1000000000000, 8)"),
+            "expected 64000000000[0-9]+ bytes in x.npy, as its header says, found",
+        ),
         (npy("(3, 2)", body=bytes(40)), "as its header says, found"),
         (npy("(3, 2)", body=bytes(56)), "as its header says, found"),
         (npy("(-3, -2)", body=bytes(48)), "no .npz file of plain arrays"),
@@ -237,7 +267,9 @@ def test_npz_larger_than_the_memory(npz: Npz, monkeypatch: pytest.MonkeyPatch) -
         raise MemoryError("Unable to allocate 3 TiB")
 
     monkeypatch.setattr("warpfit.data.npz.npy.read_array", read_array)
-    with pytest.raises(DataError, match="too large for this machine's memory: Unable to allocate 3 TiB"):
+    with pytest.raises(
+        DataError, match="too large for this machine's memory: Unable to allocate 3 TiB"
+    ):
         load_user_data(npz(x=X, y=Y))
 
 
@@ -293,7 +325,9 @@ def test_csv_label_column(csv: Csv, header: str, label_column: str | None, index
     path = csv(f"{header}\n10,20,30\n")
     data = load_user_data(path, label_column=label_column)
     assert data.class_names == (str(10 * index + 10),)
-    assert data.x_train.to_numpy().tolist() == [[v for i, v in enumerate((10, 20, 30)) if i != index]]
+    assert data.x_train.to_numpy().tolist() == [
+        [v for i, v in enumerate((10, 20, 30)) if i != index]
+    ]
     assert data.label_column == header.split(",")[index].strip()
 
 
@@ -307,14 +341,20 @@ def test_csv_label_column(csv: Csv, header: str, label_column: str | None, index
         (["1.0", "2.0", "1.0"], ()),
     ],
 )
-def test_csv_labels_are_integers_numbers_or_text(csv: Csv, labels: list[str], names: tuple[str, ...]) -> None:
-    data = load_user_data(csv("a,y\n" + "".join(f"1,{label}\n" for label in labels)), test_fraction=0)
+def test_csv_labels_are_integers_numbers_or_text(
+    csv: Csv, labels: list[str], names: tuple[str, ...]
+) -> None:
+    data = load_user_data(
+        csv("a,y\n" + "".join(f"1,{label}\n" for label in labels)), test_fraction=0
+    )
     assert data.class_names == names
     assert data.y_train.dtype == (np.int64 if names else np.float32)
 
 
 def test_csv_from_a_spreadsheet(csv: Csv) -> None:
-    data = load_user_data(csv('\ufeff"a","b","label"\r\n"1","2","x, y"\r\n"3","4","z"\r\n'), test_fraction=0)
+    data = load_user_data(
+        csv('\ufeff"a","b","label"\r\n"1","2","x, y"\r\n"3","4","z"\r\n'), test_fraction=0
+    )
     assert data.class_names == ("x, y", "z")
     assert data.x_train.to_numpy().tolist() == [[1, 2], [3, 4]]
 
@@ -336,9 +376,17 @@ def test_csv_from_a_spreadsheet(csv: Csv) -> None:
         ("y,a\n0,1\n1\n", DataError, "row 2 has 1 cells; expected 2 as in the first row"),
         ("a,y\n1,0\n2,1,3\n", DataError, "Expected 2 fields in line 3, saw 3"),
         ("a,y\n1,0,5\n2,1,3\n", DataError, "no readable .csv file: Length of header or names"),
-        ("a,b,y\n1,2,0\n3,inf,1\n", DataError, "row 2, column 'b' is .*inf.*; expected a finite number"),
+        (
+            "a,b,y\n1,2,0\n3,inf,1\n",
+            DataError,
+            "row 2, column 'b' is .*inf.*; expected a finite number",
+        ),
         ("a,y\n1,0.5\n2,nan\n", DataError, "row 2, column 'y' is nan; expected a finite number"),
-        ("a,y\n1,0.5\n2,1e99\n", DataError, "column 'y' has 1e\\+99 in row 1; expected a finite float32"),
+        (
+            "a,y\n1,0.5\n2,1e99\n",
+            DataError,
+            "column 'y' has 1e\\+99 in row 1; expected a finite float32",
+        ),
         ("a,y\n1,0\n2, \n", DataError, "row 2, column 'y' is empty; expected a label"),
     ],
 )
@@ -353,7 +401,11 @@ def test_csv_faults_are_named_by_row_and_column(
 
 def test_csv_that_is_no_text(csv: Csv, tmp_path: Path) -> None:
     path = csv("")
-    for content in (b"a,y\n\xff\xfe\x00,1\n", b"a,y\n1,2\n\xff\xfe,2\n", b"a,y\n" + b"1" * 200_000 + b",2\n"):
+    for content in (
+        b"a,y\n\xff\xfe\x00,1\n",
+        b"a,y\n1,2\n\xff\xfe,2\n",
+        b"a,y\n" + b"1" * 200_000 + b",2\n",
+    ):
         path.write_bytes(content)
         with pytest.raises(FileFormatError, match=r"no readable .csv file"):
             load_user_data(path)
@@ -384,12 +436,18 @@ def test_gray_images(tmp_path: Path) -> None:
     assert data.class_names == ("nine", "one")
     assert sorted(data.y_test) == [0, 1]
     assert np.all(data.x_train[data.y_train == 1] == 1)
-    shades = np.concatenate([data.x_train, data.x_test])[np.concatenate([data.y_train, data.y_test]) == 0]
-    np.testing.assert_array_equal(np.unique(shades), (np.arange(0, 50, 10) / 255).astype(np.float32))
+    shades = np.concatenate([data.x_train, data.x_test])[
+        np.concatenate([data.y_train, data.y_test]) == 0
+    ]
+    np.testing.assert_array_equal(
+        np.unique(shades), (np.arange(0, 50, 10) / 255).astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize(("mode", "color"), [("RGB", (255, 0, 51)), ("RGBA", (255, 0, 51, 0))])
-def test_colour_images_with_gray_ones_among_them(tmp_path: Path, mode: str, color: tuple[int, ...]) -> None:
+def test_colour_images_with_gray_ones_among_them(
+    tmp_path: Path, mode: str, color: tuple[int, ...]
+) -> None:
     save(tmp_path / "a" / "1.png", color, mode)
     save(tmp_path / "b" / "1.png", 51)
     data = load_user_data(tmp_path, test_fraction=0)
@@ -423,7 +481,9 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"/b has no images; expected files ending in .png, .jpg"):
         load_user_data(tmp_path)
     save(tmp_path / "b" / "1.png", 1000, mode="I;16")
-    with pytest.raises(DataError, match=r"b/1.png has pixels of mode I.*; expected 8 bits per channel"):
+    with pytest.raises(
+        DataError, match=r"b/1.png has pixels of mode I.*; expected 8 bits per channel"
+    ):
         load_user_data(tmp_path)
 
 
@@ -432,7 +492,13 @@ def test_damaged_images(tmp_path: Path) -> None:
     save(path, (1, 2, 3), "RGB", (200, 200))
     content = path.read_bytes()
     flipped = content[:45] + b"\xff" * 10 + content[55:]
-    for damaged in (b"", b"text", content[:60], flipped, content.replace(b"\0\0\0\rIHDR", b"\0\0\0\1IHDR")):
+    for damaged in (
+        b"",
+        b"text",
+        content[:60],
+        flipped,
+        content.replace(b"\0\0\0\rIHDR", b"\0\0\0\1IHDR"),
+    ):
         path.write_bytes(damaged)
         with pytest.raises(FileFormatError, match=f"{path} is no readable image"):
             load_user_data(tmp_path)
@@ -442,12 +508,18 @@ def test_damaged_images(tmp_path: Path) -> None:
 
 
 def test_paths_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"nothing.npz does not exist; expected an .npz file, a .csv file or"):
+    with pytest.raises(
+        DataError, match=r"nothing.npz does not exist; expected an .npz file, a .csv file or"
+    ):
         load_user_data(tmp_path / "nothing.npz")
     (tmp_path / "data.txt").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match=r"is neither an .npz file, a .csv file nor a folder of images"):
+    with pytest.raises(
+        DataError, match=r"is neither an .npz file, a .csv file nor a folder of images"
+    ):
         load_user_data(tmp_path / "data.txt")
-    with pytest.raises(ConfigError, match=r"label_column names a column of a .csv file; .*data.txt is none"):
+    with pytest.raises(
+        ConfigError, match=r"label_column names a column of a .csv file; .*data.txt is none"
+    ):
         load_user_data(tmp_path / "data.txt", label_column="a")
 
     def refuse(*_: object, **__: object) -> None:

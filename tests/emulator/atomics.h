@@ -1,4 +1,5 @@
-// Atomic operations on integers. Threads take turns on one CPU thread, so plain reads and writes are atomic.
+// Atomic operations on integers. Threads take turns on one CPU thread, so plain reads and writes
+// are atomic.
 //
 // There is no atomicAdd on floating point: its result would depend on the order of the threads.
 #pragma once
@@ -14,13 +15,15 @@ struct Identity {
     using type = T;
 };
 
-// The argument of this type converts to the type of the pointer instead of taking part in its deduction.
+// The argument of this type converts to the type of the pointer instead of taking part in its
+// deduction.
 template <class T>
 using As = typename Identity<T>::type;
 
 template <class T, class Change>
 T change(T* address, Change change) {
-    static_assert(std::is_integral<T>::value && sizeof(T) >= 4, "atomics take integers of 32 or 64 bits");
+    static_assert(std::is_integral<T>::value && sizeof(T) >= 4,
+                  "atomics take integers of 32 or 64 bits");
     count_atomic();
     const T old = *address;
     *address = change(old);
@@ -86,5 +89,6 @@ inline unsigned atomicInc(unsigned* address, unsigned limit) {
 }
 
 inline unsigned atomicDec(unsigned* address, unsigned limit) {
-    return emulator::change(address, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
+    return emulator::change(
+        address, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
 }

@@ -1,7 +1,8 @@
 """Compiles kernel files with g++ into libraries that the emulator runs.
 
-A library is cached by a hash over everything that goes into it. Next to the libraries lie the scheduler, which all of
-them use, and the emulator's headers, compiled: half of the time of most builds was reading the standard library's.
+A library is cached by a hash over everything that goes into it. Next to the libraries lie the
+scheduler, which all of them use, and the emulator's headers, compiled: half of the time of most
+builds was reading the standard library's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ KERNEL_FLAGS = (*FLAGS, "-fdata-sections", "-fno-exceptions", "-fno-asynchronous
 # Unoptimized, kernels compile in half the time and run twice as long: worth it for all but these.
 OPTIMIZED = {"gemm_sm90", "matmul_mma"}
 LINK_FLAGS = ("-shared", "-Wl,-rpath,$ORIGIN", f"-Wl,-T,{EMULATOR / 'shared.ld'}")
-# The scheduler's library brings the standard libraries along; looking through them takes half of linking.
+# The scheduler's library brings the standard libraries along; looking through them takes half of
+# linking.
 ALONE = ("-nostdlib", "-lgcc")
 HEADER = "cuda_emulator.h"
 SANITIZE_FLAGS = (
@@ -64,8 +66,8 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     defines : mapping of str to str
         Preprocessor definitions.
     sanitize : bool
-        Compile with AddressSanitizer and UndefinedBehaviorSanitizer; such a library loads only into a process that
-        has libasan preloaded (:func:`emulator.sanitized.run_sanitized`).
+        Compile with AddressSanitizer and UndefinedBehaviorSanitizer; such a library loads only into
+        a process that has libasan preloaded (:func:`emulator.sanitized.run_sanitized`).
 
     Raises
     ------
@@ -85,7 +87,9 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     scheduler = build_scheduler()
     own = () if KERNELS in source.parents else sorted(source.parent.glob("*.cuh"))
     link = [str(scheduler), *LINK_FLAGS, *(() if sanitize else ALONE)]
-    target = _cache() / f"{entry}-{_digest([*arguments, *link, _parts_digest()], [source, *own])}.so"
+    target = (
+        _cache() / f"{entry}-{_digest([*arguments, *link, _parts_digest()], [source, *own])}.so"
+    )
     if not target.exists():
         header = _compiled_header((*flags, f"-D__CUDA_ARCH__={macros['__CUDA_ARCH__']}"))
         source_files = [*_folders(header.parent), "-include", HEADER, str(EMULATOR / "entry.cpp")]
@@ -94,7 +98,9 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
 
 
 def _unit(source: Path, entry: str) -> Path:
-    """Return the file that is compiled: the kernel's or, if it takes `Arguments`, a copy that declares them."""
+    """Return the file that is compiled: the kernel's or, if it takes `Arguments`, a copy that
+    declares them.
+    """
     text = source.read_text()
     unit = unit_of(entry, text)
     if unit == text:
@@ -108,12 +114,16 @@ def _unit(source: Path, entry: str) -> Path:
 
 def _folders(first: Path | None = None) -> list[str]:
     """Return the options that name the folders of headers."""
-    return [option for folder in (first, EMULATOR, KERNELS) if folder for option in ("-I", str(folder))]
+    return [
+        option for folder in (first, EMULATOR, KERNELS) if folder for option in ("-I", str(folder))
+    ]
 
 
 @functools.cache
 def _compiled_header(flags: tuple[str, ...]) -> Path:
-    """Compile the emulator's headers, once for all kernels with these flags; g++ takes the first that it finds."""
+    """Compile the emulator's headers, once for all kernels with these flags; g++ takes the first
+    that it finds.
+    """
     folder = _cache() / f"headers-{_digest([*flags, _parts_digest()], ())}"
     target = folder / f"{HEADER}.gch"
     if not target.exists():
@@ -123,8 +133,12 @@ def _compiled_header(flags: tuple[str, ...]) -> Path:
 
 
 def _launch_bound(source: str, entry: str) -> str:
-    """Return the entry's most threads of a block, as the expression in its ``__launch_bounds__``."""
-    found = re.search(rf"__launch_bounds__\(([^,()]+)(?:,[^()]+)?\)\s*(?:void\s+)?{entry}\s*\(", source)
+    """Return the entry's most threads of a block, as the expression in its
+    ``__launch_bounds__``.
+    """
+    found = re.search(
+        rf"__launch_bounds__\(([^,()]+)(?:,[^()]+)?\)\s*(?:void\s+)?{entry}\s*\(", source
+    )
     return f"({found[1]})" if found else "1024"
 
 
@@ -172,7 +186,9 @@ def _parts_digest() -> str:
 @functools.cache
 def _emulator_digest() -> str:
     """Return a hash over the compiler's version and the emulator's own files."""
-    version = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run(
+        ["g++", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     digest = hashlib.sha256(f"{version}{EMULATOR}".encode())
     for file in sorted(EMULATOR.iterdir()):
         if file.suffix in {".h", ".cpp", ".ld"}:

@@ -1,8 +1,9 @@
-// Lets g++ compile the kernels unchanged, to run on a CPU: the words and built-ins of CUDA C++ that they use.
+// Lets g++ compile the kernels unchanged, to run on a CPU: the words and built-ins of CUDA C++ that
+// they use.
 //
-// A block's threads are fibers on one thread of the CPU, which change over at barriers and warp collectives
-// (scheduler.cpp); blocks run one after another, but for those of a cluster. Static shared memory is one copy,
-// poisoned before every block.
+// A block's threads are fibers on one thread of the CPU, which change over at barriers and warp
+// collectives (scheduler.cpp); blocks run one after another, but for those of a cluster. Static
+// shared memory is one copy, poisoned before every block.
 #pragma once
 
 #include <cstdint>
@@ -34,4 +35,5 @@
 #define WARPFIT_PTX_CUH
 
 // glibc declares some of these names; the kernels use no fast approximations.
-#pragma GCC poison __expf __exp10f __logf __log2f __log10f __sinf __cosf __tanf __sincosf __powf __fdividef
+#pragma GCC poison __expf __exp10f __logf __log2f __log10f
+#pragma GCC poison __sinf __cosf __tanf __sincosf __powf __fdividef

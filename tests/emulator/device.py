@@ -27,7 +27,9 @@ class Mapped(NamedTuple):
 
 
 class Device:
-    """An emulated device that takes arrays: they are uploaded before a launch and downloaded after it."""
+    """An emulated device that takes arrays: they are uploaded before a launch and downloaded after
+    it.
+    """
 
     def __init__(self, **settings: Any) -> None:
         self.runtime = EmulatedRuntime(folder=PLANTED, **{"sanitize": is_sanitized(), **settings})

@@ -1,4 +1,5 @@
-// CUDA's arithmetic that <cmath> lacks, as far as the kernels use it: bit casts, rounded operations, min and max.
+// CUDA's arithmetic that <cmath> lacks, as far as the kernels use it: bit casts, rounded
+// operations, min and max.
 //
 // The fast approximations (__expf, __fdividef, ...) are missing on purpose.
 #pragma once

@@ -1,8 +1,8 @@
-// One kernel file and the function that launches it. KERNEL_FILE, ENTRY and LAUNCH_BOUND come from the
-// command line.
+// One kernel file and the function that launches it. KERNEL_FILE, ENTRY and LAUNCH_BOUND come from
+// the command line.
 //
-// The unnamed namespace gives every static array internal linkage, without which AddressSanitizer would leave
-// those of templates unchecked.
+// The unnamed namespace gives every static array internal linkage, without which AddressSanitizer
+// would leave those of templates unchecked.
 #include "cuda_emulator.h"
 
 namespace {
@@ -19,8 +19,10 @@ static_assert(emulator_most_threads <= 1024, "a block has at most 1024 threads")
 #define EMULATOR_TEXT_OF(name) #name
 #define EMULATOR_TEXT(name) EMULATOR_TEXT_OF(name)
 
-// Ends of the block's static shared memory: the static variables of functions, which shared.ld puts together.
-extern "C" __attribute__((visibility("hidden"))) unsigned char emulator_shared_begin[], emulator_shared_end[];
+// Ends of the block's static shared memory: the static variables of functions, which shared.ld puts
+// together.
+extern "C" __attribute__((visibility("hidden"))) unsigned char emulator_shared_begin[],
+    emulator_shared_end[];
 
 namespace emulator {
 

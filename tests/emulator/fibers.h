@@ -1,5 +1,6 @@
-// What the scheduler offers to emulated device code: the thread's place, barriers, warp collectives, errors. Every kernel
-// is compiled with it: it takes nothing of the standard library that is long to read.
+// What the scheduler offers to emulated device code: the thread's place, barriers, warp
+// collectives, errors. Every kernel is compiled with it: it takes nothing of the standard library
+// that is long to read.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +25,13 @@ struct Site {
         return Site{file, line};
     }
     bool operator==(const Site& other) const {
-        return line == other.line && (file == other.file || __builtin_strcmp(file, other.file) == 0);
+        return line == other.line &&
+               (file == other.file || __builtin_strcmp(file, other.file) == 0);
     }
 };
 
-// One lane's part in a warp collective. The last lane to arrive calls execute for all of them; the requests
-// lie on the stacks of the waiting lanes. A lane that takes no part is a null pointer.
+// One lane's part in a warp collective. The last lane to arrive calls execute for all of them; the
+// requests lie on the stacks of the waiting lanes. A lane that takes no part is a null pointer.
 struct Request {
     using Execute = void (*)(Request* const* lanes);
     const char* name;
@@ -38,7 +40,8 @@ struct Request {
     Execute execute;
 };
 
-// A matrix of which boxes are copied, in place of what the driver encodes: EmulatedRuntime.tensor_map fills it.
+// A matrix of which boxes are copied, in place of what the driver encodes:
+// EmulatedRuntime.tensor_map fills it.
 struct MatrixMap {
     uint64_t mark;
     unsigned char* numbers;
@@ -58,9 +61,10 @@ struct NumberType {
 // A product of a group of four warps (wgmma), as one of its threads knows it.
 struct Product {
     const NumberType* type;
-    unsigned long long a;         // a descriptor
-    const unsigned* a_registers;  // in its place, if there are any: of this thread, four numbers of 32 bits
-    unsigned long long b;         // a descriptor
+    unsigned long long a;  // a descriptor
+    const unsigned*
+        a_registers;  // in its place, if there are any: of this thread, four numbers of 32 bits
+    unsigned long long b;  // a descriptor
     bool a_across, b_across, adds;
     float* d;
     unsigned count;  // of this thread's numbers in d
@@ -109,21 +113,22 @@ void yield(const char* name, Site site);
 // Whether the bytes lie in the block's static or dynamic shared memory.
 bool is_shared(const void* pointer, size_t bytes);
 
-// The address in the block's shared window of dynamic shared memory, and back. Dynamic shared memory begins at an odd
-// multiple of its alignment.
+// The address in the block's shared window of dynamic shared memory, and back. Dynamic shared
+// memory begins at an odd multiple of its alignment.
 unsigned to_shared_address(const void* pointer);
 unsigned char* at_shared_address(unsigned address);
 
 // The number of this block in its cluster.
 unsigned rank_in_cluster();
 
-// The address in the cluster of what another block has where this one has `pointer`; and what is there, which has
-// to be memory of a block that runs.
+// The address in the cluster of what another block has where this one has `pointer`; and what is
+// there, which has to be memory of a block that runs.
 unsigned to_cluster_address(const char* name, const void* pointer, unsigned rank);
 unsigned char* at_cluster_address(const char* name, unsigned address, unsigned bytes);
 unsigned rank_of_address(unsigned address);
 
-// Late writes to global memory (late_writes.cpp), where a launch has them; the last two tell of what was done.
+// Late writes to global memory (late_writes.cpp), where a launch has them; the last two tell of
+// what was done.
 extern bool writes_are_late;
 void fence();
 void see_atomic(const void* place, size_t bytes);
@@ -132,7 +137,8 @@ void store_late(const void* place, size_t bytes);
 // Fails if a thread has had very many atomic operations since it last waited for others.
 void count_atomic();
 
-// cp.async: from global memory, or zeros if that is null; until at most so many of the thread's groups are under way.
+// cp.async: from global memory, or zeros if that is null; until at most so many of the thread's
+// groups are under way.
 void begin_copy(void* shared, const void* global, unsigned bytes);
 void commit_copies();
 void wait_for_copies(unsigned most_pending);
@@ -153,7 +159,8 @@ void store_for_mbarrier(const char* name, unsigned address, const void* words, u
 void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,
                        unsigned long long* place);
 
-// The same to the blocks of the cluster whose bits are set: to the same place, counted by the same barrier of each.
+// The same to the blocks of the cluster whose bits are set: to the same place, counted by the same
+// barrier of each.
 void copy_to_blocks(const char* name, void* target, const void* source, unsigned bytes,
                     unsigned long long* place, unsigned blocks);
 unsigned bytes_under_way(const unsigned char* begin, const unsigned char* end);
@@ -169,7 +176,8 @@ void commit_stores();
 void wait_for_stores(const char* name, unsigned most_pending, Site site);
 void end_stores();
 
-// What threads write to shared memory is there for stores of boxes when they have called the fence; what copies write is.
+// What threads write to shared memory is there for stores of boxes when they have called the fence;
+// what copies write is.
 void fence_copies();
 void see_copied(const unsigned char* begin, const unsigned char* end);
 void forget_fences();

@@ -1,10 +1,11 @@
-// Writes to global memory that other blocks see as late as CUDA lets them, in memory that is watched: so a fence that is
-// missing shows.
+// Writes to global memory that other blocks see as late as CUDA lets them, in memory that is
+// watched: so a fence that is missing shows.
 //
-// What a block writes is its own until one of its threads calls a fence, and then one of them has an atomic operation or a
-// relaxed store; or until the grid ends. Atomic operations are seen at once, each relaxed store after some rounds: without a
-// fence between two of them, the second may overtake the first. The fence of a thread is taken for one of its block. What is
-// not seen: loads that come too early, and barriers of a block that are missing beside a fence.
+// What a block writes is its own until one of its threads calls a fence, and then one of them has
+// an atomic operation or a relaxed store; or until the grid ends. Atomic operations are seen at
+// once, each relaxed store after some rounds: without a fence between two of them, the second may
+// overtake the first. The fence of a thread is taken for one of its block. What is not seen: loads
+// that come too early, and barriers of a block that are missing beside a fence.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -51,7 +52,8 @@ std::vector<Write> changes() {
             const size_t end = std::min(first + PIECE, bytes);
             if (std::memcmp(region.begin + first, &region.seen[first], end - first) == 0) continue;
             for (size_t i = first; i < end; ++i)
-                if (region.begin[i] != region.seen[i]) found.push_back({&region, i, region.begin[i]});
+                if (region.begin[i] != region.seen[i])
+                    found.push_back({&region, i, region.begin[i]});
         }
     }
     return found;
@@ -105,7 +107,8 @@ void Thread::end_turn(unsigned long long round) {
 
 void hide_writes() {
     of_block->own = changes();
-    for (const Write& write : of_block->own) write.region->begin[write.at] = write.region->seen[write.at];
+    for (const Write& write : of_block->own)
+        write.region->begin[write.at] = write.region->seen[write.at];
 }
 
 void show_writes(unsigned block) {
@@ -132,6 +135,7 @@ extern "C" void emulator_watch(unsigned char* const* begins, const unsigned long
                                unsigned count) {
     using namespace emulator;
     regions.clear();
-    for (unsigned i = 0; i < count; ++i) regions.push_back({begins[i], {begins[i], begins[i] + sizes[i]}});
+    for (unsigned i = 0; i < count; ++i)
+        regions.push_back({begins[i], {begins[i], begins[i] + sizes[i]}});
     writes_are_late = count > 0;
 }

@@ -1,6 +1,8 @@
-"""A pytest plugin that writes down which kernels were launched on the emulator: ``pytest -p emulator.launches``.
+"""A pytest plugin that writes down which kernels were launched on the emulator: ``pytest -p
+emulator.launches``.
 
-At the end of the session the file $WARPFIT_LAUNCHES holds a list of [name, defines], once for each kernel.
+At the end of the session the file $WARPFIT_LAUNCHES holds a list of [name, defines], once for each
+kernel.
 """
 
 from __future__ import annotations

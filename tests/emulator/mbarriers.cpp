@@ -1,7 +1,8 @@
 // Barriers of shared memory: who has arrived, what is still to land, and which phase is complete.
 //
-// What lies at a barrier's place is only a mark; its state is kept here. Copies and stores that arrive by
-// themselves land as late as allowed: when somebody waits for a phase that has all its arrivals and bytes.
+// What lies at a barrier's place is only a mark; its state is kept here. Copies and stores that
+// arrive by themselves land as late as allowed: when somebody waits for a phase that has all its
+// arrivals and bytes.
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -29,8 +30,8 @@ struct LateStore {
     std::vector<unsigned char> data;
 };
 
-// The ends of all late stores that have not landed, by where they begin. No two may have a byte in common: which of
-// them comes last is open.
+// The ends of all late stores that have not landed, by where they begin. No two may have a byte in
+// common: which of them comes last is open.
 std::map<const unsigned char*, const unsigned char*> under_way;
 
 bool is_under_way(const unsigned char* begin, const unsigned char* end) {
@@ -66,7 +67,9 @@ struct Mbarrier {
     Phase phase{};
     bool last_was_seen = true;  // whether a thread knows that the phase before is complete
 
-    bool has_all() const { return phase.arrived == count && phase.bytes_sent == phase.bytes_expected; }
+    bool has_all() const {
+        return phase.arrived == count && phase.bytes_sent == phase.bytes_expected;
+    }
 
     void complete() {
         phase.land();
@@ -76,7 +79,8 @@ struct Mbarrier {
         ++progress;
     }
 
-    // Before something is counted, which may belong to the phase after one that nobody has looked at.
+    // Before something is counted, which may belong to the phase after one that nobody has looked
+    // at.
     void begin_count() {
         if (has_all() && phase.nothing_is_late()) complete();
     }
@@ -84,7 +88,8 @@ struct Mbarrier {
     void end_count(const char* name) const {
         if (phase.arrived > count)
             fail(
-                "%s: expected %u arrivals in a phase of the barrier at %s, got one more, while copies or "
+                "%s: expected %u arrivals in a phase of the barrier at %s, got one more, while "
+                "copies or "
                 "bytes are "
                 "under way",
                 name, count, shared_text(place).c_str());
@@ -93,7 +98,8 @@ struct Mbarrier {
                  phase.bytes_expected, shared_text(place).c_str(), phase.bytes_sent);
         if (has_all() && !last_was_seen)
             fail(
-                "%s: expected %u arrivals in a phase of the barrier at %s, got as many again before any "
+                "%s: expected %u arrivals in a phase of the barrier at %s, got as many again "
+                "before any "
                 "thread has "
                 "waited for it",
                 name, count, shared_text(place).c_str());
@@ -139,8 +145,8 @@ struct PhaseEnd : Condition {
     std::string detail() const override {
         const Phase& phase = barrier.phase;
         std::string text = " for parity " + std::to_string(parity) + " of the barrier at " +
-                           shared_text(barrier.place) + ", with " + std::to_string(phase.arrived) + " of " +
-                           std::to_string(barrier.count) + " arrivals";
+                           shared_text(barrier.place) + ", with " + std::to_string(phase.arrived) +
+                           " of " + std::to_string(barrier.count) + " arrivals";
         if (phase.bytes_expected > 0 || phase.bytes_sent > 0)
             text += " and " + std::to_string(phase.bytes_sent) + " of " +
                     std::to_string(phase.bytes_expected) + " bytes";
@@ -166,8 +172,8 @@ struct MeetingEnd : Condition {
     bool holds() override { return barrier.meetings > meeting; }
 
     std::string detail() const override {
-        return ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(barrier.count) +
-               " threads are";
+        return ", where " + std::to_string(barrier.arrived) + " of " +
+               std::to_string(barrier.count) + " threads are";
     }
 };
 
@@ -176,12 +182,12 @@ struct MeetingEnd : Condition {
 void meet_some(const char* name, unsigned number, unsigned count, Site site) {
     constexpr unsigned MOST_NUMBERS = 16;
     if (number < 1 || number >= MOST_NUMBERS || count % warpSize != 0)
-        fail("%s: expected a number from 1 to 15 and whole warps, got %u and %u threads", name, number,
-             count);
+        fail("%s: expected a number from 1 to 15 and whole warps, got %u and %u threads", name,
+             number, count);
     NumberedBarrier& barrier = numbered_barriers[{dynamic_shared, number}];
     if (barrier.arrived > 0 && barrier.count != count)
-        fail("%s: expected %u threads at barrier %u, as others do, got %u", name, barrier.count, number,
-             count);
+        fail("%s: expected %u threads at barrier %u, as others do, got %u", name, barrier.count,
+             number, count);
     barrier.count = count;
     MeetingEnd end(name, site, barrier);
     if (++barrier.arrived < count) return wait_for(end);
@@ -243,8 +249,10 @@ namespace {
 void store_late(const char* name, unsigned char* target, const void* source, unsigned bytes,
                 Mbarrier& barrier) {
     if (is_under_way(target, target + bytes))
-        fail("%s: something is on its way already to the %u bytes from %s on, for which nobody has waited",
-             name, bytes, shared_text(target).c_str());
+        fail(
+            "%s: something is on its way already to the %u bytes from %s on, for which nobody has "
+            "waited",
+            name, bytes, shared_text(target).c_str());
     barrier.begin_count();
     const auto* begin = static_cast<const unsigned char*>(source);
     barrier.phase.stores.push_back({target, {begin, begin + bytes}});
@@ -277,15 +285,18 @@ void copy_to_blocks(const char* name, void* target, const void* source, unsigned
     if (chosen == 0) fail("%s: expected at least one block of the cluster, got none", name);
     for (unsigned rank = 0; chosen >> rank != 0; ++rank) {
         if (!((chosen >> rank) & 1u)) continue;
-        unsigned char* own_target = at_cluster_address(name, to_cluster_address(name, target, rank), 16);
-        const void* own_place = at_cluster_address(name, to_cluster_address(name, place, rank), sizeof MARK);
+        unsigned char* own_target =
+            at_cluster_address(name, to_cluster_address(name, target, rank), 16);
+        const void* own_place =
+            at_cluster_address(name, to_cluster_address(name, place, rank), sizeof MARK);
         store_late(name, own_target, source, bytes, mbarrier_at(name, own_place));
     }
 }
 
 unsigned bytes_under_way(const unsigned char* begin, const unsigned char* end) {
     unsigned bytes = 0;
-    for (auto store = under_way.lower_bound(begin); store != under_way.end() && store->first < end; ++store)
+    for (auto store = under_way.lower_bound(begin); store != under_way.end() && store->first < end;
+         ++store)
         bytes += static_cast<unsigned>(store->second - store->first);
     return bytes;
 }

@@ -1,7 +1,7 @@
 // Products of groups of four warps, of matrices in shared memory of which descriptors tell (wgmma).
 //
-// A warp computes its 16 of the 64 rows when it waits: only then it reads shared memory. From the first product on until
-// then, the threads' registers are poisoned.
+// A warp computes its 16 of the 64 rows when it waits: only then it reads shared memory. From the
+// first product on until then, the threads' registers are poisoned.
 //
 // Reference: PTX ISA, 9.7.15.5.
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr unsigned WHOLE_WARP = 0xffffffffu, GROUP = 4 * warpSize;
 constexpr unsigned LINE_BYTES = 128, ATOM_BYTES = 1024, SLICE_BYTES = 32, MOST_K = 16;
 constexpr unsigned char POISON = 0xff;
 
-// ---------------------------------------------------------------------------------------------- operands
+// ---------------------------------------------------------------------------------------- operands
 
 // What a descriptor tells of a matrix whose rows (of b: columns) each have a slice of k.
 struct Matrix {
@@ -38,32 +38,38 @@ struct Matrix {
 
     unsigned place(unsigned row, unsigned k) const {
         const unsigned line = LINE_BYTES / type.bytes;
-        const unsigned logical = across
-                                     ? address + row / line * panel_bytes + k / 8 * atom_bytes +
-                                           k % 8 * LINE_BYTES + row % line * type.bytes
-                                     : address + row / 8 * atom_bytes + row % 8 * LINE_BYTES + k * type.bytes;
+        const unsigned logical =
+            across ? address + row / line * panel_bytes + k / 8 * atom_bytes + k % 8 * LINE_BYTES +
+                         row % line * type.bytes
+                   : address + row / 8 * atom_bytes + row % 8 * LINE_BYTES + k * type.bytes;
         return logical ^ ((logical >> 3) & 0x70u);
     }
 
-    double number(unsigned row, unsigned k) const { return type.value(at_shared_address(place(row, k))); }
+    double number(unsigned row, unsigned k) const {
+        return type.value(at_shared_address(place(row, k)));
+    }
 };
 
 unsigned k_of(const Product& product) { return SLICE_BYTES / product.type->bytes; }
 
-void check_operand(const char* name, const char* which, unsigned long long descriptor, const Product& product,
-                   bool across, unsigned num_rows) {
+void check_operand(const char* name, const char* which, unsigned long long descriptor,
+                   const Product& product, bool across, unsigned num_rows) {
     constexpr unsigned long long USED = 0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62;
     if (descriptor & ~USED || descriptor >> 62 != 1)
-        fail("%s: expected a descriptor of %s with the 128-byte swizzle and no other flag, got 0x%016llx",
-             name, which, descriptor);
+        fail(
+            "%s: expected a descriptor of %s with the 128-byte swizzle and no other flag, got "
+            "0x%016llx",
+            name, which, descriptor);
     const Matrix matrix(descriptor, *product.type, across);
     if (matrix.address / LINE_BYTES % 8 != 0)
-        fail("%s: expected the atoms of %s at multiples of %u bytes, got address %u", name, which, ATOM_BYTES,
-             matrix.address);
-    for (const unsigned place : {matrix.place(0, 0), matrix.place(num_rows - 1, k_of(product) - 1)}) {
+        fail("%s: expected the atoms of %s at multiples of %u bytes, got address %u", name, which,
+             ATOM_BYTES, matrix.address);
+    for (const unsigned place :
+         {matrix.place(0, 0), matrix.place(num_rows - 1, k_of(product) - 1)}) {
         const unsigned char* line = at_shared_address(place / LINE_BYTES * LINE_BYTES);
         if (line < dynamic_shared || !is_shared(line, LINE_BYTES))
-            fail("%s: expected all of %s in dynamic shared memory, got address %u", name, which, place);
+            fail("%s: expected all of %s in dynamic shared memory, got address %u", name, which,
+                 place);
     }
 }
 
@@ -91,17 +97,20 @@ struct Numbers {
         }
     }
 
-    // Register 2 i + h of a lane is row lane / 4 + 8 h, of 4 columns from 4 i on, or 8 from 8 i on with two in each, the next
-    // ones of those of the lane before.
+    // Register 2 i + h of a lane is row lane / 4 + 8 h, of 4 columns from 4 i on, or 8 from 8 i on
+    // with two in each, the next ones of those of the lane before.
     void read_registers(const Product* const* of_lanes) {
         const unsigned num_bytes = of_lanes[0]->type->bytes, in_register = 4 / num_bytes;
         for (unsigned lane = 0; lane < warpSize; ++lane) {
             const Product& product = *of_lanes[lane];
             for (unsigned i = 0; i < 4 * in_register; ++i) {
-                const unsigned idx = i / in_register, column = lane % 4 * in_register + i % in_register;
-                const auto* number = reinterpret_cast<const unsigned char*>(&product.a_registers[idx]) +
-                                     i % in_register * num_bytes;
-                a[lane / 4 + 8 * (idx % 2)][column + 4 * in_register * (idx / 2)] = product.type->value(number);
+                const unsigned idx = i / in_register,
+                               column = lane % 4 * in_register + i % in_register;
+                const auto* number =
+                    reinterpret_cast<const unsigned char*>(&product.a_registers[idx]) +
+                    i % in_register * num_bytes;
+                a[lane / 4 + 8 * (idx % 2)][column + 4 * in_register * (idx / 2)] =
+                    product.type->value(number);
             }
         }
     }
@@ -125,7 +134,7 @@ struct Numbers {
 
 unsigned first_row_of_warp() { return linear_thread() / warpSize % 4 * 16; }
 
-// ---------------------------------------------------------------------------------------------- registers
+// --------------------------------------------------------------------------------------- registers
 
 Accumulator* accumulator_of(Thread& thread, const float* d) {
     const auto found = std::find_if(thread.accumulators.begin(), thread.accumulators.end(),
@@ -137,15 +146,18 @@ void take_registers(const char* name, Thread& thread, const Product& product) {
     Accumulator* held = accumulator_of(thread, product.d);
     if (!held) {
         if (!thread.gave_registers)
-            fail("%s: expected wgmma_fence before a product with registers that the thread used, got none",
-                 name);
+            fail(
+                "%s: expected wgmma_fence before a product with registers that the thread used, "
+                "got none",
+                name);
         thread.accumulators.push_back({product.d, {product.d, product.d + product.count}, 0});
         held = &thread.accumulators.back();
         std::memset(product.d, POISON, product.count * sizeof(float));
     }
     if (held->values.size() != product.count)
         fail(
-            "%s: expected a product of as many columns as the one under way with the same registers, got %u "
+            "%s: expected a product of as many columns as the one under way with the same "
+            "registers, got %u "
             "instead of %zu",
             name, 2 * product.count, 2 * held->values.size());
     ++held->num_products;
@@ -155,14 +167,16 @@ void give_registers_back(const char* name, Thread& thread, Accumulator& held) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(held.d);
     const size_t num_bytes = held.values.size() * sizeof(float);
     if (std::any_of(bytes, bytes + num_bytes, [](unsigned char byte) { return byte != POISON; }))
-        fail("%s: expected the registers of a product to stay as they are until then, got them written",
-             name);
+        fail(
+            "%s: expected the registers of a product to stay as they are until then, got them "
+            "written",
+            name);
     std::memcpy(held.d, held.values.data(), num_bytes);
     thread.accumulators.erase(thread.accumulators.begin() + (&held - thread.accumulators.data()));
     thread.gave_registers = false;
 }
 
-// ---------------------------------------------------------------------------------------------- a warp's part
+// ----------------------------------------------------------------------------------- a warp's part
 
 struct Part : Request {
     Thread* thread;
@@ -173,8 +187,9 @@ struct Part : Request {
 Part& part_of(Request* lane) { return *static_cast<Part*>(lane); }
 
 bool is_same(const Product& first, const Product& second) {
-    return first.type == second.type && first.a == second.a && !first.a_registers == !second.a_registers &&
-           first.b == second.b && first.adds == second.adds && first.a_across == second.a_across &&
+    return first.type == second.type && first.a == second.a &&
+           !first.a_registers == !second.a_registers && first.b == second.b &&
+           first.adds == second.adds && first.a_across == second.a_across &&
            first.b_across == second.b_across && first.count == second.count;
 }
 
@@ -199,7 +214,8 @@ void execute_begin(Request* const* lanes) {
 }
 
 // Adds a lane's sums: d[4 j + 2 h + i] is row lane / 4 + 8 h, column 8 j + 2 (lane % 4) + i.
-void add(const Numbers& numbers, const Product& product, unsigned lane, std::vector<float>& values) {
+void add(const Numbers& numbers, const Product& product, unsigned lane,
+         std::vector<float>& values) {
     const unsigned num_k = k_of(product);
     for (unsigned i = 0; i < product.count; ++i) {
         const double* a = numbers.a[lane / 4 + 8 * (i / 2 % 2)];
@@ -211,7 +227,8 @@ void add(const Numbers& numbers, const Product& product, unsigned lane, std::vec
 }
 
 bool is_due(const Thread& thread, unsigned most_pending) {
-    return !thread.products.empty() && thread.products.front().group + most_pending < thread.product_groups;
+    return !thread.products.empty() &&
+           thread.products.front().group + most_pending < thread.product_groups;
 }
 
 // The first product of all lanes, which they began together.
@@ -222,8 +239,10 @@ void land_first(Request* const* lanes) {
     const Product& first = *of_lanes[0];
     const Numbers numbers(of_lanes, first_row_of_warp());
     if (numbers.digest(first) != first.operands)
-        fail("%s: expected the operands of a product to stay as they are until then, got them written",
-             lanes[0]->name);
+        fail(
+            "%s: expected the operands of a product to stay as they are until then, got them "
+            "written",
+            lanes[0]->name);
     for (int lane = 0; lane < warpSize; ++lane) {
         Thread& thread = *part_of(lanes[lane]).thread;
         const Product product = thread.products.front();
@@ -242,9 +261,11 @@ void execute_wait(Request* const* lanes) {
 void execute_nothing(Request* const*) {}
 
 void check_group(const char* name) {
-    const unsigned first = linear_thread() / GROUP * GROUP, threads = blockDim.x * blockDim.y * blockDim.z;
+    const unsigned first = linear_thread() / GROUP * GROUP,
+                   threads = blockDim.x * blockDim.y * blockDim.z;
     if (first + GROUP > threads)
-        fail("%s: expected a group of four whole warps, got one of %u threads", name, threads - first);
+        fail("%s: expected a group of four whole warps, got one of %u threads", name,
+             threads - first);
 }
 
 void meet_warp(const char* name, Site site) {
@@ -255,7 +276,7 @@ void meet_warp(const char* name, Site site) {
 
 }  // namespace
 
-// ---------------------------------------------------------------------------------------------- interface
+// --------------------------------------------------------------------------------------- interface
 
 void fence_products(const char* name, Site site) {
     meet_warp(name, site);
@@ -285,7 +306,8 @@ void wait_for_products(const char* name, unsigned most_pending, Site site) {
 void end_products() {
     if (!current->products.empty())
         fail(
-            "the thread leaves while %zu products of its group of warps are under way, for which it has not "
+            "the thread leaves while %zu products of its group of warps are under way, for which "
+            "it has not "
             "waited",
             current->products.size());
 }

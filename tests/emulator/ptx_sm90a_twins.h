@@ -1,13 +1,16 @@
-// CPU twins of the functions of kernels/ptx/ptx_sm90a.cuh, by the same names and signatures. Part of ptx_twins.h.
+// CPU twins of the functions of kernels/ptx/ptx_sm90a.cuh, by the same names and signatures. Part
+// of ptx_twins.h.
 //
-// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each group.
+// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each
+//   group.
 #pragma once
 
 using TensorMap = emulator::MatrixMap;
 
-// cp.async.bulk.tensor (9.7.9.25.5.2). A copy lands when somebody waits for the phase that counts it. A store may read from
-// when it is issued until its thread has waited for it, which is when all others have gone as far as they can: then what
-// it reads must be as it was. What it writes is there when its thread ends.
+// cp.async.bulk.tensor (9.7.9.25.5.2). A copy lands when somebody waits for the phase that counts
+// it. A store may read from when it is issued until its thread has waited for it, which is when all
+// others have gone as far as they can: then what it reads must be as it was. What it writes is
+// there when its thread ends.
 
 inline void copy_tensor(void* shared, const TensorMap* map, int row, int column,
                         unsigned long long* barrier) {
@@ -35,9 +38,10 @@ inline void mbarrier_arrive_at(unsigned cluster_address) {
     emulator::arrive_at("mbarrier_arrive_at", cluster_address);
 }
 
-// wgmma (9.7.15). A product reads its operands and writes its registers when its thread waits for it, which is when all
-// others have gone as far as they can; until then its registers are poisoned, and its operands must stay as they are.
-// Products are exact; their sum with d is formed in double precision and rounded once.
+// wgmma (9.7.15). A product reads its operands and writes its registers when its thread waits for
+// it, which is when all others have gone as far as they can; until then its registers are poisoned,
+// and its operands must stay as they are. Products are exact; their sum with d is formed in double
+// precision and rounded once.
 
 inline void wgmma_fence(emulator::Site site = emulator::Site::here()) {
     emulator::fence_products("wgmma_fence", site);
@@ -68,7 +72,8 @@ template <class Type, int COUNT>
 void multiply_async(const char* name, float (&d)[COUNT], unsigned long long a, unsigned long long b,
                     bool a_across, bool b_across, int adds, Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(name, {&NUMBERS<Type>, a, nullptr, b, a_across, b_across, adds != 0, d, COUNT, 0, 0}, site);
+    begin_product(
+        name, {&NUMBERS<Type>, a, nullptr, b, a_across, b_across, adds != 0, d, COUNT, 0, 0}, site);
 }
 
 }  // namespace emulator
@@ -95,28 +100,32 @@ inline void wgmma_tf32(float (&d)[COUNT], unsigned long long a, unsigned long lo
 namespace emulator {
 
 template <class Type, int COUNT>
-void multiply_registers_async(const char* name, float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
-                              bool b_across, int adds, Site site) {
+void multiply_registers_async(const char* name, float (&d)[COUNT], const unsigned (&a)[4],
+                              unsigned long long b, bool b_across, int adds, Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(name, {&NUMBERS<Type>, 0, a, b, false, b_across, adds != 0, d, COUNT, 0, 0}, site);
+    begin_product(name, {&NUMBERS<Type>, 0, a, b, false, b_across, adds != 0, d, COUNT, 0, 0},
+                  site);
 }
 
 }  // namespace emulator
 
 template <int B_ACROSS = 0, int COUNT>
-inline void wgmma_f16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds,
-                                   emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::F16>("wgmma_f16_of_registers", d, a, b, B_ACROSS, adds, site);
+inline void wgmma_f16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
+                                   int adds, emulator::Site site = emulator::Site::here()) {
+    emulator::multiply_registers_async<emulator::F16>("wgmma_f16_of_registers", d, a, b, B_ACROSS,
+                                                      adds, site);
 }
 
 template <int B_ACROSS = 0, int COUNT>
-inline void wgmma_bf16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds,
-                                    emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::Bf16>("wgmma_bf16_of_registers", d, a, b, B_ACROSS, adds, site);
+inline void wgmma_bf16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
+                                    int adds, emulator::Site site = emulator::Site::here()) {
+    emulator::multiply_registers_async<emulator::Bf16>("wgmma_bf16_of_registers", d, a, b, B_ACROSS,
+                                                       adds, site);
 }
 
 template <int COUNT>
-inline void wgmma_tf32_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds,
-                                    emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::Tf32>("wgmma_tf32_of_registers", d, a, b, false, adds, site);
+inline void wgmma_tf32_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
+                                    int adds, emulator::Site site = emulator::Site::here()) {
+    emulator::multiply_registers_async<emulator::Tf32>("wgmma_tf32_of_registers", d, a, b, false,
+                                                       adds, site);
 }

@@ -1,6 +1,7 @@
 // CPU twins of the functions of kernels/ptx/ptx.cuh, by the same names and signatures.
 //
-// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each group.
+// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each
+//   group.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 // cvt (9.7.9.21). A NaN becomes the canonical one of the target type.
 
 inline float half_to_float(unsigned short bits) {
-    const unsigned sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, fraction = bits & 0x3ffu;
+    const unsigned sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u,
+                   fraction = bits & 0x3ffu;
     if (exponent == 31) return __uint_as_float(fraction ? 0x7fffffffu : sign | 0x7f800000u);
     if (exponent == 0) {
         const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
@@ -25,7 +27,8 @@ inline unsigned short float_to_half(float value) {
     const unsigned word = __float_as_uint(value), sign = (word >> 16) & 0x8000u,
                    magnitude = word & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
-    if (magnitude >= 0x477ff000u) return static_cast<unsigned short>(sign | 0x7c00u);  // 65520 and more
+    if (magnitude >= 0x477ff000u)
+        return static_cast<unsigned short>(sign | 0x7c00u);  // 65520 and more
     if (magnitude <
         0x38800000u) {  // below 2^-14: a multiple of 2^-24, which rintf finds, to the nearest even
         const float steps = rintf(__uint_as_float(magnitude) * 0x1p24f);
@@ -45,8 +48,9 @@ inline float logarithm_of_2(float value) { return log2f(value); }
 
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
 
-// ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix i; lane l
-// gets elements 2(l % 4) and 2(l % 4) + 1 of row l / 4, or with .trans those of column l / 4.
+// ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix
+// i; lane l gets elements 2(l % 4) and 2(l % 4) + 1 of row l / 4, or with .trans those of column l
+// / 4.
 
 namespace emulator {
 
@@ -69,8 +73,8 @@ void execute_load_matrix(Request* const* lanes) {
     for (int lane = 0; lane < warpSize; ++lane) {
         for (int matrix = 0; matrix < 4; ++matrix) {
             const int along = 2 * (lane % 4), across = lane / 4;
-            const unsigned low =
-                TRANSPOSED ? element(lanes, matrix, along, across) : element(lanes, matrix, across, along);
+            const unsigned low = TRANSPOSED ? element(lanes, matrix, along, across)
+                                            : element(lanes, matrix, across, along);
             const unsigned high = TRANSPOSED ? element(lanes, matrix, along + 1, across)
                                              : element(lanes, matrix, across, along + 1);
             static_cast<LoadMatrix*>(lanes[lane])->result[matrix] = low | (high << 16);
@@ -83,7 +87,8 @@ inline void check_aligned(const char* name, const void* pointer, unsigned bytes)
         fail("%s: expected an address aligned to %u bytes, got %p", name, bytes, pointer);
 }
 
-inline void check_shared(const char* name, const void* pointer, unsigned alignment, unsigned bytes) {
+inline void check_shared(const char* name, const void* pointer, unsigned alignment,
+                         unsigned bytes) {
     check_aligned(name, pointer, alignment);
     if (!is_shared(pointer, bytes))
         fail("%s: expected %u bytes of shared memory, got %p", name, bytes, pointer);
@@ -117,8 +122,8 @@ void execute_store_matrix(Request* const* lanes) {
                 const int along = 2 * (lane % 4) + half, across = lane / 4;
                 const int row = TRANSPOSED ? along : across, column = TRANSPOSED ? across : along;
                 const auto number = static_cast<unsigned short>(word >> 16 * half);
-                std::memcpy(static_cast<StoreMatrix*>(lanes[8 * matrix + row])->row + 2 * column, &number,
-                            sizeof number);
+                std::memcpy(static_cast<StoreMatrix*>(lanes[8 * matrix + row])->row + 2 * column,
+                            &number, sizeof number);
             }
         }
     }
@@ -127,8 +132,9 @@ void execute_store_matrix(Request* const* lanes) {
 template <bool TRANSPOSED>
 void store_matrix(const char* name, void* row, const unsigned (&words)[4], Site site) {
     check_shared(name, row, 16, 16);
-    StoreMatrix request{
-        {name, WHOLE_WARP, site, execute_store_matrix<TRANSPOSED>}, static_cast<unsigned char*>(row), words};
+    StoreMatrix request{{name, WHOLE_WARP, site, execute_store_matrix<TRANSPOSED>},
+                        static_cast<unsigned char*>(row),
+                        words};
     collective(request, true);
 }
 
@@ -139,16 +145,17 @@ inline void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, 
     emulator::load_matrix<false>("ldmatrix_x4", {&r0, &r1, &r2, &r3}, row, site);
 }
 
-inline void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
-                              emulator::Site site = emulator::Site::here()) {
+inline void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3,
+                              const void* row, emulator::Site site = emulator::Site::here()) {
     emulator::load_matrix<true>("ldmatrix_x4_trans", {&r0, &r1, &r2, &r3}, row, site);
 }
 
-// mma.sync (9.7.14.5): D += A B, A of 16 x K, B of K x 8. Lane l holds of D the elements (l / 4, 2(l % 4) +
-// {0, 1}) in d[0], d[1] and those 8 rows below in d[2], d[3]. Of 16-bit A, register i holds row l / 4 + 8(i %
-// 2), columns 2(l % 4) + 8(i / 2) + {0, 1}; of B column l / 4, rows 2(l % 4) + 8i + {0, 1}; the lower one in
-// the low half. Of tf32, a[i] is row l / 4 + 8(i % 2), column l % 4 + 4(i / 2), and b[i] column l / 4, row l
-// % 4 + 4i. Products are exact; their sum with D is formed in double precision and rounded once.
+// mma.sync (9.7.14.5): D += A B, A of 16 x K, B of K x 8. Lane l holds of D the elements (l / 4,
+// 2(l % 4) + {0, 1}) in d[0], d[1] and those 8 rows below in d[2], d[3]. Of 16-bit A, register i
+// holds row l / 4 + 8(i % 2), columns 2(l % 4) + 8(i / 2) + {0, 1}; of B column l / 4, rows 2(l %
+// 4) + 8i + {0, 1}; the lower one in the low half. Of tf32, a[i] is row l / 4 + 8(i % 2), column l
+// % 4 + 4(i / 2), and b[i] column l / 4, row l % 4 + 4i. Products are exact; their sum with D is
+// formed in double precision and rounded once.
 
 namespace emulator {
 
@@ -167,7 +174,9 @@ struct F16 {
 
 struct Bf16 {
     static constexpr int PER_REGISTER = 2;
-    static float value(unsigned word, int part) { return __uint_as_float(word >> (16 * part) << 16); }
+    static float value(unsigned word, int part) {
+        return __uint_as_float(word >> (16 * part) << 16);
+    }
 };
 
 struct Tf32 {
@@ -263,13 +272,14 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsign
     emulator::multiply<emulator::Tf32, 8>("mma_m16n8k8_tf32", d, a, b, site);
 }
 
-// cp.async (9.7.9.25.3). The target is poisoned at once and gets its bytes only when the thread that issued
-// the copy waits for its group, the latest moment that the ISA allows: whoever reads too early, or still
-// needs what was there before, meets NaN.
+// cp.async (9.7.9.25.3). The target is poisoned at once and gets its bytes only when the thread
+// that issued the copy waits for its group, the latest moment that the ISA allows: whoever reads
+// too early, or still needs what was there before, meets NaN.
 
 namespace emulator {
 
-inline void copy_async(const char* name, void* shared, const void* global, unsigned bytes, bool valid) {
+inline void copy_async(const char* name, void* shared, const void* global, unsigned bytes,
+                       bool valid) {
     check_shared(name, shared, bytes, bytes);
     check_aligned(name, global, bytes);
     begin_copy(shared, valid ? global : nullptr, bytes);
@@ -303,14 +313,16 @@ inline void meet_at(unsigned number, emulator::Site site = emulator::Site::here(
     emulator::meet_some("meet_at", number, COUNT, site);
 }
 
-// mbarrier (9.7.13.15), and cp.async.mbarrier.arrive (9.7.13.15.16). Copies land, and arrive, when somebody
-// tests a barrier at which all others have arrived, the latest moment that the ISA allows.
+// mbarrier (9.7.13.15), and cp.async.mbarrier.arrive (9.7.13.15.16). Copies land, and arrive, when
+// somebody tests a barrier at which all others have arrived, the latest moment that the ISA allows.
 
 inline void mbarrier_init(unsigned long long* barrier, unsigned count) {
     emulator::init_mbarrier(barrier, count);
 }
 
-inline void mbarrier_arrive(unsigned long long* barrier) { emulator::arrive("mbarrier_arrive", barrier); }
+inline void mbarrier_arrive(unsigned long long* barrier) {
+    emulator::arrive("mbarrier_arrive", barrier);
+}
 
 inline void copy_async_arrive(unsigned long long* barrier) {
     emulator::arrive_after_copies("copy_async_arrive", barrier);
@@ -343,7 +355,9 @@ inline void store_relaxed(Words* pointer, Words words) {
     if (emulator::writes_are_late) emulator::store_late(pointer, sizeof words);
 }
 
-inline unsigned load_system(const unsigned* pointer) { return __atomic_load_n(pointer, __ATOMIC_ACQUIRE); }
+inline unsigned load_system(const unsigned* pointer) {
+    return __atomic_load_n(pointer, __ATOMIC_ACQUIRE);
+}
 
 inline void store_system(unsigned* pointer, unsigned word) {
     __atomic_store_n(pointer, word, __ATOMIC_RELEASE);
@@ -374,7 +388,8 @@ inline void take_turn() {}
 #if __CUDA_ARCH__ >= 900
 
 // stmatrix (9.7.14.5.16).
-inline void stmatrix_x4(void* row, const unsigned (&r)[4], emulator::Site site = emulator::Site::here()) {
+inline void stmatrix_x4(void* row, const unsigned (&r)[4],
+                        emulator::Site site = emulator::Site::here()) {
     emulator::store_matrix<false>("stmatrix_x4", row, r, site);
 }
 
@@ -428,11 +443,14 @@ inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes) {
     emulator::arrive("mbarrier_expect", barrier, bytes);
 }
 
-// cp.async.bulk (9.7.9.25.4.1). Like cp.async, it lands when somebody waits for the phase that counts it.
-inline void copy_bulk(void* shared, const void* global, unsigned bytes, unsigned long long* barrier) {
+// cp.async.bulk (9.7.9.25.4.1). Like cp.async, it lands when somebody waits for the phase that
+// counts it.
+inline void copy_bulk(void* shared, const void* global, unsigned bytes,
+                      unsigned long long* barrier) {
     emulator::check_aligned("copy_bulk", global, 16);
     emulator::check_shared("copy_bulk", shared, 16, bytes);
-    if (bytes % 16 != 0) emulator::fail("copy_bulk: expected a multiple of 16 bytes, got %u", bytes);
+    if (bytes % 16 != 0)
+        emulator::fail("copy_bulk: expected a multiple of 16 bytes, got %u", bytes);
     emulator::copy_for_mbarrier("copy_bulk", shared, global, bytes, barrier);
 }
 

@@ -54,7 +54,10 @@ class Memory:
     def __init__(self, nbytes: int) -> None:
         self._free, self._forget = _c_library().free, _LIVE.pop
         address = ctypes.c_void_p()
-        if _c_library().posix_memalign(ctypes.byref(address), ALIGNMENT, nbytes) != 0 or not address.value:
+        if (
+            _c_library().posix_memalign(ctypes.byref(address), ALIGNMENT, nbytes) != 0
+            or not address.value
+        ):
             raise DeviceError(f"expected {nbytes} bytes of memory, got none")
         self.pointer: int = address.value
         self.nbytes = nbytes
@@ -68,7 +71,8 @@ class Memory:
 
 
 class EmulatedUploadBuffer:
-    """The CUDA backend's ``UploadBuffer``, whose copies come as late as they may, and which tells misuse.
+    """The CUDA backend's ``UploadBuffer``, whose copies come as late as they may, and which tells
+    misuse.
 
     Between ``send`` and ``receive`` all bytes of the device's side are 0xFF.
     """
@@ -108,12 +112,16 @@ class EmulatedUploadBuffer:
 
     def _take_turn(self, step: str, after: str) -> None:
         if self._step != after:
-            raise DeviceError(f"expected {step} of an upload buffer after {after}, got it after {self._step}")
+            raise DeviceError(
+                f"expected {step} of an upload buffer after {after}, got it after {self._step}"
+            )
         self._step = step
 
     def _check_host(self) -> None:
         if not self._is_awaited and not np.array_equal(self.host[: self._sent.size], self._sent):
-            raise DeviceError("expected the host's side to stay as it is until await_host, got it changed")
+            raise DeviceError(
+                "expected the host's side to stay as it is until await_host, got it changed"
+            )
 
 
 class EmulatedGraph:
@@ -153,7 +161,9 @@ class EmulatedGraph:
             raise DeviceError("expected a graph whose capture has ended, got one before its end")
         for name, memory in self._used.values():
             if memory() is None:
-                raise DeviceError(f"expected the memory of a graph to be there, got that of {name} freed")
+                raise DeviceError(
+                    f"expected the memory of a graph to be there, got that of {name} freed"
+                )
         self.num_launches += 1
         watcher = getattr(self._runtime, "watcher", None)
         begun = None if watcher is None else watcher.begin("graph")
@@ -169,13 +179,14 @@ class EmulatedRuntime:
     Parameters
     ----------
     reverse : bool, optional
-        Run blocks and threads from the last to the first; unless told, where $WARPFIT_EMULATE_REVERSED is set.
+        Run blocks and threads from the last to the first; unless told, where
+        $WARPFIT_EMULATE_REVERSED is set.
     sanitize : bool, optional
-        Compile with AddressSanitizer and UndefinedBehaviorSanitizer; unless told, in processes that can load such
-        kernels (:mod:`emulator.sanitized`).
+        Compile with AddressSanitizer and UndefinedBehaviorSanitizer; unless told, in processes that
+        can load such kernels (:mod:`emulator.sanitized`).
     late_writes : bool, optional
-        Let other blocks see what a block writes as late as CUDA lets them (late_writes.cpp), in arrays of up to
-        `MOST_WATCHED` bytes; unless told, where the order is reversed, too.
+        Let other blocks see what a block writes as late as CUDA lets them (late_writes.cpp), in
+        arrays of up to `MOST_WATCHED` bytes; unless told, where the order is reversed, too.
     num_multiprocessors : int
         What the emulated device says it has.
     arch : str
@@ -269,7 +280,8 @@ class EmulatedRuntime:
     def _refuse_in_capture(self, what: str) -> None:
         if self._graph is not None:
             raise DeviceError(
-                f"expected launches, copies and fills only while a graph is captured on {self.name}, got {what}"
+                "expected launches, copies and fills only while a graph is captured on "
+                f"{self.name}, got {what}"
             )
 
     def is_idle(self) -> bool:
@@ -332,7 +344,15 @@ class EmulatedRuntime:
         )
         row_bytes, is_tf32 = leading_dimension * itemsize, dtype_name == "tf32"
         return TENSOR_MAP.pack(
-            TENSOR_MAP_MARK, pointer, rows, columns, row_bytes, box_rows, box_columns, itemsize, is_tf32
+            TENSOR_MAP_MARK,
+            pointer,
+            rows,
+            columns,
+            row_bytes,
+            box_rows,
+            box_columns,
+            itemsize,
+            is_tf32,
         )
 
     def launch(
@@ -371,7 +391,8 @@ class EmulatedRuntime:
         Raises
         ------
         DeviceError
-            The launch exceeds a limit, or the kernel broke a rule: a barrier that not all threads reach, say.
+            The launch exceeds a limit, or the kernel broke a rule: a barrier that not all threads
+            reach, say.
         """
         settings = grid, block, shared_bytes, cluster, is_cooperative
         if self._graph is None:
@@ -409,7 +430,9 @@ class EmulatedRuntime:
 @contextmanager
 def _watched() -> Iterator[None]:
     """Let writes to all memory that is not large be late."""
-    found = [memory for place in _LIVE.values() if (memory := place()) and memory.nbytes <= MOST_WATCHED]
+    found = [
+        memory for place in _LIVE.values() if (memory := place()) and memory.nbytes <= MOST_WATCHED
+    ]
     begins = (ctypes.c_void_p * len(found))(*(memory.pointer for memory in found))
     nbytes = (ctypes.c_ulonglong * len(found))(*(memory.nbytes for memory in found))
     _scheduler().emulator_watch(begins, nbytes, len(found))
@@ -445,7 +468,9 @@ def _aligned(argument: bytes) -> tuple[int, Any]:
 
 def _address(host: np.ndarray) -> int:
     if not host.flags.c_contiguous:
-        raise DeviceError(f"expected a C-contiguous array, got strides {host.strides} for shape {host.shape}")
+        raise DeviceError(
+            f"expected a C-contiguous array, got strides {host.strides} for shape {host.shape}"
+        )
     return host.ctypes.data
 
 

@@ -1,6 +1,7 @@
 """Python with AddressSanitizer: kernels compiled with ``sanitize=True`` load only there.
 
-The sanitizer's library has to be in the process from its start, so :func:`run_sanitized` starts another one.
+The sanitizer's library has to be in the process from its start, so :func:`run_sanitized` starts
+another one.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ def is_sanitized() -> bool:
     return "libasan" in os.environ.get("LD_PRELOAD", "")
 
 
-def run_sanitized(args: Sequence[str], *, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+def run_sanitized(
+    args: Sequence[str], *, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run ``python ARGS...`` with AddressSanitizer and return what came of it, its output as text.
 
-    A program that breaks a rule ends with a non-zero status and a report in ``stderr``; pytest needs ``-s`` to let the
-    report through.
+    A program that breaks a rule ends with a non-zero status and a report in ``stderr``; pytest
+    needs ``-s`` to let the report through.
     """
     preload = [path for path in map(_library, ("libasan.so", "libstdc++.so.6")) if path]
     tests = os.path.dirname(os.path.dirname(__file__))
@@ -53,5 +56,10 @@ def run_sanitized(args: Sequence[str], *, timeout: float | None = None) -> subpr
         "PYTHONPATH": path,
     }
     return subprocess.run(
-        [sys.executable, *args], env=environment, capture_output=True, text=True, check=False, timeout=timeout
+        [sys.executable, *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
     )

@@ -1,14 +1,17 @@
-// Runs a grid of emulated threads: fibers on one thread of the CPU, block after block, or cluster after cluster.
+// Runs a grid of emulated threads: fibers on one thread of the CPU, block after block, or cluster
+// after cluster.
 //
-// A thread runs until it waits at a barrier, a warp collective or for the phase of a barrier in shared memory
-// (mbarriers.cpp), sleeps, or returns; a warp runs until none of its threads can go on, so that it is as far ahead
-// of the others as barriers allow. The order of blocks, of warps, and of threads in a warp, is from first to last,
-// or with `reverse` from last to first. When all wait and none can go on, or all sleep again and again, the launch
-// fails with a message that says who waits where.
+// A thread runs until it waits at a barrier, a warp collective or for the phase of a barrier in
+// shared memory (mbarriers.cpp), sleeps, or returns; a warp runs until none of its threads can go
+// on, so that it is as far ahead of the others as barriers allow. The order of blocks, of warps,
+// and of threads in a warp, is from first to last, or with `reverse` from last to first. When all
+// wait and none can go on, or all sleep again and again, the launch fails with a message that says
+// who waits where.
 //
-// The blocks of a cluster take turns, and so do all of a cooperative launch: each runs until none of its warps can go
-// on, so that it is as far ahead of the others as they let it. Each has dynamic shared memory of its own. Static shared
-// memory, of which a library has one copy, those of a cluster must not have; that of others changes with the block.
+// The blocks of a cluster take turns, and so do all of a cooperative launch: each runs until none
+// of its warps can go on, so that it is as far ahead of the others as they let it. Each has dynamic
+// shared memory of its own. Static shared memory, of which a library has one copy, those of a
+// cluster must not have; that of others changes with the block.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -38,7 +41,8 @@ dim3 blockDim, gridDim;
 
 // There only where AddressSanitizer is; it must know on which stack the program runs.
 extern "C" {
-__attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, size_t size);
+__attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom,
+                                                          size_t size);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake_stack, const void** bottom,
                                                            size_t* size);
 __attribute__((weak)) void __asan_poison_memory_region(const volatile void* address, size_t size);
@@ -61,11 +65,12 @@ constexpr unsigned MOST_SHARED_BYTES = 227 * 1024;
 constexpr size_t STACK_BYTES = 256 * 1024;
 constexpr size_t GUARD_BYTES = 4096;
 constexpr size_t FENCE_BYTES = 256;
-constexpr unsigned CLUSTER_WINDOW = 0x40000000, BLOCK_WINDOW = 1u << 20;  // of addresses in a cluster
+constexpr unsigned CLUSTER_WINDOW = 0x40000000,
+                   BLOCK_WINDOW = 1u << 20;  // of addresses in a cluster
 constexpr unsigned MOST_IDLE_ROUNDS = 1000;
 constexpr unsigned char POISON = 0xff, FENCE = 0xa5;
 
-// ------------------------------------------------------------------------------------- context switches
+// -------------------------------------------------------------------------------- context switches
 
 #if defined(__x86_64__)
 
@@ -96,7 +101,8 @@ emulator_switch:
 .size emulator_switch, .-emulator_switch
 )");
 
-// Stack tops differ modulo the page size: at equal offsets all stacks would share a few lines of the cache.
+// Stack tops differ modulo the page size: at equal offsets all stacks would share a few lines of
+// the cache.
 void prepare(Context& context, unsigned char* stack, unsigned number, void (*entry)()) {
     auto** top = reinterpret_cast<void**>(stack + STACK_BYTES - 64 - 128 * (number % 32));
     *--top = nullptr;  // the return address of entry, which never returns
@@ -123,7 +129,7 @@ void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
 
 #endif
 
-// --------------------------------------------------------------------------------- state of the launch
+// ----------------------------------------------------------------------------- state of the launch
 
 enum State : unsigned char { READY, AT_BARRIER, AT_COLLECTIVE, AT_CONDITION, LEFT };
 
@@ -148,7 +154,8 @@ void* scheduler_fake_stack = nullptr;
 const void* scheduler_stack = nullptr;
 size_t scheduler_stack_bytes = 0;
 
-// A barrier of all threads of a block or a cluster: those who have arrived, and what came of the last time.
+// A barrier of all threads of a block or a cluster: those who have arrived, and what came of the
+// last time.
 struct Meeting {
     unsigned arrived = 0, predicates = 0;
     bool is_one = true;
@@ -168,14 +175,14 @@ struct Block {
 
 const Launch* launched = nullptr;
 unsigned num_threads = 0, running = 0;  // of a block; which fiber
-std::vector<Block> blocks;              // that take turns: of the cluster or the whole launch, or only one
-Block* block = nullptr;                 // whose threads run
+std::vector<Block> blocks;  // that take turns: of the cluster or the whole launch, or only one
+Block* block = nullptr;     // whose threads run
 std::vector<Meeting> cluster_meetings;
 unsigned long long barriers_passed = 0, rounds = 0;
 bool failed = false;
 char error[4096] = "";
 
-// ---------------------------------------------------------------------------------------------- errors
+// ------------------------------------------------------------------------------------------ errors
 
 std::string ranges(const std::vector<unsigned>& numbers) {
     std::string text;
@@ -210,7 +217,8 @@ void copy_bytes(unsigned char* to, const unsigned char* from, size_t count) {
 
 // A block's turn ends: other blocks see of its writes to watched memory what they must.
 void end_turn() {
-    for (unsigned t = block->first; t < block->first + num_threads; ++t) fibers[t]->thread.end_turn(rounds);
+    for (unsigned t = block->first; t < block->first + num_threads; ++t)
+        fibers[t]->thread.end_turn(rounds);
     hide_writes();
 }
 
@@ -229,8 +237,8 @@ void enter(Block& next) {
     dynamic_shared = next.dynamic;
 }
 
-// Who of the block waits where, such as "threads 0-31 wait at __syncthreads (softmax.cu:12); thread 32 has left
-// the kernel".
+// Who of the block waits where, such as "threads 0-31 wait at __syncthreads (softmax.cu:12); thread
+// 32 has left the kernel".
 std::string waiting_in_block() {
     std::map<std::string, std::vector<unsigned>> places;
     std::vector<unsigned> left;
@@ -251,8 +259,8 @@ std::string waiting_in_block() {
         text += (text.empty() ? "" : "; ") + threads_text(place.second) +
                 (place.second.size() == 1 ? " waits at " : " wait at ") + place.first;
     if (!left.empty())
-        text += (text.empty() ? "" : "; ") + threads_text(left) + (left.size() == 1 ? " has" : " have") +
-                " left the kernel";
+        text += (text.empty() ? "" : "; ") + threads_text(left) +
+                (left.size() == 1 ? " has" : " have") + " left the kernel";
     return text;
 }
 
@@ -282,8 +290,8 @@ void record(const char* format, ...) {
 }
 
 std::string block_text() {
-    return std::string("kernel ") + launched->name + ", block (" + std::to_string(blockIdx.x) + ", " +
-           std::to_string(blockIdx.y) + ", " + std::to_string(blockIdx.z) + ")";
+    return std::string("kernel ") + launched->name + ", block (" + std::to_string(blockIdx.x) +
+           ", " + std::to_string(blockIdx.y) + ", " + std::to_string(blockIdx.z) + ")";
 }
 
 void record_waiting(const char* mistake, Block& place) {
@@ -292,7 +300,7 @@ void record_waiting(const char* mistake, Block& place) {
     record("%s: %s: %s", block_text().c_str(), mistake, waiting.c_str());
 }
 
-// ---------------------------------------------------------------------------------------------- fibers
+// ------------------------------------------------------------------------------------------ fibers
 
 void enter_fiber() {
     if (__sanitizer_finish_switch_fiber)
@@ -310,9 +318,11 @@ void back_to_scheduler() {
 
 // Stores to a block that has left may meet another block's memory.
 void check_nothing_under_way() {
-    const unsigned bytes = bytes_under_way(block->dynamic, block->dynamic + launched->dynamic_bytes);
+    const unsigned bytes =
+        bytes_under_way(block->dynamic, block->dynamic + launched->dynamic_bytes);
     if (bytes > 0)
-        fail("the block leaves while %u bytes are on their way to it, for which nobody waits", bytes);
+        fail("the block leaves while %u bytes are on their way to it, for which nobody waits",
+             bytes);
 }
 
 // The warps of a group of four multiply together.
@@ -324,7 +334,8 @@ void check_groups_of_warps() {
                        expected = fibers[block->first + first]->thread.products_issued;
         if (own != expected)
             fail(
-                "wgmma: expected as many products of all four warps of a group, got %u of threads %u-%u and "
+                "wgmma: expected as many products of all four warps of a group, got %u of threads "
+                "%u-%u and "
                 "%u "
                 "of threads %u-%u",
                 expected, first, first + warpSize - 1, own, t, t + warpSize - 1);
@@ -392,10 +403,11 @@ void prepare_fibers() {
 
 void place_threads() {
     for (unsigned i = 0, t = 0; i < blocks_at_once() * num_threads; ++i, t = i % num_threads)
-        fibers[i]->index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
+        fibers[i]->index = {t % blockDim.x, t / blockDim.x % blockDim.y,
+                            t / (blockDim.x * blockDim.y)};
 }
 
-// ---------------------------------------------------------------------------------------- shared memory
+// ----------------------------------------------------------------------------------- shared memory
 
 // Not memset: AddressSanitizer would take the gaps between the arrays for an error.
 void fill(unsigned char* begin, unsigned char* end, unsigned char value) {
@@ -407,14 +419,15 @@ void fill(unsigned char* begin, unsigned char* end, unsigned char value) {
 #endif
 }
 
-// A block's dynamic shared memory, aligned as asked and no better: with AddressSanitizer exactly its bytes, without with
-// a fence after them.
+// A block's dynamic shared memory, aligned as asked and no better: with AddressSanitizer exactly
+// its bytes, without with a fence after them.
 class DynamicShared {
   public:
     explicit DynamicShared(const Launch& launch)
         : bytes_(launch.dynamic_bytes), fence_(launch.sanitized ? 0 : FENCE_BYTES) {
         const size_t alignment = launch.shared_alignment;
-        if (posix_memalign(&allocated_, 2 * alignment, alignment + bytes_ + fence_) != 0) std::abort();
+        if (posix_memalign(&allocated_, 2 * alignment, alignment + bytes_ + fence_) != 0)
+            std::abort();
         if (__asan_poison_memory_region) __asan_poison_memory_region(allocated_, alignment);
         memory_ = static_cast<unsigned char*>(allocated_) + alignment;
     }
@@ -437,7 +450,7 @@ class DynamicShared {
     size_t bytes_, fence_;
 };
 
-// ---------------------------------------------------------------------------------------------- crashes
+// ----------------------------------------------------------------------------------------- crashes
 
 constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
@@ -455,8 +468,8 @@ void on_crash(int signal_number, siginfo_t* info, void*) {
          strsignal(signal_number), info->si_addr);
 }
 
-// While it lives, a crash of device code is an error of the launch. AddressSanitizer reports crashes better
-// itself.
+// While it lives, a crash of device code is an error of the launch. AddressSanitizer reports
+// crashes better itself.
 class CrashGuard {
   public:
     explicit CrashGuard(bool active) : active_(active) {
@@ -483,14 +496,15 @@ class CrashGuard {
     struct sigaction old_actions_[4];
 };
 
-// ---------------------------------------------------------------------------------------------- blocks
+// ------------------------------------------------------------------------------------------ blocks
 
 // Makes ready the blocks that take turns, from the first one's index on.
 void start_blocks(std::deque<DynamicShared>& shared, uint3 first) {
     fill(launched->static_begin, launched->static_end, POISON);
     blocks.assign(blocks_at_once(), Block());
     block = nullptr;
-    const size_t static_bytes = blocks.size() > 1 ? launched->static_end - launched->static_begin : 0;
+    const size_t static_bytes =
+        blocks.size() > 1 ? launched->static_end - launched->static_begin : 0;
     for (unsigned i = 0; i < blocks.size(); ++i) {
         blocks[i].number = i;
         blocks[i].first = i * num_threads;
@@ -512,8 +526,8 @@ bool can_run(unsigned t) {
     return state[t] == READY;
 }
 
-// Runs one thread after the other, as far as the warp comes before the next barrier of the block falls. Whether
-// any of them could run.
+// Runs one thread after the other, as far as the warp comes before the next barrier of the block
+// falls. Whether any of them could run.
 bool run_warp(unsigned warp) {
     const unsigned first = block->first + warp * warpSize,
                    end = std::min(first + warpSize, block->first + num_threads);
@@ -554,8 +568,8 @@ bool all_have_left() {
                        [](const Block& each) { return each.num_left == num_threads; });
 }
 
-// One round: the first block that can run always goes before the others, so that these are as late as they may be.
-// Whether any could run.
+// One round: the first block that can run always goes before the others, so that these are as late
+// as they may be. Whether any could run.
 bool run_round() {
     ++rounds;
     bool any_ran = false;
@@ -574,7 +588,8 @@ void run_blocks() {
         if (failed) return;
         if (progress != progress_before) idle_rounds = 0;
         if (progress != progress_before) continue;
-        if (!any_ran || idle_rounds == MOST_IDLE_ROUNDS) return record_waiting("deadlock", blocks[0]);
+        if (!any_ran || idle_rounds == MOST_IDLE_ROUNDS)
+            return record_waiting("deadlock", blocks[0]);
     }
 }
 
@@ -582,15 +597,16 @@ void check_fences(const std::deque<DynamicShared>& shared) {
     for (Block& each : blocks) {
         if (failed || shared[each.number].fence_holds()) continue;
         enter(each);
-        record("%s: wrote past the end of its %llu bytes of dynamic shared memory", block_text().c_str(),
-               launched->dynamic_bytes);
+        record("%s: wrote past the end of its %llu bytes of dynamic shared memory",
+               block_text().c_str(), launched->dynamic_bytes);
     }
 }
 
 void run_grid() {
     std::deque<DynamicShared> shared;
     for (unsigned i = 0; i < blocks_at_once(); ++i) shared.emplace_back(*launched);
-    const unsigned long long width = gridDim.x / blocks_at_once(), turns = width * gridDim.y * gridDim.z;
+    const unsigned long long width = gridDim.x / blocks_at_once(),
+                             turns = width * gridDim.y * gridDim.z;
     for (unsigned long long i = 0; i < turns && !failed; ++i) {
         const unsigned long long turn = launched->reverse ? turns - 1 - i : i;
         start_blocks(shared, {static_cast<unsigned>(turn % width * blocks_at_once()),
@@ -605,38 +621,49 @@ void run_grid() {
     dynamic_shared = nullptr;
 }
 
-// Whether the launch keeps the limits of sm_90 and of the kernel. AddressSanitizer enlarges static arrays:
-// their size is not checked then.
+// Whether the launch keeps the limits of sm_90 and of the kernel. AddressSanitizer enlarges static
+// arrays: their size is not checked then.
 bool check_limits(const Launch& launch) {
     const auto *grid = launch.grid, *block = launch.block;
-    const unsigned long long static_bytes = launch.sanitized ? 0 : launch.static_end - launch.static_begin;
+    const unsigned long long static_bytes =
+        launch.sanitized ? 0 : launch.static_end - launch.static_begin;
     const unsigned long long threads = 1ull * block[0] * block[1] * block[2];
     if (threads < 1 || threads > launch.most_threads || block[2] > 64) {
-        record("kernel %s: expected a block of 1 to %u threads, at most 64 of them in z, got (%u, %u, %u)",
-               launch.name, launch.most_threads, block[0], block[1], block[2]);
-    } else if (grid[0] < 1 || grid[1] < 1 || grid[2] < 1 || grid[0] > 0x7fffffffu || grid[1] > 65535 ||
-               grid[2] > 65535) {
-        record("kernel %s: expected a grid from (1, 1, 1) to (2147483647, 65535, 65535), got (%u, %u, %u)",
-               launch.name, grid[0], grid[1], grid[2]);
+        record(
+            "kernel %s: expected a block of 1 to %u threads, at most 64 of them in z, got (%u, %u, "
+            "%u)",
+            launch.name, launch.most_threads, block[0], block[1], block[2]);
+    } else if (grid[0] < 1 || grid[1] < 1 || grid[2] < 1 || grid[0] > 0x7fffffffu ||
+               grid[1] > 65535 || grid[2] > 65535) {
+        record(
+            "kernel %s: expected a grid from (1, 1, 1) to (2147483647, 65535, 65535), got (%u, %u, "
+            "%u)",
+            launch.name, grid[0], grid[1], grid[2]);
     } else if (static_bytes > MOST_STATIC_BYTES) {
-        record("kernel %s: expected at most %u bytes of static shared memory, got %llu", launch.name,
-               MOST_STATIC_BYTES, static_bytes);
+        record("kernel %s: expected at most %u bytes of static shared memory, got %llu",
+               launch.name, MOST_STATIC_BYTES, static_bytes);
     } else if (static_bytes + launch.dynamic_bytes > MOST_SHARED_BYTES) {
-        record("kernel %s: expected at most %u bytes of shared memory, got %llu static and %llu dynamic",
-               launch.name, MOST_SHARED_BYTES, static_bytes, launch.dynamic_bytes);
+        record(
+            "kernel %s: expected at most %u bytes of shared memory, got %llu static and %llu "
+            "dynamic",
+            launch.name, MOST_SHARED_BYTES, static_bytes, launch.dynamic_bytes);
     } else if (launch.cluster < 1 || launch.cluster > MOST_CLUSTER ||
                (launch.cluster & (launch.cluster - 1)) != 0 || grid[0] % launch.cluster != 0) {
         record(
-            "kernel %s: expected clusters of 1, 2, 4, 8 or 16 blocks, and a multiple of as many along x, got "
+            "kernel %s: expected clusters of 1, 2, 4, 8 or 16 blocks, and a multiple of as many "
+            "along x, got "
             "%u of %u",
             launch.name, launch.cluster, grid[0]);
     } else if (launch.cooperative && (grid[0] * threads > MOST_RESIDENT || grid[1] * grid[2] > 1)) {
         record(
-            "kernel %s: expected blocks in a line with at most %u threads at once, got (%u, %u, %u) of %llu",
+            "kernel %s: expected blocks in a line with at most %u threads at once, got (%u, %u, "
+            "%u) of %llu",
             launch.name, MOST_RESIDENT, grid[0], grid[1], grid[2], threads);
     } else if (launch.cluster > 1 && launch.static_end > launch.static_begin) {
-        record("kernel %s: expected only dynamic shared memory in blocks of a cluster, got %zu static bytes",
-               launch.name, static_cast<size_t>(launch.static_end - launch.static_begin));
+        record(
+            "kernel %s: expected only dynamic shared memory in blocks of a cluster, got %zu static "
+            "bytes",
+            launch.name, static_cast<size_t>(launch.static_end - launch.static_begin));
     }
     return !failed;
 }
@@ -654,7 +681,8 @@ void wait_until(Condition& condition) {
 }
 
 // Waits for `count` fibers from the first one on; how many of their predicates hold.
-int meet(Meeting& meeting, unsigned first, unsigned count, const char* name, bool predicate, Site site) {
+int meet(Meeting& meeting, unsigned first, unsigned count, const char* name, bool predicate,
+         Site site) {
     ++progress;
     wait(AT_BARRIER, name, site);
     meeting.predicates += predicate;
@@ -679,7 +707,7 @@ struct NextRound : Condition {
 
 }  // namespace
 
-// ---------------------------------------------------------------------------------------------- interface
+// --------------------------------------------------------------------------------------- interface
 
 void fail(const char* format, ...) {
     char text[1024];
@@ -687,7 +715,8 @@ void fail(const char* format, ...) {
     va_start(arguments, format);
     std::vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    record("%s, thread (%u, %u, %u): %s", block_text().c_str(), threadIdx.x, threadIdx.y, threadIdx.z, text);
+    record("%s, thread (%u, %u, %u): %s", block_text().c_str(), threadIdx.x, threadIdx.y,
+           threadIdx.z, text);
     back_to_scheduler();
     std::abort();  // a failed launch is never resumed
 }
@@ -701,15 +730,18 @@ void cluster_barrier(const char* name, Site site) {
         fence();
         see_atomic(nullptr, 0);
     }
-    const unsigned cluster = block->number / launched->cluster, count = launched->cluster * num_threads;
+    const unsigned cluster = block->number / launched->cluster,
+                   count = launched->cluster * num_threads;
     meet(cluster_meetings[cluster], cluster * count, count, name, false, site);
 }
 
 void collective(Request& request, bool whole) {
-    const unsigned warp = (running - block->first) / warpSize * warpSize, first = block->first + warp;
+    const unsigned warp = (running - block->first) / warpSize * warpSize,
+                   first = block->first + warp;
     const unsigned existing = num_threads - warp < warpSize ? num_threads - warp : warpSize;
     if (!((request.mask >> (running - first)) & 1u))
-        fail("%s: expected a mask with this thread's own lane, got 0x%08x", request.name, request.mask);
+        fail("%s: expected a mask with this thread's own lane, got 0x%08x", request.name,
+             request.mask);
     if (whole && existing < warpSize)
         fail("%s: expected a whole warp, got one of %u threads", request.name, existing);
     fibers[running]->request = &request;
@@ -719,7 +751,8 @@ void collective(Request& request, bool whole) {
     bool complete = true;
     for (unsigned lane = 0; lane < existing && complete; ++lane) {
         if (!((request.mask >> lane) & 1u)) continue;
-        Request* other = state[first + lane] == AT_COLLECTIVE ? fibers[first + lane]->request : nullptr;
+        Request* other =
+            state[first + lane] == AT_COLLECTIVE ? fibers[first + lane]->request : nullptr;
         complete = other && other->execute == request.execute && other->mask == request.mask &&
                    other->site == request.site;
         lanes[lane] = other;
@@ -732,17 +765,21 @@ void collective(Request& request, bool whole) {
     back_to_scheduler();
 }
 
-// A thread that waits for another in a loop over an atomic would never end: nobody else runs meanwhile, unless the loop
-// has a __nanosleep.
+// A thread that waits for another in a loop over an atomic would never end: nobody else runs
+// meanwhile, unless the loop has a __nanosleep.
 void count_atomic() {
     constexpr unsigned MOST = 1u << 24;
     if (++current->atomics_since_wait > MOST)
-        fail("more than %u atomic operations without a barrier, as if it spins on another thread", MOST);
+        fail("more than %u atomic operations without a barrier, as if it spins on another thread",
+             MOST);
 }
 
 void begin_copy(void* shared, const void* global, unsigned bytes) {
-    PendingCopy copy{
-        static_cast<unsigned char*>(shared), bytes, current->copies_issued++, current->groups_committed, {}};
+    PendingCopy copy{static_cast<unsigned char*>(shared),
+                     bytes,
+                     current->copies_issued++,
+                     current->groups_committed,
+                     {}};
     if (global != nullptr) std::memcpy(copy.data, global, bytes);
     std::memset(shared, 0xff, bytes);
     current->copies.push_back(copy);
@@ -751,8 +788,9 @@ void begin_copy(void* shared, const void* global, unsigned bytes) {
 void commit_copies() { ++current->groups_committed; }
 
 void wait_for_copies(unsigned most_pending) {
-    current->land(
-        [&](const PendingCopy& copy) { return copy.group + most_pending < current->groups_committed; });
+    current->land([&](const PendingCopy& copy) {
+        return copy.group + most_pending < current->groups_committed;
+    });
 }
 
 void wait_for(Condition& condition) {
@@ -788,9 +826,9 @@ std::string shared_text(const void* pointer) {
         return byte >= each.dynamic && byte < each.dynamic + launched->dynamic_bytes;
     });
     return "byte " + std::to_string(byte - owner->dynamic) + " of dynamic shared memory" +
-           (&*owner == block
-                ? ""
-                : " of block " + std::to_string(owner->number % launched->cluster) + " of the cluster");
+           (&*owner == block ? ""
+                             : " of block " + std::to_string(owner->number % launched->cluster) +
+                                   " of the cluster");
 }
 
 unsigned rank_in_cluster() { return block->number % launched->cluster; }
@@ -813,11 +851,14 @@ unsigned char* at_cluster_address(const char* name, unsigned address, unsigned b
     if (offset % bytes != 0)
         fail("%s: expected an address aligned to %u bytes, got byte %u", name, bytes, offset);
     if (offset + bytes > launched->dynamic_bytes)
-        fail("%s: expected %u bytes of the %llu of shared memory of block %u of the cluster, got byte %u",
-             name, bytes, launched->dynamic_bytes, rank, offset);
+        fail(
+            "%s: expected %u bytes of the %llu of shared memory of block %u of the cluster, got "
+            "byte %u",
+            name, bytes, launched->dynamic_bytes, rank, offset);
     const Block& other = blocks[block->number - rank_in_cluster() + rank];
     if (!other.has_begun) fail("%s: block %u of the cluster has not begun", name, rank);
-    if (other.num_left == num_threads) fail("%s: block %u of the cluster has left the kernel", name, rank);
+    if (other.num_left == num_threads)
+        fail("%s: block %u of the cluster has left the kernel", name, rank);
     return other.dynamic + offset;
 }
 

@@ -1,7 +1,7 @@
 // Copies of boxes of matrices between global and shared memory, as tensor maps tell of them.
 //
-// In shared memory a box is lines of 128 bytes, each a row, whose 16-byte pieces change places by the 128-byte swizzle:
-// bits 4 to 6 of an address by exclusive or with bits 7 to 9.
+// In shared memory a box is lines of 128 bytes, each a row, whose 16-byte pieces change places by
+// the 128-byte swizzle: bits 4 to 6 of an address by exclusive or with bits 7 to 9.
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -22,22 +22,25 @@ unsigned bytes_of_box(const MatrixMap& map) { return map.box_rows * LINE_BYTES; 
 void check_box(const char* name, const MatrixMap* map, const void* shared) {
     check_map(name, map);
     if (map->box_columns * map->number_bytes != LINE_BYTES)
-        fail("%s: expected boxes with %u bytes in a row, got %u numbers of %u bytes", name, LINE_BYTES,
-             map->box_columns, map->number_bytes);
+        fail("%s: expected boxes with %u bytes in a row, got %u numbers of %u bytes", name,
+             LINE_BYTES, map->box_columns, map->number_bytes);
     const auto* byte = static_cast<const unsigned char*>(shared);
     if (byte < dynamic_shared || !is_shared(byte, bytes_of_box(*map)))
-        fail("%s: expected %u bytes of dynamic shared memory, got %p", name, bytes_of_box(*map), shared);
+        fail("%s: expected %u bytes of dynamic shared memory, got %p", name, bytes_of_box(*map),
+             shared);
     if (to_shared_address(byte) % LINE_BYTES != 0)
         fail("%s: expected an address aligned to %u bytes, got %s", name, LINE_BYTES,
              shared_text(byte).c_str());
 }
 
-// Calls visit(byte in the box, byte of the matrix, bytes) for each row of the part of a box that lies in the matrix.
+// Calls visit(byte in the box, byte of the matrix, bytes) for each row of the part of a box that
+// lies in the matrix.
 template <class Visit>
 void for_each_row(const MatrixMap& map, long long row, long long column, Visit visit) {
     const long long num_columns = static_cast<long long>(map.columns);
-    const long long first = column < 0 ? 0 : column,
-                    end = column + map.box_columns < num_columns ? column + map.box_columns : num_columns;
+    const long long first = column < 0 ? 0 : column, end = column + map.box_columns < num_columns
+                                                               ? column + map.box_columns
+                                                               : num_columns;
     if (first >= end) return;
     for (long long i = 0; i < map.box_rows; ++i) {
         if (row + i < 0 || row + i >= static_cast<long long>(map.rows)) continue;
@@ -87,8 +90,8 @@ std::vector<unsigned char> box_of_shared(const unsigned char* source, unsigned b
     return box;
 }
 
-// What copies see where boxes were stored from: as it was when a thread last called the fence. The first store from a place
-// is taken to see everything.
+// What copies see where boxes were stored from: as it was when a thread last called the fence. The
+// first store from a place is taken to see everything.
 std::map<const unsigned char*, std::vector<unsigned char>> seen;
 
 void see(const unsigned char* begin, std::vector<unsigned char>& bytes) {
@@ -98,24 +101,27 @@ void see(const unsigned char* begin, std::vector<unsigned char>& bytes) {
 void check_fenced(const char* name, const unsigned char* begin, unsigned bytes) {
     const auto found = seen.emplace(begin, std::vector<unsigned char>(begin, begin + bytes)).first;
     if (std::memcmp(found->second.data(), begin, found->second.size()) != 0)
-        fail("%s: expected fence_async after what was written to the %u bytes from %s on, got none", name,
-             bytes, shared_text(begin).c_str());
+        fail("%s: expected fence_async after what was written to the %u bytes from %s on, got none",
+             name, bytes, shared_text(begin).c_str());
 }
 
 // The part of a box in shared memory that lies in the matrix, row by row.
 std::vector<LateWrite> rows_in_shared(const PendingStore& store) {
     std::vector<LateWrite> rows;
     const std::vector<unsigned char> box = box_of_shared(store.source, bytes_of_box(store.map));
-    for_each_row(store.map, store.row, store.column, [&](long long at, unsigned char* to, size_t bytes) {
-        rows.push_back({to, {box.begin() + at, box.begin() + at + bytes}});
-    });
+    for_each_row(store.map, store.row, store.column,
+                 [&](long long at, unsigned char* to, size_t bytes) {
+                     rows.push_back({to, {box.begin() + at, box.begin() + at + bytes}});
+                 });
     return rows;
 }
 
 void read(const char* name, const PendingStore& store) {
     if (!(rows_in_shared(store) == store.rows))
-        fail("%s: expected the %u bytes from %s on to stay as they are until stored, got them written", name,
-             bytes_of_box(store.map), shared_text(store.source).c_str());
+        fail(
+            "%s: expected the %u bytes from %s on to stay as they are until stored, got them "
+            "written",
+            name, bytes_of_box(store.map), shared_text(store.source).c_str());
     std::vector<LateWrite>& late = current->late_writes;
     late.insert(late.end(), store.rows.begin(), store.rows.end());
 }
@@ -153,7 +159,8 @@ void commit_stores() { ++current->store_groups; }
 void wait_for_stores(const char* name, unsigned most_pending, Site site) {
     Thread& thread = *current;
     const auto is_due = [&] {
-        return !thread.stores.empty() && thread.stores.front().group + most_pending < thread.store_groups;
+        return !thread.stores.empty() &&
+               thread.stores.front().group + most_pending < thread.store_groups;
     };
     if (is_due()) yield(name, site);
     while (is_due()) {
@@ -177,7 +184,8 @@ void fence_copies() {
 
 void see_copied(const unsigned char* begin, const unsigned char* end) {
     for (auto& place : seen)
-        if (place.first < end && begin < place.first + place.second.size()) see(place.first, place.second);
+        if (place.first < end && begin < place.first + place.second.size())
+            see(place.first, place.second);
 }
 
 void forget_fences() { seen.clear(); }

@@ -1,6 +1,8 @@
-"""Every kernel with threads and blocks from the last to the first, and under sanitizers, through the operations' tests.
+"""Every kernel with threads and blocks from the last to the first, and under sanitizers, through
+the operations' tests.
 
-The tests run in another process, which says what it launched: no kernel may be missing in any of its dtypes.
+The tests run in another process, which says what it launched: no kernel may be missing in any of
+its dtypes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ TESTS = Path(__file__).parents[1]
 
 
 class Family(NamedTuple):
-    """Modules whose kernels are all launched by a choice of tests: their files, and which of them."""
+    """Modules whose kernels are all launched by a choice of tests: their files, and which of
+    them.
+    """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -34,10 +38,16 @@ class Family(NamedTuple):
 FAMILIES = {
     "elements": Family(
         ("arrays", "elementwise", "indexing", "reduction"),
-        ("backends/test_casts.py", "backends/test_arrays.py", "backends/cuda/test_elementwise_kernels.py"),
-        "emulator and (test_casts or gather or test_copy or all_finite or record or epoch_order or the_rest_in_half "
+        (
+            "backends/test_casts.py",
+            "backends/test_arrays.py",
+            "backends/cuda/test_elementwise_kernels.py",
+        ),
+        "emulator and (test_casts or gather or test_copy or all_finite or record or epoch_order "
+        "or the_rest_in_half "
         "or half_precision_adds or any_dtype_can or special_values and (maximum or exp) "
-        "or in_half_precision and (exp or maximum) or every_conversion or every_dtype or transposed_integers)",
+        "or in_half_precision and (exp or maximum) or every_conversion or every_dtype or "
+        "transposed_integers)",
     ),
     "rows": Family(
         ("activation", "loss", "loss_steps", "columns"),
@@ -67,15 +77,18 @@ FAMILIES = {
             "backends/cuda/test_gram_batches.py",
             "backends/cuda/test_next_batch.py",
         ),
-        "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or looking_ahead and 17-33 "
-        "or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-33 or 20-70-3) or the_state_lies and 16) "
+        "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or "
+        "looking_ahead and 17-33 "
+        "or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-33 or 20-70-3) or the_state_lies "
+        "and 16) "
         "or forward and (gather_batches or gram_batches or next_batch)",
         takes_slow=True,
     ),
     "many": Family(
         ("many_networks", "many_networks_sm90", "many_small_networks_sm90"),
         ("engines/test_many_networks.py", "sweep/test_together.py"),
-        "emulator and (tabular or hidden or ragged or two and tiles and not parts or halves and blocks and accuracy)",
+        "emulator and (tabular or hidden or ragged or two and tiles and not parts or halves and "
+        "blocks and accuracy)",
         takes_slow=True,
     ),
     "products": Family(
@@ -91,7 +104,8 @@ FAMILIES = {
         ),
         "joined_updates and (tiles or thin) or narrow_step and (ragged or several or blocks) "
         "or before_sm80 or forward and (many_tiles or masks_by) "
-        "or emulator and (linear or matmul) and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
+        "or emulator and (linear or matmul) and (is_for_devices or agrees_with_float64 and 5) "
+        "and not any_shape",
         takes_slow=True,
     ),
 }
@@ -109,13 +123,25 @@ pytestmark = on_emulator
 def launched(
     mode: str, family: Family, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> set[tuple[str, str]]:
-    """Run tests in the mode, which have to pass; return the kernels that they launched, each with its dtype."""
+    """Run tests in the mode, which have to pass; return the kernels that they launched, each with
+    its dtype.
+    """
     found = folder / "launches.json"
     monkeypatch.setenv("WARPFIT_LAUNCHES", str(found))
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     )
-    command = ["-m", "pytest", "-q", "-x", "-s", "-p", "emulator.launches", "-p", "no:cacheprovider"]
+    command = [
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-s",
+        "-p",
+        "emulator.launches",
+        "-p",
+        "no:cacheprovider",
+    ]
     command += [
         "-m",
         "not gpu" if family.takes_slow else "not gpu and not slow",
@@ -127,7 +153,9 @@ def launched(
         result = run_sanitized(command)
     else:
         monkeypatch.setenv("WARPFIT_EMULATE_REVERSED", "1")
-        result = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, check=False
+        )
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-6000:]
     return {(name, defines.get("DTYPE", "")) for name, defines in json.loads(found.read_text())}
 
@@ -138,7 +166,8 @@ def test_every_module_belongs_to_a_family() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES],
 )
 def test_every_kernel_in_every_dtype(
     name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -149,7 +178,9 @@ def test_every_kernel_in_every_dtype(
         for module in family.modules
         for kernel, defines in MODULES[module].variants()
     }
-    assert expected <= (found := launched(mode, family, tmp_path, monkeypatch)), sorted(expected - found)
+    assert expected <= (found := launched(mode, family, tmp_path, monkeypatch)), sorted(
+        expected - found
+    )
 
 
 @pytest.mark.slow
@@ -162,6 +193,8 @@ def test_some_kernels_under_sanitizers(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_all_tests_of_operations(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_tests_of_operations(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     everything = Family((), ("backends",), "(emulator or forward) and not compile")
     assert launched(mode, everything, tmp_path, monkeypatch)

@@ -25,7 +25,8 @@ pytestmark = [
 ]
 
 
-# --------------------------------------------------------------------------------------------------- built-ins
+# --------------------------------------------------------------------------------------------------
+# built-ins
 
 
 @ORDERS
@@ -37,7 +38,9 @@ def test_a_tiled_product_of_odd_sizes(reverse: bool, dtype: str, tolerance: floa
     memories = [runtime.allocate(8 * size) for size in (m * k, k * n, m * n)]
     runtime.upload(memories[0].pointer, a)
     runtime.upload(memories[1].pointer, b)
-    values = [ctypes.c_void_p(memory.pointer) for memory in memories] + [ctypes.c_int(x) for x in (m, n, k)]
+    values = [ctypes.c_void_p(memory.pointer) for memory in memories] + [
+        ctypes.c_int(x) for x in (m, n, k)
+    ]
     pointers = (ctypes.c_void_p * 6)(*map(ctypes.addressof, values))
     function = runtime.load("tiled_product", (("DTYPE", dtype),))
     runtime.launch(function, (2, 2, 1), (16, 16, 1), 0, ctypes.addressof(pointers))
@@ -59,7 +62,9 @@ def expected_collectives(t: np.ndarray) -> list[Any]:
         t ^ 9,
         np.where((t ^ 5) <= (t | 3), t ^ 5, t),
         np.where(
-            t < 32, sum(1 << i for i in range(0, 32, 3)), sum(1 << i for i in range(32) if (32 + i) % 3 == 0)
+            t < 32,
+            sum(1 << i for i in range(0, 32, 3)),
+            sum(1 << i for i in range(32) if (32 + i) % 3 == 0),
         ),
         t >= 32,
         t < 32,
@@ -90,9 +95,23 @@ def test_atomics(reverse: bool) -> None:
     n = 4 * 48
     t = np.arange(n)
     words = np.array([0, 0, 3, 0, 0xFFFFFFFF, 0, 1000, 0, 0], np.uint32)
-    signed, wide, before = np.array([-1000, 1000], np.int32), np.zeros(1, np.uint64), np.empty(n, np.uint32)
+    signed, wide, before = (
+        np.array([-1000, 1000], np.int32),
+        np.zeros(1, np.uint64),
+        np.empty(n, np.uint32),
+    )
     Device(reverse=reverse).run("counters", signed, words, wide, before, grid=4, block=48)
-    expected = [n, n % 7, (3 - n) % 7, 0xFFFFFFFF, 0xFFFFFF00, np.bitwise_xor.reduce(t), 1000 - 2 * n, 77, 5]
+    expected = [
+        n,
+        n % 7,
+        (3 - n) % 7,
+        0xFFFFFFFF,
+        0xFFFFFF00,
+        np.bitwise_xor.reduce(t),
+        1000 - 2 * n,
+        77,
+        5,
+    ]
     np.testing.assert_array_equal(words, expected)
     np.testing.assert_array_equal(signed, [n - 101, -100])
     assert wide[0] == n << 33
@@ -103,15 +122,20 @@ def test_atomics(reverse: bool) -> None:
 def test_dynamic_shared_memory(reverse: bool) -> None:
     source = np.arange(5 * 7, dtype=np.float64)
     target = np.empty_like(source)
-    Device(reverse=reverse).run("reversed", target, source, grid=5, block=7, shared=56, DTYPE="float64")
+    Device(reverse=reverse).run(
+        "reversed", target, source, grid=5, block=7, shared=56, DTYPE="float64"
+    )
     np.testing.assert_array_equal(target.reshape(5, 7), source.reshape(5, 7)[:, ::-1])
 
 
-# --------------------------------------------------------------------------------------------------- PTX twins
+# --------------------------------------------------------------------------------------------------
+# PTX twins
 
 
 def awkward_numbers() -> np.ndarray:
-    """Return float32 numbers with all kinds of roundings: random bits, ties and their neighbours, the special ones."""
+    """Return float32 numbers with all kinds of roundings: random bits, ties and their neighbours,
+    the special ones.
+    """
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << 32, 20_000, dtype=np.uint64).astype(np.uint32)
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
@@ -132,7 +156,9 @@ def bfloat_bits(numbers: np.ndarray) -> np.ndarray:
     below, above = (exact - x.view(np.float32).astype(np.float64) for x in (low, high))
     # Beyond the largest number lies 2^128, which only float64 holds.
     above = np.where((high & 0x7FFFFFFF) == 0x7F800000, exact - np.copysign(2.0**128, exact), above)
-    up = (np.abs(above) < np.abs(below)) | ((np.abs(above) == np.abs(below)) & ((low >> 16) % 2 == 1))
+    up = (np.abs(above) < np.abs(below)) | (
+        (np.abs(above) == np.abs(below)) & ((low >> 16) % 2 == 1)
+    )
     return (np.where(up, high, low) >> 16).astype(np.uint16)
 
 
@@ -144,7 +170,9 @@ def test_conversions_round_to_the_nearest() -> None:
     half, bfloat = np.empty(n, np.uint16), np.empty(n, np.uint16)
     widened = np.empty(65536, np.float32)
     grid = -(-max(n, 65536) // 256)
-    Device().run("conversions", numbers, half, bfloat, n, halves, widened, 65536, grid=grid, block=256)
+    Device().run(
+        "conversions", numbers, half, bfloat, n, halves, widened, 65536, grid=grid, block=256
+    )
     nan, finite = np.isnan(numbers), np.isfinite(numbers)
     np.testing.assert_array_equal(half[~nan], numbers[~nan].astype(np.float16).view(np.uint16))
     np.testing.assert_array_equal(bfloat[finite], bfloat_bits(numbers[finite]))
@@ -155,7 +183,9 @@ def test_conversions_round_to_the_nearest() -> None:
     assert (bfloat[nan] == 0x7FFF).all()
     expected = halves.view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(widened, expected)
-    np.testing.assert_array_equal(np.signbit(widened[expected == 0]), np.signbit(expected[expected == 0]))
+    np.testing.assert_array_equal(
+        np.signbit(widened[expected == 0]), np.signbit(expected[expected == 0])
+    )
 
 
 def pairs(matrices: np.ndarray) -> np.ndarray:
@@ -177,9 +207,13 @@ def test_ldmatrix(reverse: bool) -> None:
 
 def test_ldmatrix_demands_alignment_and_shared_memory() -> None:
     matrices, registers = np.zeros((4, 8, 8), np.uint16), np.empty((32, 8), np.uint32)
-    with pytest.raises(DeviceError, match=r"ldmatrix_x4: expected an address aligned to 16 bytes, got 0x"):
+    with pytest.raises(
+        DeviceError, match=r"ldmatrix_x4: expected an address aligned to 16 bytes, got 0x"
+    ):
         Device().run("load_fragments", matrices, registers, 4)
-    with pytest.raises(DeviceError, match=r"ldmatrix_x4: expected 16 bytes of shared memory, got 0x"):
+    with pytest.raises(
+        DeviceError, match=r"ldmatrix_x4: expected 16 bytes of shared memory, got 0x"
+    ):
         Device().run("load_fragments", matrices, registers, 1 << 20)
 
 
@@ -195,7 +229,9 @@ def as_bf16(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def as_tf32(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return words with low bits that the instruction has to ignore."""
-    return x.view(np.uint32), (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    return x.view(np.uint32), (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(
+        np.float64
+    )
 
 
 @ORDERS
@@ -215,8 +251,14 @@ def test_mma(
 
 
 def test_mma_demands_a_whole_warp() -> None:
-    a, b, c = np.zeros((16, 16), np.uint32), np.zeros((16, 8), np.uint32), np.zeros((16, 8), np.float32)
-    with pytest.raises(DeviceError, match="mma_m16n8k16_f16: expected a whole warp, got one of 31 threads"):
+    a, b, c = (
+        np.zeros((16, 16), np.uint32),
+        np.zeros((16, 8), np.uint32),
+        np.zeros((16, 8), np.float32),
+    )
+    with pytest.raises(
+        DeviceError, match="mma_m16n8k16_f16: expected a whole warp, got one of 31 threads"
+    ):
         Device().run("multiply_fragments", a, b, c, c.copy(), block=31, KIND="f16")
 
 
@@ -227,7 +269,9 @@ def staged_copy(piece: int, *, skew: int = 0, **settings: Any) -> tuple[np.ndarr
     source = np.random.default_rng(0).integers(0, 1 << 31, n + 4).astype(np.uint32)
     target = np.empty(n, np.uint32)
     wait = str(int(settings.pop("wait", True)))
-    Device(**settings).run("staged_copy", target, source, n, valid, skew, PIECE=str(piece), WAIT=wait)
+    Device(**settings).run(
+        "staged_copy", target, source, n, valid, skew, PIECE=str(piece), WAIT=wait
+    )
     expected = np.where(np.arange(n) < valid, source[:n], 0)
     return target, expected.reshape(3, step)[:, ::-1].ravel()
 
@@ -247,11 +291,14 @@ def test_copy_async_without_the_wait_shows_poison(reverse: bool) -> None:
 
 
 def test_copy_async_demands_alignment() -> None:
-    with pytest.raises(DeviceError, match="copy_async_16: expected an address aligned to 16 bytes, got 0x"):
+    with pytest.raises(
+        DeviceError, match="copy_async_16: expected an address aligned to 16 bytes, got 0x"
+    ):
         staged_copy(4, skew=1)
 
 
-# --------------------------------------------------------------------------------------------------- barriers
+# --------------------------------------------------------------------------------------------------
+# barriers
 
 
 def ring(bug: str = "NONE", *, steps: int = 8, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -288,24 +335,37 @@ def test_what_has_not_landed_is_poison(bug: str, reverse: bool) -> None:
         ("NO_WAIT", r".*got as many again before any thread has waited for it"),
         (
             "WRONG_PARITY",
-            r"deadlock: threads 32-63 wait at mbarrier_test \(ring.cu:\d+\) for parity 0 of the barrier at byte 1536 "
-            r"of dynamic shared memory, with 0 of 32 arrivals; threads 0-31 wait at .* at byte 1560 of .* 0 of 32",
+            r"deadlock: threads 32-63 wait at mbarrier_test \(ring.cu:\d+\) for parity 0 of the "
+            r"barrier at byte 1536 "
+            r"of dynamic shared memory, with 0 of 32 arrivals; threads 0-31 wait at .* at byte "
+            r"1560 of .* 0 of 32",
         ),
         (
             "TOO_MANY",
-            r"mbarrier_arrive: expected 32 arrivals in a phase of the barrier at byte 1560 of dynamic .*, got as",
+            r"mbarrier_arrive: expected 32 arrivals in a phase of the barrier at byte 1560 of "
+            r"dynamic .*, got as",
         ),
         (
             "NOT_MADE",
-            r"mbarrier_test: expected a barrier that mbarrier_init made, got none at byte 1576 of dynamic",
+            r"mbarrier_test: expected a barrier that mbarrier_init made, got none at byte 1576 "
+            r"of dynamic",
         ),
-        ("MADE_TWICE", r"mbarrier_init: there is a barrier at byte 15\d\d of dynamic shared memory already"),
+        (
+            "MADE_TWICE",
+            r"mbarrier_init: there is a barrier at byte 15\d\d of dynamic shared memory already",
+        ),
         (
             "OVERWRITTEN",
             r"mbarrier_arrive: the barrier at byte 1560 of dynamic shared memory was overwritten",
         ),
-        ("MISALIGNED", r"mbarrier_arrive: expected a barrier in 8 aligned bytes of shared memory, got 0x"),
-        ("NOT_SHARED", r"mbarrier_arrive: expected a barrier in 8 aligned bytes of shared memory, got 0x"),
+        (
+            "MISALIGNED",
+            r"mbarrier_arrive: expected a barrier in 8 aligned bytes of shared memory, got 0x",
+        ),
+        (
+            "NOT_SHARED",
+            r"mbarrier_arrive: expected a barrier in 8 aligned bytes of shared memory, got 0x",
+        ),
         ("NO_PARITY", r"mbarrier_test: expected a parity of 0 or 1, got 2"),
         ("NO_THREADS", r"mbarrier_init: expected 1 to 1048575 arrivals, got 0"),
         (
@@ -328,7 +388,8 @@ def test_all_asleep_is_a_deadlock_before_sm80(bug: str, reverse: bool) -> None:
         ring(bug, reverse=reverse, arch="sm_75")
 
 
-# --------------------------------------------------------------------------------------------------- clusters
+# --------------------------------------------------------------------------------------------------
+# clusters
 
 
 def exchange(
@@ -341,7 +402,9 @@ def exchange(
     **settings: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what exchange.cu makes of random numbers, and what it should."""
-    source = np.random.default_rng(0).standard_normal((num_clusters, cluster, 128)).astype(np.float32)
+    source = (
+        np.random.default_rng(0).standard_normal((num_clusters, cluster, 128)).astype(np.float32)
+    )
     target, expected = np.zeros_like(source), source.astype(float)
     Device(**settings).run(
         "exchange",
@@ -383,7 +446,8 @@ def test_a_wait_that_comes_late_shows_poison(cluster: int, reverse: bool) -> Non
 
 # A phase that nobody waits for, before which more comes.
 ONCE_MORE = (
-    r"(mbarrier_expect: expected 1 arrivals in a phase of the barrier at byte 4096 .*, got one more, while"
+    r"(mbarrier_expect: expected 1 arrivals in a phase of the barrier at byte 4096 .*, got one "
+    r"more, while"
     r"|store_async_pair: something is on its way already)"
 )
 
@@ -395,7 +459,8 @@ ONCE_MORE = (
         # A block that is ahead overwrites what others have not read.
         (
             "ONE_PLACE",
-            r"store_async_pair: something is on its way already to the 8 bytes from byte \d+ of dynamic",
+            r"store_async_pair: something is on its way already to the 8 bytes from byte \d+ of "
+            r"dynamic",
         ),
         ("NO_WAIT", ONCE_MORE),
         ("WRONG_PARITY", ONCE_MORE),  # which is complete before the first phase is
@@ -405,36 +470,46 @@ ONCE_MORE = (
         ),
         (
             "TOO_FEW_BYTES",
-            r"store_async\w*: expected 2044 bytes in a phase of the barrier at byte 4096 of dynamic shared memory.*, "
+            r"store_async\w*: expected 2044 bytes in a phase of the barrier at byte 4096 of "
+            r"dynamic shared memory.*, "
             r"got 2048",
         ),
         (
             "TOO_MANY_BYTES",
-            r"deadlock: in blocks 0-3 of the cluster threads 0-63 wait at mbarrier_test \(exchange.cu:\d+\) for parity "
-            r"0 of the barrier at byte 4096 of dynamic shared memory, with 1 of 1 arrivals and 2048 of 2052 bytes",
+            r"deadlock: in blocks 0-3 of the cluster threads 0-63 wait at mbarrier_test "
+            r"\(exchange.cu:\d+\) for parity "
+            r"0 of the barrier at byte 4096 of dynamic shared memory, with 1 of 1 arrivals and "
+            r"2048 of 2052 bytes",
         ),
         (
             "OTHER_BARRIER",
-            r"store_async\w*: expected a barrier of block 0, to which the bytes go, got one of block 1",
+            r"store_async\w*: expected a barrier of block 0, to which the bytes go, got one of "
+            r"block 1",
         ),
         ("NO_FIRST_BARRIER", r"store_async\w*: block [01] of the cluster has not begun"),
         ("BARRIER_OF_BLOCK", r"store_async_pair: block \d of the cluster has not begun"),
         (
             "LEAVES_EARLY",
-            r"deadlock: in block 1 of the cluster threads 0-63 have left the kernel; in blocks 0, 2-3 of the cluster "
+            r"deadlock: in block 1 of the cluster threads 0-63 have left the kernel; in blocks 0, "
+            r"2-3 of the cluster "
             r"threads 0-63 wait at cluster_barrier \(exchange.cu:\d+\)",
         ),
         (
             "LEAVES_AFTER_A_STEP",
-            r"(store_async_pair: block 1 of the cluster has left the kernel|the block leaves while \d+ bytes)",
+            r"(store_async_pair: block 1 of the cluster has left the kernel|the block leaves "
+            r"while \d+ bytes)",
         ),
         ("STORES_LATE", r"store_async_pair: block 0 of the cluster has left the kernel"),
         (
             "PAST_THE_END",
-            r"store_async_pair: expected 8 bytes of the 4112 of shared memory of block [01] of the cluster",
+            r"store_async_pair: expected 8 bytes of the 4112 of shared memory of block [01] of "
+            r"the cluster",
         ),
         ("MISALIGNED", r"store_async_pair: expected an address aligned to 8 bytes, got byte 4"),
-        ("NO_ADDRESS", r"store_async_pair: expected an address that cluster_address gave, got 0x00000010"),
+        (
+            "NO_ADDRESS",
+            r"store_async_pair: expected an address that cluster_address gave, got 0x00000010",
+        ),
         ("NO_SUCH_BLOCK", r"cluster_address: expected a block below 4 of the cluster, got \d"),
     ],
 )
@@ -474,20 +549,26 @@ def test_clusters_used_wrongly(bug: str, message: str, reverse: bool) -> None:
         ),
     ],
 )
-def test_launches_of_clusters_beyond_the_limits(kernel: str, grid: int, cluster: int, message: str) -> None:
+def test_launches_of_clusters_beyond_the_limits(
+    kernel: str, grid: int, cluster: int, message: str
+) -> None:
     defines = {"BUG": "NONE", "CLUSTER": "4", "PIECE": "4", "WAIT": "1"}
     with pytest.raises(DeviceError, match=f"kernel {kernel}: {message}"):
         Device().run(kernel, grid=grid, cluster=cluster, **defines)
 
 
-# ------------------------------------------------------------------------------------- blocks that are all resident
+# ------------------------------------------------------------------------------------- blocks that
+# are all resident
 
 
 def together(
     bug: str = "NONE", *, num_blocks: int = 3, is_cooperative: bool = True, **settings: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what together.cu makes of the threads' numbers in four steps, and what it should."""
-    target, places = np.zeros((num_blocks, 32), np.uint32), np.zeros((2, num_blocks, 32, 4), np.uint32)
+    target, places = (
+        np.zeros((num_blocks, 32), np.uint32),
+        np.zeros((2, num_blocks, 32, 4), np.uint32),
+    )
     Device(**settings).run(
         "together", target, places, 4, grid=num_blocks, is_cooperative=is_cooperative, BUG=bug
     )
@@ -507,13 +588,23 @@ def test_blocks_that_are_all_resident_exchange_numbers(num_blocks: int, reverse:
 @pytest.mark.parametrize(
     ("bug", "is_cooperative", "message"),
     [
-        ("SILENT", True, r"deadlock: in blocks 0-2 threads 0-31 wait at let_others_run \(together.cu:\d+\)"),
+        (
+            "SILENT",
+            True,
+            r"deadlock: in blocks 0-2 threads 0-31 wait at let_others_run \(together.cu:\d+\)",
+        ),
         # A block overwrites what another has not read, which then waits for a step that is over.
         ("ONE_PLACE", True, r"deadlock: .*threads 0-31 wait at let_others_run"),
-        ("NONE", False, r"deadlock: threads 0-31 wait at let_others_run"),  # the others have not begun
+        (
+            "NONE",
+            False,
+            r"deadlock: threads 0-31 wait at let_others_run",
+        ),  # the others have not begun
     ],
 )
-def test_resident_blocks_used_wrongly(bug: str, is_cooperative: bool, message: str, reverse: bool) -> None:
+def test_resident_blocks_used_wrongly(
+    bug: str, is_cooperative: bool, message: str, reverse: bool
+) -> None:
     with pytest.raises(DeviceError, match=r"^kernel together.*: " + message):
         together(bug, is_cooperative=is_cooperative, reverse=reverse)
     np.testing.assert_array_equal(*together(reverse=reverse))  # the next launch runs
@@ -525,7 +616,8 @@ def test_resident_blocks_beyond_the_limits() -> None:
         together(num_blocks=513)
 
 
-# --------------------------------------------------------------------------------------------------- planted bugs
+# --------------------------------------------------------------------------------------------------
+# planted bugs
 
 BUGS = {
     "no barrier": 1,
@@ -588,23 +680,28 @@ def test_memory_that_nobody_wrote_is_nan() -> None:
     [
         (
             "barrier in a branch",
-            r"deadlock: threads 32-63 wait at __syncthreads \(broken.cu:\d+\); threads 0-31 have left the kernel",
+            r"deadlock: threads 32-63 wait at __syncthreads \(broken.cu:\d+\); threads 0-31 have "
+            r"left the kernel",
         ),
         (
             "barrier after a return",
-            r"deadlock: threads 0-2, 4-63 wait at __syncthreads \(broken.cu:\d+\); thread 3 has left the kernel",
+            r"deadlock: threads 0-2, 4-63 wait at __syncthreads \(broken.cu:\d+\); thread 3 has "
+            r"left the kernel",
         ),
         (
             "different barriers",
-            r"different barriers: thread 0 waits at __syncthreads \(broken.cu:\d+\); threads 1-63 wait at __sync",
+            r"different barriers: thread 0 waits at __syncthreads \(broken.cu:\d+\); threads "
+            r"1-63 wait at __sync",
         ),
         (
             "deadlock",
-            r"deadlock: threads 1-63 wait at __syncthreads \(broken.cu:\d+\); thread 0 waits at __syncwarp \(",
+            r"deadlock: threads 1-63 wait at __syncthreads \(broken.cu:\d+\); thread 0 waits at "
+            r"__syncwarp \(",
         ),
         (
             "shuffle without a lane",
-            r"deadlock: threads 0-6, 8-31 wait at __shfl_down_sync \(broken.cu:\d+\); threads 7, 32-63 have left",
+            r"deadlock: threads 0-6, 8-31 wait at __shfl_down_sync \(broken.cu:\d+\); threads 7, "
+            r"32-63 have left",
         ),
         (
             "mask without the own lane",
@@ -619,7 +716,10 @@ def test_memory_that_nobody_wrote_is_nan() -> None:
             ),
         ),
         ("null pointer", r"Segmentation fault at address \(nil\)"),
-        ("deep recursion", r"stack overflow: a thread's local variables take more than 262144 bytes"),
+        (
+            "deep recursion",
+            r"stack overflow: a thread's local variables take more than 262144 bytes",
+        ),
     ],
 )
 def test_what_would_hang_or_crash_is_an_error(bug: str, message: str, reverse: bool) -> None:
@@ -629,7 +729,9 @@ def test_what_would_hang_or_crash_is_an_error(bug: str, message: str, reverse: b
 
 
 def test_a_write_past_dynamic_shared_memory_is_an_error_without_the_sanitizer() -> None:
-    with pytest.raises(DeviceError, match="wrote past the end of its 256 bytes of dynamic shared memory"):
+    with pytest.raises(
+        DeviceError, match="wrote past the end of its 256 bytes of dynamic shared memory"
+    ):
         run_broken("past the end of dynamic shared memory")
 
 
@@ -640,7 +742,12 @@ def test_a_write_past_dynamic_shared_memory_is_an_error_without_the_sanitizer() 
         ((1, 1, 1), (0, 1, 1), 0, r"expected a block of 1 to 128 threads.*got \(0, 1, 1\)"),
         ((0, 1, 1), (1, 1, 1), 0, r"expected a grid from \(1, 1, 1\).*got \(0, 1, 1\)"),
         ((1, 65536, 1), (1, 1, 1), 0, r"expected a grid .*got \(1, 65536, 1\)"),
-        ((1, 1, 1), (1, 1, 1), 227 * 1024, r"expected at most 232448 bytes of shared memory, got \d+ static"),
+        (
+            (1, 1, 1),
+            (1, 1, 1),
+            227 * 1024,
+            r"expected at most 232448 bytes of shared memory, got \d+ static",
+        ),
     ],
 )
 def test_launches_beyond_the_limits(
@@ -660,7 +767,9 @@ def test_a_kernel_that_does_not_compile(tmp_path: Path) -> None:
 
 def test_libraries_are_cached_until_a_header_changes(tmp_path: Path) -> None:
     source, header = tmp_path / "kernel.cu", tmp_path / "part.cuh"
-    source.write_text('#include "part.cuh"\nextern "C" __global__ void kernel(float* x) { *x = VALUE; }\n')
+    source.write_text(
+        '#include "part.cuh"\nextern "C" __global__ void kernel(float* x) { *x = VALUE; }\n'
+    )
     header.write_text("#define VALUE 1\n")
     first = build(source, "kernel", {})
     changed = first.stat().st_mtime_ns
@@ -670,11 +779,13 @@ def test_libraries_are_cached_until_a_header_changes(tmp_path: Path) -> None:
     assert build(source, "kernel", {}) != first
 
 
-# --------------------------------------------------------------------------------------------------- sanitizer
+# --------------------------------------------------------------------------------------------------
+# sanitizer
 
 
 needs_sanitizer = pytest.mark.skipif(
-    gxx_missing() is None and sanitizer_missing() is not None, reason="this g++ comes without libasan"
+    gxx_missing() is None and sanitizer_missing() is not None,
+    reason="this g++ comes without libasan",
 )
 
 
@@ -688,7 +799,8 @@ SANITIZER_REPORTS = {
     "overflow of a signed number": "signed integer overflow",
 }
 
-# A report ends its process, so each mistake is made in a fork of the one that compiled and loaded everything.
+# A report ends its process, so each mistake is made in a fork of the one that compiled and loaded
+# everything.
 MISTAKES = """
 import os, sys
 from emulator.test_emulator import *
@@ -704,7 +816,9 @@ for bug in SANITIZER_REPORTS:
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, tuple[str, str]]:
-    """Return what the sanitizer wrote about each mistake, and the status of the process that made it."""
+    """Return what the sanitizer wrote about each mistake, and the status of the process that made
+    it.
+    """
     pieces = run_sanitized(["-W", "ignore", "-c", MISTAKES], timeout=120).stderr.split("=== ")
     found = {}
     for text, head in itertools.pairwise(pieces):
@@ -747,13 +861,16 @@ print("came to its end")
 
 @needs_sanitizer
 def test_sound_kernels_pass_the_sanitizer() -> None:
-    """Barriers, collectives, copies, clusters, failed launches and those after them: the sanitizer keeps silent."""
+    """Barriers, collectives, copies, clusters, failed launches and those after them: the sanitizer
+    keeps silent.
+    """
     result = run_sanitized(["-c", SOUND], timeout=120)
     assert result.returncode == 0, result.stderr
     assert "came to its end" in result.stdout
 
 
-# ----------------------------------------------------------------------------------------------------- graphs
+# --------------------------------------------------------------------------------------------------
+# graphs
 
 
 def test_a_graph_repeats_launches_with_the_arguments_of_their_capture() -> None:
@@ -793,7 +910,8 @@ def test_a_graph_finds_memory_that_has_gone(at: int) -> None:
         graph.launch()
 
 
-# ------------------------------------------------------------------------------------------------- late writes
+# -------------------------------------------------------------------------------------------------
+# late writes
 
 
 @ORDERS

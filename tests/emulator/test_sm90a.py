@@ -1,4 +1,6 @@
-"""The twins of Hopper's tensor copies and products: what they do, as late as they may, and what they refuse."""
+"""The twins of Hopper's tensor copies and products: what they do, as late as they may, and what
+they refuse.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ pytestmark = [
     pytest.mark.in_turns(3),
 ]
 
-# --------------------------------------------------------------------------------------------------- tensor copies
+# --------------------------------------------------------------------------------------------------
+# tensor copies
 
 # A matrix, in rows of which more follows, and boxes of 16 lines of 128 bytes.
 ROWS, COLUMNS, LEADING_DIMENSION, BOX_ROWS = 40, 100, 136, 16
@@ -34,7 +37,9 @@ def box_at(matrix: np.ndarray, row: int, column: int, line: int) -> np.ndarray:
 
 
 def swizzled(box: np.ndarray) -> np.ndarray:
-    """Return lines whose 16-byte pieces change places: piece c of line i goes to piece c ^ (i % 8)."""
+    """Return lines whose 16-byte pieces change places: piece c of line i goes to piece c ^ (i %
+    8).
+    """
     pieces = np.ascontiguousarray(box).view(np.uint8).reshape(len(box), 8, 16)
     lines = np.empty_like(pieces)
     for i, c in np.ndindex(len(box), 8):
@@ -56,7 +61,9 @@ def copy_box(
     """Run boxes.cu; return the source and the target, whole, and each block's lines."""
     source = np.random.default_rng(0).standard_normal((ROWS, LEADING_DIMENSION)).astype(dtype)
     target, lines = np.full_like(source, 7), np.zeros((cluster, BOX_ROWS, 8, 16), np.uint8)
-    maps = [Mapped(array, COLUMNS, (BOX_ROWS, 128 // source.itemsize)) for array in (source, target)]
+    maps = [
+        Mapped(array, COLUMNS, (BOX_ROWS, 128 // source.itemsize)) for array in (source, target)
+    ]
     Device(**settings).run(
         "boxes",
         *maps,
@@ -81,7 +88,10 @@ def assert_copied(found: dict[str, np.ndarray], row: int, column: int) -> None:
     box = box_at(matrix, row, column, 128 // matrix.itemsize)
     np.testing.assert_array_equal(found["lines"][0], swizzled(box))
     expected = np.full_like(found["source"], 7)
-    part = slice(max(row, 0), max(row + BOX_ROWS, 0)), slice(max(column, 0), max(column + box.shape[1], 0))
+    part = (
+        slice(max(row, 0), max(row + BOX_ROWS, 0)),
+        slice(max(column, 0), max(column + box.shape[1], 0)),
+    )
     expected[:, :COLUMNS][part] = matrix[part]
     np.testing.assert_array_equal(found["target"], expected)
 
@@ -90,7 +100,18 @@ def assert_copied(found: dict[str, np.ndarray], row: int, column: int) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(
     ("row", "column"),
-    [(0, 0), (8, 16), (3, 5), (-3, -7), (30, 60), (39, 99), (40, 0), (0, 100), (-16, 0), (-200, 150)],
+    [
+        (0, 0),
+        (8, 16),
+        (3, 5),
+        (-3, -7),
+        (30, 60),
+        (39, 99),
+        (40, 0),
+        (0, 100),
+        (-16, 0),
+        (-200, 150),
+    ],
 )
 def test_boxes_are_swizzled_and_end_with_their_matrix(
     dtype: str, row: int, column: int, reverse: bool
@@ -123,41 +144,68 @@ def test_a_box_that_is_read_too_early_is_poison(cluster: int, reverse: bool) -> 
         (
             "WRITES_EARLY",
             1,
-            r"bulk_wait_read: expected the 2048 bytes from byte 0 of dynamic shared memory on to stay as they are",
+            r"bulk_wait_read: expected the 2048 bytes from byte 0 of dynamic shared memory on to "
+            r"stay as they are",
         ),
-        ("NO_WAIT", 1, r"the thread leaves while 1 of its stores of boxes have still to read shared memory"),
+        (
+            "NO_WAIT",
+            1,
+            r"the thread leaves while 1 of its stores of boxes have still to read shared memory",
+        ),
         (
             "NO_COMMIT",
             1,
             r"the thread leaves while 1 of its stores of boxes have still to read shared memory",
         ),
-        ("NO_FENCE", 1, r"store_tensor: expected fence_async after what was written to the 2048 bytes"),
+        (
+            "NO_FENCE",
+            1,
+            r"store_tensor: expected fence_async after what was written to the 2048 bytes",
+        ),
         ("NO_MAP", 1, r"copy_tensor: expected a tensor map, got other bytes at 0x"),
         (
             "MISALIGNED",
             1,
             r"copy_tensor: expected an address aligned to 128 bytes, got byte 64 of dynamic",
         ),
-        ("NOT_SHARED", 1, r"copy_tensor: expected 2048 bytes of dynamic shared memory, got \(nil\)"),
+        (
+            "NOT_SHARED",
+            1,
+            r"copy_tensor: expected 2048 bytes of dynamic shared memory, got \(nil\)",
+        ),
         ("PAST_THE_END", 1, r"copy_tensor: expected 2048 bytes of dynamic shared memory, got 0x"),
         (
             "TWICE",
             1,
-            r"copy_tensor: something is on its way already to the 2048 bytes from byte 0 of dynamic",
+            r"copy_tensor: something is on its way already to the 2048 bytes from byte 0 of "
+            r"dynamic",
         ),
         (
             "TOO_FEW_BYTES",
             1,
             r"copy_tensor: expected 1024 bytes in a phase of the barrier at byte 2048 .*, got 2048",
         ),
-        ("LEAVES", 1, r"the block leaves while 2048 bytes are on their way to it, for which nobody waits"),
+        (
+            "LEAVES",
+            1,
+            r"the block leaves while 2048 bytes are on their way to it, for which nobody waits",
+        ),
         (
             "TOO_FEW_BYTES",
             2,
-            r"copy_tensor_to_cluster: expected 1024 bytes .* (of block 1 of the cluster)?.*, got 2048",
+            r"copy_tensor_to_cluster: expected 1024 bytes .* (of block 1 of the cluster)?.*, got "
+            r"2048",
         ),
-        ("NO_BLOCK", 2, r"copy_tensor_to_cluster: expected at least one block of the cluster, got none"),
-        ("NO_SUCH_BLOCK", 2, r"copy_tensor_to_cluster: expected a block below 2 of the cluster, got 2"),
+        (
+            "NO_BLOCK",
+            2,
+            r"copy_tensor_to_cluster: expected at least one block of the cluster, got none",
+        ),
+        (
+            "NO_SUCH_BLOCK",
+            2,
+            r"copy_tensor_to_cluster: expected a block below 2 of the cluster, got 2",
+        ),
     ],
 )
 def test_boxes_used_wrongly(bug: str, cluster: int, message: str, reverse: bool) -> None:
@@ -177,12 +225,14 @@ def test_a_box_of_less_than_a_line_is_refused() -> None:
         DeviceError, match="copy_tensor: expected boxes with 128 bytes in a row, got 32 numbers"
     ):
         Device().run(
-            "boxes", *maps, np.zeros(4096, np.uint8), 0, 0, shared=1040, BUG="NONE", CLUSTER="1", BLOCKS="1",
+            "boxes", *maps, np.zeros(4096, np.uint8), 0, 0, shared=1040, BUG="NONE",
+            CLUSTER="1", BLOCKS="1",
             ROWS="8", REPLICAS="1",
         )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------- products
+# --------------------------------------------------------------------------------------------------
+# products
 
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
 NUM_ROWS = 64
@@ -199,10 +249,11 @@ def as_kind(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def operand_lines(stored: np.ndarray, across: bool) -> np.ndarray:
-    """Return the bytes of the first slice of a tile of rows (rows, k), as tensor copies would leave it.
+    """Return the bytes of the first slice of a tile of rows (rows, k), as tensor copies would leave
+    it.
 
-    Along k, a row of the tile is a line, of which the slice is the first 32 bytes; the rest is NaN. Across, a line is
-    a k, with the rows of one panel side by side.
+    Along k, a row of the tile is a line, of which the slice is the first 32 bytes; the rest is NaN.
+    Across, a line is a k, with the rows of one panel side by side.
     """
     rows, k = stored.shape
     line = 128 // stored.itemsize
@@ -210,7 +261,9 @@ def operand_lines(stored: np.ndarray, across: bool) -> np.ndarray:
         panels = [stored[first : first + line].T for first in range(0, rows, line)]
         return swizzled(np.concatenate(panels)).ravel()
     rest = np.full((rows, 128 - k * stored.itemsize), 0xFF, np.uint8)
-    return swizzled(np.concatenate([np.ascontiguousarray(stored).view(np.uint8), rest], axis=1)).ravel()
+    return swizzled(
+        np.concatenate([np.ascontiguousarray(stored).view(np.uint8), rest], axis=1)
+    ).ravel()
 
 
 def multiply_group(
@@ -224,7 +277,9 @@ def multiply_group(
     block: int = 128,
     **settings: Any,
 ) -> dict[str, np.ndarray]:
-    """Run group_product.cu; return both products, what was added to the first, and the exact one."""
+    """Run group_product.cu; return both products, what was added to the first, and the exact
+    one.
+    """
     rng, k = np.random.default_rng(0), 32 // ITEM_BYTES[kind]
     a, exact_a = as_kind(rng.standard_normal((NUM_ROWS, k)).astype(np.float32), kind)
     b, exact_b = as_kind(rng.standard_normal((columns, k)).astype(np.float32), kind)
@@ -290,7 +345,9 @@ def test_products_with_one_operand_in_registers(columns: int, reverse: bool) -> 
         DeviceError, match="wgmma_wait: expected the operands of a product to stay as they are"
     ):
         multiply_group("WRITES_A_REGISTERS", reverse=reverse, **settings)
-    with pytest.raises(DeviceError, match="wgmma_tf32_of_registers: expected wgmma_fence before a product"):
+    with pytest.raises(
+        DeviceError, match="wgmma_tf32_of_registers: expected wgmma_fence before a product"
+    ):
         multiply_group("NO_FENCE", reverse=reverse, **settings)
 
 
@@ -313,39 +370,53 @@ def test_a_product_that_is_read_too_early_is_poison(reverse: bool) -> None:
         ),
         (
             "NO_FENCE",
-            r"wgmma_f16: expected wgmma_fence before a product with registers that the thread used, got",
+            r"wgmma_f16: expected wgmma_fence before a product with registers that the thread "
+            r"used, got",
         ),
         (
             "NO_COMMIT",
-            r"the thread leaves while \d products of its group of warps are under way, for which it has not",
+            r"the thread leaves while \d products of its group of warps are under way, for which "
+            r"it has not",
         ),
         ("NO_WAIT", r"the thread leaves while 1 products of its group of warps are under way"),
         (
             "ONE_WARP",
-            r"wgmma: expected as many products of all four warps of a group, got 2 of threads 0-31 and 0 of threads "
+            r"wgmma: expected as many products of all four warps of a group, got 2 of threads "
+            r"0-31 and 0 of threads "
             r"32-63",
         ),
         (
             "OTHER_LANE",
             r"wgmma_f16: expected the same product in all lanes of the warp, got another in lane 7",
         ),
-        ("NO_SWIZZLE", r"wgmma_f16: expected a descriptor of a with the 128-byte swizzle .*, got 0x00"),
-        ("OTHER_ATOMS", r"wgmma_f16: expected the atoms of a at multiples of 1024 bytes, got address 1152"),
+        (
+            "NO_SWIZZLE",
+            r"wgmma_f16: expected a descriptor of a with the 128-byte swizzle .*, got 0x00",
+        ),
+        (
+            "OTHER_ATOMS",
+            r"wgmma_f16: expected the atoms of a at multiples of 1024 bytes, got address 1152",
+        ),
         ("PAST_THE_END", r"wgmma_f16: expected all of a in dynamic shared memory, got address"),
     ],
 )
 def test_products_used_wrongly(bug: str, message: str, reverse: bool) -> None:
-    with pytest.raises(DeviceError, match=r"^kernel group_product, block \(0, 0, 0\).*: " + message):
+    with pytest.raises(
+        DeviceError, match=r"^kernel group_product, block \(0, 0, 0\).*: " + message
+    ):
         multiply_group(bug, reverse=reverse)
     assert_multiplied(multiply_group(reverse=reverse))  # the next launch runs
 
 
 def test_products_demand_four_whole_warps() -> None:
-    with pytest.raises(DeviceError, match="wgmma_fence: expected a group of four whole warps, got one of 96"):
+    with pytest.raises(
+        DeviceError, match="wgmma_fence: expected a group of four whole warps, got one of 96"
+    ):
         multiply_group(block=96)
 
 
-# --------------------------------------------------------------------------------------------------- sanitizer
+# --------------------------------------------------------------------------------------------------
+# sanitizer
 
 SOUND = """
 from emulator.test_sm90a import *
@@ -361,7 +432,8 @@ print("came to its end")
 
 
 @pytest.mark.skipif(
-    gxx_missing() is None and sanitizer_missing() is not None, reason="this g++ comes without libasan"
+    gxx_missing() is None and sanitizer_missing() is not None,
+    reason="this g++ comes without libasan",
 )
 def test_sound_kernels_pass_the_sanitizer() -> None:
     result = run_sanitized(["-c", SOUND], timeout=120)

@@ -31,7 +31,9 @@ struct PendingCopy {
 struct LateWrite {
     unsigned char* target;
     std::vector<unsigned char> data;
-    bool operator==(const LateWrite& other) const { return target == other.target && data == other.data; }
+    bool operator==(const LateWrite& other) const {
+        return target == other.target && data == other.data;
+    }
 };
 
 // A box on its way from shared to global memory: not read yet.
@@ -43,8 +45,8 @@ struct PendingStore {
     std::vector<LateWrite> rows;  // as they are when the store is issued
 };
 
-// Registers that belong to products under way. What they held, and come to hold, is kept here; they themselves are
-// poisoned.
+// Registers that belong to products under way. What they held, and come to hold, is kept here; they
+// themselves are poisoned.
 struct Accumulator {
     float* d;
     std::vector<float> values;
@@ -105,7 +107,8 @@ struct Thread {
 
 extern Thread* current;
 
-// A block's turn ends, or begins; all of those that take turns have left, and the whole grid (late_writes.cpp).
+// A block's turn ends, or begins; all of those that take turns have left, and the whole grid
+// (late_writes.cpp).
 void hide_writes();
 void show_writes(unsigned block);
 void end_blocks();

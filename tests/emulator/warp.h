@@ -1,7 +1,7 @@
 // Barriers, shuffles, votes, fences and traps of CUDA C++, over the scheduler's two primitives.
 //
-// Reference: CUDA C++ Programming Guide, "Synchronization Functions", "Warp Vote Functions", "Warp Shuffle
-// Functions".
+// Reference: CUDA C++ Programming Guide, "Synchronization Functions", "Warp Vote Functions", "Warp
+// Shuffle Functions".
 #pragma once
 
 #include <cstring>
@@ -160,7 +160,8 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
                  emulator::Site site = emulator::Site::here()) {
     emulator::check_width("__shfl_up_sync", width);
     const unsigned lane = emulator::lane(), within = lane & (width - 1u);
-    return emulator::shuffle("__shfl_up_sync", mask, value, delta <= within ? lane - delta : lane, site);
+    return emulator::shuffle("__shfl_up_sync", mask, value, delta <= within ? lane - delta : lane,
+                             site);
 }
 
 template <class T>
@@ -168,7 +169,8 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
                    emulator::Site site = emulator::Site::here()) {
     emulator::check_width("__shfl_down_sync", width);
     const unsigned lane = emulator::lane(), left = width - 1u - (lane & (width - 1u));
-    return emulator::shuffle("__shfl_down_sync", mask, value, delta <= left ? lane + delta : lane, site);
+    return emulator::shuffle("__shfl_down_sync", mask, value, delta <= left ? lane + delta : lane,
+                             site);
 }
 
 template <class T>
@@ -179,7 +181,8 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize,
     return emulator::shuffle("__shfl_xor_sync", mask, value, source <= last ? source : lane, site);
 }
 
-inline unsigned __ballot_sync(unsigned mask, int predicate, emulator::Site site = emulator::Site::here()) {
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              emulator::Site site = emulator::Site::here()) {
     return emulator::vote("__ballot_sync", mask, predicate != 0, site);
 }
 

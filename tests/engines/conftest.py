@@ -69,7 +69,9 @@ def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int, i
 
     def only(clusters: int, cluster: int, warps: int) -> None:
         def shape(network: Any, *_: int) -> CardLaunch:
-            return CardLaunch(network, cluster, clusters, (True,) * (len(network.widths) - 1), warps)
+            return CardLaunch(
+                network, cluster, clusters, (True,) * (len(network.widths) - 1), warps
+            )
 
         monkeypatch.setattr(launch_plan, "_chosen", choose_it)
         monkeypatch.setattr(one_launch_card, "_shape", shape)

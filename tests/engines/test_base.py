@@ -63,7 +63,9 @@ def test_a_plans_identity_tells_apart_what_decides_the_numbers() -> None:
     }
     for name, value in changes.items():
         differing = [
-            key for key, part in make_plan(**{name: value}).identity().items() if part != plan.identity()[key]
+            key
+            for key, part in make_plan(**{name: value}).identity().items()
+            if part != plan.identity()[key]
         ]
         assert differing == [name]
 
@@ -73,7 +75,10 @@ def test_a_state_is_copied_in_every_number() -> None:
     ops = backends.get("cpu")
     state = state_of(model, adam(model), ops, "float32", seed=3)
     copy = state.copy(ops)
-    for array in (*state.arrays.values(), *(a for slot in state.slots.values() for a in slot.values())):
+    for array in (
+        *state.arrays.values(),
+        *(a for slot in state.slots.values() for a in slot.values()),
+    ):
         array += 1
     state.step += 1
     assert (copy.step, copy.seed) == (0, 3)

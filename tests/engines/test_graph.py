@@ -1,4 +1,6 @@
-"""The graph engine: the bits of layerwise, from graphs that never run with an earlier step's numbers or rows."""
+"""The graph engine: the bits of layerwise, from graphs that never run with an earlier step's
+numbers or rows.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def fit(engine: str, model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:
+def fit(
+    engine: str, model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any
+) -> wf.History:
     # 'auto' is not the same for both engines.
     precision = str(model.parameters()[0].dtype)
     asked = {"engine": engine, "epochs": 3, "batch_size": BATCH, "seed": 5, "precision": precision}
@@ -57,7 +61,9 @@ def assert_same_slots(a: Any, b: Any) -> None:
 def assert_same_bits(
     make_model: Any, x: Any, y: Any, make_optimizer: Any = sgd, **settings: Any
 ) -> tuple[wf.History, nn.Module]:
-    """Assert that both engines give the same reports, weights and slots; return the graph's history and model."""
+    """Assert that both engines give the same reports, weights and slots; return the graph's history
+    and model.
+    """
     models = [make_model(), make_model()]
     optimizers = [make_optimizer(model) for model in models]
     expected = fit("layerwise", models[0], x, y, optimizers[0], **settings)
@@ -113,7 +119,13 @@ def shared() -> nn.Sequential:
     return nn.Sequential(twice, nn.Tanh(), twice, nn.Softmax(), nn.Linear(6, 3, seed=2))
 
 
-NETWORKS = {"mlp": small, "cnn": cnn, "normed": normed, "normed_images": normed_images, "shared": shared}
+NETWORKS = {
+    "mlp": small,
+    "cnn": cnn,
+    "normed": normed,
+    "normed_images": normed_images,
+    "shared": shared,
+}
 OPTIMIZERS = {
     "sgd": sgd,
     "nesterov": lambda model: sgd(model, momentum=0.9, nesterov=True, weight_decay=1e-3),
@@ -134,7 +146,8 @@ def data_for(make_model: Any) -> tuple[Any, Any]:
     return blobs(NUM_ROWS)
 
 
-# -- the bits of layerwise -----------------------------------------------------------------------------------
+# -- the bits of layerwise
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -144,7 +157,9 @@ def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None
     x, y = data_for(make_model)
     # float16's own scale is too much for gradients of a batch norm of so few rows.
     scale = {"loss_scale": 64.0} if precision == "float16" else {}
-    assert_same_bits(make_model, x, y, adam, device=cuda, precision=precision, batch_size=8, **scale)
+    assert_same_bits(
+        make_model, x, y, adam, device=cuda, precision=precision, batch_size=8, **scale
+    )
     assert all(graph is not None for graph in runs[0].graphs.values())
 
 
@@ -152,12 +167,16 @@ def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_optimizers(cuda: str, runs: list[Any], name: str, dtype: str) -> None:
     x, y = blobs(NUM_ROWS, dtype=dtype)
-    assert_same_bits(lambda: mlp(6, 8, 3, dtype=dtype), x, y, OPTIMIZERS[name], device=cuda, batch_size=12)
+    assert_same_bits(
+        lambda: mlp(6, 8, 3, dtype=dtype), x, y, OPTIMIZERS[name], device=cuda, batch_size=12
+    )
     assert [sizes for sizes, _ in runs[0].graphs] == [(12, 12), (12, 10)]
     assert None not in runs[0].graphs.values()
 
 
-@pytest.mark.parametrize("loss", ["mse", "absolute_error", "huber", "binary_cross_entropy", "poisson"])
+@pytest.mark.parametrize(
+    "loss", ["mse", "absolute_error", "huber", "binary_cross_entropy", "poisson"]
+)
 def test_losses_with_weights(cuda: str, runs: list[Any], loss: str) -> None:
     x, labels = blobs(NUM_ROWS)
     settings = {"loss": loss, "sample_weight": np.linspace(0.5, 2, NUM_ROWS), "device": cuda}
@@ -201,7 +220,9 @@ def test_weights_of_classes_and_label_smoothing(cuda: str, runs: list[Any]) -> N
     x, y = blobs(NUM_ROWS)
     loss = losses.resolve({"name": "cross_entropy", "label_smoothing": 0.1})
     weights = np.linspace(0.5, 2, NUM_ROWS)
-    assert_same_bits(small, x, y, loss=loss, class_weight="balanced", sample_weight=weights, device=cuda)
+    assert_same_bits(
+        small, x, y, loss=loss, class_weight="balanced", sample_weight=weights, device=cuda
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -226,18 +247,30 @@ def test_rows_that_begin_at_any_address(cuda: str, runs: list[Any], num_features
     assert_same_bits(lambda: mlp(num_features, 5, 3), x, y, device=cuda, batch_size=7)
     bytes_of_x = (x * 255).astype(np.uint8)
     assert_same_bits(
-        lambda: mlp(num_features, 5, 3), bytes_of_x, y, device=cuda, batch_size=7, precision="float16"
+        lambda: mlp(num_features, 5, 3),
+        bytes_of_x,
+        y,
+        device=cuda,
+        batch_size=7,
+        precision="float16",
     )
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-def test_images_that_begin_at_any_address(cuda: str, runs: list[Any], channels: int, precision: str) -> None:
+def test_images_that_begin_at_any_address(
+    cuda: str, runs: list[Any], channels: int, precision: str
+) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.random((24, 5, 5, channels), dtype="f4"), rng.integers(0, 3, 24)
 
     def make_model() -> nn.Sequential:
-        layers = (nn.Conv2d(channels, 4, 3, seed=1), nn.Tanh(), nn.Flatten(), nn.Linear(36, 3, seed=2))
+        layers = (
+            nn.Conv2d(channels, 4, 3, seed=1),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(36, 3, seed=2),
+        )
         return nn.Sequential(*layers)
 
     assert_same_bits(
@@ -250,7 +283,9 @@ def test_images_that_begin_at_any_address(cuda: str, runs: list[Any], channels: 
     )
 
 
-@pytest.mark.parametrize(("num_rows", "batch_size"), [(1, 1), (1, 16), (5, 16), (16, 16), (17, 16), (32, 16)])
+@pytest.mark.parametrize(
+    ("num_rows", "batch_size"), [(1, 1), (1, 16), (5, 16), (16, 16), (17, 16), (32, 16)]
+)
 def test_any_number_of_rows(cuda: str, runs: list[Any], num_rows: int, batch_size: int) -> None:
     x, y = blobs(num_rows)
     assert_same_bits(small, x, y, adam, device=cuda, batch_size=batch_size, epochs=4)
@@ -276,7 +311,9 @@ def test_long_graphs(cuda: str) -> None:
 def test_ten_thousand_replays() -> None:
     x, y = blobs(64)
     model = mlp(6, 512, 512, 3)
-    history = fit("graph", model, x, y, epochs=10_000, batch_size=32, device="cuda", precision="float16")
+    history = fit(
+        "graph", model, x, y, epochs=10_000, batch_size=32, device="cuda", precision="float16"
+    )
     assert len(history) == 10_000
     assert history.reports[-1].loss < history.reports[0].loss / 10
 
@@ -292,7 +329,8 @@ def test_two_runs_of_one_model(cuda: str, runs: list[Any]) -> None:
     assert optimizers[0].step_count == optimizers[1].step_count
 
 
-# -- what changes between steps and epochs -----------------------------------------------------------------
+# -- what changes between steps and epochs
+# -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,7 +344,13 @@ def test_two_runs_of_one_model(cuda: str, runs: list[Any]) -> None:
 def test_schedules(cuda: str, runs: list[Any], schedule: Any) -> None:
     x, y = blobs(NUM_ROWS)
     history, _ = assert_same_bits(
-        small, x, y, lambda model: adam(model, schedule), device=cuda, epochs=6, validation_data=(x, y)
+        small,
+        x,
+        y,
+        lambda model: adam(model, schedule),
+        device=cuda,
+        epochs=6,
+        validation_data=(x, y),
     )
     assert len({report.lr for report in history.reports}) > 1
 
@@ -348,7 +392,8 @@ def test_every_step_has_its_own_masks(cuda: str, runs: list[Any]) -> None:
     assert len(set(history.step_losses)) == 6
 
 
-# -- whole runs ------------------------------------------------------------------------------------------------
+# -- whole runs
+# ------------------------------------------------------------------------------------------------
 
 
 class Steps(wf.Callback):
@@ -378,7 +423,9 @@ def test_ctrl_c_leaves_the_last_whole_epoch(
     optimizers = adam(whole), adam(interrupted)
     fit("layerwise", whole, x, y, optimizers[0], device=cuda, epochs=(step - 1) // 5)
     callbacks = [InterruptAt(step)]
-    history = fit("graph", interrupted, x, y, optimizers[1], device=cuda, epochs=9, callbacks=callbacks)
+    history = fit(
+        "graph", interrupted, x, y, optimizers[1], device=cuda, epochs=9, callbacks=callbacks
+    )
     assert history.stopped_by == "interrupt"
     assert_same_weights(interrupted, whole)
     assert optimizers[0].step_count == optimizers[1].step_count == (step - 1) // 5 * 5
@@ -417,7 +464,11 @@ def test_ctrl_c_leaves_the_last_epochs_that_were_trained_at_once(
     fit("layerwise", whole, x, y, device=cuda, epochs=6)
     callbacks = [InterruptAt(38)]  # in the eighth epoch, of those after the sixth
     history = fit("graph", interrupted, x, y, device=cuda, epochs=9, callbacks=callbacks)
-    assert (history.stopped_by, len(history.reports), epochs_at_once) == ("interrupt", 6, [1, 1, 4, 3])
+    assert (history.stopped_by, len(history.reports), epochs_at_once) == (
+        "interrupt",
+        6,
+        [1, 1, 4, 3],
+    )
     assert_same_weights(interrupted, whole)
 
 
@@ -480,7 +531,16 @@ def test_divergence_names_epoch_and_step(cuda: str, runs: list[Any], epoch: int)
         model = small()
         rate = 1e15 if epoch == 1 else 1e-3
         with pytest.raises(DivergedError, match=f"epoch {epoch}, step") as caught:
-            fit(engine, model, x, targets, sgd(model, rate), loss="mse", device=cuda, callbacks=[Raise()])
+            fit(
+                engine,
+                model,
+                x,
+                targets,
+                sgd(model, rate),
+                loss="mse",
+                device=cuda,
+                callbacks=[Raise()],
+            )
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
 
@@ -497,7 +557,9 @@ def test_a_failed_capture_leaves_the_device_usable(
 
     with monkeypatch.context() as patched:
         patched.setattr(graph._Run, "step", reading)
-        with pytest.raises(DeviceError, match="only while a graph is captured on cuda:0, got a download of"):
+        with pytest.raises(
+            DeviceError, match="only while a graph is captured on cuda:0, got a download of"
+        ):
             fit("graph", small(), x, y, device=cuda)
     assert_same_bits(small, x, y, device=cuda)
 
@@ -544,11 +606,22 @@ def test_many_graphs_take_no_more_memory(gpu: Any) -> None:
             gpu.synchronize()
             used.append(gpu.memory_in_use())
 
-    fit("graph", model, x, y, adam(model), device="cuda", epochs=8, batch_size=1, callbacks=[Memory()])
+    fit(
+        "graph",
+        model,
+        x,
+        y,
+        adam(model),
+        device="cuda",
+        epochs=8,
+        batch_size=1,
+        callbacks=[Memory()],
+    )
     assert used[-1] <= used[2]
 
 
-# -- what it takes ---------------------------------------------------------------------------------------------
+# -- what it takes
+# ---------------------------------------------------------------------------------------------
 
 
 def test_the_plan_says_how_many_steps_a_graph_has(cuda: str) -> None:
@@ -567,8 +640,14 @@ def test_the_cpu_has_no_graphs() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": Taped(small())}, "expected a Sequential of the package's layers, got a module of its own"),
-        ({"precision": "float16", "loss_scale": "dynamic"}, "expected a fixed loss_scale, got 'dynamic'"),
+        (
+            {"model": Taped(small())},
+            "expected a Sequential of the package's layers, got a module of its own",
+        ),
+        (
+            {"precision": "float16", "loss_scale": "dynamic"},
+            "expected a fixed loss_scale, got 'dynamic'",
+        ),
     ],
 )
 def test_what_needs_the_host_is_refused(cuda: str, settings: dict[str, Any], message: str) -> None:
@@ -623,7 +702,9 @@ class SlowSpec(optim.OptimizerSpec):
         return (lr / step,)
 
     def apply(self, ops: Any, parameters: Any, gradients: Any, slots: Any, **now: Any) -> None:
-        (rate,) = self.numbers(now["step"], now["lr"]) if now["numbers"] is None else [now["numbers"][0]]
+        (rate,) = (
+            self.numbers(now["step"], now["lr"]) if now["numbers"] is None else [now["numbers"][0]]
+        )
         for w, g, m in zip(parameters, gradients, slots["sum"], strict=True):
             ops.assign(m, ops.binary("add", ops.binary("mul", m, 0.5), g))
             ops.assign(w, ops.binary("sub", w, ops.binary("mul", m, rate)))
@@ -633,7 +714,9 @@ class DeafSpec(SlowSpec):
     kind: ClassVar[str] = ""
 
     def apply(self, ops: Any, parameters: Any, gradients: Any, slots: Any, **now: Any) -> None:
-        super().apply(ops, parameters, gradients, slots, **(now | {"numbers": None, "step": now["step"] + 1}))
+        super().apply(
+            ops, parameters, gradients, slots, **(now | {"numbers": None, "step": now["step"] + 1})
+        )
 
 
 class ReadingSpec(SlowSpec):
@@ -661,7 +744,10 @@ def test_losses_and_optimizers_of_ones_own(cuda: str, runs: list[Any], precision
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": Taped4()}, "a loss of the backend's operations alone, got Taped4: .*an allocation"),
+        (
+            {"loss": Taped4()},
+            "a loss of the backend's operations alone, got Taped4: .*an allocation",
+        ),
         ({"optimizer": own(DeafSpec)}, "got DeafSpec: its update does not follow `numbers`"),
         (
             {"optimizer": own(ReadingSpec)},
@@ -686,7 +772,9 @@ def test_what_needs_the_host_of_ones_own_is_refused(
 @pytest.mark.parametrize("num_layers", [1, 3, 40, 1000])
 @pytest.mark.parametrize("steps_per_epoch", [1, 2, 17, 938, 100_000])
 @pytest.mark.parametrize("period", [1, 2, 16])
-def test_graphs_are_neither_long_nor_uneven(num_layers: int, steps_per_epoch: int, period: int) -> None:
+def test_graphs_are_neither_long_nor_uneven(
+    num_layers: int, steps_per_epoch: int, period: int
+) -> None:
     steps = steps_of_graph(num_layers, steps_per_epoch, period)
     operations = num_layers * graph.OPERATIONS_OF_LAYER + graph.OTHER_OPERATIONS
     assert 1 <= steps <= max(1, min(steps_per_epoch, graph.MOST_OPERATIONS // operations))

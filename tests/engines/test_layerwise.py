@@ -29,7 +29,9 @@ def fit(model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("make_optimizer", [sgd, adam])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_fit_equals_the_explicit_style_step_by_step(dtype: str, make_optimizer: Any, shuffle: bool) -> None:
+def test_fit_equals_the_explicit_style_step_by_step(
+    dtype: str, make_optimizer: Any, shuffle: bool
+) -> None:
     x, y = blobs(NUM_ROWS, dtype=dtype)
     by_fit, by_hand = mlp(6, 8, 3, dtype=dtype), mlp(6, 8, 3, dtype=dtype)
     history = fit(by_fit, x, y, make_optimizer(by_fit), epochs=3, shuffle=shuffle)
@@ -103,7 +105,9 @@ def test_losses_without_right_and_wrong_report_no_accuracy(loss: str) -> None:
 def test_the_penalty_joins_the_loss_with_each_batchs_own_size() -> None:
     x, y = blobs(NUM_ROWS, dtype="float64")
     model = mlp(6, 8, 3, dtype="float64")
-    squares = sum(float((p.data**2).sum()) for n, p in model.named_parameters() if n.endswith("weight"))
+    squares = sum(
+        float((p.data**2).sum()) for n, p in model.named_parameters() if n.endswith("weight")
+    )
     with_l2 = fit(model, x, y, sgd(model, 0.0, l2=0.3), epochs=1)
     without = fit(model, x, y, sgd(model, 0.0), epochs=1)
     sizes = np.array([16, 16, 16, 16, 6])
@@ -115,7 +119,10 @@ def test_the_penalty_joins_the_loss_with_each_batchs_own_size() -> None:
 def test_the_penalty_may_be_over_the_sum_of_weights() -> None:
     x, y = blobs(16, dtype="float64")
     weights = np.linspace(0, 3, 16)
-    for penalties, divisor in (({"l2": 0.3}, 16), ({"l2": 0.3, "l2_by_weight": True}, weights.sum())):
+    for penalties, divisor in (
+        ({"l2": 0.3}, 16),
+        ({"l2": 0.3, "l2_by_weight": True}, weights.sum()),
+    ):
         model, plain = mlp(6, 3, dtype="float64"), mlp(6, 3, dtype="float64")
         start = model[0].weight.data.copy()
         with_l2 = fit(model, x, y, sgd(model, **penalties), epochs=1, sample_weight=weights)
@@ -236,13 +243,17 @@ def test_rows_come_in_the_epoch_order() -> None:
     history = fit(model, x, x, sgd(model, 0.0), loss="mse", epochs=2, batch_size=4)
     order = np.concatenate([epoch_order(10, 5, epoch).reshape(-1) for epoch in range(2)])
     batches = [order[a:b] for a, b in ((0, 4), (4, 8), (8, 10), (10, 14), (14, 18), (18, 20))]
-    np.testing.assert_allclose(history.step_losses, [(rows.astype(float) ** 2).mean() for rows in batches])
+    np.testing.assert_allclose(
+        history.step_losses, [(rows.astype(float) ** 2).mean() for rows in batches]
+    )
 
 
 def test_orders_go_on_past_the_epochs_whose_keys_are_found_together() -> None:
     x, epochs = np.arange(9.0)[:, None], KEYED_EPOCHS + 2
     model = mlp(1, 1, dtype="float64")
-    history = fit(model, x, x, sgd(model, lr=0.0), loss="absolute_error", epochs=epochs, batch_size=1)
+    history = fit(
+        model, x, x, sgd(model, lr=0.0), loss="absolute_error", epochs=epochs, batch_size=1
+    )
     weight, bias = model[0].weight.data.item(), model[0].bias.data.item()
     errors = np.abs(weight * x[:, 0] + bias - x[:, 0])
     expected = np.concatenate([errors[epoch_order(9, 5, epoch)] for epoch in range(epochs)])

@@ -1,4 +1,6 @@
-"""The layerwise engine on a CUDA device: the numbers of the CPU, the same bits twice, and nothing left behind."""
+"""The layerwise engine on a CUDA device: the numbers of the CPU, the same bits twice, and nothing
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ OPTIMIZERS = {
 }
 
 
-# -- the numbers of the CPU --------------------------------------------------------------------------------
+# -- the numbers of the CPU
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -57,7 +60,9 @@ def test_training_follows_the_cpu(cuda: str, name: str, dtype: str) -> None:
     expected = fit(on_cpu, x, y, OPTIMIZERS[name](on_cpu), device="cpu", epochs=4)
     history = fit(on_device, x, y, OPTIMIZERS[name](on_device), device=cuda, epochs=4)
     limit = 1e-12 if dtype == "float64" else 1e-5
-    np.testing.assert_allclose(history.step_losses, expected.step_losses, rtol=10 * limit, atol=limit)
+    np.testing.assert_allclose(
+        history.step_losses, expected.step_losses, rtol=10 * limit, atol=limit
+    )
     assert relative_difference(on_device, on_cpu) < limit
     assert [r.accuracy for r in history.reports] == [r.accuracy for r in expected.reports]
 
@@ -118,7 +123,11 @@ def test_a_module_of_ones_own_runs_through_the_tape(cuda: str) -> None:
 @pytest.mark.parametrize("model", [lambda: mlp(6, 16, 3), cnn, normed])
 def test_lower_precision_stays_near(cuda: str, precision: str, model: Any) -> None:
     rng = np.random.default_rng(0)
-    x, y = (rng.random((40, 8, 8, 1), dtype="f4"), rng.integers(0, 3, 40)) if model is cnn else blobs(40)
+    x, y = (
+        (rng.random((40, 8, 8, 1), dtype="f4"), rng.integers(0, 3, 40))
+        if model is cnn
+        else blobs(40)
+    )
     on_cpu, on_device = model(), model()
     expected = fit(on_cpu, x, y, device="cpu")
     history = fit(on_device, x, y, device=cuda, precision=precision)
@@ -150,7 +159,8 @@ class Scales(wf.Callback):
 
 
 def test_a_dynamic_scale_leaves_out_the_steps_that_overflow(cuda: str) -> None:
-    # Gradients of the outputs are near 2 · 100 / 48: with a scale of 2**16 float16 cannot hold them.
+    # Gradients of the outputs are near 2 · 100 / 48: with a scale of 2**16 float16 cannot hold
+    # them.
     x, y = blobs(64)
     targets = np.eye(3)[y] + 100
     on_cpu, on_device = mlp(6, 8, 3), mlp(6, 8, 3)
@@ -180,7 +190,15 @@ def test_a_fixed_scale_that_overflows_says_what_helps(cuda: str) -> None:
     x, y = blobs(64)
     model = mlp(6, 8, 3)
     with pytest.raises(DivergedError, match="loss_scale='dynamic' may help"):
-        fit(model, x, np.eye(3)[y] + 100, loss="mse", device=cuda, precision="float16", loss_scale=2.0**20)
+        fit(
+            model,
+            x,
+            np.eye(3)[y] + 100,
+            loss="mse",
+            device=cuda,
+            precision="float16",
+            loss_scale=2.0**20,
+        )
 
 
 @pytest.mark.filterwarnings("ignore:x .*standardise")
@@ -188,7 +206,9 @@ def test_a_dynamic_scale_does_not_hide_a_loss_that_is_not_finite(cuda: str) -> N
     x, y = blobs(64)
     x[3] = 1e5  # beyond float16
     model = mlp(6, 8, 3)
-    with pytest.raises(DivergedError, match=r"epoch 1, step 1.* a lower learning rate or clip_norm may help"):
+    with pytest.raises(
+        DivergedError, match=r"epoch 1, step 1.* a lower learning rate or clip_norm may help"
+    ):
         fit(
             model,
             x,
@@ -242,7 +262,8 @@ def test_half_precision_needs_known_layers(cuda: str) -> None:
         fit(Own(), x, y, device=cuda, precision="float16")
 
 
-# -- where things live -------------------------------------------------------------------------------------
+# -- where things live
+# -------------------------------------------------------------------------------------
 
 
 def test_the_model_lives_on_the_device_afterwards_and_comes_back(cuda: str) -> None:
@@ -274,7 +295,8 @@ def test_data_on_the_device_is_taken_as_it_is(cuda: str) -> None:
     assert_same_weights(model, twin)
 
 
-# -- the same bits, whole runs, failures -------------------------------------------------------------------
+# -- the same bits, whole runs, failures
+# -------------------------------------------------------------------
 
 
 def test_two_runs_are_bit_identical(cuda: str) -> None:
@@ -303,7 +325,8 @@ def test_divergence_is_found_after_the_epoch(cuda: str) -> None:
         fit(model, x * 1e6, np.eye(3)[y], sgd(model, lr=1e6), loss="mse", device=cuda)
 
 
-# -- on a real device only ---------------------------------------------------------------------------------
+# -- on a real device only
+# ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -25,9 +25,16 @@ OPTIMIZERS: dict[str, Any] = {
     "momentum": lambda model, i: optim.SGD(
         model.parameters(), 0.02 * (i + 1), momentum=0.8, weight_decay=0.01
     ),
-    "nesterov": lambda model, i: optim.SGD(model.parameters(), 0.02 * (i + 1), momentum=0.8, nesterov=True),
+    "nesterov": lambda model, i: optim.SGD(
+        model.parameters(), 0.02 * (i + 1), momentum=0.8, nesterov=True
+    ),
     "penalty": lambda model, i: optim.SGD(
-        model.parameters(), 0.02 * (i + 1), momentum=0.8, nesterov=True, l2=1.0 + i, lr_in_velocity=True
+        model.parameters(),
+        0.02 * (i + 1),
+        momentum=0.8,
+        nesterov=True,
+        l2=1.0 + i,
+        lr_in_velocity=True,
     ),
     "adam, penalty": lambda model, i: optim.Adam(
         model.parameters(), 0.01, eps=0.05, l2=1.0 + i, eps_before_correction=True
@@ -62,7 +69,9 @@ class Sweep:
             weights = [np.roll(np.linspace(0.2, 2, sizes[-1]), i).tolist() for i in range(count)]
             self.losses = [replace(own_loss, class_weight=tuple(own)) for own in weights]
         self.x, self.y = data(sizes, loss, num_rows)
-        self.models = [self.model(sizes, activations, i, dropouts[i % len(dropouts)]) for i in range(count)]
+        self.models = [
+            self.model(sizes, activations, i, dropouts[i % len(dropouts)]) for i in range(count)
+        ]
         self.optimizers = [OPTIMIZERS[optimizer](model, i) for i, model in enumerate(self.models)]
         rng = np.random.default_rng(1)
         # Every other is 0, so that among batches of three rows some weigh nothing.
@@ -135,14 +144,21 @@ class Sweep:
 
 
 def assert_follows_numpy(limit: float | None = None, **settings: Any) -> None:
-    """Train networks in one launch, and each by NumPy: they differ by at most `limit` of how far they go."""
+    """Train networks in one launch, and each by NumPy: they differ by at most `limit` of how far
+    they go.
+    """
     alone, together = Sweep(**settings), Sweep(**settings)
     limit = LIMITS[together.precision] if limit is None else limit
     starts = [flat(model) for model in together.models]
     outcomes = together.train()
     for i, (model, optimizer) in enumerate(zip(alone.models, alone.optimizers, strict=True)):
         x, y = alone.own_rows(i)
-        own = {"loss": alone.losses[i], "batch_size": alone.batch, "epochs": alone.epochs(i), "seed": i}
+        own = {
+            "loss": alone.losses[i],
+            "batch_size": alone.batch,
+            "epochs": alone.epochs(i),
+            "seed": i,
+        }
         own |= {"sample_weight": alone.own_weights(i), "validation_data": alone.validation(i)}
         history = fit(model, x, y, optimizer, device="cpu", **own)
         reports = outcomes[i].reports
@@ -171,7 +187,12 @@ CASES: dict[str, dict[str, Any]] = {
         "loss": "mse",
         "num_rows": 130,
     },
-    "no hidden layer": {"sizes": (10, 3), "batch": 7, "precision": "bfloat16", "optimizer": "nesterov"},
+    "no hidden layer": {
+        "sizes": (10, 3),
+        "batch": 7,
+        "precision": "bfloat16",
+        "optimizer": "nesterov",
+    },
     "many layers": {
         "sizes": (9, 17, 33, 18, 4),
         "batch": 16,
@@ -235,15 +256,20 @@ def test_each_follows_numpy(cuda: str, name: str) -> None:
     assert_follows_numpy(**CASES[name])
 
 
-# Half precision rounds some sums to the other side of 0, where relu has another slope: networks then differ by some
-# hundredths. Those that miss a product differ by a third and more.
+# Half precision rounds some sums to the other side of 0, where relu has another slope: networks
+# then differ by some hundredths. Those that miss a product differ by a third and more.
 RELU_LIMITS = {"float16": 0.06, "bfloat16": 0.12}
 
 
 @pytest.mark.parametrize("precision", RELU_LIMITS)
 @pytest.mark.usefixtures("in_blocks")
 def test_relu_follows_numpy(cuda: str, precision: str) -> None:
-    case: dict[str, Any] = {"sizes": (32, 64, 64, 2), "batch": 64, "num_rows": 200, "precision": precision}
+    case: dict[str, Any] = {
+        "sizes": (32, 64, 64, 2),
+        "batch": 64,
+        "num_rows": 200,
+        "precision": precision,
+    }
     assert_follows_numpy(RELU_LIMITS[precision], **case, activations=("relu",))
 
 
@@ -295,7 +321,9 @@ SMALL_RELU: dict[str, dict[str, Any]] = {
 def as_small(monkeypatch: pytest.MonkeyPatch) -> None:
     from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
 
-    monkeypatch.setattr(many_networks, "launch_of_many", lambda network, _: ManySmallNetworks(network))
+    monkeypatch.setattr(
+        many_networks, "launch_of_many", lambda network, _: ManySmallNetworks(network)
+    )
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -325,7 +353,10 @@ CLUSTERS: dict[str, tuple[int, dict[str, Any]]] = {
     "one tile, four parts": (2, {"sizes": (100, 64, 16), "batch": 60, "loss": "huber"}),
     "one tile, eight parts": (4, {"sizes": (260, 30, 2), "batch": 64, "optimizer": "nesterov"}),
     "an epoch is a batch": (1, {"sizes": (40, 20, 3), "batch": 64, "num_rows": 50, "count": 4}),
-    "an epoch is a batch, two parts": (2, {"sizes": (60, 70, 3), "batch": 64, "num_rows": 50, "count": 4}),
+    "an epoch is a batch, two parts": (
+        2,
+        {"sizes": (60, 70, 3), "batch": 64, "num_rows": 50, "count": 4},
+    ),
     "ragged": (
         1,
         {
@@ -393,7 +424,9 @@ CLUSTERS_RELU: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", CLUSTERS_RELU)
-def test_clusters_with_relu_follow_numpy(cuda: str, in_clusters: Callable[[int], None], name: str) -> None:
+def test_clusters_with_relu_follow_numpy(
+    cuda: str, in_clusters: Callable[[int], None], name: str
+) -> None:
     cluster, case = CLUSTERS_RELU[name]
     in_clusters(cluster)
     case = {"batch": 64, "num_rows": 200, "activations": ("relu",), **case}
@@ -407,7 +440,12 @@ def test_a_cluster_goes_on_after_a_network_that_diverges(
 ) -> None:
     in_clusters(cluster)
     sizes, count = (40, hidden, 3), 4
-    settings: dict[str, Any] = {"sizes": sizes, "batch": 32, "optimizer": "too fast", "count": count}
+    settings: dict[str, Any] = {
+        "sizes": sizes,
+        "batch": 32,
+        "optimizer": "too fast",
+        "count": count,
+    }
     together = Sweep(**settings)
     outcomes = together.train()
     assert [outcome.error is None for outcome in outcomes] == [True, False, True, True]
@@ -415,5 +453,7 @@ def test_a_cluster_goes_on_after_a_network_that_diverges(
     for i in (0, 2, 3):
         alone = Sweep(**settings)
         (only,) = alone.train([i])
-        assert [report.loss for report in only.reports] == [report.loss for report in outcomes[i].reports]
+        assert [report.loss for report in only.reports] == [
+            report.loss for report in outcomes[i].reports
+        ]
         np.testing.assert_array_equal(flat(alone.models[i]), flat(together.models[i]))

@@ -1,4 +1,6 @@
-"""Steps that take narrow networks through all layers at once: the same for both engines, and near those that do not."""
+"""Steps that take narrow networks through all layers at once: the same for both engines, and near
+those that do not.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,13 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return take
 
 
-def fit(engine: str, model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:
+def fit(
+    engine: str, model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any
+) -> wf.History:
     asked = {"engine": engine, "epochs": 3, "batch_size": BATCH, "seed": 5, "precision": "float16"}
-    return wf.fit(model, x, y, optimizer=optimizer or adam(model), **(asked | settings), verbose=False)
+    return wf.fit(
+        model, x, y, optimizer=optimizer or adam(model), **(asked | settings), verbose=False
+    )
 
 
 def small() -> nn.Sequential:
@@ -51,9 +57,16 @@ OPTIMIZERS = {
 
 
 def assert_alike(
-    takes: Callable[[int], None], make_model: Any, x: Any, y: Any, make_optimizer: Any = adam, **settings: Any
+    takes: Callable[[int], None],
+    make_model: Any,
+    x: Any,
+    y: Any,
+    make_optimizer: Any = adam,
+    **settings: Any,
 ) -> None:
-    """Assert that both engines come to the same bits, and near to what layers come to one by one."""
+    """Assert that both engines come to the same bits, and near to what layers come to one by
+    one.
+    """
     models = [make_model() for _ in range(3)]
     histories = [
         fit(engine, model, x, y, make_optimizer(model), **settings)
@@ -65,7 +78,9 @@ def assert_alike(
     assert AT_ONCE in graph.plan.reason
     assert AT_ONCE not in one_by_one.plan.reason
     np.testing.assert_array_equal(graph.step_losses, layerwise.step_losses)
-    assert [report.accuracy for report in graph.reports] == [report.accuracy for report in layerwise.reports]
+    assert [report.accuracy for report in graph.reports] == [
+        report.accuracy for report in layerwise.reports
+    ]
     assert_same_weights(models[0], models[1])
     tolerance = 1e-2 if settings.get("precision") == "bfloat16" else 2e-3
     np.testing.assert_allclose(graph.step_losses, one_by_one.step_losses, rtol=2 * tolerance)
@@ -90,7 +105,9 @@ def test_losses_of_numbers(cuda: str, takes: Callable[[int], None], name: str) -
 
 @pytest.mark.parametrize("num_features", [5, 8])
 @pytest.mark.parametrize("dtype", ["uint8", "float64"])
-def test_rows_of_any_dtype(cuda: str, takes: Callable[[int], None], dtype: str, num_features: int) -> None:
+def test_rows_of_any_dtype(
+    cuda: str, takes: Callable[[int], None], dtype: str, num_features: int
+) -> None:
     x, y = blobs(NUM_ROWS, num_features)
     x = (200 * x).astype("uint8") if dtype == "uint8" else x.astype(dtype)
     smoothed = losses.SoftmaxCrossEntropy(label_smoothing=0.1)
@@ -104,14 +121,18 @@ def test_activations(cuda: str, takes: Callable[[int], None], activation: Any) -
     assert_alike(takes, lambda: mlp(6, 24, 16, 3, activation=activation), x, y, device=cuda)
 
 
-def test_a_short_batch_that_is_left_to_other_kernels(cuda: str, takes: Callable[[int], None]) -> None:
+def test_a_short_batch_that_is_left_to_other_kernels(
+    cuda: str, takes: Callable[[int], None]
+) -> None:
     takes(200)
     x, y = blobs(NUM_ROWS)
     assert_alike(takes, small, x, y, device=cuda, epochs=4)
 
 
 @pytest.mark.parametrize("names", [("4.weight", "4.bias"), ("0.weight", "2.bias", "4.weight")])
-def test_parameters_that_are_not_trained(cuda: str, takes: Callable[[int], None], names: Any) -> None:
+def test_parameters_that_are_not_trained(
+    cuda: str, takes: Callable[[int], None], names: Any
+) -> None:
     x, y = blobs(NUM_ROWS)
     some = lambda model: optim.SGD([dict(model.named_parameters())[name] for name in names], 0.1)  # noqa: E731
     assert_alike(takes, small, x, y, some, device=cuda)
@@ -131,7 +152,9 @@ LEFT_TO_OTHERS: dict[str, dict[str, Any]] = {
     "a penalty": {"make_optimizer": lambda model: adam(model, l2=0.1)},
     "float32": {"precision": "float32"},
     "dropout": {
-        "make_model": lambda: nn.Sequential(nn.Linear(6, 8, seed=1), nn.Dropout(0.5), nn.Linear(8, 3, seed=2))
+        "make_model": lambda: nn.Sequential(
+            nn.Linear(6, 8, seed=1), nn.Dropout(0.5), nn.Linear(8, 3, seed=2)
+        )
     },
     "a wide network": {"make_model": lambda: mlp(6, 264, 3)},
 }
@@ -140,9 +163,12 @@ LEFT_TO_OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", LEFT_TO_OTHERS)
 def test_what_is_left_to_other_kernels(cuda: str, takes: Callable[[int], None], name: str) -> None:
     x, y = blobs(NUM_ROWS)
-    settings = {"make_model": small, "make_optimizer": adam, "device": cuda, "epochs": 1} | LEFT_TO_OTHERS[
-        name
-    ]
+    settings = {
+        "make_model": small,
+        "make_optimizer": adam,
+        "device": cuda,
+        "epochs": 1,
+    } | LEFT_TO_OTHERS[name]
     model = settings.pop("make_model")()
     history = fit("graph", model, x, y, settings.pop("make_optimizer")(model), **settings)
     assert AT_ONCE not in history.plan.reason

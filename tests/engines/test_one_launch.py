@@ -1,4 +1,6 @@
-"""The one_launch engine: the numbers of NumPy, the same bits twice, and words for what it does not run."""
+"""The one_launch engine: the numbers of NumPy, the same bits twice, and words for what it does not
+run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ import warpfit as wf
 from conftest import cases_on_a_gpu, on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime
 from support.devices import open_in_both_orders
-from support.one_launch import ACTIVATIONS, BATCH, LIMITS, NUM_ROWS, assert_follows_numpy, data, fit, flat
+from support.one_launch import (
+    ACTIVATIONS,
+    BATCH,
+    LIMITS,
+    NUM_ROWS,
+    assert_follows_numpy,
+    data,
+    fit,
+    flat,
+)
 from support.rounded import rounded_sgd
 from support.training import adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import backends, losses, nn, optim
@@ -48,7 +59,9 @@ def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]
     def replicate(count: int) -> None:
         monkeypatch.setattr(one_launch, "REPLICAS", ((0, count),))
         if isinstance(backends.get("cuda").runtime, EmulatedRuntime):
-            monkeypatch.setattr(backends.get("cuda").runtime, "num_multiprocessors", MULTIPROCESSORS)
+            monkeypatch.setattr(
+                backends.get("cuda").runtime, "num_multiprocessors", MULTIPROCESSORS
+            )
         choose.cache_clear()
 
     yield replicate
@@ -64,7 +77,8 @@ def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     choose.cache_clear()
 
 
-# -- the numbers of NumPy ----------------------------------------------------------------------------------
+# -- the numbers of NumPy
+# ----------------------------------------------------------------------------------
 
 
 SHAPES = [(1, 1), (6, 3), (17, 5, 2), (1, 1, 1), (33, 16, 17), (40, 37, 10)]
@@ -77,7 +91,9 @@ SHAPES = [(1, 1), (6, 3), (17, 5, 2), (1, 1, 1), (33, 16, 17), (40, 37, 10)]
     [
         pytest.param(sizes, loss, marks=pytest.mark.slow if (i + j) % 2 else ())
         for i, sizes in enumerate(SHAPES)
-        for j, loss in enumerate(("cross_entropy" if sizes[-1] > 1 else "binary_cross_entropy", "mse"))
+        for j, loss in enumerate(
+            ("cross_entropy" if sizes[-1] > 1 else "binary_cross_entropy", "mse")
+        )
     ],
     ids=str,
 )
@@ -98,7 +114,8 @@ LOSSES = {
 
 @pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if i >= 3 else ()) for i, name in enumerate(LOSSES)]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if i >= 3 else ()) for i, name in enumerate(LOSSES)],
 )
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 18)], ids=str)
 def test_losses(cuda: str, sizes: tuple[int, ...], name: str) -> None:
@@ -112,7 +129,8 @@ def test_rows_whose_outputs_are_all_right_are_counted(cuda: str) -> None:
     models = [mlp(6, 8, 3), mlp(6, 8, 3)]
     settings = {"loss": "binary_cross_entropy", "epochs": 3}
     found = [
-        fit(m, x, y, device=device, **settings) for m, device in zip(models, ("cpu", "cuda"), strict=True)
+        fit(m, x, y, device=device, **settings)
+        for m, device in zip(models, ("cpu", "cuda"), strict=True)
     ]
     assert found[0]["accuracy"] == found[1]["accuracy"]
     assert 0 < found[0]["accuracy"][-1] < 1
@@ -134,7 +152,10 @@ def test_optimizers(cuda: str, sizes: tuple[int, ...], name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if i >= 2 else ()) for i, name in enumerate(ACTIVATIONS)],
+    [
+        pytest.param(name, marks=pytest.mark.slow if i >= 2 else ())
+        for i, name in enumerate(ACTIVATIONS)
+    ],
 )
 def test_activations(cuda: str, name: str) -> None:
     assert_follows_numpy((6, 8, 3), activation=ACTIVATIONS[name])
@@ -159,7 +180,10 @@ def test_rows_in_their_own_order_and_a_schedule(cuda: str) -> None:
 def test_accuracy_is_counted_as_elsewhere(cuda: str) -> None:
     x, y = blobs(NUM_ROWS)
     models = [mlp(6, 8, 3), mlp(6, 8, 3)]
-    reports = [fit(m, x, y, device=device).reports for m, device in zip(models, ("cpu", "cuda"), strict=True)]
+    reports = [
+        fit(m, x, y, device=device).reports
+        for m, device in zip(models, ("cpu", "cuda"), strict=True)
+    ]
     assert [r.accuracy for r in reports[0]] == [r.accuracy for r in reports[1]]
     assert [r.lr for r in reports[0]] == [r.lr for r in reports[1]]
 
@@ -168,7 +192,9 @@ def test_accuracy_is_counted_as_elsewhere(cuda: str) -> None:
 def test_data_of_other_dtypes(cuda: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     numbers = rng.integers(0, 256, (NUM_ROWS, 6))
-    x = {"uint8": numbers, "int32": numbers % 4 - 2, "bool": numbers < 100}.get(dtype, numbers / 255)
+    x = {"uint8": numbers, "int32": numbers % 4 - 2, "bool": numbers < 100}.get(
+        dtype, numbers / 255
+    )
     x, y = x.astype(dtype), rng.integers(0, 3, NUM_ROWS)
     models = [mlp(6, 8, 3), mlp(6, 8, 3)]
     for model, device in zip(models, ("cpu", "cuda"), strict=True):
@@ -185,9 +211,13 @@ def test_a_last_batch_of_one_row_overflows_nothing(cuda: str, batch_size: int, l
     assert_follows_numpy((6, 8, 3), loss=loss, rows=rows, batch_size=batch_size, activation=nn.Tanh)
 
 
-def test_batches_that_the_device_has_no_room_for(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_the_device_has_no_room_for(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(backends.get(cuda).runtime, "memory_info", lambda: (2000, 2000))
-    monkeypatch.setattr(backends.get(cuda).runtime, "memory_left", lambda: 2000)  # for single batches, too
+    monkeypatch.setattr(
+        backends.get(cuda).runtime, "memory_left", lambda: 2000
+    )  # for single batches, too
     x, y = blobs(NUM_ROWS)
     words = r"expected at most 2000 bytes of data and batches of an epoch, got \d+"
     plan = fit(mlp(6, 3), x, y, engine="auto", precision="auto", epochs=0).plan
@@ -205,7 +235,9 @@ def views(ops: Any) -> dict[str, Any]:
         "columns": wide[:NUM_ROWS, :8],
         "backwards": wide[NUM_ROWS - 1 :: -1, 8:],
         "every other row": wide[::2, 4:12],
-        "one element further": ops.reshape(ops.reshape(wide, (-1,))[1 : 1 + 8 * NUM_ROWS], (NUM_ROWS, 8)),
+        "one element further": ops.reshape(
+            ops.reshape(wide, (-1,))[1 : 1 + 8 * NUM_ROWS], (NUM_ROWS, 8)
+        ),
     }
 
 
@@ -220,7 +252,8 @@ def test_views_of_device_arrays(cuda: str, name: str) -> None:
     assert_same_weights(*models)
 
 
-# -- the same bits -----------------------------------------------------------------------------------------
+# -- the same bits
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -228,7 +261,9 @@ def test_two_runs_are_bit_identical(cuda: str, replicas: Callable[[int], None], 
     replicas(count)
     x, y = blobs(NUM_ROWS)
     models = [mlp(6, 40, 3) for _ in range(2)]
-    losses_of_steps = [fit(m, x, y, sgd(m, momentum=0.9), batch_size=48).step_losses for m in models]
+    losses_of_steps = [
+        fit(m, x, y, sgd(m, momentum=0.9), batch_size=48).step_losses for m in models
+    ]
     np.testing.assert_array_equal(*losses_of_steps)
     assert_same_weights(*models)
 
@@ -257,7 +292,8 @@ def test_a_resumed_run_gives_the_bits_of_one_that_never_stopped(cuda: str, tmp_p
     assert_same_weights(second, whole)
 
 
-# -- several epochs a launch -------------------------------------------------------------------------------
+# -- several epochs a launch
+# -------------------------------------------------------------------------------
 
 
 class Looks(wf.Callback):
@@ -275,7 +311,12 @@ class Looks(wf.Callback):
         ({"lr": optim.Step(0.1, every=2)}, False, False, 1),
         ({"momentum": 0.9, "lr": optim.Cosine(0.1, warmup_epochs=1)}, True, False, 2),
     ],
-    ids=["momentum and cosine", "one cycle, looking ahead", "step, rows in their own order", "replicas"],
+    ids=[
+        "momentum and cosine",
+        "one cycle, looking ahead",
+        "step, rows in their own order",
+        "replicas",
+    ],
 )
 def test_how_a_run_is_cut_into_launches_changes_no_bit(
     cuda: str,
@@ -297,7 +338,12 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     for callbacks in ([Looks()], [wf.Checkpoint(tmp_path / "run", every=2)], []):
         model = mlp(*sizes)
         opt = sgd(model, **optimizer)
-        settings = {"epochs": 6, "batch_size": batch_size, "callbacks": callbacks, "shuffle": shuffle}
+        settings = {
+            "epochs": 6,
+            "batch_size": batch_size,
+            "callbacks": callbacks,
+            "shuffle": shuffle,
+        }
         history = fit(model, x, y, opt, **settings)
         assert ("a batch ahead" in history.plan.reason) == is_ahead
         reports = [(r.epoch, r.loss, r.accuracy, r.lr) for r in history]
@@ -372,7 +418,9 @@ def test_ctrl_c_leaves_the_weights_of_the_launch_before(
     assert_same_weights(stopped, expected)
 
 
-def test_divergence_within_a_launch_names_its_epoch_and_step(cuda: str, launches: list[int]) -> None:
+def test_divergence_within_a_launch_names_its_epoch_and_step(
+    cuda: str, launches: list[int]
+) -> None:
     x, labels = blobs(NUM_ROWS)
     y, found = np.eye(3, dtype="f4")[labels], []
     for callbacks in ([Looks()], []):
@@ -388,7 +436,8 @@ def test_divergence_within_a_launch_names_its_epoch_and_step(cuda: str, launches
             fit(expected, x, y, sgd(expected, 1.4), loss="mse", epochs=1)
             assert_same_weights(model, expected)
         assert error.value.epoch == -(-found[-1] // 5)
-    # A step that ruins the weights is found by the next one's loss, or by looking at them, after a launch.
+    # A step that ruins the weights is found by the next one's loss, or by looking at them, after a
+    # launch.
     assert found[1] - found[0] in (0, 1)
     assert 5 < found[1] <= 17 * 5
 
@@ -406,11 +455,14 @@ def test_the_scale_is_one_for_the_whole_run_and_all_lengths_of_it(cuda: str) -> 
         model = mlp(6, 3)
         plan = fit(model, x, y, sgd(model, lr), epochs=0).plan
         scales[name] = launch_settings.scale_of_weights(plan)
-    assert scales.pop("ten times") == 2.0**12  # 1024 times the 6 rows of the last batch, rounded down
+    assert (
+        scales.pop("ten times") == 2.0**12
+    )  # 1024 times the 6 rows of the last batch, rounded down
     assert set(scales.values()) == {2.0**15}
 
 
-# -- shapes that fill nothing evenly -------------------------------------------------------------------------
+# -- shapes that fill nothing evenly
+# -------------------------------------------------------------------------
 
 SMOOTH = ("tanh", "sigmoid", "gelu", "silu")  # no kink that rounding could take two runs apart at
 
@@ -524,11 +576,18 @@ REPLICATED_WIDELY = [
 # The last batch is short, and some replicas have no rows of it.
 @pytest.mark.parametrize(
     ("count", "case"),
-    [pytest.param(*pair, marks=pytest.mark.slow if i >= 2 else ()) for i, pair in enumerate(REPLICATED)],
+    [
+        pytest.param(*pair, marks=pytest.mark.slow if i >= 2 else ())
+        for i, pair in enumerate(REPLICATED)
+    ],
     ids=str,
 )
 def test_replicas_that_partition_batches(
-    cuda: str, only_cluster: Callable[[int], None], replicas: Callable[[int], None], count: int, case: Case
+    cuda: str,
+    only_cluster: Callable[[int], None],
+    replicas: Callable[[int], None],
+    count: int,
+    case: Case,
 ) -> None:
     only_cluster(case.cluster)
     replicas(count)
@@ -572,7 +631,16 @@ def test_debug_builds(
 
 def many_cases() -> list[Case]:
     """Return every size of network with most sizes of batches, and with all else in turns."""
-    sizes = [(1, 1, 1), (3, 1), (6, 8, 3), (17, 33, 2), (64, 64, 10), (100, 7), (130, 100, 20), (784, 10)]
+    sizes = [
+        (1, 1, 1),
+        (3, 1),
+        (6, 8, 3),
+        (17, 33, 2),
+        (64, 64, 10),
+        (100, 7),
+        (130, 100, 20),
+        (784, 10),
+    ]
     sizes += [(784, 256, 10), (784, 512, 10)]
     batches = (1, 7, 16, 33, 64, 128, 512)
     found = []
@@ -629,7 +697,9 @@ def test_batches_that_shared_memory_does_not_hold(
 
 
 def limit_that_keeps_no_tile(case: Case, least: bool) -> int:
-    """Return bytes of shared memory at which tiles come twice a step: the most such bytes or the least."""
+    """Return bytes of shared memory at which tiles come twice a step: the most such bytes or the
+    least.
+    """
     x, y = data(case.sizes, case.loss)
     model = mlp(*case.sizes, activation=ACTIVATIONS[case.activation])
     optimizer = sgd(model, **OPTIMIZERS[case.optimizer])
@@ -645,11 +715,13 @@ def limit_that_keeps_no_tile(case: Case, least: bool) -> int:
     return found[-1] if least else found[0]
 
 
-# -- many steps --------------------------------------------------------------------------------------------
+# -- many steps
+# --------------------------------------------------------------------------------------------
 
 
-# What products of numbers in half precision alone do to weights in 300 steps: without kinks they end a twentieth
-# of the limit away; at ReLU's, which a unit may pass in one run and not in the other, up to one and a half times it.
+# What products of numbers in half precision alone do to weights in 300 steps: without kinks they
+# end a twentieth of the limit away; at ReLU's, which a unit may pass in one run and not in the
+# other, up to one and a half times it.
 TIMES_LIMIT = {"tanh": 0.1, "relu": 2.0}
 
 
@@ -690,9 +762,9 @@ def test_300_steps_of_the_network_for_mnist(
     assert_follows_numpy_for_300_steps((784, 256, 10), 64, 3, activation, **settings)
 
 
-# Between a run and NumPy's with the same roundings only the order of sums is left, which takes numbers that are
-# halfway to one side or the other, and units across 0. That is up to 3.3e-4 here, where the two are up to 2e-2 from
-# NumPy's run in float32.
+# Between a run and NumPy's with the same roundings only the order of sums is left, which takes
+# numbers that are halfway to one side or the other, and units across 0. That is up to 3.3e-4 here,
+# where the two are up to 2e-2 from NumPy's run in float32.
 @pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("precision", "momentum"),
@@ -703,7 +775,9 @@ def test_300_steps_of_the_network_for_mnist(
         pytest.param("bfloat16", 0.0, marks=pytest.mark.slow),
     ],
 )
-def test_all_errors_of_300_steps_are_those_of_rounding(cuda: str, precision: str, momentum: float) -> None:
+def test_all_errors_of_300_steps_are_those_of_rounding(
+    cuda: str, precision: str, momentum: float
+) -> None:
     x, y = blobs(3200, 64, 10)
     model, lr = mlp(64, 64, 10), 0.1 if not momentum else 0.01
     start = [array.copy() for array in model.state_dict().values()]
@@ -723,13 +797,16 @@ def test_all_errors_of_300_steps_are_those_of_rounding(cuda: str, precision: str
 @pytest.mark.slow
 @on_gpu
 def test_100000_steps_do_not_drift() -> None:
-    # What most steps add is less than a weight in half precision could take in: weights that were rounded at each
-    # step would end two thirds of the way off. Products in half precision alone, with the weights in float32, end
-    # 2e-4 off float64, so that nothing is left over of most of their errors, and this limit is ten times that.
+    # What most steps add is less than a weight in half precision could take in: weights that were
+    # rounded at each step would end two thirds of the way off. Products in half precision alone,
+    # with the weights in float32, end 2e-4 off float64, so that nothing is left over of most of
+    # their errors, and this limit is ten times that.
     rng = np.random.default_rng(0)
     x = rng.standard_normal((800, 16)).astype("f4")
     y = np.tanh(x @ rng.normal(0, 0.25, (16, 2))) + rng.normal(0, 0.1, (800, 2))
-    exact, model = (mlp(16, 16, 2, dtype=dtype, activation=nn.Tanh) for dtype in ("float64", "float32"))
+    exact, model = (
+        mlp(16, 16, 2, dtype=dtype, activation=nn.Tanh) for dtype in ("float64", "float32")
+    )
     start = flat(exact)
     settings = {"loss": "mse", "batch_size": 8, "epochs": 1000}
     fit(exact, x, y, sgd(exact, 1e-3), device="cpu", **settings)
@@ -739,7 +816,8 @@ def test_100000_steps_do_not_drift() -> None:
     assert distance <= LIMITS["float16"] * np.linalg.norm(flat(exact) - start)
 
 
-# -- what it does not run ----------------------------------------------------------------------------------
+# -- what it does not run
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:x .*standardise")
@@ -747,7 +825,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(cuda: str) -> None:
     x, y = data((6, 3))
     x[20] = 1e6  # beyond float16
     model = mlp(6, 3)
-    with pytest.raises(DivergedError, match=r"epoch 1, step 2.* clip_norm or precision='float32' may help"):
+    with pytest.raises(
+        DivergedError, match=r"epoch 1, step 2.* clip_norm or precision='float32' may help"
+    ):
         fit(model, x, y, shuffle=False)
 
 
@@ -773,7 +853,11 @@ class OwnLoss(losses.SoftmaxCrossEntropy):
             {"precision": "tf32"},
             "precision 'float16', 'bfloat16' or 'float32', got 'tf32'",
         ),
-        (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), {}, "no activation at the end, got relu"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()),
+            {},
+            "no activation at the end, got relu",
+        ),
         (
             lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)),
             {},
@@ -785,13 +869,23 @@ class OwnLoss(losses.SoftmaxCrossEntropy):
             {},
             "linear layers, activations and dropout, got layer_norm",
         ),
-        (lambda: nn.Sequential(nn.Linear(6, 3, bias=False)), {}, "layers with a bias, got 0 without"),
-        (lambda: mlp(6, 3), {"loss": OwnLoss()}, "a loss among cross_entropy, .*, huber, got OwnLoss"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 3, bias=False)),
+            {},
+            "layers with a bias, got 0 without",
+        ),
+        (
+            lambda: mlp(6, 3),
+            {"loss": OwnLoss()},
+            "a loss among cross_entropy, .*, huber, got OwnLoss",
+        ),
         (lambda: mlp(6, 3), {"loss_scale": "dynamic"}, "a fixed loss_scale, got dynamic"),
         (lambda: mlp(6, 200), {}, "at most 128 outputs, got 200"),
     ],
 )
-def test_it_says_what_is_in_the_way(cuda: str, make: Any, settings: dict[str, Any], words: str) -> None:
+def test_it_says_what_is_in_the_way(
+    cuda: str, make: Any, settings: dict[str, Any], words: str
+) -> None:
     x, y = blobs(NUM_ROWS)
     with pytest.raises(ConfigError, match=words):
         fit(make(), x, y, **settings)
@@ -801,7 +895,10 @@ def test_it_says_what_is_in_the_way(cuda: str, make: Any, settings: dict[str, An
     ("make", "words"),
     [
         (lambda model: adam(model, l2=0.1, clip_norm=2.0), "clip_norm or l2, not both, got 2.0"),
-        (lambda model: optim.SGD(list(model.parameters())[:1], 0.1), "every parameter to be trained"),
+        (
+            lambda model: optim.SGD(list(model.parameters())[:1], 0.1),
+            "every parameter to be trained",
+        ),
     ],
 )
 def test_it_says_what_optimizer_it_takes(cuda: str, make: Any, words: str) -> None:
@@ -818,7 +915,8 @@ def test_it_needs_a_gpu() -> None:
         wf.fit(model, x, y, optimizer=sgd(model), device="cpu", engine="one_launch", verbose=False)
 
 
-# -- clusters ----------------------------------------------------------------------------------------------
+# -- clusters
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turns(2)
@@ -831,9 +929,14 @@ def test_it_needs_a_gpu() -> None:
         ((50, 256, 3), 16, {"batch_size": 1, "optimizer": {"lr": 0.01, "weight_decay": 0.01}}),
         pytest.param((784, 256, 10), 16, {"batch_size": 64}, marks=pytest.mark.slow),
         pytest.param((784, 10), 16, {"batch_size": 48}, marks=pytest.mark.slow),
-        pytest.param((784, 10), 8, {"batch_size": 128, "precision": "bfloat16"}, marks=pytest.mark.slow),
         pytest.param(
-            (100, 7), 4, {"loss": "mse", "optimizer": OPTIMIZERS["momentum"]}, marks=pytest.mark.slow
+            (784, 10), 8, {"batch_size": 128, "precision": "bfloat16"}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            (100, 7),
+            4,
+            {"loss": "mse", "optimizer": OPTIMIZERS["momentum"]},
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -871,10 +974,16 @@ def test_bytes_count_the_batches_of_a_launch(
     x, y = blobs(NUM_ROWS)
     only_cluster(1)
     # A step has rows of x in half precision, labels, a rate and three numbers of the record.
-    batches, epoch = 5 * (2 * BATCH * (16 + 8) + 4 * BATCH + 4 + 24), 2 * NUM_ROWS * 6 + 8 * NUM_ROWS
+    batches, epoch = (
+        5 * (2 * BATCH * (16 + 8) + 4 * BATCH + 4 + 24),
+        2 * NUM_ROWS * 6 + 8 * NUM_ROWS,
+    )
     if epochs == 3:  # of which a launch holds two
         monkeypatch.setattr(launch_plan, "LAUNCH_BYTES", 2 * batches)
-    plans = [fit(mlp(6, 3), x, y, engine=name, epochs=epochs).plan for name in ("one_launch", "layerwise")]
+    plans = [
+        fit(mlp(6, 3), x, y, engine=name, epochs=epochs).plan
+        for name in ("one_launch", "layerwise")
+    ]
     # layerwise keeps x in half precision, and the labels, in the order of the epoch.
     assert plans[0].bytes - plans[1].bytes == min(epochs, 2) * batches - epoch
 
@@ -888,7 +997,8 @@ def test_bytes_count_what_replicas_exchange(
     for count in (1, 2):
         replicas(count)
         found.append(fit(mlp(6, 3), x, y, batch_size=32, epochs=0).plan.bytes)
-    # Two quads of each of 128 threads, twice the gradients and once the weights; twice two of each of 32 for biases.
+    # Two quads of each of 128 threads, twice the gradients and once the weights; twice two of each
+    # of 32 for biases.
     assert found[1] - found[0] == 16 * (2 * 3 * 128 + 2 * 2 * 32)
 
 
@@ -909,7 +1019,9 @@ def test_a_launch_takes_no_more_epochs_than_its_batches_have_room(
 def test_what_comes_between_epochs_decides_who_runs_a_network(
     cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the kernel that goes layer by layer validates within a launch: it does if that takes less time in all."""
+    """Only the kernel that goes layer by layer validates within a launch: it does if that takes
+    less time in all.
+    """
     x, y = blobs(NUM_ROWS)
     assert fit(mlp(6, 8, 3), x, y).plan.prepared.launch.kernel == "one_launch"
     history = {}
@@ -922,7 +1034,9 @@ def test_what_comes_between_epochs_decides_who_runs_a_network(
     np.testing.assert_allclose(history[1e6]["loss"], history[0.0]["loss"], rtol=5e-3)
 
 
-def test_early_stopping_within_the_launch_of_one_hidden_layer(cuda: str, launches: list[int]) -> None:
+def test_early_stopping_within_the_launch_of_one_hidden_layer(
+    cuda: str, launches: list[int]
+) -> None:
     x, y = blobs(NUM_ROWS)
     stopping = wf.EarlyStopping(monitor="loss", patience=1, min_delta=10.0)
     history = fit(mlp(6, 8, 3), x, y, epochs=8, callbacks=[stopping])

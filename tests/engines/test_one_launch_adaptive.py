@@ -12,7 +12,17 @@ import pytest
 import warpfit as wf
 from conftest import on_emulator, on_gpu
 from support.devices import open_in_both_orders
-from support.one_launch import ADAPTIVE, LIMITS, LIONS, NUM_ROWS, assert_follows_numpy, data, fit, flat, lion
+from support.one_launch import (
+    ADAPTIVE,
+    LIMITS,
+    LIONS,
+    NUM_ROWS,
+    assert_follows_numpy,
+    data,
+    fit,
+    flat,
+    lion,
+)
 from support.training import adam, assert_same_weights, blobs, mlp
 from warpfit import nn, optim
 from warpfit.backends.cuda import one_launch
@@ -30,7 +40,8 @@ def assert_in_roles_follows_numpy(sizes: tuple[int, ...], **settings: Any) -> wf
     return history
 
 
-# -- the numbers of NumPy ----------------------------------------------------------------------------------
+# -- the numbers of NumPy
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turns(5)
@@ -58,7 +69,9 @@ def test_bfloat16(cuda: str, sizes: tuple[int, ...], name: str) -> None:
         ((40, 37, 10), 2, "adam", {"batch_size": 33}),
         ((20, 100, 10), 4, "adamw", {"batch_size": 64}),
         pytest.param((33, 250, 3), 16, "adam", {"batch_size": 1}, marks=pytest.mark.slow),
-        pytest.param((70, 60, 33), 2, "adamw", {"batch_size": 100, "loss": "huber"}, marks=pytest.mark.slow),
+        pytest.param(
+            (70, 60, 33), 2, "adamw", {"batch_size": 100, "loss": "huber"}, marks=pytest.mark.slow
+        ),
         pytest.param((784, 256, 10), 16, "adam", {"batch_size": 64}, marks=pytest.mark.slow),
         pytest.param((784, 10), 16, "adamw", {"precision": "bfloat16"}, marks=pytest.mark.slow),
     ],
@@ -108,7 +121,9 @@ def test_the_network_for_mnist(precision: str, batch_size: int) -> None:
 
 
 def test_weights_that_no_gradient_reaches_stay(cuda: str) -> None:
-    """What two weights share must be a number where one of them, or both, have never had a gradient."""
+    """What two weights share must be a number where one of them, or both, have never had a
+    gradient.
+    """
     x, y = data((6, 3))
     x[:, 1:4] = 0
     model = mlp(6, 8, 3)
@@ -120,7 +135,8 @@ def test_weights_that_no_gradient_reaches_stay(cuda: str) -> None:
     assert np.linalg.norm(flat(model) - before) > 0.01
 
 
-# -- optimizer state ---------------------------------------------------------------------------------------
+# -- optimizer state
+# ---------------------------------------------------------------------------------------
 
 
 def test_a_second_run_of_an_optimizer_goes_on_where_the_first_ended(cuda: str) -> None:
@@ -140,7 +156,9 @@ def test_a_second_run_of_an_optimizer_goes_on_where_the_first_ended(cuda: str) -
         assert np.linalg.norm(on_device - on_cpu) <= LIMITS["float16"] * np.linalg.norm(on_cpu)
 
 
-@pytest.mark.parametrize("sizes", [(150, 16, 3), pytest.param((150, 32, 3), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(150, 16, 3), pytest.param((150, 32, 3), marks=pytest.mark.slow)], ids=str
+)
 def test_where_the_state_lies_changes_no_bit(
     cuda: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -163,7 +181,8 @@ def test_where_the_state_lies_changes_no_bit(
     assert near_tiles[0] == 0 < near_tiles[1] < near_tiles[2] == 10
 
 
-# -- the same bits -----------------------------------------------------------------------------------------
+# -- the same bits
+# -----------------------------------------------------------------------------------------
 
 
 def test_two_runs_are_bit_identical(cuda: str) -> None:
@@ -177,7 +196,9 @@ def test_two_runs_are_bit_identical(cuda: str) -> None:
 
 
 @on_emulator
-@pytest.mark.parametrize("name", ["adam", pytest.param("rmsprop, momentum", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["adam", pytest.param("rmsprop, momentum", marks=pytest.mark.slow)]
+)
 def test_the_order_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     x, y = blobs(NUM_ROWS)
     models = [mlp(6, 40, 3) for _ in range(2)]
@@ -196,7 +217,9 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     found, cuts = [], []
     for callbacks in ([], [wf.Checkpoint(tmp_path / "run", every=2)]):
         model = mlp(*sizes)
-        optimizer = optim.AdamW(model.parameters(), optim.Cosine(0.01, warmup_epochs=1), weight_decay=0.1)
+        optimizer = optim.AdamW(
+            model.parameters(), optim.Cosine(0.01, warmup_epochs=1), weight_decay=0.1
+        )
         history = fit(model, x, y, optimizer, epochs=6, callbacks=callbacks)
         found.append((model.state_dict(), optimizer.state_dict(), history.step_losses))
         cuts.append(launches[:])
@@ -215,7 +238,8 @@ def test_a_resumed_run_gives_the_bits_of_one_that_never_stopped(cuda: str, tmp_p
     assert_same_weights(second, whole)
 
 
-# -- what goes layer by layer ------------------------------------------------------------------------------
+# -- what goes layer by layer
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 
 class Case(NamedTuple):
-    """A network, how it is trained, and by how many clusters of how many blocks of how many warps."""
+    """A network, how it is trained, and by how many clusters of how many blocks of how many
+    warps.
+    """
 
     sizes: tuple[int, ...]
     batch_size: int
@@ -67,7 +69,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_follows_numpy(cuda: str, only_card: Callable[[int, int, int], None], case: Case) -> None:
+def test_it_follows_numpy(
+    cuda: str, only_card: Callable[[int, int, int], None], case: Case
+) -> None:
     only_card(*case.blocks)
     settings: dict[str, Any] = {"make": case.make, "optimizer": OPTIMIZERS[case.optimizer]}
     assert_follows_numpy(
@@ -86,8 +90,8 @@ def test_lion(cuda: str, only_card: Callable[[int, int, int], None]) -> None:
     assert_follows_numpy((20, 40, 33, 5), make=make, optimizer=lion, times_limit=LIONS, num_rows=70)
 
 
-# A sigmoid of 0 is not 0: what lies between a layer's units and the end of its tile must be. Rows of zeros train what
-# would add up to biases alone.
+# A sigmoid of 0 is not 0: what lies between a layer's units and the end of its tile must be. Rows
+# of zeros train what would add up to biases alone.
 def test_units_that_a_layer_does_not_have_stay_out(
     cuda: str, only_card: Callable[[int, int, int], None]
 ) -> None:

@@ -41,7 +41,9 @@ SLOT = "int slot() const { return step % 2; }"
 def train(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, only_card: Callable[[int, int, int], None]
 ) -> Callable[..., Any]:
-    """Trains by a copy of the kernel with a mistake, in two clusters of two blocks, and returns the model."""
+    """Trains by a copy of the kernel with a mistake, in two clusters of two blocks, and returns the
+    model.
+    """
 
     def train_wrongly(mistake: Mistake, reverse: bool) -> Any:
         source = jit.flattened(KERNEL, ())
@@ -65,7 +67,9 @@ def test_a_copy_without_a_mistake(train: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        pytest.param({WAITS_FOR_BYTES: "}"}, "arrivals in a phase|something is on its way", id="no wait"),
+        pytest.param(
+            {WAITS_FOR_BYTES: "}"}, "arrivals in a phase|something is on its way", id="no wait"
+        ),
         pytest.param(
             {WAITS_FOR_BYTES: "    wait(full, phase + 1);\n}"},
             "arrivals in a phase|something is on its way",
@@ -73,7 +77,9 @@ def test_a_copy_without_a_mistake(train: Callable[..., Any]) -> None:
         ),
         pytest.param({FIRST_BARRIER: "__syncthreads();"}, "has not begun", id="has not begun"),
         pytest.param(
-            {MARKS_UNITS: "marked(rounded, now.turn() + 1)"}, "wait at let_others_run", id="mark of units"
+            {MARKS_UNITS: "marked(rounded, now.turn() + 1)"},
+            "wait at let_others_run",
+            id="mark of units",
         ),
     ],
 )
@@ -86,7 +92,9 @@ def test_what_is_told(train: Callable[..., Any], mistake: Mistake, message: str)
 @pytest.mark.parametrize(
     "mistake",
     [
-        pytest.param({HAS_NUMBERS: HAS_NUMBERS.replace("if (missing == 0) ", "")}, id="no look at marks"),
+        pytest.param(
+            {HAS_NUMBERS: HAS_NUMBERS.replace("if (missing == 0) ", "")}, id="no look at marks"
+        ),
         pytest.param({AFTER_BACK: AFTER_BACK.replace("__syncthreads();", "")}, id="weights in use"),
         pytest.param({AFTER_OUTPUTS: AFTER_OUTPUTS.replace("__syncthreads();", "")}, id="outputs"),
         pytest.param({AFTER_INPUTS: AFTER_INPUTS.replace("__syncthreads();", "")}, id="inputs"),

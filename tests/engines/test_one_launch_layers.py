@@ -96,7 +96,12 @@ CASES = [
 REPLICATED = [
     (2, Case((17, 33, 20, 5), 33, 2, "cross_entropy", "adam", ("gelu", "tanh"), dropout=0.3)),
     (4, Case((6, 3), 50, 1, "mse", "rmsprop")),
-    (3, Case((20, 40, 70, 33, 18), 40, 4, "mse", "momentum", ("silu", "sigmoid", "tanh"), "bfloat16")),
+    (
+        3,
+        Case(
+            (20, 40, 70, 33, 18), 40, 4, "mse", "momentum", ("silu", "sigmoid", "tanh"), "bfloat16"
+        ),
+    ),
     (5, Case((40, 65, 130, 7), 160, 8, "cross_entropy", "decayed", ("sigmoid", "gelu"))),
     (2, Case((16, 16, 32, 16), 64, 1, "binary_cross_entropy", "rmsprop, momentum")),
     (7, Case((129, 100, 9), 100, 4, "huber", "adamw", ("silu",), "bfloat16", 0.1)),
@@ -142,7 +147,9 @@ def test_it_follows_numpy_with_wide_layers(
     "settings", [{}, {"precision": "bfloat16", "batch_size": 60, "num_rows": 130}], ids=str
 )
 def test_lion(cuda: str, settings: dict[str, Any]) -> None:
-    assert_follows_numpy((6, 20, 9, 3), activation=nn.Tanh, optimizer=lion, times_limit=LIONS, **settings)
+    assert_follows_numpy(
+        (6, 20, 9, 3), activation=nn.Tanh, optimizer=lion, times_limit=LIONS, **settings
+    )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -159,7 +166,11 @@ def test_activations(cuda: str, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
-    [losses.SoftmaxCrossEntropy(0.1), losses.Huber(0.7), losses.BinaryCrossEntropy(sum_outputs=True)],
+    [
+        losses.SoftmaxCrossEntropy(0.1),
+        losses.Huber(0.7),
+        losses.BinaryCrossEntropy(sum_outputs=True),
+    ],
     ids=lambda loss: loss.name,
 )
 def test_losses(cuda: str, loss: losses.Loss) -> None:
@@ -173,7 +184,9 @@ def test_losses(cuda: str, loss: losses.Loss) -> None:
 )
 @pytest.mark.parametrize("of", [pytest.param("classes", marks=pytest.mark.slow), "both"])
 @pytest.mark.parametrize("smoothing", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
-def test_weights_of_classes_and_samples(cuda: str, sizes: tuple[int, ...], of: str, smoothing: float) -> None:
+def test_weights_of_classes_and_samples(
+    cuda: str, sizes: tuple[int, ...], of: str, smoothing: float
+) -> None:
     loss = losses.SoftmaxCrossEntropy(smoothing, class_weight=(0.5, 2.0, 0.0))
     settings: dict[str, Any] = {"loss": loss}
     if of == "both":
@@ -203,9 +216,14 @@ def test_a_batch_that_weighs_nothing_changes_nothing(cuda: str) -> None:
     "cluster", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(8, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("clip_norm", [0.3, pytest.param(100.0, marks=pytest.mark.slow)])
-def test_clipping(cuda: str, only_cluster: Callable[..., None], cluster: int, clip_norm: float) -> None:
+def test_clipping(
+    cuda: str, only_cluster: Callable[..., None], cluster: int, clip_norm: float
+) -> None:
     only_cluster(cluster)
-    settings: dict[str, Any] = {"activation": nn.Tanh, "optimizer": {"momentum": 0.9, "clip_norm": clip_norm}}
+    settings: dict[str, Any] = {
+        "activation": nn.Tanh,
+        "optimizer": {"momentum": 0.9, "clip_norm": clip_norm},
+    }
     assert_follows_numpy((6, 17 * cluster, 33, 3), **settings)
 
 
@@ -214,7 +232,9 @@ def test_clipping(cuda: str, only_cluster: Callable[..., None], cluster: int, cl
 def test_scikit_learns_forms(
     cuda: str, only_cluster: Callable[..., None], cluster: int, nesterov: bool
 ) -> None:
-    """A penalty of weights that is divided among the rows of a batch, and velocities with the learning rate in them."""
+    """A penalty of weights that is divided among the rows of a batch, and velocities with the
+    learning rate in them.
+    """
     only_cluster(cluster)
     settings = {"momentum": 0.9, "nesterov": nesterov, "l2": 0.5, "lr_in_velocity": True}
     assert_follows_numpy((6, 17 * cluster, 33, 3), activation=nn.Tanh, optimizer=settings)
@@ -222,7 +242,10 @@ def test_scikit_learns_forms(
 
 @pytest.mark.parametrize("replicas", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_penalty_over_what_rows_weigh(
-    cuda: str, only_cluster: Callable[..., None], only_replicas: Callable[[int], None], replicas: int
+    cuda: str,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    replicas: int,
 ) -> None:
     only_cluster(2)
     only_replicas(replicas)
@@ -338,7 +361,9 @@ def test_dropout_is_that_of_the_step_and_not_of_the_launch(
     assert_same_weights(second, whole)
 
 
-def test_a_second_run_of_an_optimizer_goes_on_with_its_steps_and_anew_with_dropouts(cuda: str) -> None:
+def test_a_second_run_of_an_optimizer_goes_on_with_its_steps_and_anew_with_dropouts(
+    cuda: str,
+) -> None:
     case, found = CASES[0], []
     x, y = data(case.sizes)
     for device in ("cpu", "cuda"):
@@ -349,12 +374,17 @@ def test_a_second_run_of_an_optimizer_goes_on_with_its_steps_and_anew_with_dropo
         model.to("cpu")
         found.append(flat(model))
     start = flat(case.make())
-    assert np.linalg.norm(found[1] - found[0]) <= LIMITS["float16"] * np.linalg.norm(found[0] - start)
+    assert np.linalg.norm(found[1] - found[0]) <= LIMITS["float16"] * np.linalg.norm(
+        found[0] - start
+    )
 
 
 @pytest.mark.parametrize(
     ("replicas", "case"),
-    [pytest.param(*item, marks=pytest.mark.slow if i >= 1 else ()) for i, item in enumerate(REPLICATED)],
+    [
+        pytest.param(*item, marks=pytest.mark.slow if i >= 1 else ())
+        for i, item in enumerate(REPLICATED)
+    ],
     ids=str,
 )
 def test_replicas_follow_numpy(
@@ -399,7 +429,9 @@ def test_what_replicas_must_know_of_the_whole_batch(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [1, 4])
-def test_two_runs_are_bit_identical(cuda: str, only_cluster: Callable[..., None], cluster: int) -> None:
+def test_two_runs_are_bit_identical(
+    cuda: str, only_cluster: Callable[..., None], cluster: int
+) -> None:
     only_cluster(cluster)
     x, y = data((17, 5))
     models = [mlp(17, 33, 20, 5) for _ in range(2)]
@@ -494,7 +526,8 @@ def test_debug_builds(
     test_replicas_follow_numpy(cuda, only_cluster, only_replicas, replicas, REPLICATED[0][1])
 
 
-# -- a pairwise design ----------------------------------------------------------------------------------------
+# -- a pairwise design
+# ----------------------------------------------------------------------------------------
 
 # Kinks are left out: where rounding takes a unit across one, it takes two runs apart.
 FACTORS: dict[str, tuple[Any, ...]] = {
@@ -525,7 +558,9 @@ def designed() -> list[dict[str, Any]]:
     """Return cases that have every level of each factor with every level of each other."""
     rng = np.random.default_rng(0)
     missing = set(combinations(enumerate(FACTORS.values()), 2))
-    uncovered = {((i, a), (j, b)) for (i, levels), (j, others) in missing for a in levels for b in others}
+    uncovered = {
+        ((i, a), (j, b)) for (i, levels), (j, others) in missing for a in levels for b in others
+    }
     found = []
     for _ in range(NUM_DESIGNED):
         candidates = [
@@ -545,7 +580,11 @@ def case_of(design: dict[str, Any]) -> Case:
     hidden = [widths[(first + 3 * idx) % len(widths)] for idx in range(design["depth"] - 1)]
     has_classes = design["loss"] in ("cross_entropy", "smoothed")  # one alone is always right
     return Case(
-        (design["features"], *hidden, max(2, design["outputs"]) if has_classes else design["outputs"]),
+        (
+            design["features"],
+            *hidden,
+            max(2, design["outputs"]) if has_classes else design["outputs"],
+        ),
         design["batch"],
         design["cluster"],
         losses.SoftmaxCrossEntropy(0.1) if design["loss"] == "smoothed" else design["loss"],
@@ -574,11 +613,15 @@ def test_designed_cases(
     case = case_of(design)
     settings, num_rows = case.settings, case.settings.pop("num_rows")
     x, y = data(case.sizes, case.loss, num_rows)
-    if case.loss == "absolute_error":  # whose slope changes its sign where an output passes its target
+    if (
+        case.loss == "absolute_error"
+    ):  # whose slope changes its sign where an output passes its target
         y += np.sign(y) * 3
     settings["rows"] = x / np.float32(np.sqrt(max(1, case.sizes[0] / 16))), y
     # What few numbers' rounding does is averaged over few others.
-    settings["times_limit"] = 4.0 if 1 in case.sizes else max(1.0, 4.0 / min(case.sizes[1:-1], default=4))
+    settings["times_limit"] = (
+        4.0 if 1 in case.sizes else max(1.0, 4.0 / min(case.sizes[1:-1], default=4))
+    )
     if design["weighted"]:
         settings["sample_weight"] = np.random.default_rng(3).random(num_rows)
     if design["clip_norm"]:

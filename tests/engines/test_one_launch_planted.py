@@ -17,7 +17,11 @@ from warpfit.backends.cuda import jit
 from warpfit.engines import launch_talk
 from warpfit.errors import DeviceError, DivergedError
 
-pytestmark = [on_emulator, pytest.mark.usefixtures("by_layers", "launches"), pytest.mark.in_turns(2)]
+pytestmark = [
+    on_emulator,
+    pytest.mark.usefixtures("by_layers", "launches"),
+    pytest.mark.in_turns(2),
+]
 
 SIZES = (6, 20, 9, 3)
 X, LABELS = data(SIZES)
@@ -28,7 +32,9 @@ Mistake = dict[str, str]
 
 WAITS_FOR_X = "wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);"
 WAITS_FOR_ROWS = "wait(full, phase);\n#endif"
-WAITS_FOR_GRADIENTS = "await_rows(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());"
+WAITS_FOR_GRADIENTS = (
+    "await_rows(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());"
+)
 FIRST_BARRIER = "barrier_of_cluster();  // no block writes to another that has not begun"
 LAST_BARRIER = "barrier_of_cluster();  // nor to one that has left"
 MAY_LEAVE = "if (talks.end_now(epochs_done)) break;"
@@ -49,7 +55,9 @@ def train(
     only_cluster: Callable[..., None],
     only_replicas: Callable[[int], None],
 ) -> Callable[..., Any]:
-    """Trains by a copy of the kernel with a mistake, in clusters of two blocks, and returns the model."""
+    """Trains by a copy of the kernel with a mistake, in clusters of two blocks, and returns the
+    model.
+    """
     monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", 1)
     only_cluster(2)
 
@@ -69,14 +77,17 @@ def train(
 
 
 ONCE_MORE = (
-    r"expected \d+ arrivals in a phase of the barrier at .*, got one more, while|something is on its way"
+    r"expected \d+ arrivals in a phase of the barrier at .*, got one more, "
+    r"while|something is on its way"
 )
 HAS_NOT_BEGUN = r"store_async_quad: block [01] of the cluster has not begun"
 HAS_LEFT = (
     r"store_async_quad: block 1 of the cluster has left the kernel"
     r"|the block leaves while \d+ bytes are on their way to it, for which nobody waits"
 )
-WAITS_FOR_EVER = r"deadlock: in block 1 of the cluster threads 0-255 wait at cluster_barrier .*; in block 0"
+WAITS_FOR_EVER = (
+    r"deadlock: in block 1 of the cluster threads 0-255 wait at cluster_barrier .*; in block 0"
+)
 
 
 @pytest.mark.in_turns(4)
@@ -86,10 +97,14 @@ WAITS_FOR_EVER = r"deadlock: in block 1 of the cluster threads 0-255 wait at clu
         pytest.param({WAITS_FOR_ROWS: "\n#endif"}, ONCE_MORE, id="no wait"),
         pytest.param({WAITS_FOR_X: ""}, ONCE_MORE, id="no wait for x"),
         pytest.param({WAITS_FOR_ROWS: "wait(full, phase + 1);\n#endif"}, ONCE_MORE, id="parity"),
-        pytest.param({WAITS_FOR_X: WAITS_FOR_X.replace(");", " + 1);")}, ONCE_MORE, id="parity of x"),
+        pytest.param(
+            {WAITS_FOR_X: WAITS_FOR_X.replace(");", " + 1);")}, ONCE_MORE, id="parity of x"
+        ),
         pytest.param({FIRST_BARRIER: "__syncthreads();"}, HAS_NOT_BEGUN, id="has not begun"),
         pytest.param({WAITS_FOR_GRADIENTS: ""}, ONCE_MORE, id="no wait for gradients"),
-        pytest.param({MAY_LEAVE: LEAVES_ALONE, LAST_BARRIER: "__syncthreads();"}, HAS_LEFT, id="has left"),
+        pytest.param(
+            {MAY_LEAVE: LEAVES_ALONE, LAST_BARRIER: "__syncthreads();"}, HAS_LEFT, id="has left"
+        ),
         pytest.param({MAY_LEAVE: LEAVES_ALONE}, WAITS_FOR_EVER, id="leaves alone"),
     ],
 )
@@ -97,7 +112,9 @@ def test_what_blocks_of_a_cluster_do_wrongly(
     train: Callable[..., Any], mistake: Mistake, message: str
 ) -> None:
     for reverse in (False, True):
-        with pytest.raises(DeviceError, match=rf"^kernel {KERNEL}, block \(\d, 0, 0\).*: ({message})"):
+        with pytest.raises(
+            DeviceError, match=rf"^kernel {KERNEL}, block \(\d, 0, 0\).*: ({message})"
+        ):
             train(mistake, reverse)
 
 
@@ -111,8 +128,12 @@ def test_units_that_others_have_not_read_are_poisoned(train: Callable[..., Any])
 @pytest.mark.parametrize(
     "mistake",
     [
-        pytest.param({HAS_GRADIENTS: HAS_GRADIENTS.replace("if (missing == 0) ", "")}, id="no wait"),
-        pytest.param({SENDS_GRADIENTS: SENDS_GRADIENTS.replace("now.step", "now.step + 1")}, id="step"),
+        pytest.param(
+            {HAS_GRADIENTS: HAS_GRADIENTS.replace("if (missing == 0) ", "")}, id="no wait"
+        ),
+        pytest.param(
+            {SENDS_GRADIENTS: SENDS_GRADIENTS.replace("now.step", "now.step + 1")}, id="step"
+        ),
     ],
 )
 def test_what_replicas_do_wrongly(train: Callable[..., Any], mistake: Mistake) -> None:
@@ -146,7 +167,11 @@ def test_replicas_that_do_not_decide_alike(
             train(mistake, reverse, replicas=2, **STOPS)
 
 
-@pytest.mark.parametrize("settings", [{}, pytest.param(STOPS, marks=pytest.mark.slow)], ids=["", "stops"])
+@pytest.mark.parametrize(
+    "settings", [{}, pytest.param(STOPS, marks=pytest.mark.slow)], ids=["", "stops"]
+)
 def test_a_copy_without_a_mistake(train: Callable[..., Any], settings: dict[str, Any]) -> None:
     for replicas in (1, 2):
-        assert_same_weights(*(train({}, reverse, replicas, **settings) for reverse in (False, True)))
+        assert_same_weights(
+            *(train({}, reverse, replicas, **settings) for reverse in (False, True))
+        )

@@ -32,7 +32,9 @@ AT_ONCE = EPOCHS - 1
 
 
 class Concurrent(EmulatedRuntime):
-    """An emulated device on which training runs while the host goes on; what is started meanwhile comes after it."""
+    """An emulated device on which training runs while the host goes on; what is started meanwhile
+    comes after it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +80,9 @@ class Concurrent(EmulatedRuntime):
 
 @pytest.fixture(autouse=True)
 def concurrent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The device; it and the host talk after each epoch, and no network runs by the kernel for one hidden layer."""
+    """The device; it and the host talk after each epoch, and no network runs by the kernel for one
+    hidden layer.
+    """
     device: Any = None
     if request.node.get_closest_marker("gpu"):
         device = runtime.open_device(0)
@@ -126,7 +130,9 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 def train(model: nn.Module, *callbacks: wf.Callback, **settings: Any) -> wf.History:
     optimizer = optim.SGD(model.parameters(), 0.05, momentum=0.9)
-    return fit(model, X, LABELS, optimizer, **{"epochs": EPOCHS, "callbacks": callbacks, **settings})
+    return fit(
+        model, X, LABELS, optimizer, **{"epochs": EPOCHS, "callbacks": callbacks, **settings}
+    )
 
 
 def without_seconds(history: wf.History) -> Any:
@@ -135,7 +141,9 @@ def without_seconds(history: wf.History) -> Any:
 
 @on_emulator
 @pytest.mark.slow
-def test_reports_come_while_the_kernel_runs(concurrent: Concurrent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_come_while_the_kernel_runs(
+    concurrent: Concurrent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listens, alone = Listens(concurrent), mlp(*SIZES)
     model = mlp(*SIZES)
     history = train(model, listens, validation_data=VALIDATION, report_every=2)
@@ -230,7 +238,9 @@ def test_early_stopping_hears_of_reports_meanwhile(
         model, stopping = mlp(*SIZES), wf.EarlyStopping(patience=60)
         history = train(model, stopping, validation_data=VALIDATION)
         numbers, arrays = stopping.checkpoint_state()
-        found.append((without_seconds(history), history.stopped_by, numbers, model.to("cpu").state_dict()))
+        found.append(
+            (without_seconds(history), history.stopped_by, numbers, model.to("cpu").state_dict())
+        )
         assert arrays
     np.testing.assert_equal(*found)
     assert found[0][1].startswith("early stopping")

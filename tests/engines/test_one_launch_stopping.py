@@ -1,4 +1,6 @@
-"""Early stopping within the launch, by the kernel that goes layer by layer: as the host would have it, to the bit."""
+"""Early stopping within the launch, by the kernel that goes layer by layer: as the host would have
+it, to the bit.
+"""
 
 from __future__ import annotations
 
@@ -68,12 +70,18 @@ def run(
 def numbers(found: Any) -> Any:
     """Return what came out with device arrays as numbers."""
     *others, states = found
-    on_host = [(known, {name: np.asarray(a) for name, a in arrays.items()}) for known, arrays in states]
+    on_host = [
+        (known, {name: np.asarray(a) for name, a in arrays.items()}) for known, arrays in states
+    ]
     return [*others, on_host]
 
 
-def assert_decides_as_the_host(launches: list[int], epochs: int | None = None, **settings: Any) -> Any:
-    """Run with the kernel's decision and with the host's, which give the same, and return what that is."""
+def assert_decides_as_the_host(
+    launches: list[int], epochs: int | None = None, **settings: Any
+) -> Any:
+    """Run with the kernel's decision and with the host's, which give the same, and return what that
+    is.
+    """
     rule = {name: settings.pop(name) for name in RULE if name in settings}
     (_, followed), first = run(wf.EarlyStopping(**rule), **settings), launches[:]
     launches.clear()
@@ -95,11 +103,15 @@ RULE = ("monitor", "patience", "min_delta", "restore_best")
         pytest.param({"patience": 2, "min_delta": 0.05, "restore_best": False}, True, id="delta"),
         pytest.param({"monitor": "loss", "patience": 4}, True, id="loss"),
         pytest.param({"monitor": "val_accuracy", "patience": 3}, True, id="val_accuracy"),
-        pytest.param({"monitor": "accuracy", "patience": 5, "min_delta": 0.01}, True, id="accuracy"),
+        pytest.param(
+            {"monitor": "accuracy", "patience": 5, "min_delta": 0.01}, True, id="accuracy"
+        ),
         pytest.param({"patience": 100}, False, id="patient", marks=pytest.mark.slow),
     ],
 )
-def test_it_decides_as_the_host(cuda: str, launches: list[int], rule: dict[str, Any], is_over: bool) -> None:
+def test_it_decides_as_the_host(
+    cuda: str, launches: list[int], rule: dict[str, Any], is_over: bool
+) -> None:
     reports, reason, *_ = assert_decides_as_the_host(launches, **rule)
     assert (len(reports) < EPOCHS, reason.startswith("early stopping")) == (is_over, is_over)
     assert len(reports) > 3
@@ -130,17 +142,30 @@ SQUARES = {"loss": "mse", "rows": data(SIZES, "mse"), "validation_data": data(SI
     [
         pytest.param((2,), {"make": adam, "report_every": 3}, id="adam"),
         pytest.param((4,), DEEPER, id="4", marks=pytest.mark.slow),
-        pytest.param((1,), {"sizes": (6, 3), "patience": 1}, id="no hidden layer", marks=pytest.mark.slow),
-        pytest.param((1,), {"report_every": 7, "patience": 2}, id="one block", marks=pytest.mark.slow),
-        pytest.param((8,), {"sizes": (6, 64, 3), "monitor": "loss"}, id="8", marks=pytest.mark.slow),
+        pytest.param(
+            (1,), {"sizes": (6, 3), "patience": 1}, id="no hidden layer", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            (1,), {"report_every": 7, "patience": 2}, id="one block", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            (8,), {"sizes": (6, 64, 3), "monitor": "loss"}, id="8", marks=pytest.mark.slow
+        ),
         pytest.param((2,), {"make": penalized}, id="penalized", marks=pytest.mark.slow),
         pytest.param((2,), {"make": penalized, "monitor": "loss"}, id="penalty"),
         pytest.param(
-            (1,), {"make": penalized, "monitor": "loss"}, id="penalty, one block", marks=pytest.mark.slow
+            (1,),
+            {"make": penalized, "monitor": "loss"},
+            id="penalty, one block",
+            marks=pytest.mark.slow,
         ),
         pytest.param((2,), {"make": clipped}, id="clipped", marks=pytest.mark.slow),
-        pytest.param((2,), {"loss": WEIGHTED, "batch_size": 70}, id="weighted", marks=pytest.mark.slow),
-        pytest.param((2,), {"monitor": "loss", "loss": WEIGHTED}, id="weights", marks=pytest.mark.slow),
+        pytest.param(
+            (2,), {"loss": WEIGHTED, "batch_size": 70}, id="weighted", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            (2,), {"monitor": "loss", "loss": WEIGHTED}, id="weights", marks=pytest.mark.slow
+        ),
         pytest.param(
             (2,),
             {"monitor": "accuracy", **UNVALIDATED},
@@ -165,14 +190,22 @@ def test_networks(
         pytest.param(2, (1,), {}, id="val_loss"),
         pytest.param(3, (2,), {"make": penalized, **OF_LOSS}, id="penalty"),
         pytest.param(2, (2,), OF_LOSS, id="loss", marks=pytest.mark.slow),
-        pytest.param(3, (1,), {"monitor": "val_accuracy"}, id="val_accuracy", marks=pytest.mark.slow),
         pytest.param(
-            2, (2,), {"monitor": "accuracy", "min_delta": 0.01}, id="accuracy", marks=pytest.mark.slow
+            3, (1,), {"monitor": "val_accuracy"}, id="val_accuracy", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            2,
+            (2,),
+            {"monitor": "accuracy", "min_delta": 0.01},
+            id="accuracy",
+            marks=pytest.mark.slow,
         ),
         pytest.param(3, (2,), {"make": adam, "report_every": 3}, id="adam", marks=pytest.mark.slow),
         pytest.param(3, (4,), {**DEEPER, "restore_best": False}, id="4", marks=pytest.mark.slow),
         pytest.param(2, (8,), {"sizes": (6, 64, 3)}, id="8", marks=pytest.mark.slow),
-        pytest.param(3, (1,), {"sizes": (6, 3), "patience": 1}, id="no hidden layer", marks=pytest.mark.slow),
+        pytest.param(
+            3, (1,), {"sizes": (6, 3), "patience": 1}, id="no hidden layer", marks=pytest.mark.slow
+        ),
         pytest.param(5, (1,), {"batch_size": 70}, id="one batch", marks=pytest.mark.slow),
         pytest.param(3, (2,), {"make": clipped}, id="clipped", marks=pytest.mark.slow),
         pytest.param(3, (2,), {"make": penalized}, id="penalized", marks=pytest.mark.slow),
@@ -180,7 +213,9 @@ def test_networks(
         pytest.param(3, (2,), {"loss": WEIGHTED, **OF_LOSS}, id="weights", marks=pytest.mark.slow),
         pytest.param(2, (2,), {**OF_LOSS, **SAMPLES}, id="samples", marks=pytest.mark.slow),
         pytest.param(3, (2,), {"precision": "float32"}, id="float32", marks=pytest.mark.slow),
-        pytest.param(3, (2,), {**UNVALIDATED, **OF_LOSS}, id="without validation", marks=pytest.mark.slow),
+        pytest.param(
+            3, (2,), {**UNVALIDATED, **OF_LOSS}, id="without validation", marks=pytest.mark.slow
+        ),
         pytest.param(2, (2,), SQUARES, id="mse", marks=pytest.mark.slow),
     ],
 )
@@ -196,7 +231,9 @@ def test_replicas(
     """Each knows the losses of its own rows; of the last batch of an epoch some have none."""
     only_cluster(*clusters)
     only_replicas(replicas)
-    reports, *_ = assert_decides_as_the_host(launches, **{"patience": 3, "batch_size": 44, **settings})
+    reports, *_ = assert_decides_as_the_host(
+        launches, **{"patience": 3, "batch_size": 44, **settings}
+    )
     assert 1 < len(reports) < EPOCHS
 
 
@@ -227,9 +264,14 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     for epochs in (best - 1, best + 2):
         monkeypatch.setattr(pace, "LAUNCH_SECONDS", np.inf)
         run(
-            wf.EarlyStopping(patience=6), wf.Checkpoint(checkpoint.path, every=100), epochs=epochs, **settings
+            wf.EarlyStopping(patience=6),
+            wf.Checkpoint(checkpoint.path, every=100),
+            epochs=epochs,
+            **settings,
         )
-        resumed = numbers(run(wf.EarlyStopping(patience=6), resume_from=checkpoint.path, **settings)[1])
+        resumed = numbers(
+            run(wf.EarlyStopping(patience=6), resume_from=checkpoint.path, **settings)[1]
+        )
         np.testing.assert_equal(resumed[0][epochs:], whole[0][epochs:])
         np.testing.assert_equal(resumed[1:], whole[1:])
 
@@ -241,14 +283,23 @@ def test_a_stopping_can_be_used_again(cuda: str) -> None:
     np.testing.assert_equal(numbers(run(stopping)[1]), first)
     # On the CPU too, where the host decides.
     history = fit(
-        model, X, LABELS, adam(model), device="cpu", callbacks=[stopping], validation_data=VALIDATION
+        model,
+        X,
+        LABELS,
+        adam(model),
+        device="cpu",
+        callbacks=[stopping],
+        validation_data=VALIDATION,
     )
     assert stopping.best == min(history["val_loss"])
 
 
 @pytest.mark.slow
 def test_where_shared_memory_is_short(
-    cuda: str, launches: list[int], only_cluster: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    cuda: str,
+    launches: list[int],
+    only_cluster: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The optimizer state of a tile makes room, and the last byte of all is not taken."""
     only_cluster(2)
@@ -287,7 +338,9 @@ def test_the_order_of_threads_changes_no_bit(
 
 @on_emulator
 def test_what_replicas_leave_each_other_may_come_late(
-    monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None], only_replicas: Callable[[int], None]
+    monkeypatch: pytest.MonkeyPatch,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
 ) -> None:
     """In the reversed order writes without a fence do."""
     only_cluster(1)
@@ -312,7 +365,8 @@ def test_debug_builds(
     assert_decides_as_the_host(launches, patience=3, batch_size=BATCH * replicas)
 
 
-# -- what the host decides ------------------------------------------------------------------------------------
+# -- what the host decides
+# ------------------------------------------------------------------------------------
 
 
 class Own(wf.EarlyStopping):
@@ -359,6 +413,8 @@ def test_it_is_the_hosts_where_shared_memory_has_no_room(cuda: str, launches: li
         ("accuracy", {"loss": "mse", "rows": data(SIZES, "mse"), "validation_data": None}),
     ],
 )
-def test_what_is_not_reported_is_not_watched(cuda: str, monitor: str, settings: dict[str, Any]) -> None:
+def test_what_is_not_reported_is_not_watched(
+    cuda: str, monitor: str, settings: dict[str, Any]
+) -> None:
     with pytest.raises(wf.errors.ConfigError, match=f"expected reports of {monitor}, got none"):
         run(wf.EarlyStopping(monitor), **settings)

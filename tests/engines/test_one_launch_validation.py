@@ -40,7 +40,9 @@ def small() -> nn.Sequential:
 def assert_validates_as_numpy(
     case: Case, launches: list[int], validation: Any, rows: Any = None, **settings: Any
 ) -> None:
-    """Train on both, and compare what came out of the validation data; it changes nothing of the training."""
+    """Train on both, and compare what came out of the validation data; it changes nothing of the
+    training.
+    """
     found = []
     x, y = rows or data(case.sizes, case.loss, 3 * case.batch_size + 2)
     settings = {"loss": case.loss, "batch_size": case.batch_size, "epochs": 3, **settings}
@@ -78,7 +80,10 @@ def test_it_validates_as_numpy(
 
 @pytest.mark.parametrize(
     ("replicas", "case"),
-    [pytest.param(*item, marks=pytest.mark.slow if i != 1 else ()) for i, item in enumerate(REPLICATED)],
+    [
+        pytest.param(*item, marks=pytest.mark.slow if i != 1 else ())
+        for i, item in enumerate(REPLICATED)
+    ],
     ids=str,
 )
 def test_replicas_validate_as_numpy(
@@ -96,7 +101,9 @@ def test_replicas_validate_as_numpy(
 @pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [1, BATCH - 1, BATCH, BATCH + 1, 9 * BATCH])
 @pytest.mark.parametrize("sizes", [(6, 3), SIZES])
-def test_any_number_of_rows(cuda: str, launches: list[int], num_rows: int, sizes: tuple[int, ...]) -> None:
+def test_any_number_of_rows(
+    cuda: str, launches: list[int], num_rows: int, sizes: tuple[int, ...]
+) -> None:
     case = Case(sizes, BATCH, 1)
     assert_validates_as_numpy(case, launches, data(sizes, num_rows=num_rows))
 
@@ -113,14 +120,18 @@ def test_clipping_and_penalties(
     cluster: int,
 ) -> None:
     only_cluster(cluster)
-    monkeypatch.setitem(OPTIMIZERS, "own", lambda model: optim.SGD(model.parameters(), 0.05, **optimizer))
+    monkeypatch.setitem(
+        OPTIMIZERS, "own", lambda model: optim.SGD(model.parameters(), 0.05, **optimizer)
+    )
     case = Case((6, 17 * cluster, 33, 3), BATCH, cluster, optimizer="own")
     assert_validates_as_numpy(case, launches, VALIDATION)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_classes_have_weights_and_samples_have_none(cuda: str, launches: list[int], smoothing: float) -> None:
+def test_classes_have_weights_and_samples_have_none(
+    cuda: str, launches: list[int], smoothing: float
+) -> None:
     loss = losses.SoftmaxCrossEntropy(smoothing, class_weight=(0.5, 2.0, 0.0))
     weights = np.random.default_rng(3).random(NUM_ROWS)
     case = Case(SIZES, BATCH, 2, loss)
@@ -193,13 +204,17 @@ def test_the_order_of_threads_changes_no_bit(
 
 @pytest.mark.slow
 def test_debug_builds(
-    cuda: str, monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None], launches: list[int]
+    cuda: str,
+    monkeypatch: pytest.MonkeyPatch,
+    only_cluster: Callable[..., None],
+    launches: list[int],
 ) -> None:
     monkeypatch.setenv("WARPFIT_DEBUG", "1")
     test_it_validates_as_numpy(cuda, only_cluster, launches, CASES[0])
 
 
-# -- what is validated on the way, as other engines do --------------------------------------------------------
+# -- what is validated on the way, as other engines do
+# --------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -31,7 +31,8 @@ def test_auto_is_a_power_of_two_near_1024_times_the_smallest_batch(
 
 
 @pytest.mark.parametrize(
-    ("derivative", "scale"), [(1.0, 2**16), (1.1, 2**15), (2.0, 2**15), (100.0, 2**9), (1e30, 2**-24)]
+    ("derivative", "scale"),
+    [(1.0, 2**16), (1.1, 2**15), (2.0, 2**15), (100.0, 2**9), (1e30, 2**-24)],
 )
 def test_steep_losses_are_scaled_less(derivative: float, scale: float) -> None:
     assert resolve_loss_scale("auto", "float16", 64, 640, derivative) == scale
@@ -41,7 +42,9 @@ def test_steep_losses_are_scaled_less(derivative: float, scale: float) -> None:
 def test_other_precisions_have_none(precision: str) -> None:
     assert resolve_loss_scale("auto", precision, 64, 640) == 1.0
     assert resolve_loss_scale(1.0, precision, 64, 640) == 1.0  # as a plan has it
-    with pytest.raises(ConfigError, match=f"for precision '{precision}', which needs none, got 512"):
+    with pytest.raises(
+        ConfigError, match=f"for precision '{precision}', which needs none, got 512"
+    ):
         resolve_loss_scale(512, precision, 64, 640)
 
 
@@ -50,7 +53,9 @@ def test_what_is_asked_for_is_taken(loss_scale: object) -> None:
     assert resolve_loss_scale(loss_scale, "float16", 64, 640) == loss_scale
 
 
-@pytest.mark.parametrize("loss_scale", [0, -2.0, 3, 2.0**25, float("nan"), float("inf"), "static", None])
+@pytest.mark.parametrize(
+    "loss_scale", [0, -2.0, 3, 2.0**25, float("nan"), float("inf"), "static", None]
+)
 def test_other_scales_are_refused(loss_scale: object) -> None:
     with pytest.raises(
         ConfigError, match=re.escape(f"power of two from 2**-24 to 2**24, got {loss_scale!r}")

@@ -1,4 +1,6 @@
-"""What a step is made of: one operation for the loss where there is one, else several with the same numbers."""
+"""What a step is made of: one operation for the loss where there is one, else several with the same
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def of_losses(launched: list[str]) -> list[str]:
     parts = ("cast", "record_step", "count_correct")
     return [
-        name for name in launched if "entropy" in name or "error" in name or "loss" in name or name in parts
+        name
+        for name in launched
+        if "entropy" in name or "error" in name or "loss" in name or name in parts
     ]
 
 
@@ -73,14 +77,22 @@ def of_losses(launched: list[str]) -> list[str]:
 def test_the_loss_of_a_step_is_one_kernel(
     cuda: str, launched: list[str], engine: str, precision: str, loss: str
 ) -> None:
-    settings = {"device": cuda, "precision": precision, "engine": engine, "epochs": 1, "batch_size": NUM_ROWS}
+    settings = {
+        "device": cuda,
+        "precision": precision,
+        "engine": engine,
+        "epochs": 1,
+        "batch_size": NUM_ROWS,
+    }
     fit(small(), loss, **settings)
     (name,) = of_losses(launched)
     assert name in STEPS_OF_LOSS
 
 
 def test_a_penalty_takes_separate_operations(cuda: str, launched: list[str]) -> None:
-    fit(small(), "mse", lambda model: sgd(model, l2=0.1), device=cuda, epochs=1, batch_size=NUM_ROWS)
+    fit(
+        small(), "mse", lambda model: sgd(model, l2=0.1), device=cuda, epochs=1, batch_size=NUM_ROWS
+    )
     names = ["element_loss_forward", "element_loss_backward", "record_step"]
     assert of_losses(launched) == names
 
@@ -138,7 +150,8 @@ def test_a_loss_of_ones_own_does_not_inherit_the_operation(
     assert relative_difference(model, twice) < 1e-5
 
 
-# -- gradients that an update computes ---------------------------------------------------------------------
+# -- gradients that an update computes
+# ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -160,7 +173,14 @@ class Sign(Optimizer):
 def test_an_optimizer_of_others_gets_gradients_that_it_can_look_at(cuda: str) -> None:
     model = small()
     before = [parameter.data.copy() for parameter in model.parameters()]
-    fit(model, "cross_entropy", lambda m: Sign(m.parameters()), device=cuda, precision="float16", epochs=1)
+    fit(
+        model,
+        "cross_entropy",
+        lambda m: Sign(m.parameters()),
+        device=cuda,
+        precision="float16",
+        epochs=1,
+    )
     for parameter, start in zip(model.parameters(), before, strict=True):
         eighths = (np.asarray(parameter.data) - start) * 8
         np.testing.assert_allclose(eighths, eighths.round(), atol=1e-5)

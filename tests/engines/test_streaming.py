@@ -1,4 +1,6 @@
-"""Data that stays on the host: the bits of a run whose data is on the device, wherever epochs are cut."""
+"""Data that stays on the host: the bits of a run whose data is on the device, wherever epochs are
+cut.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +50,28 @@ def stage(cuda: str, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return choose
 
 
-def trained(make: Callable[[], nn.Module], make_optimizer: Any, x: Any, y: Any, **settings: Any) -> Any:
+def trained(
+    make: Callable[[], nn.Module], make_optimizer: Any, x: Any, y: Any, **settings: Any
+) -> Any:
     """Return all that a run leaves, and its plan's reason."""
     model = make()
     optimizer = make_optimizer(model)
     history = fit(model, x, y, optimizer, **{"epochs": 3, **settings})
     reports = [(r.epoch, r.loss, r.accuracy, r.lr, r.num_rows) for r in history]
-    return (model.state_dict(), optimizer.state_dict(), history.step_losses, reports), history.plan.reason
+    return (
+        model.state_dict(),
+        optimizer.state_dict(),
+        history.step_losses,
+        reports,
+    ), history.plan.reason
 
 
-def assert_same_however_it_is_cut(stage: Stage, *settings: Any, pieces: tuple[int, ...], **more: Any) -> None:
-    """Assert that streamed runs, in pieces of so many batches, leave the bits of one that is not."""
+def assert_same_however_it_is_cut(
+    stage: Stage, *settings: Any, pieces: tuple[int, ...], **more: Any
+) -> None:
+    """Assert that streamed runs, in pieces of so many batches, leave the bits of one that is
+    not.
+    """
     stage(None)
     expected, _ = trained(*settings, **more)
     batch = more.get("batch_size", BATCH)
@@ -84,13 +97,16 @@ def dropping() -> nn.Module:
     )
 
 
-# -- the same bits -------------------------------------------------------------------------------------------
+# -- the same bits
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_by_warps_in_roles(stage: Stage) -> None:
     x, y = blobs(NUM_ROWS)
-    assert_same_however_it_is_cut(stage, lambda: mlp(6, 8, 3), momentum, x, y, pieces=(1, 2, 3, 4, 5, 9))
+    assert_same_however_it_is_cut(
+        stage, lambda: mlp(6, 8, 3), momentum, x, y, pieces=(1, 2, 3, 4, 5, 9)
+    )
 
 
 def test_layer_by_layer_with_all_that_counts_steps(stage: Stage) -> None:
@@ -168,7 +184,14 @@ def test_a_checkpoint_serves_both(stage: Stage, tmp_path: Path) -> None:
     stage(None)
     whole, first, second = (mlp(6, 8, 3) for _ in range(3))
     fit(whole, x, y, momentum(whole), epochs=4)
-    fit(first, x, y, momentum(first), epochs=4, callbacks=[wf.Checkpoint(tmp_path / "run"), StopsAt(2)])
+    fit(
+        first,
+        x,
+        y,
+        momentum(first),
+        epochs=4,
+        callbacks=[wf.Checkpoint(tmp_path / "run"), StopsAt(2)],
+    )
     stage(2)
     fit(second, x, y, momentum(second), epochs=4, resume_from=tmp_path / "run")
     assert_same_weights(second, whole)
@@ -185,7 +208,8 @@ class StopsAt(wf.Callback):
             run.stop("callback")
 
 
-# -- runs that end early ---------------------------------------------------------------------------------------
+# -- runs that end early
+# ---------------------------------------------------------------------------------------
 
 
 def test_ctrl_c_within_an_epoch_leaves_the_weights_of_the_last_whole_one(
@@ -250,7 +274,8 @@ def test_what_breaks_off_the_first_piece_closes_the_stream(
     assert len(closed) == 1
 
 
-# -- when data is streamed -------------------------------------------------------------------------------------
+# -- when data is streamed
+# -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -271,7 +296,9 @@ def test_data_that_has_no_room_is_streamed(
     assert_same_weights(*models)
     assert (streamed.engine, streamed.precision) == ("one_launch", "float16")
     assert "launches an epoch" not in resident.reason
-    assert "; x stays on the host, and comes to the device in 3 launches an epoch" in streamed.reason
+    assert (
+        "; x stays on the host, and comes to the device in 3 launches an epoch" in streamed.reason
+    )
     assert streamed.bytes < 60_000 < resident.bytes
     assert streamed.identity() == resident.identity()
 
@@ -309,7 +336,9 @@ def test_numbers_that_one_launch_does_not_take_are_not_streamed(
     monkeypatch.setattr(backends.get(cuda).runtime, "arch", "sm_75")
     plan = fit(mlp(6, 3), 2000 * x, y, engine="auto", precision="auto", epochs=1).plan
     assert (plan.engine, plan.precision) == ("graph", "float32")
-    assert "one_launch: expected an architecture whose tensor cores multiply bfloat16" in plan.reason
+    assert (
+        "one_launch: expected an architecture whose tensor cores multiply bfloat16" in plan.reason
+    )
     plan = fit(mlp(6, 3), x, y, engine="auto", precision="auto", epochs=0).plan
     assert (plan.engine, plan.prepared.is_streamed) == ("one_launch", True)
 
@@ -348,7 +377,9 @@ def test_validation_data_that_has_no_room_is_evaluated_all_the_same(
     assert found[0] == found[1]
 
 
-def test_rows_that_have_been_brought_to_a_device_have_room_there(left: Callable[[int], None]) -> None:
+def test_rows_that_have_been_brought_to_a_device_have_room_there(
+    left: Callable[[int], None],
+) -> None:
     x, y = blobs(1000)
     plan, rows = fit(mlp(6, 3), x, y, epochs=0).plan, TrainingData(x, y)
     left(x.nbytes)
@@ -359,7 +390,8 @@ def test_rows_that_have_been_brought_to_a_device_have_room_there(left: Callable[
     assert launch_plan.has_room(plan, rows, 1)
 
 
-# -- cuts ------------------------------------------------------------------------------------------------------
+# -- cuts
+# --------------------------------------------------------------------------------------------------
 
 
 def rows_of(num_rows: int) -> TrainingData:
@@ -369,13 +401,15 @@ def rows_of(num_rows: int) -> TrainingData:
 @pytest.mark.parametrize(
     ("num_rows", "batch", "steps"), [(70, 16, 2), (64, 16, 4), (64, 16, 1), (5, 16, 3), (1, 1, 1)]
 )
-def test_pieces_are_whole_batches_and_have_each_row_once(num_rows: int, batch: int, steps: int) -> None:
+def test_pieces_are_whole_batches_and_have_each_row_once(
+    num_rows: int, batch: int, steps: int
+) -> None:
     cut = Cut(num_rows, batch, steps)
     pieces = list(cut.pieces(7))
     assert len(pieces) == cut.launches
-    assert np.concatenate([np.arange(p.first, p.first + p.num_rows) for p in pieces]).tolist() == list(
-        range(num_rows)
-    )
+    assert np.concatenate(
+        [np.arange(p.first, p.first + p.num_rows) for p in pieces]
+    ).tolist() == list(range(num_rows))
     assert all(p.first % batch == 0 and p.num_rows % batch == 0 for p in pieces[:-1])
     assert {p.epoch for p in pieces} == {7}
     assert max(p.num_rows for p in pieces) == cut.most_rows
@@ -418,7 +452,8 @@ def test_more_rows_than_an_order_has() -> None:
     assert found == Obstacle(f"expected at most 2**31 rows, got {2**31 + 1}")
 
 
-# -- the stream alone ------------------------------------------------------------------------------------------
+# -- the stream alone
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [None, 4])

@@ -1,4 +1,6 @@
-"""Without shuffling, in float64, ours and scikit-learn's are the same run: curves, weights, when it ends."""
+"""Without shuffling, in float64, ours and scikit-learn's are the same run: curves, weights, when it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +68,18 @@ def pair(task: Task, **settings: Any) -> tuple[BaseEstimator, BaseEstimator]:
 
 
 def assert_same_run(ours: BaseEstimator, theirs: BaseEstimator) -> None:
-    """Assert that curves agree to 1e-9 (the promise is 1e-6), and all else that the two runs left."""
+    """Assert that curves agree to 1e-9 (the promise is 1e-6), and all else that the two runs
+    left.
+    """
     np.testing.assert_allclose(ours.loss_curve_, theirs.loss_curve_, rtol=1e-9)
-    for name in ("n_iter_", "t_", "n_layers_", "n_outputs_", "out_activation_", "_no_improvement_count"):
+    for name in (
+        "n_iter_",
+        "t_",
+        "n_layers_",
+        "n_outputs_",
+        "out_activation_",
+        "_no_improvement_count",
+    ):
         assert getattr(ours, name) == getattr(theirs, name), name
     for name in ("loss_", "best_loss_", "best_validation_score_", "validation_scores_"):
         expected = getattr(theirs, name)
@@ -92,7 +103,9 @@ def test_the_same_run(task: str, solver: str, settings: str) -> None:
     assert_same_run(ours.fit(X, y), theirs.fit(X, y))
     np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-6, atol=1e-9)
     if hasattr(theirs, "predict_proba"):
-        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            ours.predict_proba(X), theirs.predict_proba(X), rtol=1e-6, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
@@ -109,7 +122,11 @@ def test_the_same_run_with_sample_weights(task: str, early_stopping: bool) -> No
 def test_the_same_partial_fits(solver: str, learning_rate: str) -> None:
     X, y = TASKS["regression"].X, TASKS["regression"].y
     theirs, ours = pair(
-        TASKS["regression"], solver=solver, learning_rate=learning_rate, tol=0.05, n_iter_no_change=2
+        TASKS["regression"],
+        solver=solver,
+        learning_rate=learning_rate,
+        tol=0.05,
+        n_iter_no_change=2,
     )
     for part in np.array_split(np.arange(len(X)), 12):
         assert_same_run(ours.partial_fit(X[part], y[part]), theirs.partial_fit(X[part], y[part]))
@@ -143,7 +160,12 @@ def test_the_same_partial_fit_after_fit() -> None:
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "two outputs", "poisson"])
 def test_lbfgs_finds_the_same(task: str, activation: str) -> None:
     theirs, ours = pair(
-        TASKS[task], solver="lbfgs", max_iter=12, activation=activation, hidden_layer_sizes=12, alpha=0.01
+        TASKS[task],
+        solver="lbfgs",
+        max_iter=12,
+        activation=activation,
+        hidden_layer_sizes=12,
+        alpha=0.01,
     )
     X, y = TASKS[task].X, TASKS[task].y
     weights = np.random.default_rng(0).uniform(0, 2, len(X))
@@ -164,11 +186,17 @@ def test_defaults_are_theirs() -> None:
 def test_initial_values_are_theirs(dtype: str) -> None:
     X, y = TASKS["multiclass"].X.astype(dtype), TASKS["multiclass"].y
     theirs, ours = pair(
-        TASKS["multiclass"], solver="sgd", learning_rate_init=1e-30, max_iter=1, hidden_layer_sizes=(9, 7)
+        TASKS["multiclass"],
+        solver="sgd",
+        learning_rate_init=1e-30,
+        max_iter=1,
+        hidden_layer_sizes=(9, 7),
     )
     theirs.fit(X, y)
     ours.fit(X, y)
-    for own, expected in zip(ours.coefs_ + ours.intercepts_, theirs.coefs_ + theirs.intercepts_, strict=True):
+    for own, expected in zip(
+        ours.coefs_ + ours.intercepts_, theirs.coefs_ + theirs.intercepts_, strict=True
+    ):
         np.testing.assert_array_equal(own, expected, strict=True)
 
 

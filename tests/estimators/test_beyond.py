@@ -150,7 +150,9 @@ class LogLink(losses.MeanSquaredError):
         return ops.unary("exp", outputs)
 
 
-@pytest.mark.parametrize("loss", [losses.BinaryCrossEntropy(), losses.SoftmaxCrossEntropy(), LogLink()])
+@pytest.mark.parametrize(
+    "loss", [losses.BinaryCrossEntropy(), losses.SoftmaxCrossEntropy(), LogLink()]
+)
 def test_a_regressors_outputs_are_its_predictions(numbers: Data, loss: Any) -> None:
     name = type(loss).__name__
     with pytest.raises(ConfigError, match=f"the values that are predicted, or poisson, got {name}"):

@@ -1,4 +1,6 @@
-"""scikit-learn's checks of what an estimator must do: with few units here, with all defaults among the slow tests."""
+"""scikit-learn's checks of what an estimator must do: with few units here, with all defaults among
+the slow tests.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,10 @@ def test_checks(estimator: Any, check: Check) -> None:
     check(estimator)
 
 
-# In less than float64, rows with weights and rows that are there twice come to the same but for rounding.
+# In less than float64, rows with weights and rows that are there twice come to the same but for
+# rounding.
 ROUNDED = {
-    f"check_sample_weight_equivalence_on_{kind}_data": "compares to 1e-7, which is float32's own precision"
+    f"check_sample_weight_equivalence_on_{kind}_data": "compares to 1e-7, float32's own precision"
     for kind in ("dense", "sparse")
 }
 

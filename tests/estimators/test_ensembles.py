@@ -56,7 +56,9 @@ class Counts(Callback):
 
 def assert_same_networks(one: Any, other: Any) -> None:
     assert len(one.coefs_) == len(other.coefs_)
-    for own, expected in zip(one.coefs_ + one.intercepts_, other.coefs_ + other.intercepts_, strict=True):
+    for own, expected in zip(
+        one.coefs_ + one.intercepts_, other.coefs_ + other.intercepts_, strict=True
+    ):
         np.testing.assert_array_equal(own, expected, strict=True)
 
 
@@ -91,10 +93,14 @@ def test_one_network_draws_as_before_with_a_random_state_to_go_on_with(data: Dat
     assert not hasattr(one, "estimators_")
 
 
-def test_only_several_networks_go_through_a_sweep(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_several_networks_go_through_a_sweep(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained: list[int] = []
     run_here = fitting.run_here
-    monkeypatch.setattr(fitting, "run_here", lambda tasks: trained.append(len(tasks)) or run_here(tasks))
+    monkeypatch.setattr(
+        fitting, "run_here", lambda tasks: trained.append(len(tasks)) or run_here(tasks)
+    )
     one, two = (MLPClassifier(n_ensemble=n, **FEW).fit(*data) for n in (1, 2))
     assert trained == [2]
     assert_same_networks(one, two)
@@ -175,7 +181,9 @@ def test_going_on_with_another_number_is_refused(data: Data) -> None:
     for number in (1, 3):
         classifier.set_params(n_ensemble=number)
         for goes_on in (classifier.fit, classifier.partial_fit):
-            with pytest.raises(ConfigError, match=f"expected n_ensemble=2, .* got n_ensemble={number}"):
+            with pytest.raises(
+                ConfigError, match=f"expected n_ensemble=2, .* got n_ensemble={number}"
+            ):
                 goes_on(*data)
     classifier.set_params(warm_start=False, n_ensemble=1).fit(*data)
     assert not hasattr(classifier, "estimators_")

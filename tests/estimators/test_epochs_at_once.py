@@ -1,4 +1,6 @@
-"""An engine may train epochs at once while no rule of scikit-learn's can end the run, and comes to the same."""
+"""An engine may train epochs at once while no rule of scikit-learn's can end the run, and comes to
+the same.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def data() -> Data:
 def assert_same_fit(one: MLPClassifier, other: MLPClassifier) -> None:
     assert one.loss_curve_ == other.loss_curve_
     assert one._no_improvement_count == other._no_improvement_count
-    for own, expected in zip(one.coefs_ + one.intercepts_, other.coefs_ + other.intercepts_, strict=True):
+    for own, expected in zip(
+        one.coefs_ + one.intercepts_, other.coefs_ + other.intercepts_, strict=True
+    ):
         np.testing.assert_array_equal(own, expected)
 
 
@@ -66,8 +70,15 @@ def assert_same_fit(one: MLPClassifier, other: MLPClassifier) -> None:
     ],
     ids=["tolerance", "adaptive", "early stopping", "never", "warm start"],
 )
-def test_the_same_fit(data: Data, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
-    few = {"hidden_layer_sizes": (8,), "learning_rate_init": 0.02, "n_iter_no_change": 4, "random_state": 0}
+def test_the_same_fit(
+    data: Data, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    few = {
+        "hidden_layer_sizes": (8,),
+        "learning_rate_init": 0.02,
+        "n_iter_no_change": 4,
+        "random_state": 0,
+    }
     waits = Waits()
     fits = []
     for engine, callback in ((Layerwise, Looks()), (AtOnce, waits)):
@@ -88,7 +99,10 @@ def test_the_same_fit(data: Data, monkeypatch: pytest.MonkeyPatch, settings: dic
 
 @pytest.mark.parametrize(
     ("tol", "epochs", "expected"),
-    [(0.5, 5, [0, 1]), (0.0, 12, [0, 1, 5, 9])],  # no epoch is better by 0.5 than the first; all get better
+    [
+        (0.5, 5, [0, 1]),
+        (0.0, 12, [0, 1, 5, 9]),
+    ],  # no epoch is better by 0.5 than the first; all get better
 )
 def test_fewer_launches(
     cuda: str,

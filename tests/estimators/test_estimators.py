@@ -1,4 +1,6 @@
-"""Both estimators among scikit-learn's other things: copies, pipelines, searches, kinds of input."""
+"""Both estimators among scikit-learn's other things: copies, pipelines, searches, kinds of
+input.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def data() -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda estimator: pickle.loads(pickle.dumps(estimator))])
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda estimator: pickle.loads(pickle.dumps(estimator))]
+)
 def test_copies_go_on_like_the_original(data: tuple[Array, Array], kind: Any, copied: Any) -> None:
     estimator = kind(**FEW).fit(*data)
     other = copied(estimator)
@@ -73,7 +77,9 @@ def test_meta_estimators(data: tuple[Array, Array]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("container", [sparse.csr_array, sparse.csc_matrix])
-def test_sparse_input_means_dense_input(data: tuple[Array, Array], kind: Any, container: Any) -> None:
+def test_sparse_input_means_dense_input(
+    data: tuple[Array, Array], kind: Any, container: Any
+) -> None:
     X = np.where(np.abs(data[0]) > 1, data[0], 0)
     dense, thin = kind(**FEW).fit(X, data[1]), kind(**FEW).fit(container(X), data[1])
     assert thin.loss_curve_ == dense.loss_curve_
@@ -124,8 +130,13 @@ def test_examples(module: ModuleType) -> None:
 
 def test_a_fitted_one_loads_in_a_fresh_process(data: tuple[Array, Array], tmp_path: Any) -> None:
     fitted = MLPClassifier(**FEW).fit(*data)
-    (tmp_path / "fitted.pickle").write_bytes(pickle.dumps((fitted, data[0], fitted.predict(data[0]))))
-    code = (
-        "import pickle, sys; e, X, y = pickle.load(open(sys.argv[1], 'rb')); assert (e.predict(X) == y).all()"
+    (tmp_path / "fitted.pickle").write_bytes(
+        pickle.dumps((fitted, data[0], fitted.predict(data[0])))
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "fitted.pickle")], check=True, timeout=60)
+    code = (
+        "import pickle, sys; e, X, y = pickle.load(open(sys.argv[1], 'rb')); assert "
+        "(e.predict(X) == y).all()"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "fitted.pickle")], check=True, timeout=60
+    )

@@ -26,7 +26,9 @@ def regressor() -> MLPRegressor:
 
 
 def masked(array: Any) -> Any:
-    return np.ma.masked_array(array, np.broadcast_to(MASK.reshape(-1, *[1] * (array.ndim - 1)), array.shape))
+    return np.ma.masked_array(
+        array, np.broadcast_to(MASK.reshape(-1, *[1] * (array.ndim - 1)), array.shape)
+    )
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
@@ -45,7 +47,9 @@ def masked(array: Any) -> Any:
     ],
 )
 def test_masked_values(make: Any, name: str, call: Any) -> None:
-    with pytest.raises(DataError, match=f"expected {name} without masked values, got (3|24|1) masked"):
+    with pytest.raises(
+        DataError, match=f"expected {name} without masked values, got (3|24|1) masked"
+    ):
         call(make())
 
 
@@ -71,5 +75,7 @@ def test_weights_that_leave_no_row(solver: str) -> None:
 @pytest.mark.parametrize("callbacks", [[print], (3,), np.ones(3), [(1, 2)]])
 def test_what_is_no_callback_is_refused(callbacks: Any) -> None:
     estimator = MLPClassifier(callbacks=callbacks, device="cpu")
-    with pytest.raises(ConfigError, match="expected callbacks to be a sequence of Callback objects"):
+    with pytest.raises(
+        ConfigError, match="expected callbacks to be a sequence of Callback objects"
+    ):
         estimator.fit([[0.0], [1.0]], [0, 1])

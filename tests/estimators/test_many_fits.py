@@ -51,7 +51,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def searched(kind: Any, grid: dict[str, Any], X: Any, y: Any, estimator: Any, **settings: Any) -> Any:
+def searched(
+    kind: Any, grid: dict[str, Any], X: Any, y: Any, estimator: Any, **settings: Any
+) -> Any:
     return kind(estimator, grid, cv=2, refit=False, n_jobs=1, **settings).fit(X, y)
 
 
@@ -85,10 +87,13 @@ def test_all_candidates_and_folds_are_one_launch_over_one_copy_of_the_rows(
     assert ours.best_params_ == theirs.best_params_
 
 
-def test_rows_are_predicted_where_they_were_copied_to_once(cuda: str, data: tuple[Array, Array]) -> None:
+def test_rows_are_predicted_where_they_were_copied_to_once(
+    cuda: str, data: tuple[Array, Array]
+) -> None:
     X, y = data
     first, second = (
-        MLPClassifier(device=cuda, **(FEW | {"learning_rate_init": rate})).fit(X, y) for rate in (0.02, 0.1)
+        MLPClassifier(device=cuda, **(FEW | {"learning_rate_init": rate})).fit(X, y)
+        for rate in (0.02, 0.1)
     )
     expected = [estimator.predict_proba(X) for estimator in (first, second)]
     rows = PredictedRows(X)
@@ -145,14 +150,24 @@ def test_a_fold_that_lacks_a_class_has_its_own_rows(
 @pytest.mark.parametrize(
     ("settings", "calls"),
     [
-        ({"solver": "sgd", "learning_rate": "invscaling", "shuffle": False}, ["fit", "partial_fit"]),
+        (
+            {"solver": "sgd", "learning_rate": "invscaling", "shuffle": False},
+            ["fit", "partial_fit"],
+        ),
         ({"precision": "bfloat16", "warm_start": True, "epsilon": 0.05}, ["fit", "fit"]),
-        ({"solver": "adamw", "learning_rate": "cosine", "activation": "tanh"}, ["fit", "partial_fit"]),
+        (
+            {"solver": "adamw", "learning_rate": "cosine", "activation": "tanh"},
+            ["fit", "partial_fit"],
+        ),
     ],
     ids=["sgd", "adam", "adamw"],
 )
 def test_ensembles_come_out_as_layer_by_layer(
-    cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], settings: Any, calls: list[str]
+    cuda: str,
+    data: tuple[Array, Array],
+    launches: list[tuple[int, int]],
+    settings: Any,
+    calls: list[str],
 ) -> None:
     X, y = data[0].astype(np.float64), data[1]
     limit = 0.02 if "precision" in settings else 2e-3
@@ -170,7 +185,9 @@ def test_ensembles_come_out_as_layer_by_layer(
 
 
 def stops_after(watched: list[float], tol: float, patience: int, is_score: bool) -> int | None:
-    """Return the epoch after which scikit-learn ends a fit, as `_update_no_improvement_count` says it."""
+    """Return the epoch after which scikit-learn ends a fit, as `_update_no_improvement_count` says
+    it.
+    """
     best, count = -np.inf if is_score else np.inf, 0
     for epoch, value in enumerate(watched, 1):
         has_improved = value >= best + tol if is_score else value <= best - tol
@@ -186,10 +203,17 @@ def test_kernels_end_fits_where_scikit_learn_would(
     cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], early_stopping: bool
 ) -> None:
     tol = 0.06 if early_stopping else 0.03  # a row of those set aside is no improvement
-    rule = {"tol": tol, "n_iter_no_change": 2, "early_stopping": early_stopping, "validation_fraction": 0.3}
+    rule = {
+        "tol": tol,
+        "n_iter_no_change": 2,
+        "early_stopping": early_stopping,
+        "validation_fraction": 0.3,
+    }
     settings = FEW | {"max_iter": 30, "n_ensemble": 4, "device": cuda, "learning_rate_init": 0.1}
     stopped = MLPClassifier(**(settings | rule)).fit(*data).estimators_
-    through = MLPClassifier(**(settings | rule | {"n_iter_no_change": np.inf})).fit(*data).estimators_
+    through = (
+        MLPClassifier(**(settings | rule | {"n_iter_no_change": np.inf})).fit(*data).estimators_
+    )
     assert [count for count, _ in launches] == [4, 4]
     for one, other in zip(stopped, through, strict=True):
         watched = other.validation_scores_ if early_stopping else other.loss_curve_
@@ -216,7 +240,9 @@ def test_best_weights_are_those_of_the_best_score(cuda: str, data: tuple[Array, 
         assert abs(member.score(X[:20], y[:20]) - member.best_validation_score_) <= 0.05
 
 
-def test_ctrl_c_in_a_launch(cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_launch(
+    cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 

@@ -26,16 +26,24 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 Array = npt.NDArray[Any]
 
-FEW: dict[str, Any] = {"hidden_layer_sizes": (8,), "batch_size": 16, "max_iter": 2, "random_state": 0}
+FEW: dict[str, Any] = {
+    "hidden_layer_sizes": (8,),
+    "batch_size": 16,
+    "max_iter": 2,
+    "random_state": 0,
+}
 MIB = 1 << 20
 
 
-# -- on the host ---------------------------------------------------------------------------------------------
+# -- on the host
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_ensemble", [1, 2])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, sparse.csc_array])
-def test_predictions_come_some_rows_at_a_time(container: Callable[[Array], Any], n_ensemble: int) -> None:
+def test_predictions_come_some_rows_at_a_time(
+    container: Callable[[Array], Any], n_ensemble: int
+) -> None:
     """All rows at once would take 160 MiB for the hidden layer, and X 16 MiB where it is sparse."""
     settings = {**FEW, "hidden_layer_sizes": (512,), "n_ensemble": n_ensemble}
     rows = np.zeros((40_000, 50))
@@ -55,7 +63,9 @@ def test_the_backend_is_handed_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatc
     handed = []
     evaluate = sys.modules["warpfit.training.evaluate"]
     moved = evaluate.moved
-    monkeypatch.setattr(evaluate, "moved", lambda rows, *rest: moved(handed.append(len(rows)) or rows, *rest))
+    monkeypatch.setattr(
+        evaluate, "moved", lambda rows, *rest: moved(handed.append(len(rows)) or rows, *rest)
+    )
     X = np.random.default_rng(0).normal(size=(5000, 3))
     MLPRegressor(**FEW).fit(X[:50], X[:50, 0]).predict(X)
     assert sum(handed) == 5000
@@ -66,12 +76,16 @@ def test_more_units_than_the_host_has_memory_for() -> None:
     regressor = MLPRegressor(hidden_layer_sizes=(10**13,))
     with pytest.raises(
         ConfigError,
-        match=r"^hidden_layer_sizes: .* a weight of shape \(2, 10000000000000\), which takes 149,011.6 GiB",
+        match=(
+            r"^hidden_layer_sizes: .* a weight of shape \(2, 10000000000000\), which takes "
+            r"149,011.6 GiB"
+        ),
     ):
         regressor.fit([[0.0, 1.0]], [1.0])
 
 
-# -- on a device ---------------------------------------------------------------------------------------------
+# -- on a device
+# ---------------------------------------------------------------------------------------------
 
 
 class NarrowRuntime(EmulatedRuntime):
@@ -129,7 +143,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-# By the device, by `layerwise` of what would have to be streamed, and by `one_launch` of what that needs at least.
+# By the device, by `layerwise` of what would have to be streamed, and by `one_launch` of what that
+# needs at least.
 TOLD = r"^out of memory on cuda:0: asked for|data that cuda:0 has room for|bytes for single batches"
 
 

@@ -1,4 +1,6 @@
-"""Estimators on a CUDA device: the same runs to rounding, and nothing of the device in what is fitted."""
+"""Estimators on a CUDA device: the same runs to rounding, and nothing of the device in what is
+fitted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 Array = npt.NDArray[Any]
 
-FEW: dict[str, Any] = {"hidden_layer_sizes": (8,), "batch_size": 16, "max_iter": 3, "random_state": 0}
+FEW: dict[str, Any] = {
+    "hidden_layer_sizes": (8,),
+    "batch_size": 16,
+    "max_iter": 3,
+    "random_state": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +37,9 @@ def data() -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("kind", [MLPClassifier, MLPRegressor])
 @pytest.mark.parametrize("solver", ["sgd", "adam"])
-def test_the_same_run_on_a_device(cuda: str, data: tuple[Array, Array], kind: Any, solver: str) -> None:
+def test_the_same_run_on_a_device(
+    cuda: str, data: tuple[Array, Array], kind: Any, solver: str
+) -> None:
     X, y = data
     settings = {**FEW, "solver": solver, "precision": "float32", "engine": "layerwise"}
     here, there = (kind(device=device, **settings).fit(X, y) for device in ("cpu", cuda))
@@ -41,7 +50,9 @@ def test_the_same_run_on_a_device(cuda: str, data: tuple[Array, Array], kind: An
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_one_launch_is_taken_where_it_can(cuda: str, data: tuple[Array, Array], early_stopping: bool) -> None:
+def test_one_launch_is_taken_where_it_can(
+    cuda: str, data: tuple[Array, Array], early_stopping: bool
+) -> None:
     X, y = data
     settings = {**FEW, "early_stopping": early_stopping, "validation_fraction": 0.25}
     # float64 as it comes from NumPy, in half precision on the device.
@@ -58,7 +69,13 @@ def test_graphs_have_the_bits_of_layerwise(
 ) -> None:
     X, y = data
     settings = {**FEW, "solver": "sgd", "learning_rate": rate, "early_stopping": early_stopping}
-    settings |= {"device": cuda, "precision": "float32", "max_iter": 6, "n_iter_no_change": 1, "tol": 0.1}
+    settings |= {
+        "device": cuda,
+        "precision": "float32",
+        "max_iter": 6,
+        "n_iter_no_change": 1,
+        "tol": 0.1,
+    }
     weights = np.linspace(0.5, 2, len(X))
     fitted = [
         MLPClassifier(engine=engine, **settings).fit(X, y, sample_weight=weights)
@@ -92,11 +109,15 @@ def test_what_is_fitted_holds_nothing_of_the_device(cuda: str, data: tuple[Array
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_workers_share_a_gpu(data: tuple[Array, Array], backend: str) -> None:
     grid = {"alpha": [1e-4, 1.0], "solver": ["adam", "sgd"], "activation": ["relu", "tanh"]}
-    one, several = (GridSearchCV(MLPClassifier(device="cuda", **FEW), grid, cv=3, n_jobs=n) for n in (1, 4))
+    one, several = (
+        GridSearchCV(MLPClassifier(device="cuda", **FEW), grid, cv=3, n_jobs=n) for n in (1, 4)
+    )
     one.fit(*data)
     with parallel_config(backend):
         several.fit(*data)
-    np.testing.assert_array_equal(several.cv_results_["mean_test_score"], one.cv_results_["mean_test_score"])
+    np.testing.assert_array_equal(
+        several.cv_results_["mean_test_score"], one.cv_results_["mean_test_score"]
+    )
     np.testing.assert_array_equal(several.predict_proba(data[0]), one.predict_proba(data[0]))
 
 

@@ -38,7 +38,9 @@ def run(fitted: Any, path: Path, rows: Array = X) -> dict[str, Array]:
     fitted.to_onnx(path)
     onnx.checker.check_model(str(path), full_check=True)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    assert [(given.name, given.shape) for given in session.get_inputs()] == [("X", ["N", rows.shape[1]])]
+    assert [(given.name, given.shape) for given in session.get_inputs()] == [
+        ("X", ["N", rows.shape[1]])
+    ]
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, {"X": rows.astype(np.float32)}), strict=True))
 
@@ -121,10 +123,14 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match=r"cannot write .*No such file or directory"):
         fitted.to_onnx(tmp_path / "nowhere" / "net.onnx")
     fitted.classes_ = np.array(["2026-01", "2026-02", "2026-03"], "datetime64[M]")
-    with pytest.raises(ConfigError, match="classes that are numbers or strings, got dtype datetime64"):
+    with pytest.raises(
+        ConfigError, match="classes that are numbers or strings, got dtype datetime64"
+    ):
         fitted.to_onnx(tmp_path / "net.onnx")
     monkeypatch.setattr(onnx_graph, "MOST_BYTES", 100)
-    with pytest.raises(ConfigError, match=r"expected weights of at most 100 bytes in float32, .* got \d+"):
+    with pytest.raises(
+        ConfigError, match=r"expected weights of at most 100 bytes in float32, .* got \d+"
+    ):
         fitted.to_onnx(tmp_path / "net.onnx")
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "onnx", None)

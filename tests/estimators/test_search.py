@@ -36,7 +36,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 DIGITS = load_digits(return_X_y=True)
 X, Y = DIGITS[0][:150] / 16, DIGITS[1][:150]
-FEW: dict[str, Any] = {"max_iter": 3, "learning_rate_init": 0.02, "random_state": 0, "device": "cpu"}
+FEW: dict[str, Any] = {
+    "max_iter": 3,
+    "learning_rate_init": 0.02,
+    "random_state": 0,
+    "device": "cpu",
+}
 CLASSIFIER = MLPClassifier(8, **FEW)
 GRID = {"alpha": [1e-4, 1.0], "solver": ["adam", "sgd", "lbfgs"]}
 
@@ -56,7 +61,9 @@ def assert_same_search(ours: Any, theirs: Any) -> None:
         if "time" not in key:
             np.testing.assert_array_equal(ours.cv_results_[key], values, err_msg=key)
     fitted = {name for name in vars(theirs) if name.endswith("_") and not name.startswith("_")}
-    assert fitted == {name for name in vars(ours) if name.endswith("_") and not name.startswith("_")}
+    assert fitted == {
+        name for name in vars(ours) if name.endswith("_") and not name.startswith("_")
+    }
     for name in ("best_index_", "best_params_", "best_score_", "n_splits_", "multimetric_"):
         assert getattr(ours, name, None) == getattr(theirs, name, None)
 
@@ -97,14 +104,18 @@ def test_candidates_are_drawn_as_randomized_search_cv_does() -> None:
     distributions = {"alpha": loguniform(1e-4, 1), "hidden_layer_sizes": [(4,), (8, 4)]}
     settings: dict[str, Any] = {"n_iter": 3, "random_state": 5, "cv": 2}
     theirs = RandomizedSearchCV(CLASSIFIER, distributions, **settings).fit(X, Y)
-    assert_same_search(RandomizedSweepCV(CLASSIFIER, distributions, n_jobs=1, **settings).fit(X, Y), theirs)
+    assert_same_search(
+        RandomizedSweepCV(CLASSIFIER, distributions, n_jobs=1, **settings).fit(X, Y), theirs
+    )
 
 
 def test_weights_and_groups_are_taken_apart_with_the_rows() -> None:
     grid, groups = {"alpha": [1e-3, 1.0]}, np.arange(len(X)) % 5
     given = {"sample_weight": np.linspace(0.1, 2, len(X)), "groups": groups}
     theirs = GridSearchCV(CLASSIFIER, grid, cv=GroupKFold(2)).fit(X, Y, **given)
-    assert_same_search(SweepCV(CLASSIFIER, grid, cv=GroupKFold(2), n_jobs=1).fit(X, Y, **given), theirs)
+    assert_same_search(
+        SweepCV(CLASSIFIER, grid, cv=GroupKFold(2), n_jobs=1).fit(X, Y, **given), theirs
+    )
 
 
 def pick_first(results: Any) -> int:
@@ -171,7 +182,9 @@ def test_rows_that_are_scored_on_are_checked_once_for_all_candidates(
 ) -> None:
     checked: list[int] = []
     check = predictions.check_features
-    monkeypatch.setattr(predictions, "check_features", lambda own, X: checked.append(len(X)) or check(own, X))
+    monkeypatch.setattr(
+        predictions, "check_features", lambda own, X: checked.append(len(X)) or check(own, X)
+    )
     SweepCV(CLASSIFIER, GRID, cv=3, return_train_score=True, refit=False, n_jobs=1).fit(X, Y)
     assert checked == [50, 100] * 3
 
@@ -185,8 +198,12 @@ def spoiling(estimator: Any, X: Any, y: Any) -> float:
 
 def test_scorers_may_change_their_rows() -> None:
     rows, grid = X.copy(), {"alpha": [1e-4, 1e-3, 1.0]}
-    theirs = GridSearchCV(CLASSIFIER, grid, cv=2, scoring=spoiling, return_train_score=True).fit(rows, Y)
-    ours = SweepCV(CLASSIFIER, grid, cv=2, scoring=spoiling, return_train_score=True, n_jobs=1).fit(rows, Y)
+    theirs = GridSearchCV(CLASSIFIER, grid, cv=2, scoring=spoiling, return_train_score=True).fit(
+        rows, Y
+    )
+    ours = SweepCV(CLASSIFIER, grid, cv=2, scoring=spoiling, return_train_score=True, n_jobs=1).fit(
+        rows, Y
+    )
     assert_same_search(ours, theirs)
     assert ours.cv_results_["mean_test_score"].any()
     np.testing.assert_array_equal(rows, X)
@@ -212,7 +229,9 @@ def test_clones_have_the_executor_and_pickles_have_not() -> None:
     assert search.executor is executor
     assert restored.executor is None
     np.testing.assert_array_equal(restored.predict(X), search.predict(X))
-    np.testing.assert_array_equal(scores, cross_val_score(restored.set_params(n_jobs=1), X, Y, cv=2))
+    np.testing.assert_array_equal(
+        scores, cross_val_score(restored.set_params(n_jobs=1), X, Y, cv=2)
+    )
 
 
 def test_scorings_that_cannot_be_sent_are_said() -> None:
@@ -236,7 +255,9 @@ def test_a_plan_that_fails_is_the_fits_own(cuda: str) -> None:
     assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
 
 
-def test_ctrl_c_before_any_trains_ends_the_search(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_any_trains_ends_the_search(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -259,7 +280,9 @@ def test_ctrl_c_ends_the_search() -> None:
 
 
 def test_other_estimators_are_scikit_learns_business() -> None:
-    with pytest.raises(ConfigError, match="expected warpfit's MLPClassifier or MLPRegressor, got Ridge"):
+    with pytest.raises(
+        ConfigError, match="expected warpfit's MLPClassifier or MLPRegressor, got Ridge"
+    ):
         SweepCV(Ridge(), {"alpha": [1]}).fit(X, Y)
 
 
@@ -273,7 +296,9 @@ def test_parameters_are_checked_and_cloned() -> None:
 
 def test_how_many_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     SweepCV(CLASSIFIER, GRID, cv=2, n_jobs=1, verbose=1).fit(X, Y)
-    assert capsys.readouterr().out.startswith("Fitting 2 folds for each of 6 candidates, totalling 12 fits")
+    assert capsys.readouterr().out.startswith(
+        "Fitting 2 folds for each of 6 candidates, totalling 12 fits"
+    )
 
 
 def test_networks_that_are_not_done_are_still_warned_of() -> None:
@@ -291,13 +316,22 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # by the splitter, of y with inf
+@pytest.mark.filterwarnings(
+    "ignore:invalid value encountered in cast"
+)  # by the splitter, of y with inf
 @pytest.mark.in_turns(12)
 @parametrize_with_checks(
     [
-        SweepCV(MLPClassifier(**SMALL), {"alpha": [1e-4, 1e-3]}, cv=2, error_score="raise", n_jobs=1),
+        SweepCV(
+            MLPClassifier(**SMALL), {"alpha": [1e-4, 1e-3]}, cv=2, error_score="raise", n_jobs=1
+        ),
         RandomizedSweepCV(
-            MLPRegressor(**SMALL), {"alpha": [1e-4, 1e-3]}, n_iter=2, cv=2, error_score="raise", n_jobs=1
+            MLPRegressor(**SMALL),
+            {"alpha": [1e-4, 1e-3]},
+            n_iter=2,
+            cv=2,
+            error_score="raise",
+            n_jobs=1,
         ),
     ]
 )

@@ -66,7 +66,9 @@ def predictions(fitted: Any) -> Array:
 
 
 def assert_same(one: BaseEstimator, other: BaseEstimator) -> None:
-    """Assert that two estimators, of either package, have the same attributes and predict the same."""
+    """Assert that two estimators, of either package, have the same attributes and predict the
+    same.
+    """
     np.testing.assert_allclose(predictions(one), predictions(other), rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(one.predict(X).dtype, other.predict(X).dtype)
     y = TOPICS if one.n_outputs_ == 4 else DIGITS
@@ -170,7 +172,9 @@ def test_nothing_is_shared() -> None:
 def test_names_of_features_go_along() -> None:
     fitted = theirs.MLPClassifier(**FEW).fit(X, DIGITS)
     fitted.feature_names_in_ = np.array([f"pixel{idx}" for idx in range(64)], object)
-    assert list(from_sklearn(fitted).to_sklearn().feature_names_in_) == list(fitted.feature_names_in_)
+    assert list(from_sklearn(fitted).to_sklearn().feature_names_in_) == list(
+        fitted.feature_names_in_
+    )
 
 
 def test_what_scikit_learn_cannot_predict_is_refused() -> None:

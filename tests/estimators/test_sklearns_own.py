@@ -21,9 +21,16 @@ THEIRS = "sklearn.neural_network.tests.test_mlp"
 
 # What scikit-learn's tests look at that is no part of its interface, nor of ours.
 PRIVATE = {
-    "test_gradient": "calls _loss_grad_lbfgs; `warpfit gradcheck` and its tests compare our gradients with differences",
-    "test_learning_rate_warmstart": "reads _optimizer.learning_rate; test_against_sklearn.py compares what it leads to",
-    "test_adaptive_learning_rate": "reads _optimizer.learning_rate; test_against_sklearn.py compares what it leads to",
+    "test_gradient": (
+        "calls _loss_grad_lbfgs; `warpfit gradcheck` and its tests compare our "
+        "gradients with differences"
+    ),
+    "test_learning_rate_warmstart": (
+        "reads _optimizer.learning_rate; test_against_sklearn.py compares what it leads to"
+    ),
+    "test_adaptive_learning_rate": (
+        "reads _optimizer.learning_rate; test_against_sklearn.py compares what it leads to"
+    ),
 }
 
 SLOW = ("test_partial_fit_classification", "test_lbfgs_regression", "test_n_iter_no_change_inf")
@@ -43,7 +50,9 @@ def exchanged() -> ModuleType:
 
 
 def public_and_private(module: ModuleType) -> dict[str, object]:
-    """Return the tests of a module by name; those that reach for private names are expected to fail."""
+    """Return the tests of a module by name; those that reach for private names are expected to
+    fail.
+    """
     tests = {name: test for name, test in vars(module).items() if name.startswith("test_")}
     for name, reason in PRIVATE.items():
         pytest.mark.xfail(reason=reason, raises=AttributeError, strict=True)(tests[name])

@@ -40,7 +40,10 @@ TOPICS = make_multilabel_classification(80, 6, n_classes=4, random_state=0)[1]
 CASES: dict[str, tuple[Any, Array]] = {
     "classes": (MLPClassifier(**FEW), Y),
     "names": (MLPClassifier(class_weight={"b": 2.0}, **FEW), np.array(["a", "b", "c"])[Y]),
-    "named objects": (MLPClassifier(class_weight="balanced", **FEW), np.array(["a", "b"], object)[Y % 2]),
+    "named objects": (
+        MLPClassifier(class_weight="balanced", **FEW),
+        np.array(["a", "b"], object)[Y % 2],
+    ),
     "float classes": (MLPClassifier(class_weight={1.0: 2, 0.0: 1}, **FEW), (Y % 2).astype(float)),
     "yes and no": (MLPClassifier(solver="sgd", **FEW), Y > 0),
     "several labels": (MLPClassifier(solver="adamw", **FEW), TOPICS),
@@ -93,7 +96,9 @@ def assert_equal(one: Any, other: Any) -> None:
     elif isinstance(one, dict) or (
         hasattr(one, "__dict__") and not isinstance(one, optim.Schedule | losses.Loss)
     ):
-        fields, expected = (value if isinstance(value, dict) else vars(value) for value in (one, other))
+        fields, expected = (
+            value if isinstance(value, dict) else vars(value) for value in (one, other)
+        )
         assert fields.keys() == expected.keys()
         for name in fields:
             assert_equal(fields[name], expected[name])
@@ -139,7 +144,9 @@ def test_names_of_features_and_a_partial_fit_come_back(path: Path) -> None:
 
 
 def test_arrays_are_written_once(path: Path) -> None:
-    fitted = MLPClassifier(n_ensemble=2, early_stopping=True, solver="sgd", momentum=0, **FEW).fit(X, Y)
+    fitted = MLPClassifier(n_ensemble=2, early_stopping=True, solver="sgd", momentum=0, **FEW).fit(
+        X, Y
+    )
     fitted.save(path)
     weights = sum(array.nbytes for array in fitted.coefs_ + fitted.intercepts_)
     with safe_open(path, framework="numpy") as file:
@@ -147,17 +154,24 @@ def test_arrays_are_written_once(path: Path) -> None:
 
 
 def test_loading_needs_no_device(path: Path, cuda: str) -> None:
-    fitted = MLPClassifier(device=cuda, n_ensemble=2, batch_size=40, **FEW).fit(X.astype(np.float32), Y)
+    fitted = MLPClassifier(device=cuda, n_ensemble=2, batch_size=40, **FEW).fit(
+        X.astype(np.float32), Y
+    )
     fitted.save(path)
     code = (
-        "import sys, warpfit; fitted = warpfit.MLPClassifier.load(sys.argv[1]).set_params(device='cpu')\n"
+        "import sys, warpfit; fitted = "
+        "warpfit.MLPClassifier.load(sys.argv[1]).set_params(device='cpu')\n"
         "print(*fitted.predict([[0.5] * 6, [2.0] * 6]))"
     )
     command = [sys.executable, "-c", code, str(path)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=60, env=environment
+    )
     rows = np.array([[0.5] * 6, [2.0] * 6], np.float32)
-    assert done.stdout.split() == [str(label) for label in fitted.set_params(device="cpu").predict(rows)]
+    assert done.stdout.split() == [
+        str(label) for label in fitted.set_params(device="cpu").predict(rows)
+    ]
 
 
 def test_files_of_earlier_releases_are_read(path: Path) -> None:
@@ -169,7 +183,9 @@ def test_files_of_earlier_releases_are_read(path: Path) -> None:
         "intercepts_/1": [-1.0],
     }
     arrays = {name: np.array(values) for name, values in weights.items()}
-    velocities = {f"velocity/{idx}": np.zeros_like(array) for idx, array in enumerate(arrays.values())}
+    velocities = {
+        f"velocity/{idx}": np.zeros_like(array) for idx, array in enumerate(arrays.values())
+    }
     fitted: dict[str, Any] = {
         "n_features_in_": 2,
         "n_outputs_": 1,
@@ -226,10 +242,14 @@ def test_models_and_estimators_are_told_apart(path: Path) -> None:
     MLPRegressor(**FEW).fit(X, Y).save(path)
     with pytest.raises(FileFormatError, match="hold a MLPClassifier, found 'MLPRegressor'"):
         MLPClassifier.load(path)
-    with pytest.raises(FileFormatError, match=r"a warpfit-estimator file, which MLPRegressor\.load reads"):
+    with pytest.raises(
+        FileFormatError, match=r"a warpfit-estimator file, which MLPRegressor\.load reads"
+    ):
         warpfit.load(path)
     warpfit.save(nn.Sequential(nn.Linear(2, 1)), path)
-    with pytest.raises(FileFormatError, match=r"found a warpfit-model file, which warpfit\.load reads"):
+    with pytest.raises(
+        FileFormatError, match=r"found a warpfit-model file, which warpfit\.load reads"
+    ):
         MLPRegressor.load(path)
 
 
@@ -247,10 +267,16 @@ def test_models_and_estimators_are_told_apart(path: Path) -> None:
         (lambda h, a: h["fitted"].update(predict=1), "names of attributes, found predict"),
         (lambda h, a: h["fitted"].update(alpha=1), "names of attributes, found alpha"),
         (lambda h, a: h["fitted"].update(classes_={"code": "1"}), "found an object with code"),
-        (lambda h, a: h["fitted"].update(classes_={"numbers": [1], "dtype": "S99999999"}), "a dtype among"),
+        (
+            lambda h, a: h["fitted"].update(classes_={"numbers": [1], "dtype": "S99999999"}),
+            "a dtype among",
+        ),
         (lambda h, a: h["fitted"].update(n_outputs_=7), "from 6 features to 7 outputs"),
         (lambda h, a: h["fitted"].update(n_features_in_=7), "from 7 features to 3 outputs"),
-        (lambda h, a: h["fitted"].update(out_activation_="eval"), "out_activation_ 'softmax', found 'eval'"),
+        (
+            lambda h, a: h["fitted"].update(out_activation_="eval"),
+            "out_activation_ 'softmax', found 'eval'",
+        ),
         (lambda h, a: h["fitted"].update(coefs_=[]), r"outputs, found \[\]"),
         (lambda h, a: a.pop("coefs_/0"), "coefs_/0"),
         (lambda h, a: a.update({"coefs_/0": a["coefs_/0"].astype(np.float32)}), "6 features to 3"),
@@ -291,7 +317,10 @@ def member(**changes: Any) -> Change:
         (binarizer(y_type_=None), "y_type_"),
         (binarizer(y_type_="continuous"), "of the continuous classes"),
         (binarizer(y_type_="binary"), "expected 1 outputs of the binary classes"),
-        (binarizer(y_type_="multilabel-indicator"), "expected out_activation_ 'logistic', found 'softmax'"),
+        (
+            binarizer(y_type_="multilabel-indicator"),
+            "expected out_activation_ 'logistic', found 'softmax'",
+        ),
         (binarizer(neg_label=1, pos_label=0), "expected 3 outputs"),
         (binarizer(sparse_output=True), "expected 3 outputs"),
         (binarizer(sparse_input_=7), "expected 3 outputs"),
@@ -302,7 +331,10 @@ def member(**changes: Any) -> Change:
         (lambda f: f.pop("_label_binarizer"), "_label_binarizer"),
         (lambda f: f.pop("classes_"), "classes_"),
         (lambda f: f.update(classes_=[0, 1, 2]), "classes_ to be an array, found list"),
-        (lambda f: f.update(classes_={"strings": ["a", "b", "b"], "is_object": False}), "expected 3 outputs"),
+        (
+            lambda f: f.update(classes_={"strings": ["a", "b", "b"], "is_object": False}),
+            "expected 3 outputs",
+        ),
         (lambda f: f.update(estimators_=3), "not iterable"),
         (lambda f: f.update(estimators_=[]), "a list of networks like the first, found 0"),
         (lambda f: f.update(estimators_=[1, 2]), "a list of networks like the first, found 2"),
@@ -313,7 +345,10 @@ def member(**changes: Any) -> Change:
         (lambda f: f.update(n_layers_=7), "from 6 features to 3 outputs"),
         (lambda f: f.update(n_features_in_=6.0), "n_features_in_ to be a count, found float"),
         (lambda f: f.update(loss_curve_="low"), "loss_curve_ to be a list of numbers, found str"),
-        (lambda f: f.update(_best_weights=[]), "_best_weights to be two lists of arrays, found list"),
+        (
+            lambda f: f.update(_best_weights=[]),
+            "_best_weights to be two lists of arrays, found list",
+        ),
         (lambda f: f.update(t_=-1), "t_ to be a count, found int"),
         (
             lambda f: f.update(feature_names_in_={"strings": ["a"], "is_object": True}),
@@ -321,7 +356,9 @@ def member(**changes: Any) -> Change:
         ),
     ],
 )
-def test_forged_attributes_are_refused_before_they_are_used(path: Path, change: Change, message: str) -> None:
+def test_forged_attributes_are_refused_before_they_are_used(
+    path: Path, change: Change, message: str
+) -> None:
     MLPClassifier(n_ensemble=2, **FEW).fit(X, Y).save(path)
     rewrite(path, lambda header, arrays: change(header["fitted"]))
     with pytest.raises(FileFormatError, match=f"holds no MLPClassifier: .*{message}"):

@@ -38,7 +38,9 @@ def data() -> Data:
 @pytest.mark.parametrize("compress", [0, 3])
 @pytest.mark.parametrize("n_ensemble", [1, 2])
 @pytest.mark.parametrize("kind", [MLPClassifier, MLPRegressor])
-def test_joblibs_files(data: Data, tmp_path: Path, kind: Any, n_ensemble: int, compress: int) -> None:
+def test_joblibs_files(
+    data: Data, tmp_path: Path, kind: Any, n_ensemble: int, compress: int
+) -> None:
     fitted = kind(n_ensemble=n_ensemble, **FEW).fit(*data)
     joblib.dump(fitted, tmp_path / "fitted.joblib", compress=compress)
     loaded = joblib.load(tmp_path / "fitted.joblib")
@@ -85,7 +87,9 @@ def test_threads_share_one_device(cuda: str, data: Data, engine: str) -> None:
         return MLPClassifier(**{**settings, "random_state": seed}).fit(X, y).predict_proba(X)
 
     alone = [fit(seed) for seed in range(4)]
-    together = joblib.Parallel(4, backend="threading")(joblib.delayed(fit)(seed) for seed in range(4))
+    together = joblib.Parallel(4, backend="threading")(
+        joblib.delayed(fit)(seed) for seed in range(4)
+    )
     np.testing.assert_array_equal(together, alone)
     assert not np.array_equal(alone[0], alone[1])
 

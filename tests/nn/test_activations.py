@@ -55,7 +55,9 @@ def batch(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).uniform(-4, 4, shape)
 
 
-@pytest.mark.parametrize(("layer", "formula"), ELEMENTWISE, ids=[repr(layer) for layer, _ in ELEMENTWISE])
+@pytest.mark.parametrize(
+    ("layer", "formula"), ELEMENTWISE, ids=[repr(layer) for layer, _ in ELEMENTWISE]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_value(layer: Layer, formula: Any, dtype: str) -> None:
     x = batch(5, 3).astype(dtype)
@@ -125,7 +127,9 @@ def test_activate_gives_the_pullback(name: str) -> None:
     z, dy = batch(5, 3), batch(5, 3, seed=1)
     y, backward = activate(OPS, z, Activation(name))
     np.testing.assert_array_equal(y, OPS.activation_forward(Activation(name), z))
-    assert_derivative(backward(dy), lambda z: np.vdot(dy, OPS.activation_forward(Activation(name), z)), z)
+    assert_derivative(
+        backward(dy), lambda z: np.vdot(dy, OPS.activation_forward(Activation(name), z)), z
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,5 +176,7 @@ def test_gelu_refuses_other_approximations() -> None:
 
 @pytest.mark.parametrize("slope", [-0.1, float("nan")])
 def test_leaky_relu_refuses_slopes(slope: float) -> None:
-    with pytest.raises(ConfigError, match="expected a leaky_relu slope to be a number of at least 0, got"):
+    with pytest.raises(
+        ConfigError, match="expected a leaky_relu slope to be a number of at least 0, got"
+    ):
         LeakyReLU(slope)

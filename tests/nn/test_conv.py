@@ -25,7 +25,8 @@ def operands() -> tuple[Any, Any, Any, Any]:
     return x, w, b, dy
 
 
-# -- the formula -------------------------------------------------------------------------------------------
+# -- the formula
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["identity", "tanh", "gelu"])
@@ -34,7 +35,9 @@ def test_every_gradient_is_the_derivative(name: str) -> None:
     activation = Activation(name)
 
     def value(x: Any, w: Any, b: Any) -> Any:
-        return np.vdot(dy, OPS.activation_forward(activation, OPS.conv2d_forward(x, w, b, **PAIRS)[0]))
+        return np.vdot(
+            dy, OPS.activation_forward(activation, OPS.conv2d_forward(x, w, b, **PAIRS)[0])
+        )
 
     y, backward = conv2d(OPS, x, w, b, activation, **PAIRS)
     assert_within_tolerance(np.vdot(dy, y), value(x, w, b))
@@ -53,7 +56,8 @@ def test_what_is_not_needed_is_none() -> None:
     assert dw.shape == w.shape
 
 
-# -- the spec ----------------------------------------------------------------------------------------------
+# -- the spec
+# ----------------------------------------------------------------------------------------------
 
 
 def test_spec_describes_its_arrays() -> None:
@@ -75,7 +79,9 @@ def test_spec_describes_its_arrays() -> None:
         ({"dilation": (4, 1)}, (20, 27, 4)),
     ],
 )
-def test_output_shape_is_that_of_the_output(settings: dict[str, Any], shape: tuple[int, ...]) -> None:
+def test_output_shape_is_that_of_the_output(
+    settings: dict[str, Any], shape: tuple[int, ...]
+) -> None:
     layer = Conv2d(3, 4, (3, 2), **settings)
     assert layer.spec.output_shape((28, 28, 3)) == shape
     assert layer(np.zeros((2, 28, 28, 3))).shape == (2, *shape)
@@ -83,7 +89,10 @@ def test_output_shape_is_that_of_the_output(settings: dict[str, Any], shape: tup
 
 @pytest.mark.parametrize(
     "spec",
-    [Conv2dSpec(1, 2, (3, 3)), Conv2dSpec(1, 2, (3, 1), **PAIRS, bias=False, activation=Activation("relu"))],
+    [
+        Conv2dSpec(1, 2, (3, 3)),
+        Conv2dSpec(1, 2, (3, 1), **PAIRS, bias=False, activation=Activation("relu")),
+    ],
 )
 def test_spec_round_trip(spec: Conv2dSpec) -> None:
     description = spec.to_dict()
@@ -108,16 +117,21 @@ def test_refuses_samples_of_another_shape(shape: tuple[int, ...]) -> None:
         Conv2dSpec(3, 4, (3, 3)).output_shape,
         lambda shape: Conv2d(3, 4, 3)(np.zeros((2, *shape))),
     ):
-        with pytest.raises(ShapeError, match=r"Conv2d: expected samples of shape \(H, W, 3\), got \("):
+        with pytest.raises(
+            ShapeError, match=r"Conv2d: expected samples of shape \(H, W, 3\), got \("
+        ):
             attempt(shape)
 
 
 def test_refuses_images_smaller_than_the_kernel() -> None:
-    with pytest.raises(ShapeError, match=r"Conv2d: expected images of at least 3x3 with padding .* got 2x5"):
+    with pytest.raises(
+        ShapeError, match=r"Conv2d: expected images of at least 3x3 with padding .* got 2x5"
+    ):
         Conv2d(1, 4, 3)(np.zeros((1, 2, 5, 1)))
 
 
-# -- the layer ---------------------------------------------------------------------------------------------
+# -- the layer
+# ---------------------------------------------------------------------------------------------
 
 
 def test_numbers_stand_for_pairs() -> None:
@@ -132,7 +146,10 @@ def test_numbers_stand_for_pairs() -> None:
         ({"in_channels": -1}, "in_channels to be an integer of at least 1, got -1"),
         ({"out_channels": 1.5}, "out_channels to be an integer of at least 1, got 1.5"),
         ({"kernel_size": 0}, "kernel_size to be an integer of at least 1, got 0"),
-        ({"kernel_size": (3, 3, 3)}, r"kernel_size to be an integer or two of them, got \(3, 3, 3\)"),
+        (
+            {"kernel_size": (3, 3, 3)},
+            r"kernel_size to be an integer or two of them, got \(3, 3, 3\)",
+        ),
         ({"stride": (1, 0)}, "stride to be an integer of at least 1, got 0"),
         ({"padding": "same"}, "padding to be an integer of at least 0, got 'same'"),
         ({"dilation": True}, "dilation to be an integer of at least 1, got True"),
@@ -154,7 +171,8 @@ def test_starts_within_the_bound_of_its_fan_in() -> None:
 def test_repr() -> None:
     assert repr(Conv2d(1, 32, 3)) == "Conv2d(1, 32, kernel_size=(3, 3), 320 parameters)"
     assert repr(Conv2d(1, 2, (3, 1), 2, 1, 3, bias=False)) == (
-        "Conv2d(1, 2, kernel_size=(3, 1), stride=(2, 2), padding=(1, 1), dilation=(3, 3), bias=False, 6 parameters)"
+        "Conv2d(1, 2, kernel_size=(3, 1), stride=(2, 2), padding=(1, 1), dilation=(3, 3), "
+        "bias=False, 6 parameters)"
     )
 
 

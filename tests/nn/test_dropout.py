@@ -109,7 +109,9 @@ def test_spec() -> None:
     assert spec.output_shape((3, 4)) == (3, 4)
     assert (spec.parameters(), spec.buffers()) == ({}, {})
     for change in ({"p": "half"}, {"p": 1.5}, {"rate": 0.5}):
-        with pytest.raises(FileFormatError, match="expected a description of a layer of kind dropout"):
+        with pytest.raises(
+            FileFormatError, match="expected a description of a layer of kind dropout"
+        ):
             LayerSpec.from_dict(spec.to_dict() | change)
 
 

@@ -36,7 +36,8 @@ def batch(rows: int = 5, width: int = 3) -> Any:
     return np.random.default_rng(0).standard_normal((rows, width)).astype("float32")
 
 
-# -- the loop as docs/from-pytorch.md has it ----------------------------------------------------------------------
+# -- the loop as docs/from-pytorch.md has it
+# ----------------------------------------------------------------------
 
 
 def train_chain(dataloader: DataLoader) -> tuple[list[float], Any]:
@@ -110,18 +111,25 @@ def test_a_step_is_the_formula() -> None:
 def test_the_example_learns_digits() -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     run = subprocess.run(
-        [sys.executable, *STRICT, EXAMPLE], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, *STRICT, EXAMPLE],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     *epochs, last = run.stdout.splitlines()
     losses = [float(line.split()[-1]) for line in epochs]
-    assert [line.split()[:3] for line in epochs] == [["epoch", str(n), "loss"] for n in range(1, 21)]
+    assert [line.split()[:3] for line in epochs] == [
+        ["epoch", str(n), "loss"] for n in range(1, 21)
+    ]
     assert losses == sorted(losses, reverse=True)
     assert last.startswith("test accuracy ")
     assert float(last.split()[-1]) > 0.96
 
 
-# -- forward -----------------------------------------------------------------------------------------------
+# -- forward
+# -----------------------------------------------------------------------------------------------
 
 
 def test_forward_gives_the_models_outputs() -> None:
@@ -140,7 +148,9 @@ def test_forward_takes_bytes_as_parts_of_255() -> None:
 
 def test_forward_refuses_a_model_without_parameters() -> None:
     for model in ([ReLU()], [], Sequential(ReLU())):
-        with pytest.raises(ConfigError, match="forward: expected a model with parameters, got none"):
+        with pytest.raises(
+            ConfigError, match="forward: expected a model with parameters, got none"
+        ):
             forward(model, batch())
 
 
@@ -156,12 +166,15 @@ def test_parameters_of_a_list_come_once() -> None:
     assert parameters([]) == []
 
 
-# -- backward ----------------------------------------------------------------------------------------------
+# -- backward
+# ----------------------------------------------------------------------------------------------
 
 
 def test_backward_needs_a_forward() -> None:
     model = small()
-    with pytest.raises(ConfigError, match=r"backward: expected a forward\(model, x\) before it, got none"):
+    with pytest.raises(
+        ConfigError, match=r"backward: expected a forward\(model, x\) before it, got none"
+    ):
         backward(model, np.ones((5, 2)))
     with pytest.raises(ConfigError, match="got none"):
         backward([ReLU()], np.ones((5, 2)))
@@ -239,7 +252,9 @@ def test_small_batches(rows: int) -> None:
     backward(model, grad)
     assert logits.shape == grad.shape == (rows, 2)
     assert np.isfinite(loss)
-    assert [parameter.grad.shape for parameter in parameters(model)] == [p.shape for p in parameters(model)]
+    assert [parameter.grad.shape for parameter in parameters(model)] == [
+        p.shape for p in parameters(model)
+    ]
     if rows == 0:
         assert loss == 0
         assert all((parameter.grad == 0).all() for parameter in parameters(model))

@@ -23,7 +23,9 @@ from warpfit.nn.spec import LayerSpec
     ],
 )
 def test_flatten(layer: Flatten, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    x = Tensor(np.arange(np.prod(shape, dtype=int), dtype="float32").reshape(shape), requires_grad=True)
+    x = Tensor(
+        np.arange(np.prod(shape, dtype=int), dtype="float32").reshape(shape), requires_grad=True
+    )
     y = layer(x)
     assert y.shape == (shape[0], *layer.spec.output_shape(shape[1:])) == expected
     np.testing.assert_array_equal(y.data.ravel(), x.data.ravel())
@@ -48,7 +50,9 @@ def test_no_gradient_where_none_is_needed() -> None:
     ],
 )
 def test_refuses_batches_without_the_axes(layer: Flatten, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError, match=r"Flatten: expected samples with axes .* got samples of shape \("):
+    with pytest.raises(
+        ShapeError, match=r"Flatten: expected samples with axes .* got samples of shape \("
+    ):
         layer(np.zeros(shape))
 
 

@@ -39,7 +39,8 @@ def test_mean_and_standard_deviation(init: str) -> None:
     values = initial_values(WEIGHT, init, 0, 0)
     assert values.shape == (FAN_IN, FAN_OUT)
     assert values.dtype == "float64"
-    # 60,000 values: the mean is known to 0.4 %, the deviation to 0.3 % of the deviation (one sigma).
+    # 60,000 values: the mean is known to 0.4 %, the deviation to 0.3 % of the deviation (one
+    # sigma).
     assert abs(values.mean()) < 0.02 * deviation
     assert values.std() == pytest.approx(deviation, rel=0.015)
 
@@ -105,8 +106,12 @@ def test_seed_and_place_decide_the_numbers() -> None:
 
 @pytest.mark.parametrize("init", INITIALIZERS)
 def test_constant_starts(init: str) -> None:
-    np.testing.assert_array_equal(initial_values(ParameterSpec((3,), "ones"), init, 0, 0), [1, 1, 1])
-    np.testing.assert_array_equal(initial_values(ParameterSpec((3,), "zeros"), init, 0, 0), [0, 0, 0])
+    np.testing.assert_array_equal(
+        initial_values(ParameterSpec((3,), "ones"), init, 0, 0), [1, 1, 1]
+    )
+    np.testing.assert_array_equal(
+        initial_values(ParameterSpec((3,), "zeros"), init, 0, 0), [0, 0, 0]
+    )
 
 
 @pytest.mark.parametrize("init", INITIALIZERS)
@@ -121,5 +126,7 @@ def test_width_zero(init: str, fan_in: int, fan_out: int) -> None:
 @pytest.mark.parametrize("init", ["", "uniform", "default_normal", "kaiming", "Kaiming_uniform"])
 def test_refuses_unknown_names(init: str) -> None:
     for start in ("weight", "ones"):
-        with pytest.raises(ConfigError, match=f"expected an initialiser among default, .*, got '{init}'"):
+        with pytest.raises(
+            ConfigError, match=f"expected an initialiser among default, .*, got '{init}'"
+        ):
             initial_values(ParameterSpec((2,), start, 2, 2), init, 0, 0)

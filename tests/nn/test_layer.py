@@ -13,7 +13,17 @@ from support.numeric import assert_derivative
 from warpfit import Tensor, nn, no_grad
 from warpfit.backends import Activation, Array, Backend
 from warpfit.errors import ConfigError, DeviceError, DTypeError, FileFormatError
-from warpfit.nn import GELU, Layer, LeakyReLU, Linear, LogSoftmax, Parameter, ReLU, Sequential, Softmax
+from warpfit.nn import (
+    GELU,
+    Layer,
+    LeakyReLU,
+    Linear,
+    LogSoftmax,
+    Parameter,
+    ReLU,
+    Sequential,
+    Softmax,
+)
 from warpfit.nn.activations import ActivationSpec, SoftmaxSpec
 from warpfit.nn.layer import calling
 from warpfit.nn.linear import LinearSpec
@@ -31,7 +41,13 @@ class CountingSpec(LayerSpec):
         return {"last": ParameterSpec((3,), "zeros")}
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         arrays["last"][:] = (call.training, call.step, call.seed)
         gain = arrays["gain"]
@@ -60,11 +76,15 @@ def test_a_layer_holds_the_arrays_it_is_given() -> None:
     layer = Layer.holding(spec, arrays)
     assert isinstance(layer, Linear)
     assert layer.weight.data is arrays["weight"]
-    assert [parameter.data for parameter in layer.parameters()] == [arrays["weight"], arrays["bias"]]
+    assert [parameter.data for parameter in layer.parameters()] == [
+        arrays["weight"],
+        arrays["bias"],
+    ]
     np.testing.assert_array_equal(layer(np.ones((1, 3))), [[3.0, 3.0]])
 
 
-# -- initial values ----------------------------------------------------------------------------------------
+# -- initial values
+# ----------------------------------------------------------------------------------------
 
 
 def test_equal_seeds_give_equal_weights() -> None:
@@ -117,7 +137,9 @@ def test_float32_and_float64_start_alike() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, True, "0"])
 def test_refuses_seeds(seed: Any) -> None:
-    with pytest.raises(ConfigError, match=r"expected a seed that is an integer in \[0, 2\*\*64\), got"):
+    with pytest.raises(
+        ConfigError, match=r"expected a seed that is an integer in \[0, 2\*\*64\), got"
+    ):
         Linear(2, 2, seed=seed)
 
 
@@ -142,12 +164,17 @@ def test_refuses_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         Linear(784, 256, "gpu")
 
 
-# -- the derivative ----------------------------------------------------------------------------------------
+# -- the derivative
+# ----------------------------------------------------------------------------------------
 
 
 def test_vjp_on_arrays_is_the_tapes_gradient() -> None:
     rng = np.random.default_rng(0)
-    layer, x, dy = Linear(3, 2, dtype="float64"), rng.standard_normal((4, 3)), rng.standard_normal((4, 2))
+    layer, x, dy = (
+        Linear(3, 2, dtype="float64"),
+        rng.standard_normal((4, 3)),
+        rng.standard_normal((4, 2)),
+    )
     y, pullback = layer.vjp(x)
     dx, gradients = pullback(dy)
     tensor = Tensor(x, requires_grad=True)
@@ -168,7 +195,11 @@ def test_an_input_without_gradient_gets_none() -> None:
 
 def test_a_layer_that_stands_twice_adds_its_gradients_up() -> None:
     rng = np.random.default_rng(0)
-    layer, x, dy = Linear(3, 3, dtype="float64"), rng.standard_normal((4, 3)), rng.standard_normal((4, 3))
+    layer, x, dy = (
+        Linear(3, 3, dtype="float64"),
+        rng.standard_normal((4, 3)),
+        rng.standard_normal((4, 3)),
+    )
     model = Sequential(layer, ReLU(), layer)
     model(Tensor(x)).backward(dy)
 
@@ -181,7 +212,10 @@ def test_a_layer_that_stands_twice_adds_its_gradients_up() -> None:
 
 def test_a_shared_parameter_adds_its_gradients_up() -> None:
     rng = np.random.default_rng(0)
-    one, other = Linear(3, 3, dtype="float64", bias=False), Linear(3, 3, dtype="float64", bias=False)
+    one, other = (
+        Linear(3, 3, dtype="float64", bias=False),
+        Linear(3, 3, dtype="float64", bias=False),
+    )
     other.weight = one.weight
     x, dy = rng.standard_normal((4, 3)), rng.standard_normal((4, 3))
     Sequential(one, other)(Tensor(x)).backward(dy)
@@ -193,7 +227,8 @@ def test_nothing_is_recorded_under_no_grad() -> None:
         assert not Linear(2, 2)(Tensor(np.ones((1, 2), "float32"))).requires_grad
 
 
-# -- the call that a layer runs in -------------------------------------------------------------------------
+# -- the call that a layer runs in
+# -------------------------------------------------------------------------
 
 
 def test_a_layer_runs_in_its_own_mode() -> None:
@@ -238,7 +273,8 @@ def test_arrays_are_parameters_and_buffers() -> None:
     assert {str(array.dtype) for array in layer.arrays().values()} == {"float64"}
 
 
-# -- specs -------------------------------------------------------------------------------------------------
+# -- specs
+# -------------------------------------------------------------------------------------------------
 
 SPECS = [
     (LinearSpec(3, 2), Linear),
@@ -262,7 +298,10 @@ def test_from_spec_makes_the_layer_of_a_spec(spec: LayerSpec, layer_class: type[
 
 
 def test_from_spec_starts_as_the_constructor_does() -> None:
-    made, built = Layer.from_spec(LinearSpec(3, 2), seed=3, init="xavier_normal"), Linear(3, 2, seed=3)
+    made, built = (
+        Layer.from_spec(LinearSpec(3, 2), seed=3, init="xavier_normal"),
+        Linear(3, 2, seed=3),
+    )
     assert not same(made, built)
     assert same(made, Linear(3, 2, seed=3, init="xavier_normal"))
 
@@ -278,12 +317,27 @@ def test_spec_round_trip(spec: LayerSpec, _: Any) -> None:
         ({"in_features": 3}, "expected a layer kind among activation, .*linear.*, got None"),
         ({"kind": "dense"}, "expected a layer kind among .*, got 'dense'"),
         ({"kind": ["linear"]}, r"expected a layer kind among .*, got \['linear'\]"),
-        ({"kind": "linear"}, "expected a description of a layer of kind linear, got {'kind': 'linear'}"),
-        ({"kind": "linear", "in_features": 3, "out_features": 2}, "a description of a layer of kind linear"),
-        ({**LinearSpec(3, 2).to_dict(), "out_features": -1}, "a description of a layer of kind linear"),
-        ({**LinearSpec(3, 2).to_dict(), "out_features": "2"}, "a description of a layer of kind linear"),
+        (
+            {"kind": "linear"},
+            "expected a description of a layer of kind linear, got {'kind': 'linear'}",
+        ),
+        (
+            {"kind": "linear", "in_features": 3, "out_features": 2},
+            "a description of a layer of kind linear",
+        ),
+        (
+            {**LinearSpec(3, 2).to_dict(), "out_features": -1},
+            "a description of a layer of kind linear",
+        ),
+        (
+            {**LinearSpec(3, 2).to_dict(), "out_features": "2"},
+            "a description of a layer of kind linear",
+        ),
         ({**LinearSpec(3, 2).to_dict(), "color": "red"}, "a description of a layer of kind linear"),
-        ({**LinearSpec(3, 2).to_dict(), "activation": "relu"}, "a description of a layer of kind linear"),
+        (
+            {**LinearSpec(3, 2).to_dict(), "activation": "relu"},
+            "a description of a layer of kind linear",
+        ),
         (
             {"kind": "activation", "activation": {"name": "step"}},
             "a description of a layer of kind activation",
@@ -301,7 +355,8 @@ def test_repr_shows_the_specs_fields() -> None:
     assert repr(Layer(SettingsSpec(3))) == "Layer(size=3, mode='same')"
 
 
-# -- sizes without room --------------------------------------------------------------------------------------
+# -- sizes without room
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -315,10 +370,19 @@ def test_repr_shows_the_specs_fields() -> None:
             lambda: Linear(1, 10**15),
             r"^Linear: .* weight of shape \(1, 10{15}\), which takes 7,450,580.6 GiB",
         ),
-        (lambda: Linear(10**10, 10**10), r"^Linear: .* weight of shape \(10000000000, 10000000000\)"),
-        (lambda: nn.Conv2d(10**7, 10**7, 3), r"^Conv2d: .* weight of shape \(3, 3, 10000000, 10000000\)"),
+        (
+            lambda: Linear(10**10, 10**10),
+            r"^Linear: .* weight of shape \(10000000000, 10000000000\)",
+        ),
+        (
+            lambda: nn.Conv2d(10**7, 10**7, 3),
+            r"^Conv2d: .* weight of shape \(3, 3, 10000000, 10000000\)",
+        ),
         (lambda: nn.BatchNorm1d(10**15), r"^BatchNorm1d: .* running_mean of shape \(10{15},\)"),
-        (lambda: nn.LayerNorm((10**8, 10**8)), r"^LayerNorm: .* weight of shape \(100000000, 100000000\)"),
+        (
+            lambda: nn.LayerNorm((10**8, 10**8)),
+            r"^LayerNorm: .* weight of shape \(100000000, 100000000\)",
+        ),
     ],
 )
 def test_a_layer_that_has_no_room_is_named_with_its_size(make: Any, message: str) -> None:

@@ -25,7 +25,8 @@ def operands(rows: int = 4, inner: int = 3, outputs: int = 2) -> tuple[Any, Any,
     return x, w, b, dy
 
 
-# -- the formula -------------------------------------------------------------------------------------------
+# -- the formula
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -59,7 +60,8 @@ def test_the_gradient_may_be_asked_for_twice() -> None:
         np.testing.assert_array_equal(once, again)
 
 
-# -- the spec ----------------------------------------------------------------------------------------------
+# -- the spec
+# ----------------------------------------------------------------------------------------------
 
 
 def test_spec_describes_its_arrays() -> None:
@@ -93,7 +95,8 @@ def test_spec_refuses_samples_of_another_shape(shape: Any) -> None:
     assert LinearSpec(3, 2).output_shape((3,)) == (2,)
 
 
-# -- the layer ---------------------------------------------------------------------------------------------
+# -- the layer
+# ---------------------------------------------------------------------------------------------
 
 
 def test_weights_are_in_out() -> None:

@@ -12,7 +12,9 @@ from warpfit.nn import Buffer, Linear, Module, Parameter, ReLU, Sequential
 
 
 class Scaled(Module):
-    """A user's own network: a parameter and a buffer of its own, modules of ours, and things that are neither."""
+    """A user's own network: a parameter and a buffer of its own, modules of ours, and things that
+    are neither.
+    """
 
     def __init__(self, width: int = 3) -> None:
         self.note = "not a module"
@@ -47,7 +49,8 @@ def assert_same_arrays(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert one[name].dtype == other[name].dtype
 
 
-# -- the tree ----------------------------------------------------------------------------------------------
+# -- the tree
+# ----------------------------------------------------------------------------------------------
 
 
 def test_names_follow_the_attributes() -> None:
@@ -60,12 +63,22 @@ def test_names_follow_the_attributes() -> None:
     ]
     assert [name for name, _ in model.named_buffers()] == ["offset"]
     assert list(model.named_arrays()) == [name for name, _ in model.named_parameters()] + ["offset"]
-    assert [name for name, _ in model.named_modules()] == ["", "inner", "inner.0", "inner.1", "head"]
+    assert [name for name, _ in model.named_modules()] == [
+        "",
+        "inner",
+        "inner.0",
+        "inner.1",
+        "head",
+    ]
     assert [name for name, _ in model.named_children()] == ["inner", "head"]
 
 
 def test_names_take_a_prefix() -> None:
-    assert [name for name, _ in Scaled().named_modules("net")][:3] == ["net", "net.inner", "net.inner.0"]
+    assert [name for name, _ in Scaled().named_modules("net")][:3] == [
+        "net",
+        "net.inner",
+        "net.inner.0",
+    ]
 
 
 def test_parameters_are_the_attributes_themselves() -> None:
@@ -96,7 +109,10 @@ def test_a_shared_parameter_is_walked_once() -> None:
 
 def test_a_chain_that_stands_twice_is_walked_once() -> None:
     chain = Sequential(Linear(2, 2))
-    assert [name for name, _ in Sequential(chain, chain).named_parameters()] == ["0.0.weight", "0.0.bias"]
+    assert [name for name, _ in Sequential(chain, chain).named_parameters()] == [
+        "0.0.weight",
+        "0.0.bias",
+    ]
 
 
 def test_a_module_that_holds_itself_is_walked_once() -> None:
@@ -110,7 +126,8 @@ def test_number_of_parameters_leaves_buffers_out() -> None:
     assert ReLU().num_parameters == 0
 
 
-# -- calling -----------------------------------------------------------------------------------------------
+# -- calling
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_call_on_an_array_gives_an_array_and_records_nothing() -> None:
@@ -129,7 +146,9 @@ def test_a_call_on_a_tensor_gives_a_tensor_with_the_same_numbers() -> None:
     np.testing.assert_array_equal(y.data, model(x))
 
 
-@pytest.mark.parametrize("x", [[[1, 2, 3]], np.array([[1, 2, 3]]), np.array([[1, 2, 3]], "float16")])
+@pytest.mark.parametrize(
+    "x", [[[1, 2, 3]], np.array([[1, 2, 3]]), np.array([[1, 2, 3]], "float16")]
+)
 def test_a_call_converts_numbers_to_the_parameters_dtype(x: Any) -> None:
     expected = Scaled()(np.array([[1, 2, 3]], "float32"))
     result = Scaled()(x)
@@ -163,7 +182,8 @@ def test_a_module_without_forward_says_so() -> None:
         Empty()(np.ones((1, 1)))
 
 
-# -- state -------------------------------------------------------------------------------------------------
+# -- state
+# -------------------------------------------------------------------------------------------------
 
 
 def test_state_dict_holds_copies() -> None:
@@ -183,7 +203,8 @@ def test_state_dict_round_trip_changes_arrays_in_place() -> None:
     model.load_state_dict(source.state_dict())
     assert_same_arrays(snapshot(model), snapshot(source))
     assert all(
-        holder.data is array for holder, array in zip(model.named_arrays().values(), arrays, strict=True)
+        holder.data is array
+        for holder, array in zip(model.named_arrays().values(), arrays, strict=True)
     )
 
 
@@ -205,7 +226,11 @@ def test_load_state_dict_takes_lists() -> None:
     [
         ({"head.weight": None}, ConfigError, r"missing \['head.weight'\] and foreign \[\]"),
         ({"tail": np.ones(1)}, ConfigError, r"missing \[\] and foreign \['tail'\]"),
-        ({"head.weight": np.ones((2, 3))}, ShapeError, r"head.weight: expected shape \(3, 2\), got \(2, 3\)"),
+        (
+            {"head.weight": np.ones((2, 3))},
+            ShapeError,
+            r"head.weight: expected shape \(3, 2\), got \(2, 3\)",
+        ),
         ({"offset": np.ones(4)}, ShapeError, r"offset: expected shape \(3,\), got \(4,\)"),
         ({"offset": np.array(["a", "b", "c"])}, DTypeError, "expected numbers"),
     ],
@@ -229,7 +254,13 @@ def test_train_and_eval_switch_everything_below() -> None:
     assert model.train() is model
     assert [module.training for _, module in model.named_modules()] == [True] * 5
     model.inner.eval()
-    assert [module.training for _, module in model.named_modules()] == [True, False, False, False, True]
+    assert [module.training for _, module in model.named_modules()] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
     model.train(False)
     assert not model.head.training
 
@@ -248,7 +279,8 @@ def test_zero_grad_forgets_gradients() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-# -- devices and dtypes ------------------------------------------------------------------------------------
+# -- devices and dtypes
+# ------------------------------------------------------------------------------------
 
 
 def test_to_another_dtype_converts_parameters_and_buffers() -> None:
@@ -298,7 +330,8 @@ def test_a_module_without_parameters_is_on_the_cpu_in_float32() -> None:
     assert ReLU().dtype == "float32"
 
 
-# -- text --------------------------------------------------------------------------------------------------
+# -- text
+# --------------------------------------------------------------------------------------------------
 
 
 def test_repr_shows_the_tree_with_counts() -> None:

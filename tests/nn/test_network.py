@@ -43,7 +43,9 @@ class Spy(NumpyBackend):
         super().__init__()
         self.calls: list[Any] = []
 
-    def activation_backward(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
+    def activation_backward(
+        self, activation: Activation, dy: Array, y: Array, z: Array | None
+    ) -> Array:
         self.calls.append(activation.name)
         return super().activation_backward(activation, dy, y, z)
 
@@ -112,7 +114,8 @@ def batch(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-# -- NetworkSpec: what it says -----------------------------------------------------------------------------
+# -- NetworkSpec: what it says
+# -----------------------------------------------------------------------------
 
 
 def test_spec_names_layers_as_the_model_does() -> None:
@@ -122,7 +125,14 @@ def test_spec_names_layers_as_the_model_does() -> None:
         ("2", LinearSpec(4, 3)),
     )
     assert [name for name, _ in spec_of(twice(), 5).layers] == ["0", "1", "0", "3", "4"]
-    assert [name for name, _ in spec_of(nested(), 5).layers] == ["0.0", "0.1", "0.0", "0.1", "1.1", "2"]
+    assert [name for name, _ in spec_of(nested(), 5).layers] == [
+        "0.0",
+        "0.1",
+        "0.0",
+        "0.1",
+        "1.1",
+        "2",
+    ]
 
 
 def test_shapes() -> None:
@@ -179,7 +189,8 @@ def test_fused_keeps_two_activations_of_one_layer_apart() -> None:
     )
 
 
-# -- NetworkSpec: files ------------------------------------------------------------------------------------
+# -- NetworkSpec: files
+# ------------------------------------------------------------------------------------
 
 
 def test_round_trip_through_json(model: Sequential) -> None:
@@ -240,7 +251,8 @@ def test_from_dict_refuses(description: Any) -> None:
         NetworkSpec.from_dict(description)
 
 
-# -- NetworkSpec: the derivative ---------------------------------------------------------------------------
+# -- NetworkSpec: the derivative
+# ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -301,7 +313,8 @@ def test_small_and_empty_networks(rows: int) -> None:
     }
 
 
-# -- Sequential --------------------------------------------------------------------------------------------
+# -- Sequential
+# --------------------------------------------------------------------------------------------
 
 
 def test_sequential_is_a_sequence() -> None:
@@ -355,7 +368,8 @@ def test_layers_with_masks_are_numbered_through_the_whole_network() -> None:
     assert [layer.spec.layer_idx for layer in (first, second, third)] == [0, 1, 2]
 
 
-# -- Sequential.from_spec ----------------------------------------------------------------------------------
+# -- Sequential.from_spec
+# ----------------------------------------------------------------------------------
 
 
 def test_from_spec_makes_an_equal_network(model: Sequential) -> None:
@@ -394,16 +408,23 @@ def test_from_spec_refuses_two_specs_under_one_name() -> None:
     [
         ({"2.bias": None}, ConfigError, r"missing \['2.bias'\]"),
         ({"3.weight": np.ones(1)}, ConfigError, "got foreign ones: 3.weight"),
-        ({"0.weight": np.ones((4, 5))}, ShapeError, r"0.weight: expected shape \(5, 4\), got \(4, 5\)"),
+        (
+            {"0.weight": np.ones((4, 5))},
+            ShapeError,
+            r"0.weight: expected shape \(5, 4\), got \(4, 5\)",
+        ),
     ],
 )
 def test_from_spec_refuses_arrays(change: dict[str, Any], error: Any, message: str) -> None:
-    arrays = {name: array for name, array in (arrays_of(mlp()) | change).items() if array is not None}
+    arrays = {
+        name: array for name, array in (arrays_of(mlp()) | change).items() if array is not None
+    }
     with pytest.raises(error, match=message):
         Sequential.from_spec(spec_of(mlp(), 5), arrays)
 
 
-# -- layers that do not chain --------------------------------------------------------------------------------
+# -- layers that do not chain
+# --------------------------------------------------------------------------------
 
 
 def unchained() -> Sequential:
@@ -412,7 +433,8 @@ def unchained() -> Sequential:
 
 def test_a_layer_that_does_not_chain_is_named_by_its_place() -> None:
     match = (
-        r"layer 2.1: Linear: expected samples of shape \(2,\), got \(3,\), which layer 2.0 \(Linear\) gives"
+        r"layer 2.1: Linear: expected samples of shape \(2,\), got \(3,\), which layer "
+        r"2.0 \(Linear\) gives"
     )
     with pytest.raises(ShapeError, match=match):
         unchained().spec((5,))

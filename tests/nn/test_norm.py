@@ -21,12 +21,15 @@ def normal(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-# -- the formulas ------------------------------------------------------------------------------------------
+# -- the formulas
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_gradients_of_batch_norm_are_the_derivatives(training: bool) -> None:
-    x, dy, weight, bias = (normal(*s, seed=i) for i, s in enumerate([(4, 2, 3), (4, 2, 3), (3,), (3,)]))
+    x, dy, weight, bias = (
+        normal(*s, seed=i) for i, s in enumerate([(4, 2, 3), (4, 2, 3), (3,), (3,)])
+    )
 
     def run(x: Any, weight: Any, bias: Any) -> Any:
         return batch_norm(OPS, x, weight, bias, np.full(3, 0.5), np.full(3, 2.0), training=training)
@@ -38,14 +41,21 @@ def test_gradients_of_batch_norm_are_the_derivatives(training: bool) -> None:
 
 
 def test_gradients_of_layer_norm_are_the_derivatives() -> None:
-    x, dy, weight, bias = (normal(*s, seed=i) for i, s in enumerate([(4, 2, 3), (4, 2, 3), (2, 3), (2, 3)]))
+    x, dy, weight, bias = (
+        normal(*s, seed=i) for i, s in enumerate([(4, 2, 3), (4, 2, 3), (2, 3), (2, 3)])
+    )
     dx, dweight, dbias = layer_norm(OPS, x, weight, bias, num_axes=2)[1](dy)
     assert_derivative(dx, lambda x: np.vdot(dy, layer_norm(OPS, x, weight, bias, num_axes=2)[0]), x)
-    assert_derivative(dweight, lambda w: np.vdot(dy, layer_norm(OPS, x, w, bias, num_axes=2)[0]), weight)
-    assert_derivative(dbias, lambda b: np.vdot(dy, layer_norm(OPS, x, weight, b, num_axes=2)[0]), bias)
+    assert_derivative(
+        dweight, lambda w: np.vdot(dy, layer_norm(OPS, x, w, bias, num_axes=2)[0]), weight
+    )
+    assert_derivative(
+        dbias, lambda b: np.vdot(dy, layer_norm(OPS, x, weight, b, num_axes=2)[0]), bias
+    )
 
 
-# -- batch norm --------------------------------------------------------------------------------------------
+# -- batch norm
+# --------------------------------------------------------------------------------------------
 
 
 def test_training_normalises_and_moves_the_running_statistics() -> None:
@@ -61,7 +71,12 @@ def test_training_normalises_and_moves_the_running_statistics() -> None:
 def test_evaluation_uses_the_running_statistics_and_leaves_them() -> None:
     layer = BatchNorm1d(2, dtype="float64").eval()
     layer.load_state_dict(
-        {"weight": [1, 2], "bias": [0, 1], "running_mean": [3, 4], "running_var": [4 - 1e-5, 1 - 1e-5]}
+        {
+            "weight": [1, 2],
+            "bias": [0, 1],
+            "running_mean": [3, 4],
+            "running_var": [4 - 1e-5, 1 - 1e-5],
+        }
     )
     before = layer.state_dict()
     np.testing.assert_allclose(layer([[5, 5]]), [[1, 3]])
@@ -142,7 +157,8 @@ def test_batch_norm_spec() -> None:
         assert type(Layer.from_spec(each)) is layer_class
 
 
-# -- layer norm --------------------------------------------------------------------------------------------
+# -- layer norm
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("normalized_shape", [4, (3, 4), [4]])
@@ -188,7 +204,8 @@ def test_layer_norm_spec() -> None:
     assert spec.output_shape((2, 3, 4)) == (2, 3, 4)
 
 
-# -- settings ----------------------------------------------------------------------------------------------
+# -- settings
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,13 +216,19 @@ def test_layer_norm_spec() -> None:
             "BatchNorm1d: expected num_features to be an integer of at least 1, got -1",
         ),
         (lambda: BatchNorm2d(2, eps=-1), "BatchNorm2d: expected eps of at least 0, got -1"),
-        (lambda: BatchNorm2d(2, momentum=1.5), r"BatchNorm2d: expected momentum in \[0, 1\], got 1.5"),
+        (
+            lambda: BatchNorm2d(2, momentum=1.5),
+            r"BatchNorm2d: expected momentum in \[0, 1\], got 1.5",
+        ),
         (lambda: BatchNormSpec(2, 3), "BatchNorm: expected num_dims 1 or 2, got 3"),
         (
             lambda: LayerNorm(2.0),
             "LayerNorm: expected normalized_shape to be an integer of at least 1, got 2.0",
         ),  # type: ignore[arg-type]
-        (lambda: LayerNorm(()), r"LayerNorm: expected normalized_shape of at least one axis, got \(\)"),
+        (
+            lambda: LayerNorm(()),
+            r"LayerNorm: expected normalized_shape of at least one axis, got \(\)",
+        ),
         (lambda: LayerNorm(2, eps=float("nan")), "LayerNorm: expected eps of at least 0, got nan"),
     ],
 )
@@ -217,15 +240,24 @@ def test_refuses_settings(make: Any, message: str) -> None:
 @pytest.mark.parametrize("spec", [BatchNormSpec(2, 1), LayerNormSpec((2,))])
 def test_refuses_foreign_descriptions(spec: LayerSpec) -> None:
     for change in ({"eps": "small"}, {"axis": 1}):
-        with pytest.raises(FileFormatError, match=f"expected a description of a layer of kind {spec.kind}"):
+        with pytest.raises(
+            FileFormatError, match=f"expected a description of a layer of kind {spec.kind}"
+        ):
             LayerSpec.from_dict(spec.to_dict() | change)
 
 
 def test_repr() -> None:
     assert repr(BatchNorm1d(3)) == "BatchNorm1d(3, eps=1e-05, momentum=0.1, 6 parameters)"
-    assert repr(BatchNorm2d(3, affine=False)) == "BatchNorm2d(3, eps=1e-05, momentum=0.1, affine=False)"
-    assert repr(LayerNorm(3)) == "LayerNorm((3,), eps=1e-05, 6 parameters)"
-    assert repr(LayerNorm((3, 2), bias=False)) == "LayerNorm((3, 2), eps=1e-05, bias=False, 6 parameters)"
     assert (
-        repr(LayerNorm(3, elementwise_affine=False)) == "LayerNorm((3,), eps=1e-05, elementwise_affine=False)"
+        repr(BatchNorm2d(3, affine=False))
+        == "BatchNorm2d(3, eps=1e-05, momentum=0.1, affine=False)"
+    )
+    assert repr(LayerNorm(3)) == "LayerNorm((3,), eps=1e-05, 6 parameters)"
+    assert (
+        repr(LayerNorm((3, 2), bias=False))
+        == "LayerNorm((3, 2), eps=1e-05, bias=False, 6 parameters)"
+    )
+    assert (
+        repr(LayerNorm(3, elementwise_affine=False))
+        == "LayerNorm((3,), eps=1e-05, elementwise_affine=False)"
     )

@@ -29,7 +29,9 @@ def test_gradient_is_the_derivative(pool: Any) -> None:
         backward(dy)
     dy = normal(2, 2, 7, 2, seed=1)
     for _ in range(2):  # the gradient may be asked for twice
-        assert_derivative(backward(dy), lambda x: np.vdot(dy, pool(OPS, x, (3, 2), (2, 1), (0, 1))[0]), x)
+        assert_derivative(
+            backward(dy), lambda x: np.vdot(dy, pool(OPS, x, (3, 2), (2, 1), (0, 1))[0]), x
+        )
 
 
 def test_values() -> None:
@@ -37,7 +39,11 @@ def test_values() -> None:
     assert MaxPool2d(2)(x)[0, :, :, 0].tolist() == [[5, 7], [13, 15]]
     assert AvgPool2d(2)(x)[0, :, :, 0].tolist() == [[2.5, 4.5], [10.5, 12.5]]
     assert MaxPool2d(2, 1)(x).shape == (1, 3, 3, 1)
-    assert MaxPool2d(2, padding=1)(-x)[0, :, :, 0].tolist() == [[0, -1, -3], [-4, -5, -7], [-12, -13, -15]]
+    assert MaxPool2d(2, padding=1)(-x)[0, :, :, 0].tolist() == [
+        [0, -1, -3],
+        [-4, -5, -7],
+        [-12, -13, -15],
+    ]
     assert AvgPool2d(2, padding=1)(x)[0, 0, :, 0].tolist() == [0, 0.75, 0.75]
 
 
@@ -70,7 +76,9 @@ def test_spec_round_trip(layer_class: Any) -> None:
     assert type(Layer.from_spec(spec)) is layer_class
     assert (spec.parameters(), spec.buffers()) == ({}, {})
     for change in ({"stride": [0, 1]}, {"padding": [9, 9]}, {"ceil_mode": True}):
-        with pytest.raises(FileFormatError, match=f"expected a description of a layer of kind {spec.kind}"):
+        with pytest.raises(
+            FileFormatError, match=f"expected a description of a layer of kind {spec.kind}"
+        ):
             LayerSpec.from_dict(description | change)
 
 
@@ -81,7 +89,9 @@ def test_refuses_settings(layer_class: Any) -> None:
         ConfigError, match=f"{name}: expected kernel_size to be an integer of at least 1, got 0"
     ):
         layer_class(0)
-    with pytest.raises(ConfigError, match=f"{name}: expected stride to be an integer or two of them, got"):
+    with pytest.raises(
+        ConfigError, match=f"{name}: expected stride to be an integer or two of them, got"
+    ):
         layer_class(2, (1, 2, 3))
     with pytest.raises(
         ConfigError, match=rf"{name}: expected padding of at most half the kernel \(3, 3\), got"
@@ -96,10 +106,15 @@ def test_refuses_batches_of_another_shape(layer_class: Any) -> None:
             ShapeError, match=rf"{layer_class.__name__}: expected samples of shape \(H, W, C\)"
         ):
             layer_class(2)(np.zeros(shape))
-    with pytest.raises(ShapeError, match=f"{layer_class.__name__}: expected images of at least 3x3"):
+    with pytest.raises(
+        ShapeError, match=f"{layer_class.__name__}: expected images of at least 3x3"
+    ):
         layer_class(3)(np.zeros((1, 2, 8, 1)))
 
 
 def test_repr() -> None:
     assert repr(MaxPool2d(2)) == "MaxPool2d(kernel_size=(2, 2), stride=(2, 2))"
-    assert repr(AvgPool2d(3, 1, (1, 0))) == "AvgPool2d(kernel_size=(3, 3), stride=(1, 1), padding=(1, 0))"
+    assert (
+        repr(AvgPool2d(3, 1, (1, 0)))
+        == "AvgPool2d(kernel_size=(3, 3), stride=(1, 1), padding=(1, 0))"
+    )

@@ -41,7 +41,13 @@ class StepSpec(LayerSpec):
     layer_idx: int = 0
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         return x + call.step * call.training, lambda dy: (dy, {})
 
@@ -56,7 +62,12 @@ def batch(*shape: int, seed: int = 0) -> Any:
 
 def test_vjp_is_the_derivative() -> None:
     module = Residual()
-    network, arrays, x, dy = TapedNetwork(module, (4,)), arrays_of(module), batch(6, 4), batch(6, 3, seed=1)
+    network, arrays, x, dy = (
+        TapedNetwork(module, (4,)),
+        arrays_of(module),
+        batch(6, 4),
+        batch(6, 3, seed=1),
+    )
     y, pullback = network.vjp(OPS, arrays, x, Call())
     np.testing.assert_array_equal(y, module(x))
     gradients = pullback(dy)

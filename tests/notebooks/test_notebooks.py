@@ -1,4 +1,6 @@
-"""Notebooks run from top to bottom on a machine without a GPU, and are committed without what they print."""
+"""Notebooks run from top to bottom on a machine without a GPU, and are committed without what they
+print.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,18 @@ def read(path: Path) -> Any:
 
 
 def executed(notebook: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the notebook with what its cells printed; the kernel imports this checkout's package."""
+    """Return the notebook with what its cells printed; the kernel imports this checkout's
+    package.
+    """
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     client = nbclient.NotebookClient(
-        notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": ROOT / "notebooks"}}
+        notebook,
+        timeout=SECONDS,
+        kernel_name="python3",
+        resources={"metadata": {"path": ROOT / "notebooks"}},
     )
     return client.execute()
 

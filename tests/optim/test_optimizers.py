@@ -22,7 +22,9 @@ OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda p: SGD(p, 0.1),
     "momentum": lambda p: SGD(p, 0.02, momentum=0.9),
     "nesterov": lambda p: SGD(p, 0.02, momentum=0.9, nesterov=True),
-    "scikit-learn's momentum": lambda p: SGD(p, 0.02, momentum=0.9, nesterov=True, lr_in_velocity=True),
+    "scikit-learn's momentum": lambda p: SGD(
+        p, 0.02, momentum=0.9, nesterov=True, lr_in_velocity=True
+    ),
     "adam": lambda p: Adam(p, 0.1),
     "scikit-learn's adam": lambda p: Adam(p, 0.1, eps_before_correction=True),
     "adamw": lambda p: AdamW(p, 0.1, weight_decay=1e-4),
@@ -54,7 +56,9 @@ def gradients(step: int, dtype: str = "float64") -> list[Any]:
 
 
 def give(parameters: Sequence[Tensor], step: int) -> None:
-    for parameter, gradient in zip(parameters, gradients(step, str(parameters[0].dtype)), strict=True):
+    for parameter, gradient in zip(
+        parameters, gradients(step, str(parameters[0].dtype)), strict=True
+    ):
         parameter.grad = gradient
 
 
@@ -73,7 +77,8 @@ def assert_equal_lists(one: Sequence[Any], other: Sequence[Any]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-# -- one step by hand --------------------------------------------------------------------------------------
+# -- one step by hand
+# --------------------------------------------------------------------------------------
 
 
 def one_step(optimizer_class: Any, w: Any = 1.0, g: Any = 2.0, **settings: Any) -> float:
@@ -86,7 +91,9 @@ def one_step(optimizer_class: Any, w: Any = 1.0, g: Any = 2.0, **settings: Any) 
 def test_first_steps() -> None:
     assert one_step(SGD, lr=0.1) == pytest.approx(1 - 0.1 * 2)
     assert one_step(SGD, lr=0.1, momentum=0.9) == pytest.approx(1 - 0.1 * 2)
-    assert one_step(SGD, lr=0.1, momentum=0.9, nesterov=True) == pytest.approx(1 - 0.1 * (2 + 0.9 * 2))
+    assert one_step(SGD, lr=0.1, momentum=0.9, nesterov=True) == pytest.approx(
+        1 - 0.1 * (2 + 0.9 * 2)
+    )
     assert one_step(SGD, lr=0.1, weight_decay=0.5) == pytest.approx(1 - 0.1 * (2 + 0.5))
     assert one_step(SGD, lr=0.1, clip_norm=0.5) == pytest.approx(1 - 0.1 * 0.5, rel=1e-6)
     assert one_step(Adam, lr=0.1) == pytest.approx(1 - 0.1)
@@ -134,7 +141,8 @@ def test_every_optimizer_finds_the_bottom_of_a_bowl(make: Make, dtype: str) -> N
     np.testing.assert_allclose(parameter.data, bottom, atol=0.005)
 
 
-# -- PyTorch -----------------------------------------------------------------------------------------------
+# -- PyTorch
+# -----------------------------------------------------------------------------------------------
 
 PAIRS: dict[str, tuple[Callable[..., Optimizer], str, dict[str, Any]]] = {
     "sgd": (SGD, "SGD", {"lr": 0.1}),
@@ -143,9 +151,17 @@ PAIRS: dict[str, tuple[Callable[..., Optimizer], str, dict[str, Any]]] = {
     "momentum, weight decay": (SGD, "SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
     "nesterov": (SGD, "SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True}),
     "adam": (Adam, "Adam", {}),
-    "adam, settings": (Adam, "Adam", {"lr": 0.1, "betas": (0.5, 0.9), "eps": 0.1, "weight_decay": 0.1}),
+    "adam, settings": (
+        Adam,
+        "Adam",
+        {"lr": 0.1, "betas": (0.5, 0.9), "eps": 0.1, "weight_decay": 0.1},
+    ),
     "adamw": (AdamW, "AdamW", {}),
-    "adamw, settings": (AdamW, "AdamW", {"lr": 0.1, "betas": (0.5, 0.9), "eps": 0.1, "weight_decay": 0.1}),
+    "adamw, settings": (
+        AdamW,
+        "AdamW",
+        {"lr": 0.1, "betas": (0.5, 0.9), "eps": 0.1, "weight_decay": 0.1},
+    ),
     "rmsprop": (RMSprop, "RMSprop", {}),
     "rmsprop, momentum": (RMSprop, "RMSprop", {"momentum": 0.9}),
     "rmsprop, settings": (
@@ -176,7 +192,8 @@ def test_steps_are_pytorchs(torch: Any, name: str, clip_norm: float | None) -> N
         np.testing.assert_allclose(mine.data, other.detach().numpy(), rtol=1e-11, atol=1e-13)
 
 
-# -- settings ----------------------------------------------------------------------------------------------
+# -- settings
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -221,7 +238,9 @@ def test_refuses_what_are_no_parameters() -> None:
     with pytest.raises(ConfigError, match="adam: expected parameters, got ndarray"):
         Adam([np.ones(2)])  # type: ignore[list-item]
     parameters = new_parameters()
-    with pytest.raises(ConfigError, match="sgd: expected each parameter once, got one several times"):
+    with pytest.raises(
+        ConfigError, match="sgd: expected each parameter once, got one several times"
+    ):
         SGD(parameters + parameters[:1])
 
 
@@ -254,7 +273,8 @@ def test_repr() -> None:
     assert text.startswith("Adam(2 parameters, AdamSpec(lr=Constant(lr=0.1), ")
 
 
-# -- steps -------------------------------------------------------------------------------------------------
+# -- steps
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -295,7 +315,10 @@ def test_a_parameter_without_gradient_stays(make: Make) -> None:
     parameters = new_parameters()
     optimizer = make(parameters)
     train(optimizer, range(2))
-    before, slots = parameters[0].data.copy(), [arrays[0].copy() for arrays in optimizer.slots.values()]
+    before, slots = (
+        parameters[0].data.copy(),
+        [arrays[0].copy() for arrays in optimizer.slots.values()],
+    )
     moved = parameters[1].data.copy()
     give(parameters, 2)
     parameters[0].grad = None
@@ -367,7 +390,9 @@ def test_l2_needs_the_number_of_rows() -> None:
     optimizer = SGD(parameters, l2=0.1)
     before = snapshot(parameters)
     give(parameters, 0)
-    with pytest.raises(ConfigError, match="step: expected num_rows= for an optimizer with l2, got None"):
+    with pytest.raises(
+        ConfigError, match="step: expected num_rows= for an optimizer with l2, got None"
+    ):
         optimizer.step()
     assert_equal_lists(snapshot(parameters), before)
     assert optimizer.step_count == 0
@@ -398,7 +423,9 @@ def test_the_rate_of_a_step_takes_precedence() -> None:
 @pytest.mark.parametrize(
     ("gradient", "error"), [(np.ones((4, 3)), ShapeError), (np.ones((3, 4), "float32"), DTypeError)]
 )
-def test_a_gradient_that_does_not_fit_changes_nothing(make: Make, gradient: Any, error: Any) -> None:
+def test_a_gradient_that_does_not_fit_changes_nothing(
+    make: Make, gradient: Any, error: Any
+) -> None:
     parameters = new_parameters()
     optimizer = make(parameters)
     before = snapshot(parameters)
@@ -420,7 +447,8 @@ def test_small_and_empty_parameters(make: Make, size: int) -> None:
     assert (parameter.data < 1).all()
 
 
-# -- state -------------------------------------------------------------------------------------------------
+# -- state
+# -------------------------------------------------------------------------------------------------
 
 
 def test_a_restored_optimizer_goes_on_bit_for_bit(make: Make) -> None:
@@ -439,7 +467,9 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(make: Make) -> None:
 def test_state_dict_holds_copies() -> None:
     optimizer = SGD(new_parameters(), momentum=0.9)
     assert optimizer.state_dict()["step_count"] == 0
-    assert_equal_lists(optimizer.state_dict()["slots"]["velocity"], [np.zeros(shape) for shape in SHAPES])
+    assert_equal_lists(
+        optimizer.state_dict()["slots"]["velocity"], [np.zeros(shape) for shape in SHAPES]
+    )
     train(optimizer, range(1))
     state = optimizer.state_dict()
     state["slots"]["velocity"][0] += 1
@@ -457,17 +487,33 @@ def test_load_state_dict_takes_lists_and_keeps_the_dtype() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"step_count": None}, ConfigError, r"expected a state with step_count and slots, got \['slots'\]"),
-        ({"slots": None}, ConfigError, r"expected a state with step_count and slots, got \['step_count'\]"),
+        (
+            {"step_count": None},
+            ConfigError,
+            r"expected a state with step_count and slots, got \['slots'\]",
+        ),
+        (
+            {"slots": None},
+            ConfigError,
+            r"expected a state with step_count and slots, got \['step_count'\]",
+        ),
         ({"lr": 0.1}, ConfigError, "expected a state with step_count and slots, got"),
         ({"slots": {}}, ConfigError, r"expected the slots \['velocity'\], got \[\]"),
-        ({"slots": {"speed": []}}, ConfigError, r"expected the slots \['velocity'\], got \['speed'\]"),
+        (
+            {"slots": {"speed": []}},
+            ConfigError,
+            r"expected the slots \['velocity'\], got \['speed'\]",
+        ),
         (
             {"slots": {"velocity": [np.ones((3, 4))]}},
             ShapeError,
             r"slot velocity: expected shapes \[\(3, 4\), \(4,\)\], got \[\(3, 4\)\]",
         ),
-        ({"slots": {"velocity": [np.ones((3, 4)), np.ones(3)]}}, ShapeError, r"got \[\(3, 4\), \(3,\)\]"),
+        (
+            {"slots": {"velocity": [np.ones((3, 4)), np.ones(3)]}},
+            ShapeError,
+            r"got \[\(3, 4\), \(3,\)\]",
+        ),
         ({"slots": {"velocity": [np.ones((3, 4)), ["a"] * 4]}}, DTypeError, "expected numbers"),
     ],
 )
@@ -479,6 +525,8 @@ def test_load_state_dict_changes_nothing_on_an_error(
     before = optimizer.state_dict()
     state = {"step_count": 7, "slots": {"velocity": gradients(5)}} | change
     with pytest.raises(error, match=message):
-        optimizer.load_state_dict({name: value for name, value in state.items() if value is not None})
+        optimizer.load_state_dict(
+            {name: value for name, value in state.items() if value is not None}
+        )
     assert optimizer.step_count == 2
     assert_equal_lists(optimizer.slots["velocity"], before["slots"]["velocity"])

@@ -42,7 +42,9 @@ def torch() -> Any:
 
 def rates(schedule: Schedule, epochs: int, steps_per_epoch: int = 1) -> Any:
     total = epochs * steps_per_epoch
-    return np.array([schedule.rate(Progress(step, total, steps_per_epoch)) for step in range(total)])
+    return np.array(
+        [schedule.rate(Progress(step, total, steps_per_epoch)) for step in range(total)]
+    )
 
 
 def scales(schedule: ReduceOnPlateau, losses: Any) -> list[float]:
@@ -62,7 +64,9 @@ def cosine_step_by_step(schedule: Cosine, progress: Progress) -> float:
     warmup_steps = min(schedule.warmup_epochs * progress.steps_per_epoch, progress.total_steps)
     if progress.step < warmup_steps:
         return (
-            schedule.lr * min(1.0, (progress.step + 1) / warmup_steps) if warmup_steps >= 1 else schedule.lr
+            schedule.lr * min(1.0, (progress.step + 1) / warmup_steps)
+            if warmup_steps >= 1
+            else schedule.lr
         )
     share = (progress.step - warmup_steps) / max(1.0, progress.total_steps - warmup_steps)
     return between(schedule.lr, schedule.final_lr, min(1.0, share))
@@ -73,10 +77,13 @@ def one_cycle_step_by_step(schedule: OneCycle, progress: Progress) -> float:
     if progress.step < top:
         return between(start, schedule.lr, progress.step / top)
     fall = (1 - schedule.rise) * max(1, progress.total_steps)
-    return between(schedule.lr, start / schedule.final_divisor, min(1.0, (progress.step - top) / fall))
+    return between(
+        schedule.lr, start / schedule.final_divisor, min(1.0, (progress.step - top) / fall)
+    )
 
 
-# -- many steps at once ------------------------------------------------------------------------------------
+# -- many steps at once
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("schedule", [*ALL, Cosine(1), OneCycle(1)], ids=repr)
@@ -110,7 +117,9 @@ def test_rates_are_python_s_arithmetic_to_the_last_bit(
     steps = [Progress(step, total, steps_per_epoch) for step in range(total)]
     cosine, one_cycle = Cosine(0.1, final_lr, warmup_epochs), OneCycle(0.1, rise)
     assert cosine.rates(steps[0], total).tolist() == [cosine_step_by_step(cosine, p) for p in steps]
-    assert one_cycle.rates(steps[0], total).tolist() == [one_cycle_step_by_step(one_cycle, p) for p in steps]
+    assert one_cycle.rates(steps[0], total).tolist() == [
+        one_cycle_step_by_step(one_cycle, p) for p in steps
+    ]
     assert cosine.rates(steps[0], total).max() <= cosine.largest * (1 + 1e-15)
 
 
@@ -126,7 +135,8 @@ def test_a_schedule_of_ones_own_needs_its_rate_only() -> None:
     assert Schedule.by_name == known  # no file can name it
 
 
-# -- values ------------------------------------------------------------------------------------------------
+# -- values
+# ------------------------------------------------------------------------------------------------
 
 
 def test_progress_knows_its_epoch() -> None:
@@ -146,13 +156,18 @@ def test_step_drops_after_every_so_many_epochs() -> None:
 
 
 def test_exponential_falls_with_every_epoch() -> None:
-    np.testing.assert_allclose(rates(Exponential(0.8, factor=0.5), 3, 2), [0.8, 0.8, 0.4, 0.4, 0.2, 0.2])
+    np.testing.assert_allclose(
+        rates(Exponential(0.8, factor=0.5), 3, 2), [0.8, 0.8, 0.4, 0.4, 0.2, 0.2]
+    )
     np.testing.assert_allclose(rates(Exponential(1.0), 3), [1, 0.95, 0.9025])
 
 
 def test_inverse_scaling() -> None:
-    np.testing.assert_allclose(rates(InverseScaling(0.6), 3, 2), np.repeat(0.6 / np.sqrt([1, 2, 3]), 2))
-    # scikit-learn's: rows seen are counted, and the first epoch of a run has the rate as it was given.
+    np.testing.assert_allclose(
+        rates(InverseScaling(0.6), 3, 2), np.repeat(0.6 / np.sqrt([1, 2, 3]), 2)
+    )
+    # scikit-learn's: rows seen are counted, and the first epoch of a run has the rate as it was
+    # given.
     counted = InverseScaling(0.6, power=0.25, per_epoch=40, before=80)
     np.testing.assert_allclose(rates(counted, 3), [0.6, 0.6 / 121**0.25, 0.6 / 161**0.25])
 
@@ -211,7 +226,9 @@ def test_cosine_rises_then_falls(
 
 def test_one_cycle() -> None:
     found = rates(OneCycle(1.0), 10)
-    np.testing.assert_allclose(found[:4], [0.04, 0.52, 1, 1 - (1 - 4e-6) * (1 - np.cos(np.pi / 7)) / 2])
+    np.testing.assert_allclose(
+        found[:4], [0.04, 0.52, 1, 1 - (1 - 4e-6) * (1 - np.cos(np.pi / 7)) / 2]
+    )
     assert found[-1] == pytest.approx(1 / 25 / 1e4)
 
 
@@ -239,7 +256,8 @@ def test_one_cycle_whose_first_step_is_the_peak() -> None:
     assert rates(OneCycle(1.0, rise=0.5), 2)[0] == 1
 
 
-# -- ReduceOnPlateau ---------------------------------------------------------------------------------------
+# -- ReduceOnPlateau
+# ---------------------------------------------------------------------------------------
 
 
 def test_plateau_waits_then_reduces() -> None:
@@ -284,7 +302,8 @@ def test_other_schedules_do_not_look_at_the_loss(schedule: Schedule) -> None:
     assert schedule.observe(state, 1e9) is state
 
 
-# -- PyTorch -----------------------------------------------------------------------------------------------
+# -- PyTorch
+# -----------------------------------------------------------------------------------------------
 
 
 def torch_rates(torch: Any, count: int, name: str, lr: float = 0.1, **settings: Any) -> list[float]:
@@ -308,7 +327,9 @@ def test_step_is_pytorchs(torch: Any) -> None:
 
 def test_exponential_is_pytorchs(torch: Any) -> None:
     expected = torch_rates(torch, 25, "ExponentialLR", gamma=0.9)
-    np.testing.assert_allclose(rates(Exponential(0.1, 0.9), 25, 2), np.repeat(expected, 2), rtol=1e-12)
+    np.testing.assert_allclose(
+        rates(Exponential(0.1, 0.9), 25, 2), np.repeat(expected, 2), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("final_lr", [0.0, 0.02])
@@ -318,7 +339,9 @@ def test_cosine_is_pytorchs(torch: Any, final_lr: float) -> None:
 
 
 @pytest.mark.parametrize("total", [3, 10, 33, 100])
-@pytest.mark.parametrize("settings", [{}, {"rise": 0.45, "start_divisor": 10.0, "final_divisor": 50.0}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"rise": 0.45, "start_divisor": 10.0, "final_divisor": 50.0}]
+)
 def test_one_cycle_is_pytorchs(torch: Any, total: int, settings: dict[str, float]) -> None:
     schedule = OneCycle(0.1, **settings)
     expected = torch_rates(
@@ -368,7 +391,8 @@ def test_plateau_defaults_are_pytorchs(torch: Any) -> None:
     assert theirs.min_lrs == [ours.min_lr]
 
 
-# -- settings ----------------------------------------------------------------------------------------------
+# -- settings
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -381,10 +405,22 @@ def test_plateau_defaults_are_pytorchs(torch: Any) -> None:
         (lambda: Step(0.1, factor=0), r"Step: .* a factor in \(0, 1\]"),
         (lambda: Step(0.1, factor=1.5), r"Step: .* a factor in \(0, 1\]"),
         (lambda: Exponential(0.1, factor=NAN), r"Exponential: expected a factor in \(0, 1\]"),
-        (lambda: InverseScaling(0.1, power=-1), "InverseScaling: expected power, per_epoch and before"),
-        (lambda: InverseScaling(0.1, before=-1), "InverseScaling: expected power, per_epoch and before"),
-        (lambda: Cosine(0.1, final_lr=-1), "Cosine: expected final_lr and warmup_epochs of at least 0"),
-        (lambda: Cosine(0.1, warmup_epochs=-1), "Cosine: expected final_lr and warmup_epochs of at least 0"),
+        (
+            lambda: InverseScaling(0.1, power=-1),
+            "InverseScaling: expected power, per_epoch and before",
+        ),
+        (
+            lambda: InverseScaling(0.1, before=-1),
+            "InverseScaling: expected power, per_epoch and before",
+        ),
+        (
+            lambda: Cosine(0.1, final_lr=-1),
+            "Cosine: expected final_lr and warmup_epochs of at least 0",
+        ),
+        (
+            lambda: Cosine(0.1, warmup_epochs=-1),
+            "Cosine: expected final_lr and warmup_epochs of at least 0",
+        ),
         (lambda: OneCycle(0.1, rise=0), r"OneCycle: expected a rise in \(0, 1\)"),
         (lambda: OneCycle(0.1, rise=1), r"OneCycle: expected a rise in \(0, 1\)"),
         (lambda: OneCycle(0.1, start_divisor=0.5), "OneCycle: .* divisors of at least 1"),
@@ -439,7 +475,10 @@ def test_numbers_become_constants(lr: Any) -> None:
         ({"name": "cosine", "lr": 0.1, "speed": 1}, "expected the settings of the schedule cosine"),
         ({"name": "cosine", "lr": "fast"}, "Cosine: expected lr to be a number, got 'fast'"),
         (True, "expected a learning rate or a schedule, got True"),
-        ({"name": "cosine", "lr": -1}, "Cosine: expected a learning rate that is finite and at least 0"),
+        (
+            {"name": "cosine", "lr": -1},
+            "Cosine: expected a learning rate that is finite and at least 0",
+        ),
     ],
 )
 def test_as_schedule_refuses(lr: Any, message: str) -> None:

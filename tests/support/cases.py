@@ -1,4 +1,6 @@
-"""One call, or several, of every float operation of the contract, for the rules that hold for all of them."""
+"""One call, or several, of every float operation of the contract, for the rules that hold for all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ class _Operands:
     def __init__(self, dtype: str, rows: int, inner: int, outputs: int, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
         self.dtype = dtype
-        self.x, self.w, self.b = self.normal(rows, inner), self.normal(inner, outputs), self.normal(outputs)
+        self.x, self.w, self.b = (
+            self.normal(rows, inner),
+            self.normal(inner, outputs),
+            self.normal(outputs),
+        )
         self.z, self.dy, self.target = (self.normal(rows, outputs) for _ in range(3))
         self.y = self.between(0.1, 0.9, rows, outputs)
         self.probabilities = self.y / np.maximum(self.y.sum(axis=1, keepdims=True), 0.1)
@@ -55,9 +61,13 @@ def _dense_cases(o: _Operands) -> dict[str, Case]:
         "matmul": Case("matmul", (o.x, o.w), {}),
         "matmul-transpose_a": Case("matmul", (o.x, o.z), {"transpose_a": True}),
         "matmul-transpose_b": Case("matmul", (o.z, o.w), {"transpose_b": True}),
-        "matmul-transpose_both": Case("matmul", (o.w, o.x), {"transpose_a": True, "transpose_b": True}),
+        "matmul-transpose_both": Case(
+            "matmul", (o.w, o.x), {"transpose_a": True, "transpose_b": True}
+        ),
         "linear_forward": Case("linear_forward", (o.x, o.w, o.b), {}),
-        "linear_forward-no_bias-gelu": Case("linear_forward", (o.x, o.w, None, Activation("gelu")), {}),
+        "linear_forward-no_bias-gelu": Case(
+            "linear_forward", (o.x, o.w, None, Activation("gelu")), {}
+        ),
         "linear_backward": Case("linear_backward", (o.dy, o.x, o.w), {}),
         "sum_columns": Case("sum_columns", (o.z,), {}),
     }
@@ -90,7 +100,9 @@ def _loss_cases(o: _Operands) -> dict[str, Case]:
         target = o.y if loss == "binary_cross_entropy" else o.target
         for i, kwargs in enumerate(keywords):
             found[f"{loss}_forward-{i}"] = Case(f"{loss}_forward", (o.z, target), kwargs)
-            found[f"{loss}_backward-{i}"] = Case(f"{loss}_backward", (o.z, target, o.total_weight), kwargs)
+            found[f"{loss}_backward-{i}"] = Case(
+                f"{loss}_backward", (o.z, target, o.total_weight), kwargs
+            )
     loss = "softmax_cross_entropy"
     everything = weighted | {"class_weight": o.class_weight, "label_smoothing": 0.1}
     for i, kwargs in enumerate([{}, everything]):

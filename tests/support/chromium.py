@@ -32,7 +32,10 @@ def chromium_missing() -> str | None:
     """Return why there is no browser to test with, or None if there is one."""
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
-            return f"{program} is not on the PATH (on Debian: apt-get install chromium chromium-driver)"
+            return (
+                f"{program} is not on the PATH (on Debian: apt-get install chromium "
+                "chromium-driver)"
+            )
     return None
 
 
@@ -55,13 +58,19 @@ class Browser:
         from selenium.webdriver.support.ui import WebDriverWait
 
         try:
-            return WebDriverWait(self.driver, seconds, 0.1).until(lambda _: self.script(f"return {code}"))
+            return WebDriverWait(self.driver, seconds, 0.1).until(
+                lambda _: self.script(f"return {code}")
+            )
         except TimeoutException:
             status, notice = self.text("status-text"), self.text("notice-text")
-            raise AssertionError(f"waited for {what} in vain; status {status!r}, notice {notice!r}") from None
+            raise AssertionError(
+                f"waited for {what} in vain; status {status!r}, notice {notice!r}"
+            ) from None
 
     def text(self, identity: str) -> str:
-        return str(self.script("return document.getElementById(arguments[0]).textContent", identity))
+        return str(
+            self.script("return document.getElementById(arguments[0]).textContent", identity)
+        )
 
     def click(self, identity: str) -> None:
         self.driver.find_element("id", identity).click()
@@ -81,7 +90,9 @@ class Browser:
 
         element = self.driver.find_element("id", identity)
         width, height = element.size["width"], element.size["height"]
-        places = [(math.floor((x - 0.5) * width), math.floor((y - 0.5) * height)) for x, y in stroke]
+        places = [
+            (math.floor((x - 0.5) * width), math.floor((y - 0.5) * height)) for x, y in stroke
+        ]
         actions = ActionChains(self.driver, duration=10)
         actions.move_to_element_with_offset(element, *places[0]).click_and_hold()
         for place in places[1:]:

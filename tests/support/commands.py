@@ -18,7 +18,18 @@ from support.strict import STRICT
 from warpfit.cli import main
 
 # A quick run that learns something.
-DIGITS = ("--data", "digits", "--limit", "320", "--batch-size", "16", "--hidden", "32", "--epochs", "3")
+DIGITS = (
+    "--data",
+    "digits",
+    "--limit",
+    "320",
+    "--batch-size",
+    "16",
+    "--hidden",
+    "32",
+    "--epochs",
+    "3",
+)
 
 # For commands in other processes and folders: the package that is under test.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(warpfit.__file__).parents[1])}
@@ -52,5 +63,7 @@ def run_main(*arguments: object) -> Outcome:
 def run_python(*arguments: str) -> Outcome:
     """Return the outcome of a Python process in which warnings are errors."""
     command = [sys.executable, *STRICT, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT
+    )
     return Outcome(done.returncode, done.stdout, done.stderr)

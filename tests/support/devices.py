@@ -36,7 +36,9 @@ def open_emulated(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
 
 
 def open_in_both_orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the first GPU be one that runs threads and blocks from the first to the last, then one from the last on."""
+    """Let the first GPU be one that runs threads and blocks from the first to the last, then one
+    from the last on.
+    """
     for reverse in (False, True):
         open_emulated(monkeypatch, reverse=reverse)
         yield

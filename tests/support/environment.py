@@ -12,19 +12,58 @@ from pathlib import Path
 
 __all__ = ["DATA", "cleaned", "start_clean"]
 
-# Under this name tests that ask for real data find what the user calls WARPFIT_DATA, pytest's workers too.
+# Under this name tests that ask for real data find what the user calls WARPFIT_DATA, pytest's
+# workers too.
 DATA = "WARPFIT_TESTS_DATA"
 
-# Of WARPFIT_*: that, what the emulator is told, and where a GPU's kernels are kept that take minutes to compile.
-KEPT = {DATA, "WARPFIT_EMULATOR_CACHE", "WARPFIT_EMULATE_REVERSED", "WARPFIT_LAUNCHES", "WARPFIT_CACHE_DIR"}
+# Of WARPFIT_*: that, what the emulator is told, and where a GPU's kernels are kept that take
+# minutes to compile.
+KEPT = {
+    DATA,
+    "WARPFIT_EMULATOR_CACHE",
+    "WARPFIT_EMULATE_REVERSED",
+    "WARPFIT_LAUNCHES",
+    "WARPFIT_CACHE_DIR",
+}
 
 # What changes how programs look, speak, warn, draw, count threads and find things.
 DROPPED = {
-    *("BROWSER", "CI", "CLICOLOR", "CLICOLOR_FORCE", "COLORTERM", "COLUMNS", "DISPLAY", "FORCE_COLOR"),
-    *("GITHUB_ACTIONS", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "JUPYTER_COLUMNS", "JUPYTER_LINES"),
-    *("LANGUAGE", "LC_ALL", "LINES", "LOKY_MAX_CPU_COUNT", "MKL_NUM_THREADS", "MPLBACKEND", "NO_COLOR"),
+    *(
+        "BROWSER",
+        "CI",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "COLORTERM",
+        "COLUMNS",
+        "DISPLAY",
+        "FORCE_COLOR",
+    ),
+    *(
+        "GITHUB_ACTIONS",
+        "GIT_DIR",
+        "GIT_INDEX_FILE",
+        "GIT_WORK_TREE",
+        "JUPYTER_COLUMNS",
+        "JUPYTER_LINES",
+    ),
+    *(
+        "LANGUAGE",
+        "LC_ALL",
+        "LINES",
+        "LOKY_MAX_CPU_COUNT",
+        "MKL_NUM_THREADS",
+        "MPLBACKEND",
+        "NO_COLOR",
+    ),
     *("OMP_NUM_THREADS", "PYTEST_ADDOPTS", "PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONUNBUFFERED"),
-    *("PYTHONWARNINGS", "TERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "WAYLAND_DISPLAY", "XDG_CACHE_HOME"),
+    *(
+        "PYTHONWARNINGS",
+        "TERM",
+        "TTY_COMPATIBLE",
+        "TTY_INTERACTIVE",
+        "WAYLAND_DISPLAY",
+        "XDG_CACHE_HOME",
+    ),
 }
 
 
@@ -40,7 +79,9 @@ def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_bytecode() -> None:
-    """Keep bytecode elsewhere where none may lie beside sources: compiling takes half of a process's start."""
+    """Keep bytecode elsewhere where none may lie beside sources: compiling takes half of a
+    process's start.
+    """
     if not sys.dont_write_bytecode or sys.platform == "win32":
         return
     folder = Path(tempfile.gettempdir()) / f"warpfit-bytecode-{os.getuid()}"

@@ -1,4 +1,6 @@
-"""A driver and a `cuda.core` that keep device memory on the host and record what was asked of them."""
+"""A driver and a `cuda.core` that keep device memory on the host and record what was asked of
+them.
+"""
 
 # ruff: noqa: N802  (the driver's names)
 
@@ -121,7 +123,8 @@ class FakeDriver:
         self.graphs: list[list[str]] = []  # launched
         self._fault = Result.CUDA_SUCCESS
 
-    # -- devices -----------------------------------------------------------------------------------------
+    # -- devices
+    # -----------------------------------------------------------------------------------------
 
     def cuDriverGetVersion(self) -> tuple[Result, int]:
         return Result.CUDA_SUCCESS, self.version
@@ -152,22 +155,31 @@ class FakeDriver:
         known = error in set(Result)
         return Result.CUDA_SUCCESS, f"words for {int(error)}".encode() if known else None
 
-    # -- memory ------------------------------------------------------------------------------------------
+    # -- memory
+    # ------------------------------------------------------------------------------------------
 
     def cuMemGetInfo(self) -> tuple[Result, int, int]:
         return Result.CUDA_SUCCESS, self.free, self.total
 
-    def cuMemcpyHtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
+    def cuMemcpyHtoDAsync(
+        self, target: int, source: int, nbytes: int, stream: int
+    ) -> tuple[Result]:
         self.copies.append(stream)
         return self._move("HtoD", target, source, nbytes)
 
-    def cuMemcpyDtoHAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
+    def cuMemcpyDtoHAsync(
+        self, target: int, source: int, nbytes: int, stream: int
+    ) -> tuple[Result]:
         return self._move("DtoH", target, source, nbytes)
 
-    def cuMemcpyDtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
+    def cuMemcpyDtoDAsync(
+        self, target: int, source: int, nbytes: int, stream: int
+    ) -> tuple[Result]:
         return self._move("DtoD", target, source, nbytes, stream)
 
-    def _move(self, kind: str, target: int, source: int, nbytes: int, stream: int = 0) -> tuple[Result]:
+    def _move(
+        self, kind: str, target: int, source: int, nbytes: int, stream: int = 0
+    ) -> tuple[Result]:
         self.calls[kind] += 1
         if self._captures(stream, kind):
             return (Result.CUDA_SUCCESS,)
@@ -191,7 +203,8 @@ class FakeDriver:
             )
         self.free -= nbytes
 
-    # -- kernels -----------------------------------------------------------------------------------------
+    # -- kernels
+    # -----------------------------------------------------------------------------------------
 
     def cuKernelGetFunction(self, kernel: str) -> tuple[Result, str]:
         return Result.CUDA_SUCCESS, kernel
@@ -216,7 +229,9 @@ class FakeDriver:
 
     @staticmethod
     def CUlaunchAttribute() -> SimpleNamespace:
-        return SimpleNamespace(id=None, value=SimpleNamespace(clusterDim=SimpleNamespace(), cooperative=0))
+        return SimpleNamespace(
+            id=None, value=SimpleNamespace(clusterDim=SimpleNamespace(), cooperative=0)
+        )
 
     def cuLaunchKernelEx(self, config: Any, function: str, *parameters: int) -> tuple[Result]:
         assert config.numAttrs == len(config.attrs)
@@ -228,7 +243,9 @@ class FakeDriver:
             return Result.CUDA_ERROR_INVALID_VALUE, None
         self.maps.append(settings)
         content = ctypes.create_string_buffer(bytes(range(128)), 128)
-        return Result.CUDA_SUCCESS, SimpleNamespace(content=content, getPtr=lambda: ctypes.addressof(content))
+        return Result.CUDA_SUCCESS, SimpleNamespace(
+            content=content, getPtr=lambda: ctypes.addressof(content)
+        )
 
     def cuStreamSynchronize(self, stream: int) -> tuple[Result]:
         self.calls["synchronize"] += 1
@@ -248,7 +265,8 @@ class FakeDriver:
         self.waits.append((stream, event))
         return (Result.CUDA_SUCCESS,)
 
-    # -- graphs ------------------------------------------------------------------------------------------
+    # -- graphs
+    # ------------------------------------------------------------------------------------------
 
     def _captures(self, stream: int, what: str) -> bool:
         if stream in self.capturing:
@@ -295,10 +313,13 @@ class FakeDriver:
             return 0
 
         return SimpleNamespace(
-            cuInit=lambda flags: int(self.init), cuDeviceGet=device_get, cuDevicePrimaryCtxRetain=retain
+            cuInit=lambda flags: int(self.init),
+            cuDeviceGet=device_get,
+            cuDevicePrimaryCtxRetain=retain,
         )
 
-    # -- in place of the packages ------------------------------------------------------------------------
+    # -- in place of the packages
+    # ------------------------------------------------------------------------
 
     def install(self, monkeypatch: pytest.MonkeyPatch, bindings: str = "13.1.0") -> None:
         """Stand in for cuda-core and cuda-bindings of a version, and for the driver's library."""
@@ -308,10 +329,14 @@ class FakeDriver:
             Device=lambda index: _Device(self, index),
             DeviceMemoryResource=lambda index: SimpleNamespace(
                 allocate=lambda n, stream: _Buffer(n, self),
-                attributes=SimpleNamespace(reserved_mem_current=self.reserved, used_mem_current=self.used),
+                attributes=SimpleNamespace(
+                    reserved_mem_current=self.reserved, used_mem_current=self.used
+                ),
             ),
             LegacyPinnedMemoryResource=lambda: SimpleNamespace(allocate=self._pin),
-            ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: SimpleNamespace(get_kernel=_Kernel)),
+            ObjectCode=SimpleNamespace(
+                from_cubin=lambda cubin, name: SimpleNamespace(get_kernel=_Kernel)
+            ),
         )
         parent = _module("cuda", bindings=bindings_module, core=core, __path__=[])
         for module in (parent, bindings_module, core):
@@ -372,5 +397,6 @@ class _Device:
     def create_event(self) -> Any:
         self._num_events += 1
         return SimpleNamespace(
-            sync=lambda: self._driver.calls.update(["event sync"]), handle=f"event {self._num_events}"
+            sync=lambda: self._driver.calls.update(["event sync"]),
+            handle=f"event {self._num_events}",
         )

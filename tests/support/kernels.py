@@ -15,7 +15,8 @@ __all__ = ["MODULES", "VARIANTS"]
 def _modules_with_kernels() -> dict[str, Any]:
     """Return the backend's modules that say which kernels they ask for, by name."""
     modules = {
-        info.name: import_module(f"{cuda.__name__}.{info.name}") for info in iter_modules(cuda.__path__)
+        info.name: import_module(f"{cuda.__name__}.{info.name}")
+        for info in iter_modules(cuda.__path__)
     }
     return {name: module for name, module in modules.items() if hasattr(module, "variants")}
 

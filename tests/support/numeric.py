@@ -17,7 +17,8 @@ DTYPES = tuple(TOLERANCE)
 
 
 def call(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run an operation, a bound method of a backend, on NumPy arrays; return its results as NumPy arrays.
+    """Run an operation, a bound method of a backend, on NumPy arrays; return its results as NumPy
+    arrays.
 
     The results are copies, so that a test may call the operation again.
     """
@@ -50,7 +51,9 @@ def owned(backend: Backend, arrays: Sequence[Numbers]) -> list[Array]:
     return [backend.copy(backend.asarray(array)) for array in arrays]
 
 
-def assert_within_tolerance(result: Numbers, reference: npt.ArrayLike, dtype: str | None = None) -> None:
+def assert_within_tolerance(
+    result: Numbers, reference: npt.ArrayLike, dtype: str | None = None
+) -> None:
     """Assert the result's shape, and its closeness to the reference by the contract's measure."""
     reference = np.asarray(reference, dtype=np.float64)
     assert result.shape == reference.shape
@@ -69,7 +72,9 @@ def central_differences(f: Callable[[Numbers], Any], x: Numbers, step: float = 1
     return gradient
 
 
-def assert_derivative(result: Numbers, f: Callable[[Numbers], Any], x: Numbers, limit: float = 1e-6) -> None:
+def assert_derivative(
+    result: Numbers, f: Callable[[Numbers], Any], x: Numbers, limit: float = 1e-6
+) -> None:
     """Assert that `result` is the gradient of `f` at x, to a relative error element by element."""
     expected = central_differences(f, x)
     assert result.shape == expected.shape

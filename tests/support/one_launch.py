@@ -27,16 +27,20 @@ ACTIVATIONS = {
 }
 
 MakeOptimizer = Callable[[nn.Module], wf.optim.Optimizer]
-# With an eps near the gradients': else the first steps of Adam and RMSprop take their signs alone, and rounding turns
-# those of the smallest.
+# With an eps near the gradients': else the first steps of Adam and RMSprop take their signs alone,
+# and rounding turns those of the smallest.
 ADAPTIVE: dict[str, MakeOptimizer] = {
     "adam": lambda model: optim.Adam(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
-    "adamw": lambda model: optim.AdamW(model.parameters(), optim.Cosine(0.01), eps=0.05, weight_decay=0.1),
+    "adamw": lambda model: optim.AdamW(
+        model.parameters(), optim.Cosine(0.01), eps=0.05, weight_decay=0.1
+    ),
     "adam, eps before": lambda model: optim.Adam(
         model.parameters(), 0.01, eps=0.05, eps_before_correction=True
     ),
     "rmsprop": lambda model: optim.RMSprop(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
-    "rmsprop, momentum": lambda model: optim.RMSprop(model.parameters(), 0.003, eps=0.05, momentum=0.9),
+    "rmsprop, momentum": lambda model: optim.RMSprop(
+        model.parameters(), 0.003, eps=0.05, momentum=0.9
+    ),
 }
 
 # Its steps are signs: one that rounding turns moves a weight two steps away.
@@ -71,7 +75,9 @@ def data(
 def activated(
     sizes: tuple[int, ...], activations: tuple[str, ...], dropout: float | None = None
 ) -> nn.Sequential:
-    """Return a network whose hidden layers take the activations in turns, each before a dropout if there is any."""
+    """Return a network whose hidden layers take the activations in turns, each before a dropout if
+    there is any.
+    """
     layers: list[nn.Module] = []
     for idx, size in enumerate(sizes[1:]):
         layers.append(nn.Linear(sizes[idx], size, seed=idx))
@@ -101,8 +107,8 @@ def assert_follows_numpy(
 ) -> wf.History:
     """Train on both, and compare the losses of all steps, and how far the weights went.
 
-    `make` gives a network of these sizes that is not a multilayer perceptron with one activation; `optimizer` is SGD's
-    settings, or makes one.
+    `make` gives a network of these sizes that is not a multilayer perceptron with one activation;
+    `optimizer` is SGD's settings, or makes one.
     """
     x, y = rows or data(sizes, loss, num_rows)
     make = make or partial(mlp, *sizes, activation=activation)

@@ -27,7 +27,8 @@ def rounded_sgd(
 ) -> list[Any]:
     """Return the weights of a network of two layers with ReLU after SGD on cross-entropy.
 
-    Rounded are x, the weights, hidden units, and both layers' gradients, which come times `scale`, a power of two.
+    Rounded are x, the weights, hidden units, and both layers' gradients, which come times `scale`,
+    a power of two.
 
     Parameters
     ----------

@@ -9,10 +9,13 @@ __all__ = ["FILTERS", "STRICT"]
 OURS = "(warpfit|tests|support|emulator)([.]|$)"
 OF_THE_FUTURE = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
 CATEGORIES = [
-    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Warning)
+    name
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, Warning)
 ]
 
-# Pytest's filters; the last that fits decides. We raise none "of the future": whoever does names our frames at most.
+# Pytest's filters; the last that fits decides. We raise none "of the future": whoever does names
+# our frames at most.
 FILTERS = (
     "default",
     f"error:::{OURS}",
@@ -28,4 +31,8 @@ FILTERS = (
 )
 
 # The same, as near as Python's own filters come to it, for processes that tests start.
-STRICT = ("-W", "error", *(option for name in OF_THE_FUTURE for option in ("-W", f"ignore::{name}")))
+STRICT = (
+    "-W",
+    "error",
+    *(option for name in OF_THE_FUTURE for option in ("-W", f"ignore::{name}")),
+)

@@ -16,7 +16,9 @@ from warpfit.nn import Module
 Numbers = npt.NDArray[Any]
 
 
-def mlp(*sizes: int, dtype: str = "float32", seed: int = 0, activation: Any = nn.ReLU) -> nn.Sequential:
+def mlp(
+    *sizes: int, dtype: str = "float32", seed: int = 0, activation: Any = nn.ReLU
+) -> nn.Sequential:
     """Return linear layers of these sizes with an activation between each two."""
     layers: list[Module] = []
     for idx, (inputs, outputs) in enumerate(pairwise(sizes)):
@@ -36,7 +38,12 @@ class Taped(Module):
 
 
 def blobs(
-    num_rows: int, num_features: int = 6, num_classes: int = 3, *, seed: int = 0, dtype: str = "float32"
+    num_rows: int,
+    num_features: int = 6,
+    num_classes: int = 3,
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
 ) -> tuple[Numbers, Numbers]:
     """Return points around one centre a class, in [0, 1], and their classes."""
     rng = np.random.default_rng(seed)
@@ -68,7 +75,9 @@ def same_weights(a: Module, b: Module) -> bool:
 
 def relative_difference(a: Module, b: Module) -> float:
     """Return |a - b| / |b| over all parameters of two models as one vector."""
-    one, other = (np.concatenate([p.ravel() for p in m.state_dict().values()]).astype(float) for m in (a, b))
+    one, other = (
+        np.concatenate([p.ravel() for p in m.state_dict().values()]).astype(float) for m in (a, b)
+    )
     return float(np.linalg.norm(one - other) / np.linalg.norm(other))
 
 

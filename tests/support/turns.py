@@ -1,4 +1,6 @@
-"""Which cases of a test `make test` runs: of those ``in_turns(n)`` every n-th, and of every test one at least."""
+"""Which cases of a test `make test` runs: of those ``in_turns(n)`` every n-th, and of every test
+one at least.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ NEVER_RUN = pytest.StashKey[list[str]]()
 
 
 def mark_turns(items: Iterable[Any]) -> None:
-    """Mark as slow all but every n-th case of a test marked ``in_turns(n)``; slow ones and a GPU's have no turn."""
+    """Mark as slow all but every n-th case of a test marked ``in_turns(n)``; slow ones and a GPU's
+    have no turn.
+    """
     turns: Counter[Any] = Counter()
     for item in items:
         marker = item.get_closest_marker("in_turns")
@@ -29,7 +33,8 @@ def mark_turns(items: Iterable[Any]) -> None:
 def never_run(items: Iterable[Any]) -> list[str]:
     """Return the tests that only some marks of their cases keep out of `make test` on a CPU.
 
-    Neither those are named that are slow as a whole, or for a GPU only, nor those of which some case runs.
+    Neither those are named that are slow as a whole, or for a GPU only, nor those of which some
+    case runs.
     """
     named: set[Any] = set()
     run: set[Any] = set()

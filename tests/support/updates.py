@@ -32,5 +32,9 @@ def update(
 ) -> None:
     """Update by an optimizer of these settings, by as many of the slots as it has."""
     spec = spec_of(kind, lr, **settings)
-    named = {name: arrays for name, arrays in zip(spec.slot_names, slots, strict=False) if arrays is not None}
+    named = {
+        name: arrays
+        for name, arrays in zip(spec.slot_names, slots, strict=False)
+        if arrays is not None
+    }
     spec.apply(ops, parameters, gradients, named, step=step, lr=lr)

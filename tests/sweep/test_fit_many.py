@@ -21,11 +21,20 @@ GRID = {"lr": [0.05, 0.3], "width": [4, 8]}
 def sweep(grid: Any = None, **arguments: Any) -> wf.Sweep:
     if "candidates" not in arguments:
         arguments["grid"] = GRID if grid is None else grid
-    given = {"epochs": 3, "batch_size": 16, "n_jobs": 1, "device": "cpu", "verbose": False, **arguments}
+    given = {
+        "epochs": 3,
+        "batch_size": 16,
+        "n_jobs": 1,
+        "device": "cpu",
+        "verbose": False,
+        **arguments,
+    }
     return wf.fit_many(given.pop("build", build), X, Y, **given)
 
 
-def alone(candidate: dict[str, Any], x: Any = X, y: Any = Y, seed: int = 0, **arguments: Any) -> Any:
+def alone(
+    candidate: dict[str, Any], x: Any = X, y: Any = Y, seed: int = 0, **arguments: Any
+) -> Any:
     """Return model and history of a candidate that `fit` trains by itself."""
     wf.manual_seed(seed)
     model, optimizer = build(candidate)
@@ -49,7 +58,9 @@ def test_every_network_has_the_bits_of_one_that_is_trained_alone() -> None:
     ]
     found = sweep(candidates=candidates, validation_data=(X[:20], Y[:20]))
     for idx, candidate in enumerate(candidates):
-        own = {name: candidate[name] for name in ("seed", "batch_size", "epochs") if name in candidate}
+        own = {
+            name: candidate[name] for name in ("seed", "batch_size", "epochs") if name in candidate
+        }
         model, history = alone(candidate, validation_data=(X[:20], Y[:20]), **own)
         assert_same_weights(found.models[idx], model)
         np.testing.assert_array_equal(found.histories[idx].step_losses, history.step_losses)
@@ -65,10 +76,17 @@ def test_folds_train_on_their_rows_and_are_validated_on_the_others() -> None:
     rows = np.arange(len(X))
     folds = [(rows[30:], rows[:30]), (rows[:60], rows[60:])]
     found = sweep({"lr": [0.1, 0.3]}, folds=folds)
-    assert [(r["candidate"]["lr"], r["fold"]) for r in found] == [(0.1, 0), (0.1, 1), (0.3, 0), (0.3, 1)]
+    assert [(r["candidate"]["lr"], r["fold"]) for r in found] == [
+        (0.1, 0),
+        (0.1, 1),
+        (0.3, 0),
+        (0.3, 1),
+    ]
     for record, model in zip(found, found.models, strict=True):
         train, test = folds[record["fold"]]
-        expected, history = alone(record["candidate"], X[train], Y[train], validation_data=(X[test], Y[test]))
+        expected, history = alone(
+            record["candidate"], X[train], Y[train], validation_data=(X[test], Y[test])
+        )
         assert_same_weights(model, expected)
         assert record["score"] == history["val_accuracy"][-1]
     for idx, summary in enumerate(found.candidates):
@@ -102,7 +120,8 @@ def test_models_that_cannot_be_sent_to_processes() -> None:
         return model, sgd(model)
 
     with pytest.raises(
-        ConfigError, match=r"callbacks and metric that can be pickled, .* but Cannot pickle closed files"
+        ConfigError,
+        match=r"callbacks and metric that can be pickled, .* but Cannot pickle closed files",
     ):
         sweep({"lr": [1, 2]}, build=local, n_jobs=2)
 
@@ -125,7 +144,9 @@ def test_a_network_that_fails_leaves_the_others_alone() -> None:
     found = sweep({"lr": [0.1, 0.2]}, callbacks=[Fragile()])
     assert [record["status"] for record in found] == ["done", "failed"]
     assert found.records[1]["message"] == "RuntimeError: no luck"
-    with pytest.raises(DeviceError, match=r"all 1 networks failed, the first \(lr=0.2\) with: RuntimeError"):
+    with pytest.raises(
+        DeviceError, match=r"all 1 networks failed, the first \(lr=0.2\) with: RuntimeError"
+    ):
         sweep({"lr": [0.2]}, callbacks=[Fragile()])
 
 
@@ -152,7 +173,9 @@ def test_ctrl_c_keeps_what_is_finished() -> None:
 def test_early_stopping_is_each_networks_own() -> None:
     stopping = wf.EarlyStopping("val_loss", patience=1)
     folds = 2
-    found = sweep({"lr": [0.01, 0.3, 5.0], "momentum": [0.9]}, folds=folds, callbacks=[stopping], epochs=30)
+    found = sweep(
+        {"lr": [0.01, 0.3, 5.0], "momentum": [0.9]}, folds=folds, callbacks=[stopping], epochs=30
+    )
     assert stopping.best is None  # copies were at work
     lengths = {len(history) for history in found.histories}
     assert len(lengths) > 1
@@ -206,7 +229,9 @@ def test_a_metric_that_is_none_fails_its_network_by_name() -> None:
         return 1.0
 
     found = sweep({"width": [4, 8]}, folds=2, metric=fussy)
-    assert [record["message"] for record in found] == ["metric raised KeyError: 'no luck'"] * 2 + [""] * 2
+    assert [record["message"] for record in found] == ["metric raised KeyError: 'no luck'"] * 2 + [
+        ""
+    ] * 2
     with pytest.raises(
         ConfigError, match=r"all 4 networks failed, .* expected metric to return a number, got None"
     ):
@@ -240,14 +265,20 @@ def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
     found = sweep(candidates=candidates, folds=folds, **settings)
     assert found.plan.device == "cuda:0"
     assert "one after the other by `fit`: engine 'layerwise' was asked for" in str(found.plan)
-    expected, _ = alone(candidates[1], X[16:48], Y[16:48], validation_data=(X[:16], Y[:16]), **settings)
+    expected, _ = alone(
+        candidates[1], X[16:48], Y[16:48], validation_data=(X[:16], Y[:16]), **settings
+    )
     assert_same_weights(found.models[1], expected)
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        ({"folds": 2, "validation_data": (X, Y)}, ConfigError, "expected validation_data or folds, got both"),
+        (
+            {"folds": 2, "validation_data": (X, Y)},
+            ConfigError,
+            "expected validation_data or folds, got both",
+        ),
         ({"validation_data": 3}, ConfigError, "validation_data as a pair"),
         ({"metric": "f1"}, ConfigError, "expected metric among val_accuracy"),
         ({"metric": "val_loss"}, ConfigError, "validation_data or folds for the metric 'val_loss'"),
@@ -257,7 +288,11 @@ def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
         ({"device": "gpu7"}, ConfigError, "gpu7"),
         ({"device": ["cpu", "cpu"]}, ConfigError, "executor to train on several devices"),
         ({"device": 3}, ConfigError, "expected a device or several, got 3"),
-        ({"executor": 3}, ConfigError, "executor to be a concurrent.futures.Executor or None, got int"),
+        (
+            {"executor": 3},
+            ConfigError,
+            "executor to be a concurrent.futures.Executor or None, got int",
+        ),
         ({"n_jobs": 0}, ConfigError, "n_jobs as an integer other than 0"),
         ({"epochs": 0, "halving": 2}, ConfigError, "epochs to be an integer of at least 1"),
         ({"callbacks": [3]}, ConfigError, "sequence of Callback objects"),
@@ -275,9 +310,21 @@ def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
             ShapeError,
             r"candidate lr=0.05 width=4: .* validation x with rows",
         ),
-        ({"validation_data": (X, Y[:3])}, ShapeError, "as many rows in validation y as in x, got 3 and 90"),
-        ({"grid": {"loss": ["cross_entropy", SMOOTHED]}, "metric": "loss"}, ConfigError, "losses .* differ"),
-        ({"build": diverging}, ConfigError, "candidate lr=0.05 width=4: the loss or a weight is not finite"),
+        (
+            {"validation_data": (X, Y[:3])},
+            ShapeError,
+            "as many rows in validation y as in x, got 3 and 90",
+        ),
+        (
+            {"grid": {"loss": ["cross_entropy", SMOOTHED]}, "metric": "loss"},
+            ConfigError,
+            "losses .* differ",
+        ),
+        (
+            {"build": diverging},
+            ConfigError,
+            "candidate lr=0.05 width=4: the loss or a weight is not finite",
+        ),
         ({"seed": -1}, ConfigError, "seed"),
         ({"grid": {"seed": [-1]}}, ConfigError, "candidate seed=-1: expected a seed"),
         ({"grid": {"epochs": [0.5]}}, ConfigError, "candidate epochs=0.5: expected epochs"),
@@ -307,7 +354,9 @@ def test_a_build_that_raises_names_the_candidate() -> None:
             raise KeyError("depth")
         return build(candidate)
 
-    with pytest.raises(ConfigError, match=r"candidate lr=0.05 width=8: build raised KeyError: 'depth'"):
+    with pytest.raises(
+        ConfigError, match=r"candidate lr=0.05 width=8: build raised KeyError: 'depth'"
+    ):
         sweep(build=fussy)
 
 
@@ -346,7 +395,12 @@ def of_one_logit(candidate: dict[str, Any]) -> tuple[wf.nn.Module, wf.optim.Opti
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_models_know_the_loss_that_they_were_trained_with(n_jobs: int) -> None:
-    settings: dict[str, Any] = {"loss": "binary_cross_entropy", "epochs": 4, "batch_size": 8, "device": "cpu"}
+    settings: dict[str, Any] = {
+        "loss": "binary_cross_entropy",
+        "epochs": 4,
+        "batch_size": 8,
+        "device": "cpu",
+    }
     is_first = (Y == 0).astype(int)
     data = {"grid": {"lr": [0.02, 0.05]}, "validation_data": (X, is_first)}
     found = wf.fit_many(of_one_logit, X, is_first, **data, n_jobs=n_jobs, **settings, verbose=False)

@@ -18,7 +18,9 @@ LABELS = np.repeat([0, 1], 10)
 
 def test_a_number_deals_every_row_out_once_each_class_evenly() -> None:
     folds = as_folds(5, X, LABELS, seed=3)
-    np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), np.arange(20))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([fold.test for fold in folds])), np.arange(20)
+    )
     for fold in folds:
         assert LABELS[fold.test].sum() == 2
         assert fold.train.dtype == np.int64
@@ -60,7 +62,11 @@ def test_splitters_and_pairs_are_taken_as_they_are() -> None:
         ([([0.5], [1])], ConfigError, "fold 0: expected train as indices of rows"),
         ([([0], [])], DataError, "fold 0: expected at least one row to test on"),
         ([([0], [[1]])], ConfigError, "fold 0: expected test as indices"),
-        (GroupKFold(2), ConfigError, "folds: GroupKFold.split raised ValueError: The 'groups' parameter"),
+        (
+            GroupKFold(2),
+            ConfigError,
+            "folds: GroupKFold.split raised ValueError: The 'groups' parameter",
+        ),
         ([([0], np.empty(0, int))], DataError, "fold 0: expected at least one row to test on"),
         ([([0, 20], [1])], DataError, r"fold 0: expected train rows in \[0, 20\), got 0 to 20"),
     ],

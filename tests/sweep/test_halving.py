@@ -80,7 +80,9 @@ def test_the_better_go_on_and_have_the_bits_of_a_run_without_rungs() -> None:
     assert epochs == expected
     (last,) = in_play
     assert_same_weights(halved.models[last], through.models[last])
-    np.testing.assert_array_equal(halved.histories[last].step_losses, through.histories[last].step_losses)
+    np.testing.assert_array_equal(
+        halved.histories[last].step_losses, through.histories[last].step_losses
+    )
     assert halved.best["candidate"] == {"lr": RATES[last]}
     assert halved.best["status"] == "done"
 
@@ -105,7 +107,10 @@ def test_those_that_do_not_say_why_and_keep_what_they_have() -> None:
 
 def test_stateful_optimizers_early_stopping_and_folds_survive_a_pause() -> None:
     arguments: dict[str, Any] = {
-        "candidates": [{"lr": 0.01, "optimizer": "adam", "dropout": 0.2}, {"lr": 0.1, "momentum": 0.9}],
+        "candidates": [
+            {"lr": 0.01, "optimizer": "adam", "dropout": 0.2},
+            {"lr": 0.1, "momentum": 0.9},
+        ],
         "grid": None,
         "folds": 2,
         "metric": "val_loss",
@@ -176,7 +181,9 @@ def ctrl_c(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize("where", ["here", "processes", "executor"])
-def test_ctrl_c_before_anything_came_back_is_told(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_ctrl_c_before_anything_came_back_is_told(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     arguments: dict[str, Any] = {}
     if where == "here":
         monkeypatch.setattr(runner, "train", ctrl_c)
@@ -191,7 +198,9 @@ def test_ctrl_c_before_anything_came_back_is_told(monkeypatch: pytest.MonkeyPatc
     assert found.counts() == {"not started": len(RATES)}
 
 
-def test_ctrl_c_after_a_rung_before_anything_more_came_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_after_a_rung_before_anything_more_came_back_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def at_second_rung(task: Task) -> Outcome:
         if task.checkpoint is not None:
             raise KeyboardInterrupt
@@ -203,7 +212,9 @@ def test_ctrl_c_after_a_rung_before_anything_more_came_back_is_told(monkeypatch:
     assert found.counts() == {"stopped": 4, "interrupted": 2}
 
 
-def test_ctrl_c_while_a_result_is_taken_down_keeps_what_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_result_is_taken_down_keeps_what_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(SweepProgress, "tell", ctrl_c)
     found = sweep(halving=3)
     assert found.interrupted
@@ -230,7 +241,12 @@ def test_a_history_says_that_halving_ended_it(cuda: str) -> None:
 
 @pytest.mark.parametrize("engine", ["layerwise", "auto"])
 def test_on_a_device_a_pause_changes_no_bit_either(cuda: str, engine: str) -> None:
-    arguments: dict[str, Any] = {"grid": {"lr": [0.05, 0.2]}, "epochs": 3, "device": cuda, "engine": engine}
+    arguments: dict[str, Any] = {
+        "grid": {"lr": [0.05, 0.2]},
+        "epochs": 3,
+        "device": cuda,
+        "engine": engine,
+    }
     through, halved = sweep(**arguments), sweep(halving=2, **arguments)
     best = next(idx for idx, record in enumerate(halved) if record["rank"] == 1)
     assert sorted(record["epochs"] for record in halved) == [1, 3]
@@ -254,7 +270,9 @@ class Told(Runner):
             epoch = 1 if task.checkpoint is None else 2
             status, loss = self.losses[task.number][epoch - 1]
             report = EpochReport(epoch, loss, None, 0.1, 0.0, 9, np.empty(0))
-            outcome = Outcome(task.number, status, "", History([report]), None, None, (), report=report)
+            outcome = Outcome(
+                task.number, status, "", History([report]), None, None, (), report=report
+            )
             outcome.checkpoint = b""
             if status == DIVERGED:
                 outcome.error = DivergedError(
@@ -286,6 +304,8 @@ def test_a_candidate_with_a_fold_that_diverged_is_out() -> None:
 def test_one_that_halving_stopped_is_not_compared_again_by_a_fold_that_had_ended() -> None:
     both = [(PAUSED, 0.3), (PAUSED, 0.3)]
     worse = [(PAUSED, 0.4), (PAUSED, 0.4)]
-    found = messages({0: [(STOPPED, 0.1)], 1: [(PAUSED, 0.9)], 2: both, 3: both, 4: worse, 5: worse})
+    found = messages(
+        {0: [(STOPPED, 0.1)], 1: [(PAUSED, 0.9)], 2: both, 3: both, 4: worse, 5: worse}
+    )
     assert found[1] == "halving: 3 of 3 after 1 epoch"
     assert found[4] == "halving: 2 of 2 after 2 epochs"

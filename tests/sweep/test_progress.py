@@ -37,9 +37,9 @@ def test_a_log_gets_a_line_now_and_then(
     assert second.startswith("2/3 networks: 1 done, 1 running, 1 diverged; best training accuracy ")
     best = found.best
     score, rate = best["score"], best["candidate"]["lr"]
-    assert (
-        third
-        == f"3/3 networks: 2 done, 0 running, 1 diverged; best training accuracy {score:.4g} (lr={rate})"
+    assert third == (
+        "3/3 networks: 2 done, 0 running, 1 diverged; best training accuracy "
+        f"{score:.4g} (lr={rate})"
     )
 
 
@@ -57,7 +57,8 @@ def test_it_is_said_when_candidates_are_ranked_by_the_rows_that_they_train_on(
 ) -> None:
     found = sweep()
     assert capsys.readouterr().err == (
-        "fit_many: neither folds nor validation_data are given: candidates are ranked by training accuracy, "
+        "fit_many: neither folds nor validation_data are given: candidates are ranked by training "
+        "accuracy, "
         "which does not tell how they do on new rows\n"
     )
     assert str(found).splitlines()[0].endswith("; ranked by training accuracy")
@@ -88,5 +89,7 @@ def test_the_plan_is_told_before_the_first_network() -> None:
         def __deepcopy__(self, memo: Any) -> Any:
             return self
 
-    sweep(verbose=False, callbacks=[Says()], on_plan=lambda plan: heard.append(str(plan.num_networks)))
+    sweep(
+        verbose=False, callbacks=[Says()], on_plan=lambda plan: heard.append(str(plan.num_networks))
+    )
     assert heard == ["3", "trains", "trains", "trains"]

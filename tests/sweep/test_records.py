@@ -15,7 +15,9 @@ X, Y = blobs(60)
 @pytest.fixture(scope="module")
 def found() -> wf.Sweep:
     grid = {"lr": [0.1, 1e38, 0.3], "width": [4, 8]}
-    return wf.fit_many(build, X, Y, grid=grid, folds=2, epochs=4, n_jobs=1, device="cpu", verbose=False)
+    return wf.fit_many(
+        build, X, Y, grid=grid, folds=2, epochs=4, n_jobs=1, device="cpu", verbose=False
+    )
 
 
 def test_a_record_has_everything(found: wf.Sweep) -> None:
@@ -78,13 +80,19 @@ def test_printed_it_is_a_table_of_the_best(found: wf.Sweep) -> None:
 
 
 def test_without_any_score_there_is_no_best() -> None:
-    sweep = wf.fit_many(build, X, Y, grid={"lr": [1e38]}, epochs=3, n_jobs=1, device="cpu", verbose=False)
+    sweep = wf.fit_many(
+        build, X, Y, grid={"lr": [1e38]}, epochs=3, n_jobs=1, device="cpu", verbose=False
+    )
     assert sweep.records[0]["status"] == "diverged"
-    with pytest.raises(ConfigError, match="expected a network with a score, got none: the loss or a weight"):
+    with pytest.raises(
+        ConfigError, match="expected a network with a score, got none: the loss or a weight"
+    ):
         sweep.best_model  # noqa: B018
 
 
-def test_the_picture_has_an_axis_for_what_varies_and_a_line_for_each_candidate(found: wf.Sweep) -> None:
+def test_the_picture_has_an_axis_for_what_varies_and_a_line_for_each_candidate(
+    found: wf.Sweep,
+) -> None:
     (axes,) = plot_sweep(found, "title").axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names == ["lr", "width", "validation accuracy"]
@@ -98,7 +106,9 @@ def test_the_picture_has_an_axis_for_what_varies_and_a_line_for_each_candidate(f
 
 
 def test_the_picture_of_one_candidate_is_a_point() -> None:
-    sweep = wf.fit_many(build, X, Y, candidates=[{}], epochs=1, n_jobs=1, device="cpu", verbose=False)
+    sweep = wf.fit_many(
+        build, X, Y, candidates=[{}], epochs=1, n_jobs=1, device="cpu", verbose=False
+    )
     (axes,) = plot_sweep(sweep).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["training accuracy"]
     assert np.isfinite(axes.lines[0].get_ydata()).all()

@@ -75,7 +75,16 @@ def mpiexec() -> str | None:
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="mpi4py is not installed")
 @pytest.mark.skipif(mpiexec() is None, reason="no mpiexec was found, of an MPI library")
 def test_mpis_workers_give_the_same_bits() -> None:
-    command = [str(mpiexec()), "-n", "3", sys.executable, "-m", "mpi4py.futures", str(SCRIPT), "mpi"]
+    command = [
+        str(mpiexec()),
+        "-n",
+        "3",
+        sys.executable,
+        "-m",
+        "mpi4py.futures",
+        str(SCRIPT),
+        "mpi",
+    ]
     assert_same(results(*command), "2 shards by MPIPoolExecutor, on cpu")
 
 
@@ -130,7 +139,13 @@ def test_threads_stop_after_ctrl_c_and_hand_over_what_they_have() -> None:
                 stop.set()
 
     tasks = _tasks(
-        build, [{"lr": lr} for lr in (0.1, 0.2, 0.3)], ARGUMENTS, SweepData(X, Y), [None], [Counting()], None
+        build,
+        [{"lr": lr} for lr in (0.1, 0.2, 0.3)],
+        ARGUMENTS,
+        SweepData(X, Y),
+        [None],
+        [Counting()],
+        None,
     )
     with executor:
         outcomes = executor.submit(run_shard, tasks, "cpu", stop).result()
@@ -167,10 +182,15 @@ def test_devices_that_only_workers_have_are_their_business(monkeypatch: pytest.M
     no_gpu(monkeypatch)
     with (
         ThreadPoolExecutor(1) as executor,
-        pytest.raises(DeviceError, match=r"a worker of ThreadPoolExecutor ended with DeviceError: .*cuda:0"),
+        pytest.raises(
+            DeviceError, match=r"a worker of ThreadPoolExecutor ended with DeviceError: .*cuda:0"
+        ),
     ):
         sweep(executor=executor, device="cuda", precision="float16")
-    with ThreadPoolExecutor(1) as executor, pytest.raises(ConfigError, match="expected device 'auto'"):
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(ConfigError, match="expected device 'auto'"),
+    ):
         sweep(executor=executor, device="tpu")
 
 
@@ -184,7 +204,9 @@ class Broken(Executor):
 
 
 def test_a_worker_that_breaks_is_named() -> None:
-    with pytest.raises(DeviceError, match="a worker of Broken ended with RuntimeError: the node went down"):
+    with pytest.raises(
+        DeviceError, match="a worker of Broken ended with RuntimeError: the node went down"
+    ):
         sweep(executor=Broken())
 
 
@@ -200,7 +222,9 @@ def test_what_cannot_be_sent_is_said() -> None:
         model = Local()
         return model, sgd(model)
 
-    with pytest.raises(ConfigError, match=r"that can be pickled, to be sent to other processes, but .*Local"):
+    with pytest.raises(
+        ConfigError, match=r"that can be pickled, to be sent to other processes, but .*Local"
+    ):
         sweep(executor=Broken(), build=local)
 
 
@@ -226,11 +250,17 @@ print(found.interrupted, found.counts())
 """
 
 
-@pytest.mark.parametrize(("n_jobs", "halving"), [(1, None), (2, None), (2, wf.Halving(3, min_epochs=50))])
-def test_ctrl_c_in_a_terminal_returns_what_is_finished(n_jobs: int, halving: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("n_jobs", "halving"), [(1, None), (2, None), (2, wf.Halving(3, min_epochs=50))]
+)
+def test_ctrl_c_in_a_terminal_returns_what_is_finished(
+    n_jobs: int, halving: Any, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        INTERRUPTED.replace("N_JOBS", str(n_jobs)).replace("HALVING", f"{halving and f'wf.{halving}'}")
+        INTERRUPTED.replace("N_JOBS", str(n_jobs)).replace(
+            "HALVING", f"{halving and f'wf.{halving}'}"
+        )
     )
     process = subprocess.Popen(
         [sys.executable, str(script)],

@@ -66,7 +66,9 @@ def test_rates_of_dropout_are_a_networks_own(
 ) -> None:
     in_clusters(monkeypatch, cluster)
     given = {"optimizer": "adam", "lr": 0.03}
-    candidates = [{"dropout": p, "seed": seed, **given} for seed, p in enumerate((0.0, 0.2, 0.5, 0.2))]
+    candidates = [
+        {"dropout": p, "seed": seed, **given} for seed, p in enumerate((0.0, 0.2, 0.5, 0.2))
+    ]
     batches: dict[str, Any] = {"batch_size": 40}  # rows of several warps
     found = sweep(cuda, candidates, **batches)
     assert "in one launch" in str(found.plan)
@@ -180,7 +182,12 @@ def test_a_metric_that_fails_fails_its_network_alone(cuda: str) -> None:
         return 1.0
 
     found = sweep(cuda, CANDIDATES, metric=fussy, validation_data=(X, Y))
-    assert [record["message"] for record in found] == ["", "", "metric raised RuntimeError: no luck", ""]
+    assert [record["message"] for record in found] == [
+        "",
+        "",
+        "metric raised RuntimeError: no luck",
+        "",
+    ]
 
 
 def test_what_was_started_is_waited_for_when_another_cannot_start(
@@ -197,7 +204,9 @@ def test_what_was_started_is_waited_for_when_another_cannot_start(
         start(launch)
 
     monkeypatch.setattr(many_networks.Launch, "start", start_once)
-    monkeypatch.setattr(runtime_type, "join", lambda runtime: (told.append("join"), join(runtime))[1])
+    monkeypatch.setattr(
+        runtime_type, "join", lambda runtime: (told.append("join"), join(runtime))[1]
+    )
     with pytest.raises(wf.errors.DeviceError, match="no memory"):
         sweep(cuda, [{"width": 4}, {"width": 8}])
     assert told[-3:] == ["start", "start", "join"]
@@ -215,7 +224,9 @@ def test_networks_without_epochs_keep_nobody_waiting(
     cuda: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if kind == "small":
-        monkeypatch.setattr(many_networks, "launch_of_many", lambda network, _: ManySmallNetworks(network))
+        monkeypatch.setattr(
+            many_networks, "launch_of_many", lambda network, _: ManySmallNetworks(network)
+        )
     in_clusters(monkeypatch, 1 if kind == "cluster" else None)
     epochs = [0, 0, 2, 0, 1, 0, 0, 0, 2, 0]
     found = sweep(cuda, [{"lr": 0.1, "seed": i, "epochs": own} for i, own in enumerate(epochs)])
@@ -253,7 +264,9 @@ def test_groups_share_the_card(cuda: str, monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("start", "outcomes"):
         do = getattr(many_networks.Launch, name)
         monkeypatch.setattr(
-            many_networks.Launch, name, lambda self, do=do, name=name: (told.append(name), do(self))[1]
+            many_networks.Launch,
+            name,
+            lambda self, do=do, name=name: (told.append(name), do(self))[1],
         )
     candidates = [{"lr": 0.1, "width": width, "seed": 1} for width in (8, 4, 20)]
     found = sweep(cuda, candidates)
@@ -266,7 +279,9 @@ def test_they_come_out_as_on_the_cpu(cuda: str) -> None:
     validation = X[:20], Y[:20]
     here, there = (sweep(device, validation_data=validation) for device in ("cpu", cuda))
     for name in ("loss", "val_loss", "accuracy", "val_accuracy"):
-        np.testing.assert_allclose([r[name] for r in there], [r[name] for r in here], rtol=0.02, atol=0.02)
+        np.testing.assert_allclose(
+            [r[name] for r in there], [r[name] for r in here], rtol=0.02, atol=0.02
+        )
     for expected, got in zip(here.histories, there.histories, strict=True):
         assert expected["lr"] == got["lr"]
 
@@ -274,11 +289,16 @@ def test_they_come_out_as_on_the_cpu(cuda: str) -> None:
 def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
     found = sweep(cuda, [{"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}])
     assert [record["status"] for record in found] == ["done", "diverged", "done"]
-    assert "diverged in epoch 1" in found.records[1]["message"] or "not finite" in found.records[1]["message"]
+    assert (
+        "diverged in epoch 1" in found.records[1]["message"]
+        or "not finite" in found.records[1]["message"]
+    )
     assert_same_weights(found.models[0], found.models[2])
 
 
-def test_one_that_diverges_is_not_kept_by_its_error(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_diverges_is_not_kept_by_its_error(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for device in ("cpu", cuda):
         (outcome,) = outcomes_of(monkeypatch, partial(sweep, device, [{"lr": 1e38}]))
         assert outcome.error is not None
@@ -304,7 +324,9 @@ def test_a_pause_changes_no_bit(cuda: str) -> None:
     ],
     ids=["engine", "callback", "precision"],
 )
-def test_what_no_launch_takes_is_trained_one_after_the_other(cuda: str, arguments: Any, why: str) -> None:
+def test_what_no_launch_takes_is_trained_one_after_the_other(
+    cuda: str, arguments: Any, why: str
+) -> None:
     found = sweep(cuda, CANDIDATES[:2], **arguments)
     assert "one after the other by `fit`: " in found.plan.reason
     assert why in found.plan.reason
@@ -335,7 +357,9 @@ SHAPES: dict[str, Callable[[Any], Any]] = {
             kind,
             *STOPPING[name],
             id=f"{kind}-{name}",
-            marks=() if kind == "blocks" or (name == "accuracy" and kind != "clusters") else pytest.mark.slow,
+            marks=()
+            if kind == "blocks" or (name == "accuracy" and kind != "clusters")
+            else pytest.mark.slow,
         )
         for kind in ("blocks", *SHAPES)
         for name in STOPPING
@@ -349,7 +373,9 @@ def test_each_is_stopped_as_the_callback_says(
     kind: str,
 ) -> None:
     if kind in SHAPES:
-        monkeypatch.setattr(many_networks, "launch_of_many", lambda network, _: SHAPES[kind](network))
+        monkeypatch.setattr(
+            many_networks, "launch_of_many", lambda network, _: SHAPES[kind](network)
+        )
     candidates = [{"lr": lr, "seed": seed} for seed, lr in enumerate((0.5, 0.02, 0.2))]
     given: dict[str, Any] = {"epochs": 8, "validation_data": (X[:30], Y[:30]), "halving": halving}
     through = sweep(cuda, candidates, **given)
@@ -364,7 +390,8 @@ def test_each_is_stopped_as_the_callback_says(
         watched = history[settings["monitor"]]
         assert record["message"].startswith(f"early stopping: no better {settings['monitor']}")
         assert watched == whole[settings["monitor"]][: len(watched)]
-        # Rounding of 16-bit numbers apart, the weights are those of the epoch that the record tells of.
+        # Rounding of 16-bit numbers apart, the weights are those of the epoch that the record tells
+        # of.
         assert abs(wf.evaluate(model, X[:30], Y[:30]).loss - record["val_loss"]) <= 0.02
         best = int(record["message"].split("(epoch ")[1].rstrip(")")) - 1
         told = history["val_loss"].index(record["val_loss"])
@@ -376,7 +403,9 @@ def test_each_is_stopped_as_the_callback_says(
 
 @pytest.fixture
 def side_by_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cuda: str) -> str:
-    """The device, where fewer networks are trained at once than there are, by blocks that all run at the same time."""
+    """The device, where fewer networks are trained at once than there are, by blocks that all run
+    at the same time.
+    """
     monkeypatch.setattr(ManyNetworks, "groups", lambda self, _: 3)
     monkeypatch.setattr(ManySmallNetworks, "groups", lambda self, _: 4)
     if request.param != "blocks":
@@ -413,7 +442,10 @@ def told(outcome: Outcome) -> dict[str, Any]:
     assert outcome.model is not None
     assert outcome.optimizer is not None
     return {
-        **{name: getattr(outcome, name) for name in ("number", "status", "message", "score", "halved_after")},
+        **{
+            name: getattr(outcome, name)
+            for name in ("number", "status", "message", "score", "halved_after")
+        },
         "report": outcome.report and numbers(outcome.report),
         "history": [numbers(report) for report in outcome.history.reports],
         "stopped_by": outcome.history.stopped_by,
@@ -427,7 +459,11 @@ def told(outcome: Outcome) -> dict[str, Any]:
 
 
 def numbers(report: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(report).items() if name not in ("seconds", "step_losses")}
+    return {
+        name: value
+        for name, value in vars(report).items()
+        if name not in ("seconds", "step_losses")
+    }
 
 
 HALVED: dict[str, dict[str, Any]] = {
@@ -536,7 +572,11 @@ def score(model: Any, x: Any, y: Any) -> float:
     ids=["metric", "reports", "groups", "memory"],
 )
 def test_what_no_kernel_halves_the_host_does(
-    cuda: str, monkeypatch: pytest.MonkeyPatch, launches: list[Any], arguments: dict[str, Any], room: int
+    cuda: str,
+    monkeypatch: pytest.MonkeyPatch,
+    launches: list[Any],
+    arguments: dict[str, Any],
+    room: int,
 ) -> None:
     monkeypatch.setattr(together.Together, "_most", lambda self, shape: room)
     widths = arguments.get("widths", (8, 8))
@@ -548,7 +588,9 @@ def test_what_no_kernel_halves_the_host_does(
     assert "stopped" in found.counts()
 
 
-def test_ctrl_c_interrupts_all_that_one_launch_halves(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_interrupts_all_that_one_launch_halves(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 

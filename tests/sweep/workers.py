@@ -1,4 +1,5 @@
-"""A sweep by an executor of other processes; prints what the same sweep in this process should say, too.
+"""A sweep by an executor of other processes; prints what the same sweep in this process should say,
+too.
 
 python workers.py processes | dask | mpi
 """
@@ -43,7 +44,16 @@ def sweep(**arguments: Any) -> dict[str, Any]:
     x, y = blobs(80)
     grid = {"lr": [0.1, 1e38, 0.3], "width": [4, 8]}
     found = wf.fit_many(
-        build, x, y, grid=grid, folds=2, epochs=3, halving=2, device="cpu", verbose=False, **arguments
+        build,
+        x,
+        y,
+        grid=grid,
+        folds=2,
+        epochs=3,
+        halving=2,
+        device="cpu",
+        verbose=False,
+        **arguments,
     )
     weights = [model.state_dict() for model in found.models]
     digest = sha256(b"".join(array.tobytes() for arrays in weights for array in arrays.values()))

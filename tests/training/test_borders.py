@@ -1,4 +1,6 @@
-"""Epochs trained at once: who looks at a run between two of them, and what remains when it is broken off."""
+"""Epochs trained at once: who looks at a run between two of them, and what remains when it is
+broken off.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ class ActsFromFour(Looks):
         return epoch >= 4
 
 
-# -- borders -----------------------------------------------------------------------------------------------
+# -- borders
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,8 @@ def test_a_run_is_resumed_from_a_border(at_once: None, tmp_path: Any) -> None:
     assert history["epoch"] == [1, 2, 3, 4, 5, 6]
 
 
-# -- broken off --------------------------------------------------------------------------------------------
+# -- broken off
+# --------------------------------------------------------------------------------------------
 
 
 def test_ctrl_c_leaves_the_weights_of_the_last_border(at_once: None, tmp_path: Any) -> None:

@@ -50,7 +50,8 @@ class Recorder(wf.Callback):
         self.calls.append("close")
 
 
-# -- the calls -----------------------------------------------------------------------------------------------
+# -- the calls
+# -----------------------------------------------------------------------------------------------
 
 
 def test_callbacks_are_called_in_order() -> None:
@@ -106,11 +107,14 @@ def test_a_callback_may_scale_the_learning_rate() -> None:
     assert fit(mlp(6, 3), callbacks=[Halve()], epochs=3)["lr"] == [0.01, 0.005, 0.0025]
 
 
-# -- early stopping ------------------------------------------------------------------------------------------
+# -- early stopping
+# ------------------------------------------------------------------------------------------
 
 
 def scripted(values: list[float], **settings: Any) -> tuple[wf.History, wf.EarlyStopping, Recorder]:
-    """Train with an EarlyStopping that sees `values` in place of the validation losses or accuracies."""
+    """Train with an EarlyStopping that sees `values` in place of the validation losses or
+    accuracies.
+    """
     stopping = wf.EarlyStopping(**settings)
 
     class Script(wf.Callback):
@@ -170,7 +174,9 @@ def test_a_stopping_can_be_used_again() -> None:
 
 def test_it_watches_the_training_loss_without_validation_data() -> None:
     model, plain = mlp(6, 3), mlp(6, 3)
-    history = fit(model, sgd(model, 0.0), callbacks=[wf.EarlyStopping("loss", patience=2)], shuffle=False)
+    history = fit(
+        model, sgd(model, 0.0), callbacks=[wf.EarlyStopping("loss", patience=2)], shuffle=False
+    )
     assert len(history) == 3
     assert same_weights(model, plain)
 
@@ -192,7 +198,8 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], match: str) -> No
         wf.Checkpoint("file", every=0)
 
 
-# -- logs ----------------------------------------------------------------------------------------------------
+# -- logs
+# --------------------------------------------------------------------------------------------------
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

@@ -16,7 +16,16 @@ import pytest
 
 import warpfit as wf
 from support.files import rewrite
-from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd, unchanged
+from support.training import (
+    InterruptAt,
+    Taped,
+    adam,
+    assert_same_weights,
+    blobs,
+    mlp,
+    sgd,
+    unchanged,
+)
 from warpfit import losses, nn, optim
 from warpfit.errors import ConfigError, DataWarning, DivergedError, FileFormatError
 from warpfit.training import loop
@@ -74,7 +83,9 @@ RUNS = [
 
 @pytest.mark.parametrize(("name", "make_optimizer"), RUNS)
 @pytest.mark.parametrize("stop_after", [0, 1, 2 * STEPS, 3 * STEPS + 2])
-def test_resumed_after_an_interrupt(name: str, make_optimizer: Any, stop_after: int, path: Path) -> None:
+def test_resumed_after_an_interrupt(
+    name: str, make_optimizer: Any, stop_after: int, path: Path
+) -> None:
     whole, stopped, resumed = (MODELS[name]() for _ in range(3))
     optimizer, resumed_optimizer = make_optimizer(whole), make_optimizer(resumed)
     settings = {"validation_data": VALIDATION}
@@ -158,7 +169,8 @@ def test_a_parameter_of_one_number_resumes(path: Path) -> None:
     assert_same_weights(resumed, whole)
 
 
-# -- callbacks in a checkpoint -------------------------------------------------------------------------------
+# -- callbacks in a checkpoint
+# -------------------------------------------------------------------------------
 
 
 def stopping() -> wf.EarlyStopping:
@@ -176,7 +188,11 @@ def test_early_stopping_resumes_with_its_best_weights(stop_after: int, path: Pat
     fit(model, adam(model, 0.05), callbacks=callbacks, **settings)
     again = stopping()
     history = fit(
-        resumed, adam(resumed, 0.05), callbacks=[wf.Checkpoint(path), again], resume_from=path, **settings
+        resumed,
+        adam(resumed, 0.05),
+        callbacks=[wf.Checkpoint(path), again],
+        resume_from=path,
+        **settings,
     )
     assert history["val_loss"] == expected["val_loss"]
     assert history.stopped_by == expected.stopped_by
@@ -184,7 +200,9 @@ def test_early_stopping_resumes_with_its_best_weights(stop_after: int, path: Pat
 
 
 def waiting(model: nn.Module) -> optim.SGD:
-    """An optimizer whose schedule lowers the rate after three epochs without enough gain, and then rests for three."""
+    """An optimizer whose schedule lowers the rate after three epochs without enough gain, and then
+    rests for three.
+    """
     return sgd(model, optim.ReduceOnPlateau(1.0, factor=0.5, patience=2, threshold=0.2, cooldown=3))
 
 
@@ -193,14 +211,18 @@ def test_a_plateau_and_a_stop_resume_in_the_midst_of_waiting(epochs: int, path: 
     settings = {"validation_data": VALIDATION, "batch_size": 30}
     whole, resumed = mlp(6, 8, 3), mlp(6, 8, 3)
     rule = {"patience": 5, "min_delta": 0.03}
-    expected = fit(whole, waiting(whole), epochs=30, callbacks=[wf.EarlyStopping(**rule)], **settings)
+    expected = fit(
+        whole, waiting(whole), epochs=30, callbacks=[wf.EarlyStopping(**rule)], **settings
+    )
     assert len(expected) == 29
     assert sorted(set(expected["lr"])) == [0.0625, 0.125, 0.25, 0.5, 1.0]
     model = mlp(6, 8, 3)
     callbacks = [wf.EarlyStopping(**rule), wf.Checkpoint(path)]
     fit(model, waiting(model), epochs=epochs, callbacks=callbacks, **settings)
     stopping = wf.EarlyStopping(**rule)
-    history = fit(resumed, waiting(resumed), epochs=30, callbacks=[stopping], resume_from=path, **settings)
+    history = fit(
+        resumed, waiting(resumed), epochs=30, callbacks=[stopping], resume_from=path, **settings
+    )
     for column in ("epoch", "loss", "lr", "val_loss"):
         assert history[column] == expected[column]
     assert history.stopped_by == expected.stopped_by
@@ -220,7 +242,12 @@ def test_an_interrupt_between_epochs_resumes_too(path: Path) -> None:
     expected = fit(whole, plateau(whole), callbacks=[stopping()], **settings)
     assert len(expected) == 9  # epoch 8 is the first of two that stop it
     model = mlp(6, 8, 3)
-    fit(model, plateau(model), callbacks=[wf.Checkpoint(path), stopping(), InterruptLast()], **settings)
+    fit(
+        model,
+        plateau(model),
+        callbacks=[wf.Checkpoint(path), stopping(), InterruptLast()],
+        **settings,
+    )
     history = fit(resumed, plateau(resumed), callbacks=[stopping()], resume_from=path, **settings)
     assert history["epoch"] == expected["epoch"]
     assert history["val_loss"] == expected["val_loss"]
@@ -254,7 +281,10 @@ def test_a_users_callback_resumes_what_it_remembers(path: Path) -> None:
             return {"count": self.count}, {"sum": self.sum}
 
         def resume(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> None:
-            self.count, self.sum = numbers.get("count", 0), arrays.get("sum", np.zeros(8, np.float32))
+            self.count, self.sum = (
+                numbers.get("count", 0),
+                arrays.get("sum", np.zeros(8, np.float32)),
+            )
 
     whole, first, resumed = Average(), Average(), Average()
     fit(mlp(6, 8, 3), callbacks=[whole])
@@ -268,7 +298,11 @@ def test_a_users_callback_resumes_what_it_remembers(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "match"),
     [
-        ("callbacks/0/0.weight", (8, 6), "expected best weights in the model's shapes, found others"),
+        (
+            "callbacks/0/0.weight",
+            (8, 6),
+            "expected best weights in the model's shapes, found others",
+        ),
         ("callbacks/0/other", (1,), "expected best weights in the model's shapes, found others"),
         ("parameters/0.weight", (8, 6), "under parameters/ in the model's shapes, found others"),
         ("slots/first_moment/0.weight", (48,), "under slots/first_moment/ in the model's shapes"),
@@ -303,7 +337,8 @@ def test_a_callback_that_cannot_read_what_is_stored(path: Path) -> None:
         fit(model, optimizer, callbacks=[Picky()], resume_from=path)
 
 
-# -- when it is written --------------------------------------------------------------------------------------
+# -- when it is written
+# --------------------------------------------------------------------------------------
 
 
 def test_it_is_written_every_n_epochs_and_at_the_end(path: Path) -> None:
@@ -318,7 +353,8 @@ def test_it_is_written_every_n_epochs_and_at_the_end(path: Path) -> None:
                 written.append(path.stat().st_mtime_ns)
 
     fit(mlp(6, 8, 3), epochs=7, callbacks=[wf.Checkpoint(path, every=3), Watcher()])
-    # Steps 1 of epochs 4, 5, 6 see the first file, that of epoch 7 the second; the third comes at the end.
+    # Steps 1 of epochs 4, 5, 6 see the first file, that of epoch 7 the second; the third comes at
+    # the end.
     assert [written.count(when) for when in sorted(set(written))] == [3, 1]
     assert path.stat().st_mtime_ns > written[-1]
     assert list(path.parent.iterdir()) == [path]
@@ -336,17 +372,26 @@ def test_divergence_leaves_the_last_good_checkpoint(path: Path) -> None:
     settings = {"loss": "mse", "batch_size": 60, "verbose": False}
     with pytest.raises(DivergedError) as caught:
         wf.fit(
-            model, x, y, optimizer=sgd(model, 0.01), epochs=100, callbacks=[wf.Checkpoint(path)], **settings
+            model,
+            x,
+            y,
+            optimizer=sgd(model, 0.01),
+            epochs=100,
+            callbacks=[wf.Checkpoint(path)],
+            **settings,
         )
     last = caught.value.epoch - 1
     assert last > 1
-    history = wf.fit(resumed, x, y, optimizer=sgd(resumed, 0.01), epochs=last, resume_from=path, **settings)
+    history = wf.fit(
+        resumed, x, y, optimizer=sgd(resumed, 0.01), epochs=last, resume_from=path, **settings
+    )
     assert len(history) == last
     assert_same_weights(resumed, model)
     assert all(np.isfinite(values).all() for values in resumed.state_dict().values())
 
 
-# -- kills ---------------------------------------------------------------------------------------------------
+# -- kills
+# --------------------------------------------------------------------------------------------------
 
 ENDLESS = """
 import sys
@@ -354,8 +399,9 @@ import numpy as np
 import warpfit as wf
 x = np.random.default_rng(0).uniform(size=(8, 300)).astype("f4")
 model = wf.nn.Sequential(wf.nn.Linear(300, 300, seed=0), wf.nn.ReLU(), wf.nn.Linear(300, 2, seed=1))
-wf.fit(model, x, np.arange(8) % 2, optimizer=wf.optim.Adam(model.parameters()), epochs=10**6, batch_size=8,
-       callbacks=[wf.Checkpoint(sys.argv[1])], resume_from=sys.argv[2] if len(sys.argv) > 2 else None)
+wf.fit(model, x, np.arange(8) % 2, optimizer=wf.optim.Adam(model.parameters()),
+       epochs=10**6, batch_size=8, callbacks=[wf.Checkpoint(sys.argv[1])],
+       resume_from=sys.argv[2] if len(sys.argv) > 2 else None)
 """
 
 
@@ -420,7 +466,8 @@ def test_ctrl_c_writes_a_checkpoint_and_ends_well(path: Path) -> None:
     assert (process.returncode, errors) == (0, b"")
 
 
-# -- what does not go on -------------------------------------------------------------------------------------
+# -- what does not go on
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -447,7 +494,10 @@ def test_ctrl_c_writes_a_checkpoint_and_ends_well(path: Path) -> None:
             {"optimizer": lambda model: adam(model, clip_norm=1.0)},
             r"differs in optimizer.clip_norm \(None there, 1.0 here\)$",
         ),
-        ({"optimizer": lambda model: optim.Adam(model[2].parameters(), 0.01)}, "differs in trained"),
+        (
+            {"optimizer": lambda model: optim.Adam(model[2].parameters(), 0.01)},
+            "differs in trained",
+        ),
         (
             {"model": lambda: mlp(6, 9, 3)},
             r"differs in network.layers\[0\].out_features \(8 there, 9 here\), "
@@ -457,10 +507,14 @@ def test_ctrl_c_writes_a_checkpoint_and_ends_well(path: Path) -> None:
             {"model": lambda: mlp(6, 8, 3, activation=nn.Tanh)},
             r"differs in network.layers\[1\].activation \('relu' there, 'tanh' here\)$",
         ),
-        ({"model": lambda: nn.Sequential(*list(mlp(6, 8, 3))[::2])}, "the number of network.layers "),
+        (
+            {"model": lambda: nn.Sequential(*list(mlp(6, 8, 3))[::2])},
+            "the number of network.layers ",
+        ),
         (
             {"model": lambda: Taped(mlp(6, 8, 3))},
-            r"differs in network \('input_shape, layers' there, 'input_shape, module' here\), trained",
+            r"differs in network \('input_shape, layers' there, 'input_shape, module' here\), "
+            r"trained",
         ),
         (
             {"batch_size": 8, "shuffle": False},
@@ -492,7 +546,8 @@ def test_other_modules_of_ones_own(path: Path) -> None:
         fit(Taped(mlp(6, 9, 3)), resume_from=path)
 
 
-# -- other data ----------------------------------------------------------------------------------------------
+# -- other data
+# ----------------------------------------------------------------------------------------------
 
 LARGE = np.random.default_rng(0).normal(size=(3000, 6)).astype("f4")
 
@@ -515,7 +570,9 @@ def changed(rows: Any, place: Any = -1) -> Any:
         ({"sample_weight": np.ones(60)}, "another sample_weight;"),
     ],
 )
-def test_other_data_is_refused_unless_it_is_meant(data: dict[str, Any], found: str, path: Path) -> None:
+def test_other_data_is_refused_unless_it_is_meant(
+    data: dict[str, Any], found: str, path: Path
+) -> None:
     settings = {"batch_size": 16, "verbose": False}
     fit(mlp(6, 8, 3), epochs=2, callbacks=[wf.Checkpoint(path)], seed=0)
     model = mlp(6, 8, 3)
@@ -552,12 +609,16 @@ def test_rows_to_validate_on_must_be_the_same_only_where_they_decide(path: Path)
     with pytest.raises(ConfigError, match=message):
         fit(mlp(6, 8, 3), resume_from=path, callbacks=[stopping()], validation_data=other)
     model = mlp(6, 8, 3)
-    fit(model, plateau(model), epochs=2, callbacks=[wf.Checkpoint(path)], validation_data=VALIDATION)
+    fit(
+        model, plateau(model), epochs=2, callbacks=[wf.Checkpoint(path)], validation_data=VALIDATION
+    )
     with pytest.raises(ConfigError, match=message):
         fit(model, plateau(model), resume_from=path, validation_data=other)
 
 
-def test_data_is_looked_at_for_checkpoints_only(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+def test_data_is_looked_at_for_checkpoints_only(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
     looked: list[int] = []
     monkeypatch.setattr(loop, "data_digests", lambda *data: looked.append(1) or {})
     fit(mlp(6, 8, 3), epochs=3)
@@ -579,7 +640,8 @@ def test_files_that_are_no_checkpoints(path: Path) -> None:
         fit(model, resume_from=path)
     fit(model, epochs=1, callbacks=[wf.Checkpoint(path)])
     with pytest.raises(
-        FileFormatError, match=r"found a warpfit-checkpoint file, which fit\(..., resume_from=...\) reads"
+        FileFormatError,
+        match=r"found a warpfit-checkpoint file, which fit\(..., resume_from=...\) reads",
     ):
         wf.load(path)
 
@@ -600,6 +662,12 @@ def test_a_learning_rate_of_numpys_can_be_stored(path: Path) -> None:
 
     whole, resumed = mlp(6, 8, 3), mlp(6, 8, 3)
     fit(whole, optimizer(whole), batch_size=np.int64(16))
-    fit(resumed, optimizer(resumed), batch_size=np.int64(16), epochs=2, callbacks=[wf.Checkpoint(path)])
+    fit(
+        resumed,
+        optimizer(resumed),
+        batch_size=np.int64(16),
+        epochs=2,
+        callbacks=[wf.Checkpoint(path)],
+    )
     fit(resumed, optimizer(resumed), resume_from=path)
     assert_same_weights(resumed, whole)

@@ -24,7 +24,8 @@ def by_hand(model: nn.Sequential, x: np.ndarray) -> np.ndarray:
     return hidden @ second.weight.data + second.bias.data
 
 
-# -- predict -------------------------------------------------------------------------------------------------
+# -- predict
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -49,8 +50,13 @@ def test_outputs_probabilities_and_labels(dtype: str, wrap: Any) -> None:
 @pytest.mark.parametrize("batch_size", [1, 7, 49, 50, 1000, np.int64(8)])
 def test_batch_sizes_do_not_matter(batch_size: Any) -> None:
     model = mlp(6, 8, 3, dtype="float64")
-    np.testing.assert_allclose(wf.predict(model, X, batch_size=batch_size), wf.predict(model, X), rtol=1e-12)
-    part, whole = wf.evaluate(model, X, LABELS, batch_size=batch_size), wf.evaluate(model, X, LABELS)
+    np.testing.assert_allclose(
+        wf.predict(model, X, batch_size=batch_size), wf.predict(model, X), rtol=1e-12
+    )
+    part, whole = (
+        wf.evaluate(model, X, LABELS, batch_size=batch_size),
+        wf.evaluate(model, X, LABELS),
+    )
     assert part.loss == pytest.approx(whole.loss, rel=1e-12)
     assert part.accuracy == whole.accuracy
 
@@ -65,8 +71,12 @@ def test_no_rows_give_no_rows(kind: str) -> None:
 def test_bytes_mean_255ths() -> None:
     pixels = (X * 255).astype(np.uint8)
     model = mlp(6, 8, 3)
-    np.testing.assert_array_equal(wf.predict(model, pixels), wf.predict(model, (pixels / 255).astype("f4")))
-    assert wf.evaluate(model, pixels, LABELS) == wf.evaluate(model, (pixels / 255).astype("f4"), LABELS)
+    np.testing.assert_array_equal(
+        wf.predict(model, pixels), wf.predict(model, (pixels / 255).astype("f4"))
+    )
+    assert wf.evaluate(model, pixels, LABELS) == wf.evaluate(
+        model, (pixels / 255).astype("f4"), LABELS
+    )
 
 
 def test_layouts_lists_and_other_dtypes() -> None:
@@ -76,7 +86,9 @@ def test_layouts_lists_and_other_dtypes() -> None:
         np.testing.assert_array_equal(wf.predict(model, array), expected)
     np.testing.assert_array_equal(wf.predict(model, X.tolist()), expected)
     halves = X.astype(np.float16)
-    np.testing.assert_array_equal(wf.predict(model, halves), wf.predict(model, halves.astype(np.float32)))
+    np.testing.assert_array_equal(
+        wf.predict(model, halves), wf.predict(model, halves.astype(np.float32))
+    )
 
 
 def test_images_and_outputs_of_more_axes() -> None:
@@ -101,7 +113,8 @@ def test_the_result_belongs_to_the_caller() -> None:
     np.testing.assert_array_equal(given, X)
 
 
-# -- what outputs mean ---------------------------------------------------------------------------------------
+# -- what outputs mean
+# ---------------------------------------------------------------------------------------
 
 
 def sigmoid(z: Any) -> Any:
@@ -110,7 +123,12 @@ def sigmoid(z: Any) -> Any:
 
 def fitted(loss: str, num_outputs: int, y: Any) -> tuple[nn.Sequential, wf.History]:
     model = mlp(6, 8, num_outputs)
-    settings: dict[str, Any] = {"epochs": 4, "batch_size": 8, "validation_data": (X, y), "verbose": False}
+    settings: dict[str, Any] = {
+        "epochs": 4,
+        "batch_size": 8,
+        "validation_data": (X, y),
+        "verbose": False,
+    }
     return model, wf.fit(model, X, y, loss=loss, optimizer=adam(model, 0.05), **settings)
 
 
@@ -135,13 +153,21 @@ def test_outputs_mean_what_the_loss_says(loss: str, num_outputs: int) -> None:
     assert (result.loss, result.accuracy) == (history["val_loss"][-1], history["val_accuracy"][-1])
     if not losses.Loss.by_name[loss].counts_correct:
         for kind in ("probabilities", "labels"):
-            with pytest.raises(ConfigError, match=f"{loss} have no {kind}: expected kind='outputs'"):
+            with pytest.raises(
+                ConfigError, match=f"{loss} have no {kind}: expected kind='outputs'"
+            ):
                 wf.predict(model, X, kind=kind)
         expected = np.exp(outputs) if loss == "poisson" else outputs
         np.testing.assert_allclose(wf.predict(model, X, kind="values"), expected, rtol=1e-6)
         return
-    labels, probabilities = (wf.predict(model, X, kind=kind) for kind in ("labels", "probabilities"))
-    assert (labels.shape, labels.dtype, probabilities.shape) == (y.shape, np.int64, (50, num_outputs))
+    labels, probabilities = (
+        wf.predict(model, X, kind=kind) for kind in ("labels", "probabilities")
+    )
+    assert (labels.shape, labels.dtype, probabilities.shape) == (
+        y.shape,
+        np.int64,
+        (50, num_outputs),
+    )
     matches = (labels == y).reshape(50, -1).all(axis=1)
     assert 0 < result.accuracy == matches.mean()
     if loss == "cross_entropy":
@@ -187,9 +213,15 @@ def test_what_a_model_was_trained_with_last_counts_and_copies_know_it() -> None:
     optimizer = adam(model)
     wf.fit(model, X, LABELS, optimizer=optimizer, epochs=1, class_weight={0: 2.0}, verbose=False)
     assert model.loss == losses.SoftmaxCrossEntropy(class_weight=(2.0, 1.0, 1.0))
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.to(dtype="float64")):
+    for other in (
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+        model.to(dtype="float64"),
+    ):
         assert other.loss == model.loss
-        assert wf.evaluate(other, X, LABELS).loss == pytest.approx(wf.evaluate(model, X, LABELS).loss)
+        assert wf.evaluate(other, X, LABELS).loss == pytest.approx(
+            wf.evaluate(model, X, LABELS).loss
+        )
 
 
 class WithALoss(Taped):
@@ -201,9 +233,20 @@ class WithALoss(Taped):
 
 def test_a_module_with_something_else_by_the_name_of_loss_keeps_it() -> None:
     model = WithALoss(mlp(6, 1))
-    wf.fit(model, X, LABELS == 0, loss="binary_cross_entropy", optimizer=adam(model), epochs=1, verbose=False)
+    wf.fit(
+        model,
+        X,
+        LABELS == 0,
+        loss="binary_cross_entropy",
+        optimizer=adam(model),
+        epochs=1,
+        verbose=False,
+    )
     assert model.loss(3) == 3
-    for call in (lambda: wf.predict(model, X, kind="labels"), lambda: wf.evaluate(model, X, LABELS == 0)):
+    for call in (
+        lambda: wf.predict(model, X, kind="labels"),
+        lambda: wf.evaluate(model, X, LABELS == 0),
+    ):
         with pytest.raises(ConfigError, match="does not say what the outputs mean, give loss="):
             call()
     assert wf.predict(model, X, kind="labels", loss="binary_cross_entropy").shape == (50,)
@@ -216,7 +259,9 @@ class Margin(losses.Loss):
 
     def vjp(self, ops: Any, outputs: Any, targets: Any, **_: Any) -> Any:
         signs = ops.binary("sub", ops.binary("mul", targets, 2.0), 1.0)
-        loss = ops.reduce("mean", ops.unary("exp", ops.unary("neg", ops.binary("mul", signs, outputs))))
+        loss = ops.reduce(
+            "mean", ops.unary("exp", ops.unary("neg", ops.binary("mul", signs, outputs)))
+        )
         pull = ops.binary("div", ops.unary("neg", signs), float(len(outputs)))
         return loss, ops.asarray(np.array(float(len(outputs))), str(outputs.dtype)), lambda: pull
 
@@ -227,12 +272,15 @@ class Margin(losses.Loss):
 def test_a_users_own_loss_says_what_its_outputs_mean() -> None:
     model = mlp(6, 1)
     model.loss = Margin()
-    np.testing.assert_array_equal(wf.predict(model, X, kind="labels"), wf.predict(model, X)[:, 0] > 0)
+    np.testing.assert_array_equal(
+        wf.predict(model, X, kind="labels"), wf.predict(model, X)[:, 0] > 0
+    )
     with pytest.raises(ConfigError, match="have no probabilities"):
         wf.predict(model, X, kind="probabilities")
 
 
-# -- evaluate ------------------------------------------------------------------------------------------------
+# -- evaluate
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,14 +296,20 @@ def test_evaluation_is_the_loss_of_all_rows(loss: Any, weighted: bool) -> None:
     expected = losses.resolve(loss)(wf.predict(model, x), y, sample_weight=weights)
     assert result.loss == pytest.approx(expected, rel=1e-12)
     assert result.num_rows == 50
-    assert result.accuracy == ((wf.predict(model, x, kind="labels") == y).mean() if classes else None)
+    assert result.accuracy == (
+        (wf.predict(model, x, kind="labels") == y).mean() if classes else None
+    )
 
 
 def test_weights_of_zero_are_refused() -> None:
-    with pytest.raises(DataError, match="expected sample weights that sum to more than 0, got none above 0"):
+    with pytest.raises(
+        DataError, match="expected sample weights that sum to more than 0, got none above 0"
+    ):
         wf.evaluate(mlp(6, 3), X, LABELS, sample_weight=np.zeros(50))
     loss = losses.SoftmaxCrossEntropy(class_weight=(0, 1, 1))
-    with pytest.raises(DataError, match=r"weights that leave a row .*, class weights \(0.0, 1.0, 1.0\)"):
+    with pytest.raises(
+        DataError, match=r"weights that leave a row .*, class weights \(0.0, 1.0, 1.0\)"
+    ):
         wf.evaluate(mlp(6, 3), X, np.zeros(50, int), loss=loss)
 
 
@@ -268,7 +322,8 @@ def test_inputs_and_model_stay_as_they_are() -> None:
     np.testing.assert_equal((given, model.state_dict()), ((X, LABELS), state))
 
 
-# -- errors --------------------------------------------------------------------------------------------------
+# -- errors
+# --------------------------------------------------------------------------------------------------
 
 
 def spoilt() -> np.ndarray:
@@ -297,11 +352,14 @@ def test_rows_that_are_none(x: Any, error: type[Exception], match: str) -> None:
 def test_settings_that_make_no_sense() -> None:
     model = mlp(6, 3)
     with pytest.raises(
-        ConfigError, match="expected kind among outputs, probabilities, labels, values, got 'logits'"
+        ConfigError,
+        match="expected kind among outputs, probabilities, labels, values, got 'logits'",
     ):
         wf.predict(model, X, kind="logits")
     for call in (wf.predict, lambda *args, **kwargs: wf.evaluate(*args, LABELS, **kwargs)):
-        with pytest.raises(ConfigError, match="expected batch_size to be an integer of at least 1, got 0"):
+        with pytest.raises(
+            ConfigError, match="expected batch_size to be an integer of at least 1, got 0"
+        ):
             call(model, X, batch_size=0)
         with pytest.raises(ConfigError, match=r"expected a model \(a Module\), got str"):
             call("model", X)

@@ -30,7 +30,8 @@ def fit(model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any
     return wf.fit(model, x, y, optimizer=optimizer or adam(model), **settings)
 
 
-# -- learning ------------------------------------------------------------------------------------------------
+# -- learning
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,9 @@ def digits() -> tuple[Numbers, Numbers]:
 def test_digits_are_learnt(digits: tuple[Numbers, Numbers]) -> None:
     x, y = digits
     model = mlp(64, 64, 10)
-    history = fit(model, x[:1400], y[:1400], epochs=20, batch_size=32, validation_data=(x[1400:], y[1400:]))
+    history = fit(
+        model, x[:1400], y[:1400], epochs=20, batch_size=32, validation_data=(x[1400:], y[1400:])
+    )
     assert wf.evaluate(model, x[1400:], y[1400:]).accuracy > 0.92
     assert history["val_accuracy"][-1] == wf.evaluate(model, x[1400:], y[1400:]).accuracy
     assert history["accuracy"][-1] > 0.99
@@ -86,7 +89,8 @@ def test_targets_of_several_outputs() -> None:
     assert wf.predict(model, x).shape == (100, 4)
 
 
-# -- inputs --------------------------------------------------------------------------------------------------
+# -- inputs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_bytes_mean_255ths() -> None:
@@ -176,7 +180,8 @@ def test_no_epochs_change_nothing() -> None:
     assert history.stopped_by == "epochs"
 
 
-# -- what comes back -----------------------------------------------------------------------------------------
+# -- what comes back
+# -----------------------------------------------------------------------------------------
 
 
 def test_precision_is_the_models_dtype_unless_asked_for() -> None:
@@ -252,7 +257,9 @@ def test_parameters_that_the_optimizer_does_not_hold_stay() -> None:
 def test_two_runs_are_bit_identical_and_seeds_differ() -> None:
     x, labels = blobs(50)
     models = [mlp(6, 8, 3) for _ in range(3)]
-    histories = [fit(model, x, labels, seed=seed) for model, seed in zip(models, (7, 7, 8), strict=True)]
+    histories = [
+        fit(model, x, labels, seed=seed) for model, seed in zip(models, (7, 7, 8), strict=True)
+    ]
     assert_same_weights(models[0], models[1])
     np.testing.assert_array_equal(histories[0].step_losses, histories[1].step_losses)
     assert not same_weights(models[0], models[2])
@@ -267,7 +274,8 @@ def test_without_shuffling_seeds_do_not_matter_and_rows_keep_their_order() -> No
     assert not same_weights(models[0], models[2])
 
 
-# -- models --------------------------------------------------------------------------------------------------
+# -- models
+# --------------------------------------------------------------------------------------------------
 
 
 class Subclass(nn.Sequential):
@@ -277,7 +285,9 @@ class Subclass(nn.Sequential):
         return super().forward(x) * 2
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.SiLU, nn.LeakyReLU])
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.SiLU, nn.LeakyReLU]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_tape_gives_what_the_layers_give(activation: Any, dtype: str) -> None:
     x, labels = blobs(50)
@@ -376,14 +386,17 @@ def test_a_layer_used_twice_learns_from_both_places() -> None:
     shared = [nn.Linear(6, 6, seed=0, dtype="float64"), nn.Tanh()]
     model = nn.Sequential(*shared, *shared, nn.Linear(6, 3, seed=1, dtype="float64"))
     shared_on_tape = [nn.Linear(6, 6, seed=0, dtype="float64"), nn.Tanh()]
-    taped = Taped(nn.Sequential(*shared_on_tape, *shared_on_tape, nn.Linear(6, 3, seed=1, dtype="float64")))
+    taped = Taped(
+        nn.Sequential(*shared_on_tape, *shared_on_tape, nn.Linear(6, 3, seed=1, dtype="float64"))
+    )
     fit(model, x, labels)
     fit(taped, x, labels)
     assert len(model.parameters()) == 4
     assert relative_difference(model, taped) < 1e-12
 
 
-# -- weights, smoothing --------------------------------------------------------------------------------------
+# -- weights, smoothing
+# --------------------------------------------------------------------------------------
 
 
 def test_a_class_weight_is_a_sample_weight_for_the_class() -> None:
@@ -463,7 +476,9 @@ def test_the_epochs_loss_is_the_mean_over_weights() -> None:
     model = mlp(6, 3, dtype="float64")
     weights = np.linspace(0, 3, 50)
     (report,) = fit(model, x, labels, sgd(model, 0.0), sample_weight=weights, epochs=1)
-    assert report.loss == pytest.approx(wf.evaluate(model, x, labels, sample_weight=weights).loss, rel=1e-12)
+    assert report.loss == pytest.approx(
+        wf.evaluate(model, x, labels, sample_weight=weights).loss, rel=1e-12
+    )
 
 
 def test_label_smoothing_is_in_the_loss() -> None:
@@ -479,11 +494,14 @@ def test_label_smoothing_is_in_the_loss() -> None:
 
 def test_class_weights_keep_the_losss_smoothing() -> None:
     x, labels = blobs(20)
-    history = fit(mlp(6, 3), x, labels, loss=losses.SoftmaxCrossEntropy(0.2), class_weight=[1, 2, 3])
+    history = fit(
+        mlp(6, 3), x, labels, loss=losses.SoftmaxCrossEntropy(0.2), class_weight=[1, 2, 3]
+    )
     assert history.plan.loss == losses.SoftmaxCrossEntropy(0.2, (1.0, 2.0, 3.0))
 
 
-# -- learning rates ------------------------------------------------------------------------------------------
+# -- learning rates
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -504,7 +522,9 @@ def test_reports_show_the_learning_rate_of_the_epochs_last_step(schedule: optim.
 
 
 @pytest.mark.parametrize("validated", [True, False])
-def test_the_rate_falls_on_a_plateau_of_the_validation_loss_if_there_is_one(validated: bool) -> None:
+def test_the_rate_falls_on_a_plateau_of_the_validation_loss_if_there_is_one(
+    validated: bool,
+) -> None:
     x, labels = blobs(60)
     model = mlp(6, 3)
     schedule = optim.ReduceOnPlateau(0.1, factor=0.5, patience=1, threshold=0.2)
@@ -528,7 +548,8 @@ def test_the_optimizer_does_what_the_rate_says() -> None:
     assert relative_difference(scheduled, by_hand) < 1e-12
 
 
-# -- validation, reports -------------------------------------------------------------------------------------
+# -- validation, reports
+# -------------------------------------------------------------------------------------
 
 
 def test_validation_is_evaluation_after_each_epoch() -> None:
@@ -537,9 +558,14 @@ def test_validation_is_evaluation_after_each_epoch() -> None:
     optimizer = adam(model)
     seen = []
     for _ in range(3):
-        history = fit(model, x[:50], labels[:50], optimizer, epochs=1, validation_data=(x[50:], labels[50:]))
+        history = fit(
+            model, x[:50], labels[:50], optimizer, epochs=1, validation_data=(x[50:], labels[50:])
+        )
         seen.append(wf.evaluate(model, x[50:], labels[50:]))
-        assert (history["val_loss"], history["val_accuracy"]) == ([seen[-1].loss], [seen[-1].accuracy])
+        assert (history["val_loss"], history["val_accuracy"]) == (
+            [seen[-1].loss],
+            [seen[-1].accuracy],
+        )
     assert len({result.loss for result in seen}) == 3
 
 
@@ -551,8 +577,12 @@ def test_validation_does_not_change_the_run() -> None:
     assert_same_weights(with_it, without)
 
 
-@pytest.mark.parametrize(("report_every", "epochs"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])])
-def test_reports_come_every_so_often_and_after_the_last_epoch(report_every: int, epochs: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("report_every", "epochs"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])]
+)
+def test_reports_come_every_so_often_and_after_the_last_epoch(
+    report_every: int, epochs: list[int]
+) -> None:
     x, labels = blobs(50)
     told: list[int] = []
 
@@ -567,7 +597,8 @@ def test_reports_come_every_so_often_and_after_the_last_epoch(report_every: int,
     assert_same_weights(model, every)
 
 
-# -- interrupts ----------------------------------------------------------------------------------------------
+# -- interrupts
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, Taped])

@@ -13,7 +13,14 @@ import warpfit as wf
 from support.devices import no_gpu
 from support.training import Taped, adam, blobs, mlp, sgd, unchanged
 from warpfit import losses, nn, optim
-from warpfit.errors import ConfigError, DataError, DeviceError, DTypeError, FileFormatError, ShapeError
+from warpfit.errors import (
+    ConfigError,
+    DataError,
+    DeviceError,
+    DTypeError,
+    FileFormatError,
+    ShapeError,
+)
 from warpfit.training.inputs import as_rows
 
 X, LABELS = blobs(20)
@@ -26,7 +33,9 @@ def with_value(array: np.ndarray, value: Any, place: Any = 7) -> np.ndarray:
     return changed
 
 
-def refuses(error: type[Exception], match: str, *, loss: Any = "cross_entropy", **changes: Any) -> None:
+def refuses(
+    error: type[Exception], match: str, *, loss: Any = "cross_entropy", **changes: Any
+) -> None:
     model = changes.pop("model", None) or (mlp(6, 3) if loss == "cross_entropy" else mlp(6, 1))
     optimizer = adam(model)
     arguments = {
@@ -57,7 +66,11 @@ def refuses(error: type[Exception], match: str, *, loss: Any = "cross_entropy", 
         (X[:19], ShapeError, "expected as many rows in y as in x, got 20 and 19"),
         (X.astype(str), DTypeError, "expected x to hold numbers, got text such as '"),
         (X.astype(object), DTypeError, "expected x to hold numbers, got dtype object of float"),
-        (X.astype(complex), DTypeError, r"expected x to hold numbers, got complex numbers \(complex128\)"),
+        (
+            X.astype(complex),
+            DTypeError,
+            r"expected x to hold numbers, got complex numbers \(complex128\)",
+        ),
         (None, DTypeError, "expected x to hold numbers, got None"),
         (with_value(X, np.nan), DataError, "expected x to be finite, got NaN or infinity in row 7"),
         (with_value(X, np.inf), DataError, "expected x to be finite, got NaN or infinity in row 7"),
@@ -83,8 +96,16 @@ def test_numbers_whose_squares_overflow_are_finite(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("y", "error", "match"),
     [
-        (LABELS + 1, DataError, r"expected labels in \[0, 3\) for 3 outputs, got labels from 1 to 3"),
-        (LABELS - 1, DataError, r"expected labels in \[0, 3\) for 3 outputs, got labels from -1 to 1"),
+        (
+            LABELS + 1,
+            DataError,
+            r"expected labels in \[0, 3\) for 3 outputs, got labels from 1 to 3",
+        ),
+        (
+            LABELS - 1,
+            DataError,
+            r"expected labels in \[0, 3\) for 3 outputs, got labels from -1 to 1",
+        ),
         (LABELS.astype(float), DTypeError, "expected integer labels, got dtype float64"),
         (LABELS.reshape(-1, 1), ShapeError, r"expected labels of shape \(M,\), got \(20, 1\)"),
         (np.eye(3)[LABELS], ShapeError, r"expected labels of shape \(M,\)"),
@@ -92,7 +113,11 @@ def test_numbers_whose_squares_overflow_are_finite(dtype: str) -> None:
         (LABELS.astype(str), DTypeError, "expected y to hold numbers"),
         (None, DTypeError, "expected y to hold numbers"),
         (2, ShapeError, "expected y to be an array of rows"),
-        (with_value(LABELS, np.nan), DataError, "expected y to be finite, got NaN or infinity in row 7"),
+        (
+            with_value(LABELS, np.nan),
+            DataError,
+            "expected y to be finite, got NaN or infinity in row 7",
+        ),
     ],
 )
 def test_labels(y: Any, error: type[Exception], match: str) -> None:
@@ -110,7 +135,12 @@ def test_labels(y: Any, error: type[Exception], match: str) -> None:
             "expected y to be finite, got NaN or infinity in row 7",
         ),
         ("huber", with_value(TARGETS, -np.inf), DataError, "expected y to be finite"),
-        ("binary_cross_entropy", 3 + TARGETS, DataError, r"expected targets in \[0, 1\], got values from 3"),
+        (
+            "binary_cross_entropy",
+            3 + TARGETS,
+            DataError,
+            r"expected targets in \[0, 1\], got values from 3",
+        ),
     ],
 )
 def test_targets(loss: str, y: Any, error: type[Exception], match: str) -> None:
@@ -120,14 +150,26 @@ def test_targets(loss: str, y: Any, error: type[Exception], match: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "error", "match"),
     [
-        ({"batch_size": 0}, ConfigError, "expected batch_size to be an integer of at least 1, got 0"),
+        (
+            {"batch_size": 0},
+            ConfigError,
+            "expected batch_size to be an integer of at least 1, got 0",
+        ),
         ({"batch_size": -3}, ConfigError, "expected batch_size to be"),
-        ({"batch_size": 2.0}, ConfigError, "expected batch_size to be an integer of at least 1, got 2.0"),
+        (
+            {"batch_size": 2.0},
+            ConfigError,
+            "expected batch_size to be an integer of at least 1, got 2.0",
+        ),
         ({"batch_size": True}, ConfigError, "expected batch_size to be"),
         ({"batch_size": None}, ConfigError, "expected batch_size to be"),
         ({"epochs": -1}, ConfigError, "expected epochs to be an integer of at least 0, got -1"),
         ({"epochs": "3"}, ConfigError, "expected epochs to be an integer of at least 0, got '3'"),
-        ({"report_every": 0}, ConfigError, "expected report_every to be an integer of at least 1, got 0"),
+        (
+            {"report_every": 0},
+            ConfigError,
+            "expected report_every to be an integer of at least 1, got 0",
+        ),
         ({"seed": -1}, ConfigError, "expected a seed that is an integer"),
         ({"seed": 1.5}, ConfigError, "expected a seed that is an integer"),
         ({"loss": "hinge"}, ConfigError, "expected a loss among cross_entropy, .*, got 'hinge'"),
@@ -143,17 +185,37 @@ def test_targets(loss: str, y: Any, error: type[Exception], match: str) -> None:
         ({"device": "cuda:1"}, DeviceError, "expected a CUDA device for 'cuda:1', but"),
         ({"device": "tpu"}, ConfigError, "expected device 'auto', 'cpu', .* got 'tpu'"),
         ({"device": None}, ConfigError, "expected device"),
-        ({"precision": "float16"}, ConfigError, "expected precision .* on device 'cpu', got 'float16'"),
+        (
+            {"precision": "float16"},
+            ConfigError,
+            "expected precision .* on device 'cpu', got 'float16'",
+        ),
         ({"precision": "tf32"}, ConfigError, "expected precision"),
         ({"precision": np.float32}, ConfigError, "expected precision"),
-        ({"plan": "fast"}, ConfigError, "expected plan to be an earlier run's plan or None, got str"),
+        (
+            {"plan": "fast"},
+            ConfigError,
+            "expected plan to be an earlier run's plan or None, got str",
+        ),
         ({"callbacks": wf.EarlyStopping()}, ConfigError, "expected callbacks to be a sequence"),
-        ({"callbacks": [print]}, ConfigError, "expected callbacks to be a sequence of Callback objects"),
+        (
+            {"callbacks": [print]},
+            ConfigError,
+            "expected callbacks to be a sequence of Callback objects",
+        ),
         ({"callbacks": None}, ConfigError, "expected callbacks to be a sequence"),
         ({"optimizer": None}, ConfigError, "expected an optimizer of warpfit.optim, got NoneType"),
         ({"optimizer": "adam"}, ConfigError, "expected an optimizer of warpfit.optim, got str"),
-        ({"optimizer": optim.Adam}, ConfigError, "expected an optimizer of warpfit.optim, got type"),
-        ({"optimizer": adam(mlp(6, 3))}, ConfigError, "over the model's own parameters, got 2 that are not"),
+        (
+            {"optimizer": optim.Adam},
+            ConfigError,
+            "expected an optimizer of warpfit.optim, got type",
+        ),
+        (
+            {"optimizer": adam(mlp(6, 3))},
+            ConfigError,
+            "over the model's own parameters, got 2 that are not",
+        ),
         (
             {"resume_from": "nowhere.ckpt"},
             FileFormatError,
@@ -181,7 +243,11 @@ def test_models(model: Any) -> None:
     [
         (np.ones(19), ShapeError, r"expected sample_weight of shape \(20,\), got \(19,\)"),
         (np.ones((20, 1)), ShapeError, r"expected sample_weight of shape \(20,\), got \(20, 1\)"),
-        (with_value(np.ones(20), np.nan), DataError, "expected sample_weight to be finite, .* in row 7"),
+        (
+            with_value(np.ones(20), np.nan),
+            DataError,
+            "expected sample_weight to be finite, .* in row 7",
+        ),
         (with_value(np.ones(20), -1), DataError, "expected sample weights of at least 0, got -1"),
         (["a"] * 20, DTypeError, "expected sample_weight to hold numbers"),
         (1.0, ShapeError, "expected sample_weight to be an array of rows"),
@@ -195,7 +261,11 @@ def test_sample_weights(weight: Any, error: type[Exception], match: str) -> None
 @pytest.mark.parametrize(
     ("weight", "error", "match"),
     [
-        ("even", ConfigError, "expected class_weight 'balanced', a mapping or a sequence, got 'even'"),
+        (
+            "even",
+            ConfigError,
+            "expected class_weight 'balanced', a mapping or a sequence, got 'even'",
+        ),
         ([1, 2], ShapeError, r"expected 3 class weights, one a class, got shape \(2,\)"),
         ([[1, 2, 3]], ShapeError, "expected 3 class weights"),
         (5, ShapeError, "expected class_weight to be an array of rows, got a single number"),
@@ -227,11 +297,23 @@ def test_class_weights_of_losses_without_classes() -> None:
         (X, ConfigError, r"expected validation_data as a pair \(x, y\)"),
         (3, ConfigError, r"expected validation_data as a pair \(x, y\)"),
         ((X, LABELS, LABELS), ConfigError, r"expected validation_data as a pair \(x, y\)"),
-        ((X[:, :5], LABELS), ShapeError, r"expected validation x with rows of shape \(6,\), got \(5,\)"),
-        ((X[:5], LABELS), ShapeError, "expected as many rows in validation y as in x, got 20 and 5"),
+        (
+            (X[:, :5], LABELS),
+            ShapeError,
+            r"expected validation x with rows of shape \(6,\), got \(5,\)",
+        ),
+        (
+            (X[:5], LABELS),
+            ShapeError,
+            "expected as many rows in validation y as in x, got 20 and 5",
+        ),
         ((X[:0], LABELS[:0]), DataError, "expected validation x to have at least one row"),
         ((X, LABELS + 1), DataError, r"expected labels in \[0, 3\)"),
-        ((with_value(X, np.nan), LABELS), DataError, "expected validation x to be finite, .* in row 7"),
+        (
+            (with_value(X, np.nan), LABELS),
+            DataError,
+            "expected validation x to be finite, .* in row 7",
+        ),
         ((X, None), DTypeError, "expected validation y to hold numbers"),
     ],
 )

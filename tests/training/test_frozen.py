@@ -1,4 +1,6 @@
-"""Parameters with requires_grad=False: nothing that trains moves them, and what is kept of them stays too."""
+"""Parameters with requires_grad=False: nothing that trains moves them, and what is kept of them
+stays too.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,22 @@ def frozen(model: Module, *names: str) -> Module:
 
 def moved(model: Module, before: dict[str, Any]) -> set[str]:
     """Return the names of the arrays that are not as they were."""
-    return {name for name, array in model.state_dict().items() if not np.array_equal(array, before[name])}
+    return {
+        name
+        for name, array in model.state_dict().items()
+        if not np.array_equal(array, before[name])
+    }
 
 
 def fit(model: Module, optimizer: Any = None, **settings: Any) -> wf.History:
-    asked = {"epochs": 3, "batch_size": 16, "seed": 5, "device": "cpu", "verbose": False, **settings}
+    asked = {
+        "epochs": 3,
+        "batch_size": 16,
+        "seed": 5,
+        "device": "cpu",
+        "verbose": False,
+        **settings,
+    }
     return wf.fit(model, X, LABELS, optimizer=optimizer or adam(model), **asked)
 
 
@@ -53,21 +66,30 @@ OPTIMIZERS: dict[str, Callable[[Module], optim.Optimizer]] = {
 }
 
 
-# -- fit -----------------------------------------------------------------------------------------------------
+# -- fit
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("still", [("0.weight", "0.bias"), ("2.weight",), ("0.bias", "2.bias")])
 @pytest.mark.parametrize("wrap", [lambda model: model, Taped])
-def test_the_rest_trains_as_if_the_optimizer_held_it_alone(name: str, still: Any, wrap: Any) -> None:
+def test_the_rest_trains_as_if_the_optimizer_held_it_alone(
+    name: str, still: Any, wrap: Any
+) -> None:
     model, other = wrap(mlp(6, 8, 3)), wrap(mlp(6, 8, 3))
     prefix = "inner." if isinstance(model, Taped) else ""
     names = {prefix + each for each in still}
     before = model.state_dict()
     history = fit(frozen(model, *names), OPTIMIZERS[name](model))
-    assert set(history.plan.trained) == moved(model, before) == {prefix + each for each in NAMES} - names
+    assert (
+        set(history.plan.trained)
+        == moved(model, before)
+        == {prefix + each for each in NAMES} - names
+    )
     alone = OPTIMIZERS[name](other)
-    alone.parameters = [parameter for own, parameter in other.named_parameters() if own not in names]
+    alone.parameters = [
+        parameter for own, parameter in other.named_parameters() if own not in names
+    ]
     fit(other, alone)
     assert_same_weights(model, other)
 
@@ -129,19 +151,28 @@ def test_buffers_of_a_frozen_layer_move_as_in_pytorch() -> None:
     frozen(model, "0.weight", "0.bias", "1.bias")
     for tensor in (theirs[0].weight, theirs[0].bias, theirs[1].bias):
         tensor.requires_grad = False
-    fit(model, optim.AdamW(model.parameters(), 0.01, weight_decay=0.1), shuffle=False, precision="float64")
+    fit(
+        model,
+        optim.AdamW(model.parameters(), 0.01, weight_decay=0.1),
+        shuffle=False,
+        precision="float64",
+    )
     updates = torch.optim.AdamW(theirs.parameters(), 0.01, weight_decay=0.1)
     for _ in range(3):
         for start in range(0, 48, 16):
             batch = torch.tensor(X[start : start + 16], dtype=torch.float64)
-            loss = torch.nn.functional.cross_entropy(theirs(batch), torch.tensor(LABELS[start : start + 16]))
+            loss = torch.nn.functional.cross_entropy(
+                theirs(batch), torch.tensor(LABELS[start : start + 16])
+            )
             updates.zero_grad()
             loss.backward()
             updates.step()
     np.testing.assert_allclose(model[2].weight.data, theirs[2].weight.detach().numpy().T, rtol=1e-9)
     np.testing.assert_allclose(model[1].weight.data, theirs[1].weight.detach().numpy(), rtol=1e-9)
     for name in ("running_mean", "running_var"):
-        np.testing.assert_allclose(vars(model[1])[name].data, getattr(theirs[1], name).numpy(), rtol=1e-9)
+        np.testing.assert_allclose(
+            vars(model[1])[name].data, getattr(theirs[1], name).numpy(), rtol=1e-9
+        )
 
 
 def test_copies_are_as_frozen() -> None:
@@ -154,7 +185,9 @@ def test_copies_are_as_frozen() -> None:
 
 def test_a_model_with_nothing_to_train_is_refused() -> None:
     model = frozen(mlp(6, 8, 3), *NAMES)
-    with pytest.raises(ConfigError, match="all 4 parameters of the optimizer have requires_grad=False"):
+    with pytest.raises(
+        ConfigError, match="all 4 parameters of the optimizer have requires_grad=False"
+    ):
         fit(model)
 
 
@@ -175,7 +208,8 @@ def test_a_frozen_run_resumes(tmp_path: Path) -> None:
     assert_same_weights(resumed, whole)
 
 
-# -- other ways to train -------------------------------------------------------------------------------------
+# -- other ways to train
+# -------------------------------------------------------------------------------------
 
 
 def half_frozen(candidate: dict[str, Any]) -> tuple[Module, optim.Optimizer]:
@@ -184,7 +218,13 @@ def half_frozen(candidate: dict[str, Any]) -> tuple[Module, optim.Optimizer]:
 
 
 def assert_half_moves(device: str) -> None:
-    settings = {"grid": {"lr": [0.1, 0.2]}, "epochs": 2, "batch_size": 16, "n_jobs": 1, "device": device}
+    settings = {
+        "grid": {"lr": [0.1, 0.2]},
+        "epochs": 2,
+        "batch_size": 16,
+        "n_jobs": 1,
+        "device": device,
+    }
     found = wf.fit_many(half_frozen, X, LABELS, **settings, verbose=False)
     for candidate, model in zip(found.candidates, found.models, strict=True):
         with seeded(0):

@@ -22,7 +22,14 @@ def fit(epochs: int = 3, **settings: Any) -> wf.History:
     x, labels = blobs(50)
     model = mlp(6, 3)
     return wf.fit(
-        model, x, labels, optimizer=adam(model), epochs=epochs, batch_size=16, verbose=False, **settings
+        model,
+        x,
+        labels,
+        optimizer=adam(model),
+        epochs=epochs,
+        batch_size=16,
+        verbose=False,
+        **settings,
     )
 
 
@@ -57,7 +64,9 @@ def test_step_losses_of_all_epochs(history: wf.History) -> None:
     assert wf.History().step_losses.shape == (0,)
 
 
-def test_the_table_is_json_and_leaves_out_what_is_not_known(history: wf.History, bare: wf.History) -> None:
+def test_the_table_is_json_and_leaves_out_what_is_not_known(
+    history: wf.History, bare: wf.History
+) -> None:
     table = history.to_dict()
     assert json.loads(json.dumps(table, allow_nan=False)) == table
     assert list(table) == [
@@ -75,7 +84,9 @@ def test_a_regression_has_no_accuracy() -> None:
 
 
 def test_repr_says_how_it_ended(history: wf.History) -> None:
-    assert repr(history).startswith("History(3 epochs, stopped by epochs, last: EpochReport(epoch=3, loss=")
+    assert repr(history).startswith(
+        "History(3 epochs, stopped by epochs, last: EpochReport(epoch=3, loss="
+    )
     assert repr(wf.History()) == "History(0 epochs, stopped by epochs)"
 
 
@@ -101,7 +112,9 @@ def test_plot_without_a_path_or_reports_only_draws(bare: wf.History) -> None:
 def test_pictures_that_cannot_be_written(bare: wf.History, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot write .*missing/curve.png: No such file"):
         bare.plot(tmp_path / "missing" / "curve.png")
-    with pytest.raises(ConfigError, match=r"expected a picture's name to end like .png, .svg or .pdf, got"):
+    with pytest.raises(
+        ConfigError, match=r"expected a picture's name to end like .png, .svg or .pdf, got"
+    ):
         bare.plot(tmp_path / "curve.xyz")
     assert list(tmp_path.iterdir()) == []
 
@@ -110,19 +123,29 @@ def test_without_matplotlib_the_error_says_what_to_install(
     bare: wf.History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match=r"pictures need matplotlib: pip install 'warpfit\[plot\]'"):
+    with pytest.raises(
+        ConfigError, match=r"pictures need matplotlib: pip install 'warpfit\[plot\]'"
+    ):
         bare.plot()
 
 
 def test_a_confusion_matrix_counts_true_classes_in_rows() -> None:
     labels, predicted = np.array([0, 0, 0, 1, 2, 2]), np.array([0, 0, 1, 1, 2, 0])
     (axes,) = plot_confusion_matrix(labels, predicted, ["a", "b", "long name"], "title").axes
-    texts = {(text.get_position()[1], text.get_position()[0]): text.get_text() for text in axes.texts}
+    texts = {
+        (text.get_position()[1], text.get_position()[0]): text.get_text() for text in axes.texts
+    }
     assert texts == {(0, 0): "2", (0, 1): "1", (1, 1): "1", (2, 0): "1", (2, 2): "1"}
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("predicted", "true", "title")
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == (
+        "predicted",
+        "true",
+        "title",
+    )
 
 
 def test_a_confusion_matrix_of_many_or_missing_classes() -> None:
-    (axes,) = plot_confusion_matrix(np.array([0]), np.array([39]), [str(label) for label in range(40)]).axes
+    (axes,) = plot_confusion_matrix(
+        np.array([0]), np.array([39]), [str(label) for label in range(40)]
+    ).axes
     assert len(axes.texts) == 0
     assert len(axes.get_xticks()) == 40

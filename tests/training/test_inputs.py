@@ -38,7 +38,14 @@ def swept(x: Any = X, y: Any = LABELS, **settings: Any) -> Any:
         model = mlp(6, 3)
         return model, sgd(model)
 
-    settings = {"candidates": [{}], "epochs": 1, "n_jobs": 1, "device": "cpu", "verbose": False, **settings}
+    settings = {
+        "candidates": [{}],
+        "epochs": 1,
+        "n_jobs": 1,
+        "device": "cpu",
+        "verbose": False,
+        **settings,
+    }
     return wf.fit_many(build, x, y, **settings)
 
 
@@ -102,7 +109,11 @@ class Batches:
         (sparse.coo_array(X), DTypeError, "got a sparse coo_array"),
         (wf.data.DataLoader(X, LABELS), DTypeError, "got a DataLoader; pass its rows x and y"),
         (Batches(), DTypeError, "got a Batches$"),
-        ((row for row in X), DTypeError, "got a generator, which can be read only once; make a list of it"),
+        (
+            (row for row in X),
+            DTypeError,
+            "got a generator, which can be read only once; make a list of it",
+        ),
         ((X, LABELS), ShapeError, r"\(a tuple of 2 parts, of shapes \[\(20, 6\), \(20,\)\]\)"),
         ([[1.0, 2.0], [3.0]], ShapeError, r"\(a list of 2 parts, of shapes \[\(2,\), \(1,\)\]\)"),
         ({"a": X}, DTypeError, "expected x to hold numbers, got a dict"),
@@ -121,8 +132,16 @@ class Batches:
             DataError,
             "got NaN or infinity in row 1, column 0",
         ),
-        (pd.Series([1, None], dtype="Int64"), ShapeError, "expected x to be an array of rows, but "),
-        (np.full((2, 6), 1e200), DataError, r"numbers that float32 can hold, got 1e\+200 in row 0, column 0"),
+        (
+            pd.Series([1, None], dtype="Int64"),
+            ShapeError,
+            "expected x to be an array of rows, but ",
+        ),
+        (
+            np.full((2, 6), 1e200),
+            DataError,
+            r"numbers that float32 can hold, got 1e\+200 in row 0, column 0",
+        ),
     ],
 )
 def test_what_is_no_array_of_rows(x: Any, error: type[Exception], match: str) -> None:
@@ -137,7 +156,11 @@ def test_what_is_no_array_of_torch() -> None:
     no_array = "expected x to be an array of rows, but "
     for x, error, match in (
         (torch.utils.data.DataLoader(X), DTypeError, "got a DataLoader; pass its rows x and y"),
-        (torch.tensor(X).requires_grad_(), DTypeError, r"requires a gradient; its detach\(\) is one"),
+        (
+            torch.tensor(X).requires_grad_(),
+            DTypeError,
+            r"requires a gradient; its detach\(\) is one",
+        ),
         (torch.zeros(20, 6).to_sparse(), ShapeError, no_array),
         (torch.zeros(20, 6, dtype=torch.bfloat16), ShapeError, no_array),
     ):
@@ -152,15 +175,19 @@ def test_tables_of_numbers_are_taken() -> None:
     np.testing.assert_array_equal(labels, [3, 4])
 
 
-@pytest.mark.parametrize("y", [["cat", "dog"] * 10, np.array([b"cat"] * 20), pd.Series(["cat"] * 20)])
+@pytest.mark.parametrize(
+    "y", [["cat", "dog"] * 10, np.array([b"cat"] * 20), pd.Series(["cat"] * 20)]
+)
 def test_labels_of_text_say_what_to_do(y: Any) -> None:
     with pytest.raises(
-        DTypeError, match=r"expected y to hold numbers, got text such as .*numpy.unique.*MLPClassifier"
+        DTypeError,
+        match=r"expected y to hold numbers, got text such as .*numpy.unique.*MLPClassifier",
     ):
         trained(y=y)
 
 
-# -- numbers that the model's dtype cannot hold --------------------------------------------------------------
+# -- numbers that the model's dtype cannot hold
+# --------------------------------------------------------------
 
 
 def with_number(number: float) -> Any:
@@ -191,7 +218,9 @@ def test_numbers_that_the_models_dtype_holds_are_taken() -> None:
 
 
 def test_a_model_called_with_numbers_too_large() -> None:
-    with pytest.raises(DataError, match=r"numbers that float32 can hold, got one of magnitude 1e\+200"):
+    with pytest.raises(
+        DataError, match=r"numbers that float32 can hold, got one of magnitude 1e\+200"
+    ):
         mlp(6, 3)(with_number(1e200))
 
 
@@ -207,7 +236,8 @@ def test_outputs_that_are_not_finite_give_no_class(kind: str) -> None:
         wf.predict(model, x, kind=kind)
 
 
-# -- weights -------------------------------------------------------------------------------------------------
+# -- weights
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", [trained, swept], ids=["fit", "fit_many"])
@@ -241,7 +271,8 @@ def test_a_fold_without_a_weight() -> None:
         swept(folds=folds, sample_weight=np.repeat([1.0, 0.0], 10))
 
 
-# -- what is taken with a warning ----------------------------------------------------------------------------
+# -- what is taken with a warning
+# ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -256,7 +287,9 @@ def test_a_fold_without_a_weight() -> None:
 def test_outputs_that_are_probabilities_already_are_warned_of(
     loss: str, last: str, width: int, many: bool
 ) -> None:
-    """Keras's habit: the loss would apply the softmax to probabilities, and label all rows alike."""
+    """Keras's habit: the loss would apply the softmax to probabilities, and label all rows
+    alike.
+    """
 
     def build(_: Any) -> Any:
         model = wf.nn.Sequential(wf.nn.Linear(4, width), getattr(wf.nn, last)())
@@ -281,11 +314,24 @@ def test_log_probabilities_and_a_sigmoid_for_a_distance_are_not_warned_of() -> N
         model = wf.nn.Sequential(wf.nn.Linear(4, 3), last)
         y = np.arange(60) % 3 if loss == "cross_entropy" else np.full((60, 3), 0.5)
         optimizer = wf.optim.SGD(model.parameters(), lr=0.1)
-        wf.fit(model, ROWS[:60], y, loss=loss, optimizer=optimizer, epochs=1, verbose=False, device="cpu")
+        wf.fit(
+            model,
+            ROWS[:60],
+            y,
+            loss=loss,
+            optimizer=optimizer,
+            epochs=1,
+            verbose=False,
+            device="cpu",
+        )
 
 
-@pytest.mark.parametrize(("shape", "remedy"), [((20, 1), r"y\.ravel\(\)"), ((20, 3), r"y\.argmax\(axis=1\)")])
-def test_labels_in_columns_name_what_makes_them_a_row_each(shape: tuple[int, int], remedy: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "remedy"), [((20, 1), r"y\.ravel\(\)"), ((20, 3), r"y\.argmax\(axis=1\)")]
+)
+def test_labels_in_columns_name_what_makes_them_a_row_each(
+    shape: tuple[int, int], remedy: str
+) -> None:
     with pytest.raises(ShapeError, match=remedy):
         trained(y=np.zeros(shape, np.int64))
 
@@ -303,7 +349,8 @@ def test_one_class_is_warned_of(call: Any) -> None:
 def test_pixels_that_are_no_bytes_are_warned_of(dtype: str) -> None:
     pixels = np.arange(120).reshape(20, 6) * 255 // 119
     match = (
-        f"x holds {dtype} numbers from 0 to 255, like pixels, and they are taken as they are; make them uint8"
+        f"x holds {dtype} numbers from 0 to 255, like pixels, and they are taken as "
+        "they are; make them uint8"
     )
     model = mlp(6, 3)
     for call in (
@@ -331,7 +378,10 @@ ROWS = np.random.default_rng(0).normal(size=(5000, 4))
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (ROWS * [1, 1e5, 1, 1], r"column 1 reaches [34]\S*e\+05, column \d [34]\S*; standardise them"),
+        (
+            ROWS * [1, 1e5, 1, 1],
+            r"column 1 reaches [34]\S*e\+05, column \d [34]\S*; standardise them",
+        ),
         (ROWS * [1, 30, 0.1, 1], r"column 1 reaches 1\d\d, column 2 0\.[34]\d*"),
         (ROWS + np.array([0, 0, 0, 1e6]), r"column 3 reaches 1e\+06, column \d [34]"),
         (ROWS * 1e4, "columns of very different or large scale"),
@@ -371,7 +421,9 @@ def test_estimators_follow_scikit_learn_and_say_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
-        wf.MLPClassifier((4,), max_iter=2, device="cpu").fit(ROWS * [1, 1e5, 1, 1], np.arange(len(ROWS)) % 3)
+        wf.MLPClassifier((4,), max_iter=2, device="cpu").fit(
+            ROWS * [1, 1e5, 1, 1], np.arange(len(ROWS)) % 3
+        )
 
 
 def test_a_sweep_warns_once() -> None:

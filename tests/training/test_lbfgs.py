@@ -62,7 +62,9 @@ def test_the_dtype_of_the_model_stays() -> None:
     for model in (single, double):
         fit_lbfgs(model, X, Y, loss="mse")
     assert single.dtype == "float32"
-    np.testing.assert_allclose(single.state_dict()["0.weight"], double.state_dict()["0.weight"], atol=1e-4)
+    np.testing.assert_allclose(
+        single.state_dict()["0.weight"], double.state_dict()["0.weight"], atol=1e-4
+    )
 
 
 def test_bad_input() -> None:

@@ -58,15 +58,20 @@ def x() -> np.ndarray:
 
 @pytest.mark.parametrize("wrap", [lambda model: model, pytest.param(Taped, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_from_epoch_to_epoch(x: np.ndarray, wrap: Any) -> None:
-    peaks = epoch_peaks(wrap(mlp(FEATURES, 32, 10)), x, validation_data=(x[:500], np.arange(500) % 10))
+    peaks = epoch_peaks(
+        wrap(mlp(FEATURES, 32, 10)), x, validation_data=(x[:500], np.arange(500) % 10)
+    )
     assert peaks[4] <= peaks[1] + 40_000  # far less than a batch
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow), "uint8"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow), "uint8"]
+)
 def test_the_data_is_not_copied(x: np.ndarray, dtype: str) -> None:
     given = (x * 255).astype(dtype)
     model = mlp(FEATURES, 32, 10)
-    # A batch as it is and in float32, activations and gradients; Adam's slots, gradients and copies of the state.
+    # A batch as it is and in float32, activations and gradients; Adam's slots, gradients and copies
+    # of the state.
     batch_bytes = given[:BATCH].nbytes + 4 * BATCH * (FEATURES + 4 * 32)
     state_bytes = 10 * 4 * model.num_parameters
     assert max(epoch_peaks(model, given)) - batch_bytes - state_bytes < given.nbytes / 4

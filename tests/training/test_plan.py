@@ -34,7 +34,10 @@ def test_auto_takes_the_engine_that_there_is_and_says_so() -> None:
     plan = fit(mlp(6, 3), epochs=0).plan
     assert (plan.engine, plan.device, plan.precision) == ("layerwise", "cpu", "float32")
     assert plan.reason == "on the CPU there is one engine, layerwise"
-    assert fit(mlp(6, 3), epochs=0, engine="layerwise").plan.reason == "engine 'layerwise' was asked for"
+    assert (
+        fit(mlp(6, 3), epochs=0, engine="layerwise").plan.reason
+        == "engine 'layerwise' was asked for"
+    )
 
 
 def test_a_plan_holds_what_was_asked_for() -> None:
@@ -92,7 +95,8 @@ def test_precision() -> None:
     assert resolve_precision("float32", "float64", "cpu") == "float32"
 
 
-# -- engine and precision on a CUDA device -----------------------------------------------------------------
+# -- engine and precision on a CUDA device
+# -----------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:[xy] .*standardise")
@@ -129,7 +133,14 @@ def test_auto_takes_one_launch_where_it_can(
 ) -> None:
     model = mlp(6, 3)
     data = {"x": X, "y": LABELS}
-    asked = {**data, "optimizer": sgd(model), "device": cuda, "epochs": 0, "verbose": False, **settings}
+    asked = {
+        **data,
+        "optimizer": sgd(model),
+        "device": cuda,
+        "epochs": 0,
+        "verbose": False,
+        **settings,
+    }
     plan = wf.fit(model, **asked).plan
     assert (plan.engine, plan.precision) == ("one_launch", precision)
     assert re.search(reason, plan.reason)
@@ -225,7 +236,8 @@ def test_auto_takes_graphs_and_says_what_is_in_the_way_of_one_launch(
             lambda: mlp(6, 3),
             {"precision": "float16", "loss_scale": "dynamic"},
             "one_launch: expected a fixed loss_scale, got dynamic; "
-            "graph: expected a fixed loss_scale, got 'dynamic', which the host finds after each step",
+            "graph: expected a fixed loss_scale, got 'dynamic', which the host finds after each "
+            "step",
         ),
     ],
 )
@@ -259,7 +271,9 @@ def test_devices_without_the_tensor_cores_for_it(
 ) -> None:
     open_emulated(monkeypatch, arch=arch)
     model = mlp(6, 3)
-    plan = wf.fit(model, x, LABELS, optimizer=sgd(model), device="cuda", epochs=0, verbose=False).plan
+    plan = wf.fit(
+        model, x, LABELS, optimizer=sgd(model), device="cuda", epochs=0, verbose=False
+    ).plan
     assert plan.engine == engine
     assert reason in plan.reason
     assert plan.precision == ("float16" if engine == "one_launch" else "float32")
@@ -279,7 +293,8 @@ def test_a_resumed_run_keeps_engine_and_precision(cuda: str, tmp_path: Any) -> N
         train(epochs=3, resume_from=tmp_path / "run", precision="float32")
 
 
-# -- what engines prepare ----------------------------------------------------------------------------------
+# -- what engines prepare
+# ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -306,14 +321,19 @@ def test_a_launch_is_found_once(
     monkeypatch.setattr(launch_plan, "_chosen", noted)
     monkeypatch.setattr(OneLaunchEngine, "prepare", prepared)
     model = mlp(*sizes)
-    # Layer by layer the kernel validates and stops itself; for one hidden layer there is another that might.
+    # Layer by layer the kernel validates and stops itself; for one hidden layer there is another
+    # that might.
     more = {"validation_data": (X, LABELS)} if len(sizes) > 3 else {}
-    callbacks = [wf.EarlyStopping("loss"), wf.Checkpoint(tmp_path / "run")] if len(sizes) > 3 else []
+    callbacks = (
+        [wf.EarlyStopping("loss"), wf.Checkpoint(tmp_path / "run")] if len(sizes) > 3 else []
+    )
     fit(model, device=cuda, epochs=2, callbacks=callbacks, **more)
     assert found == ["prepared", "launch"]
 
 
-def test_a_plan_says_what_is_done_within_launches(cuda: str, within_launches: None, tmp_path: Any) -> None:
+def test_a_plan_says_what_is_done_within_launches(
+    cuda: str, within_launches: None, tmp_path: Any
+) -> None:
     """Another kernel trains the network with rows to validate on, and so its plan is another."""
     path, validated = tmp_path / "run", {"validation_data": (X[:20], LABELS[:20])}
     plain = fit(mlp(6, 8, 3), device=cuda, epochs=1).plan
@@ -361,7 +381,12 @@ def test_obstacles_are_values() -> None:
 
 def test_a_plan_is_printable() -> None:
     text = repr(fit(mlp(6, 3), epochs=0).plan)
-    for part in ("engine='layerwise'", "precision='float32'", "LinearSpec(in_features=6", "AdamSpec("):
+    for part in (
+        "engine='layerwise'",
+        "precision='float32'",
+        "LinearSpec(in_features=6",
+        "AdamSpec(",
+    ):
         assert part in text
 
 
@@ -373,5 +398,12 @@ def test_a_last_batch_too_small_for_a_layer_is_found_before_the_first_step(
     before = model.state_dict()
     x, y = np.ones((num_rows, 3), np.float32), np.arange(num_rows) % 2
     with pytest.raises(ConfigError, match=r"at least 2 rows.*leave 1 for the last"):
-        wf.fit(model, x, y, optimizer=optim.SGD(model.parameters()), batch_size=batch_size, verbose=False)
+        wf.fit(
+            model,
+            x,
+            y,
+            optimizer=optim.SGD(model.parameters()),
+            batch_size=batch_size,
+            verbose=False,
+        )
     assert all(np.array_equal(before[name], value) for name, value in model.state_dict().items())

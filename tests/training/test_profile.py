@@ -50,13 +50,22 @@ def train(device: str, engine: str, callbacks: list[Any], **settings: Any) -> tu
     optimizer = optim.SGD(model.parameters(), 0.1)
     places: dict[str, Any] = {"device": device, "engine": engine, "batch_size": BATCH, **settings}
     history = wf.fit(
-        model, x, y, optimizer=optimizer, epochs=EPOCHS, callbacks=callbacks, verbose=False, **places
+        model,
+        x,
+        y,
+        optimizer=optimizer,
+        epochs=EPOCHS,
+        callbacks=callbacks,
+        verbose=False,
+        **places,
     )
     return history, model.state_dict()
 
 
 def spans_of(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return a trace's spans by the names of their tracks, checked for what Chrome's format asks."""
+    """Return a trace's spans by the names of their tracks, checked for what Chrome's format
+    asks.
+    """
     trace = json.loads(path.read_text(encoding="utf-8"))
     events = trace["traceEvents"]
     tracks = {
@@ -90,7 +99,9 @@ def test_a_run_on_the_cpu(tmp_path: Path) -> None:
     assert [span["dur"] for span in epochs] == pytest.approx(
         [1e6 * seconds for seconds in history["seconds"]], abs=0.01
     )
-    assert [span["name"] for span in spans["steps"]] == [f"step {step + 1}" for step in range(STEPS)] * EPOCHS
+    assert [span["name"] for span in spans["steps"]] == [
+        f"step {step + 1}" for step in range(STEPS)
+    ] * EPOCHS
     assert_one_after_the_other(spans["steps"])
     assert_one_after_the_other([span for span in spans["epochs"] if " on " not in span["name"]])
     whole = spans["epochs"][0]  # before what it holds

@@ -63,7 +63,9 @@ def test_cnn_needs_room_for_its_convolutions() -> None:
         ("cnn", (32, 32, 3), (32, 32, 3)),
     ],
 )
-def test_shape_for_the_network(model: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_shape_for_the_network(
+    model: str, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
     assert network_shape(model, shape) == expected
 
 

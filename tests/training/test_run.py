@@ -24,7 +24,14 @@ VALIDATION = blobs(30, seed=1)
 
 
 def fit(model: nn.Module, **settings: Any) -> wf.History:
-    asked = {"epochs": 4, "batch_size": 16, "seed": 5, "device": "cpu", "verbose": False, **settings}
+    asked = {
+        "epochs": 4,
+        "batch_size": 16,
+        "seed": 5,
+        "device": "cpu",
+        "verbose": False,
+        **settings,
+    }
     optimizer = asked.pop("optimizer", None) or adam(model)
     return wf.fit(model, X, LABELS, optimizer=optimizer, validation_data=VALIDATION, **asked)
 
@@ -65,13 +72,18 @@ def test_a_callback_sees_the_users_own_model_trained(wrap: Any) -> None:
     looks, of_run = Looks(model), Looks()
     history = fit(model, callbacks=[looks, of_run])
     assert_seen_as_reported(looks, history)
-    assert (looks.seen, looks.at_start, looks.at_end) == (of_run.seen, of_run.at_start, of_run.at_end)
+    assert (looks.seen, looks.at_start, looks.at_end) == (
+        of_run.seen,
+        of_run.at_start,
+        of_run.at_end,
+    )
     assert looks.at_start == [before]
     assert looks.at_end == [looks.seen[-1]] == [wf.evaluate(model, *VALIDATION)]
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision"), [("layerwise", "float32"), ("graph", "float16"), ("one_launch", "float16")]
+    ("engine", "precision"),
+    [("layerwise", "float32"), ("graph", "float16"), ("one_launch", "float16")],
 )
 def test_on_a_device(cuda: str, engine: str, precision: str) -> None:
     model = mlp(6, 8, 3)
@@ -160,7 +172,9 @@ class Raises(wf.Callback):
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
-def test_an_error_before_the_first_epoch_changes_nothing(error: BaseException, tmp_path: Path) -> None:
+def test_an_error_before_the_first_epoch_changes_nothing(
+    error: BaseException, tmp_path: Path
+) -> None:
     path, model = tmp_path / "run.safetensors", mlp(6, 8, 3)
     fit(mlp(6, 8, 3), callbacks=[wf.Checkpoint(path)])
     held = {name: holder.data for name, holder in model.named_arrays().items()}
@@ -206,16 +220,24 @@ def test_parameters_cannot_be_frozen_on_the_way(names: Any) -> None:
                 parameter.requires_grad = name not in names
 
     model = mlp(6, 8, 3)
-    with pytest.raises(ConfigError, match="the same parameters to train from the first epoch to the last"):
+    with pytest.raises(
+        ConfigError, match="the same parameters to train from the first epoch to the last"
+    ):
         fit(model, callbacks=[Freezes()])
 
 
-# -- others who train ----------------------------------------------------------------------------------------
+# -- others who train
+# ----------------------------------------------------------------------------------------
 
 
 def many(device: str, callback: wf.Callback, **settings: Any) -> wf.Sweep:
     asked = {"grid": {"lr": [0.05, 0.2]}, "epochs": 3, "batch_size": 16, "n_jobs": 1, **settings}
-    given = {"validation_data": VALIDATION, "callbacks": [callback], "device": device, "verbose": False}
+    given = {
+        "validation_data": VALIDATION,
+        "callbacks": [callback],
+        "device": device,
+        "verbose": False,
+    }
     return wf.fit_many(build, X, LABELS, **given, **asked)
 
 

@@ -30,7 +30,11 @@ def test_each_array_has_its_own() -> None:
 @pytest.mark.parametrize("sampled_bytes", [same_run.SAMPLED_BYTES, 200, 1])
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float32", "float64"])
 def test_equal_data_have_equal_digests_wherever_they_lie(
-    kernel_runtime: Any, tmp_path: Path, dtype: str, sampled_bytes: int, monkeypatch: pytest.MonkeyPatch
+    kernel_runtime: Any,
+    tmp_path: Path,
+    dtype: str,
+    sampled_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(same_run, "SAMPLED_BYTES", sampled_bytes)
     x = (100 * X).astype(dtype).reshape(60, 3, 2)

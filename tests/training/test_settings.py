@@ -19,7 +19,8 @@ from warpfit.training.settings import (
 
 
 @pytest.mark.parametrize(
-    ("text", "widths"), [("256", (256,)), ("256,128", (256, 128)), (" 8 , 4 ", (8, 4)), ("None", ())]
+    ("text", "widths"),
+    [("256", (256,)), ("256,128", (256, 128)), (" 8 , 4 ", (8, 4)), ("None", ())],
 )
 def test_hidden_from_text(text: str, widths: tuple[int, ...]) -> None:
     assert parse_hidden(text) == widths
@@ -33,7 +34,14 @@ def test_hidden_from_other_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("num_rows", "batch_size", "epochs"),
-    [(60_000, 64, 5), (1438, 64, 44), (150, 64, 100), (1438, 1, 5), (12_800, 64, 5), (12_736, 64, 6)],
+    [
+        (60_000, 64, 5),
+        (1438, 64, 44),
+        (150, 64, 100),
+        (1438, 1, 5),
+        (12_800, 64, 5),
+        (12_736, 64, 6),
+    ],
 )
 def test_small_data_get_more_epochs(num_rows: int, batch_size: int, epochs: int) -> None:
     settings = TrainSettings(batch_size=batch_size).resolved(num_rows=num_rows, has_classes=True)
@@ -51,7 +59,9 @@ def test_small_data_get_more_epochs(num_rows: int, batch_size: int, epochs: int)
         ({"lr": 0.0, "momentum": 0.0, "hidden": (), "epochs": 7}, {}),
     ],
 )
-def test_what_is_open_follows_from_the_rest(given: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_what_is_open_follows_from_the_rest(
+    given: dict[str, Any], expected: dict[str, Any]
+) -> None:
     settings = TrainSettings(**given).resolved(num_rows=100, has_classes=True)
     for name, value in {**given, **expected}.items():
         assert getattr(settings, name) == value
@@ -82,7 +92,9 @@ def test_written_settings_read_back(settings: TrainSettings, tmp_path: Path) -> 
 
 
 def test_where_results_go_is_not_recorded() -> None:
-    assert {"out", "quiet"}.isdisjoint(tomllib.loads(TrainSettings(out="here", quiet=True).to_toml()))
+    assert {"out", "quiet"}.isdisjoint(
+        tomllib.loads(TrainSettings(out="here", quiet=True).to_toml())
+    )
 
 
 @pytest.mark.parametrize("hidden", ["[8, 4]", "'8,4'", '"8, 4"'])
@@ -111,7 +123,9 @@ def test_only_what_decides_by_validation_needs_rows_of_its_own() -> None:
     assert not TrainSettings().watches_validation
 
 
-def test_every_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_gets_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     folders = []
     for _ in range(3):

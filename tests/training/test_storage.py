@@ -23,7 +23,10 @@ from warpfit.training.storage import HEADER, unsealed, write_file
 LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
     "Linear": (nn.Linear(5, 3, seed=0), (5,)),
     "Linear without bias": (nn.Linear(5, 3, bias=False, seed=0), (5,)),
-    "Conv2d": (nn.Conv2d(2, 3, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), seed=0), (6, 5, 2)),
+    "Conv2d": (
+        nn.Conv2d(2, 3, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), seed=0),
+        (6, 5, 2),
+    ),
     "Conv2d without bias": (nn.Conv2d(1, 2, 1, bias=False, seed=0), (2, 2, 1)),
     "MaxPool2d": (nn.MaxPool2d(3, stride=2, padding=1), (6, 5, 2)),
     "AvgPool2d": (nn.AvgPool2d((2, 3)), (6, 6, 2)),
@@ -59,12 +62,17 @@ def rows(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(0).normal(size=(4, *shape)).astype(dtype)
 
 
-# -- there and back ------------------------------------------------------------------------------------------
+# -- there and back
+# ------------------------------------------------------------------------------------------
 
 
 def test_every_kind_of_layer_is_tried() -> None:
     assert {layer.spec.kind for layer, _ in LAYERS.values()} == set(LayerSpec.by_kind)
-    public = {value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, nn.Layer)}
+    public = {
+        value
+        for value in vars(nn).values()
+        if isinstance(value, type) and issubclass(value, nn.Layer)
+    }
     assert {type(layer) for layer, _ in LAYERS.values()} == public - {nn.Layer}
 
 
@@ -87,7 +95,9 @@ def test_every_kind_of_layer_comes_back(name: str, path: Path) -> None:
 def test_a_trained_network_comes_back(dtype: str, path: Path) -> None:
     x, labels = blobs(50)
     layers = mlp(6, 8, 3, dtype=dtype)
-    model = nn.Sequential(layers[0], nn.BatchNorm1d(8, dtype=dtype), nn.Dropout(0.2), *list(layers)[1:])
+    model = nn.Sequential(
+        layers[0], nn.BatchNorm1d(8, dtype=dtype), nn.Dropout(0.2), *list(layers)[1:]
+    )
     wf.fit(model, x, labels, optimizer=adam(model), epochs=3, verbose=False)
     wf.save(model, path)
     loaded = wf.load(str(path))
@@ -128,7 +138,11 @@ def test_a_loss_whose_class_is_not_imported_asks_for_it_when_it_is_needed(path: 
 )
 def test_a_forged_loss(loss: Any, path: Path) -> None:
     model = mlp(5, 3)
-    header = {"layers": [{"name": "0", **model[0].spec.to_dict()}], "dtype": "float32", "loss": loss}
+    header = {
+        "layers": [{"name": "0", **model[0].spec.to_dict()}],
+        "dtype": "float32",
+        "loss": loss,
+    }
     write_file(path, "warpfit-model", model.state_dict(), header)
     with pytest.raises(FileFormatError, match="loss"):
         wf.load(path)
@@ -200,7 +214,8 @@ def test_a_file_is_a_plain_safetensors_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-# -- what cannot be saved ------------------------------------------------------------------------------------
+# -- what cannot be saved
+# ------------------------------------------------------------------------------------
 
 
 class Chain(nn.Sequential):
@@ -247,7 +262,8 @@ def test_metadata_that_json_cannot_hold(value: Any, path: Path) -> None:
     assert_same_weights(wf.load(path), mlp(6, 3))
 
 
-# -- what is no model ----------------------------------------------------------------------------------------
+# -- what is no model
+# ----------------------------------------------------------------------------------------
 
 
 def forge(path: Path, *, arrays: Any = None, **changes: Any) -> None:
@@ -264,7 +280,9 @@ def refused(path: Path, match: str) -> None:
 
 def test_equal_models_have_equal_files(path: Path) -> None:
     contents = set()
-    for _ in range(16):  # an order that is random, as that of entries of the metadata, shows in some of them
+    for _ in range(
+        16
+    ):  # an order that is random, as that of entries of the metadata, shows in some of them
         wf.save(mlp(6, 8, 3), path, metadata={"a": 1, "b": 2})
         contents.add(path.read_bytes())
     assert len(contents) == 1
@@ -306,8 +324,12 @@ def test_files_from_before_there_were_checksums(path: Path) -> None:
 
 
 def test_many_arrays_that_are_not_finite_make_one_sentence(path: Path) -> None:
-    forge(path, arrays={"0.weight": np.full((6, 8), np.nan, "f4"), "2.bias": np.full(3, np.inf, "f4")})
-    with pytest.warns(DataWarning, match=r"NaN or infinity in 0\.weight and 1 other arrays$") as caught:
+    forge(
+        path, arrays={"0.weight": np.full((6, 8), np.nan, "f4"), "2.bias": np.full(3, np.inf, "f4")}
+    )
+    with pytest.warns(
+        DataWarning, match=r"NaN or infinity in 0\.weight and 1 other arrays$"
+    ) as caught:
         wf.load(path)
     assert len(caught) == 1
 
@@ -317,20 +339,26 @@ def test_weights_that_are_not_finite_are_warned_of(value: float, path: Path) -> 
     model = mlp(6, 8, 3)
     model[2].weight.data[3, 1] = value
     wf.save(model, path)
-    with pytest.warns(DataWarning, match=r"model.safetensors holds NaN or infinity in 2\.weight$") as caught:
+    with pytest.warns(
+        DataWarning, match=r"model.safetensors holds NaN or infinity in 2\.weight$"
+    ) as caught:
         loaded = wf.load(path)
     assert [warning.filename for warning in caught] == [__file__]
     assert_same_weights(loaded, model)
 
 
-def test_a_file_that_the_memory_has_no_room_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_the_memory_has_no_room_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Huge:
         def __init__(self, path: str, framework: str) -> None:
             raise MemoryError
 
     wf.save(mlp(6, 8, 3), path)
     monkeypatch.setattr("safetensors.safe_open", Huge)
-    with pytest.raises(DataError, match=r"is too large for this machine's memory: its arrays take 0\.0 GiB"):
+    with pytest.raises(
+        DataError, match=r"is too large for this machine's memory: its arrays take 0\.0 GiB"
+    ):
         wf.load(path)
 
 
@@ -364,10 +392,16 @@ def test_files_of_other_kinds(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"format": "warpfit-checkpoint"}, r"a warpfit-checkpoint file, which fit\(..., resume_from"),
+        (
+            {"format": "warpfit-checkpoint"},
+            r"a warpfit-checkpoint file, which fit\(..., resume_from",
+        ),
         ({"version": 3}, "to have version 1 or 2, found 3"),
         ({"version": True}, "to have version 1 or 2, found True"),
-        ({"dtype": "float64"}, "expected all arrays in its dtype, float32 or float64, found 'float64'"),
+        (
+            {"dtype": "float64"},
+            "expected all arrays in its dtype, float32 or float64, found 'float64'",
+        ),
         ({"dtype": "float16"}, "found 'float16'"),
         ({"dtype": None}, "found None"),
         ({"layers": None}, "holds no model: expected a network"),
@@ -375,7 +409,10 @@ def test_files_of_other_kinds(path: Path) -> None:
         ({"layers": [3]}, "holds no model: expected a network"),
         ({"layers": []}, r"holds no model: expected shape None for 0.bias, found \(8,\)"),
         ({"layers": [{"kind": "linear"}]}, "holds no model: expected a network"),
-        ({"layers": [{"name": "0", "kind": "system"}]}, "expected a layer kind among .*, got 'system'"),
+        (
+            {"layers": [{"name": "0", "kind": "system"}]},
+            "expected a layer kind among .*, got 'system'",
+        ),
         ({"layers": [{"name": "0", "kind": []}]}, "holds no model: "),
         ({"layers": [{"name": "0", "kind": "linear"}]}, "expected a description of a"),
     ],
@@ -388,13 +425,25 @@ def test_foreign_texts(changes: dict[str, Any], match: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "match"),
     [
-        ({"0.weight": np.zeros((6, 9), "f4")}, r"expected shape \(6, 8\) for 0.weight, found \(6, 9\)"),
-        ({"0.weight": np.zeros((8, 6), "f4")}, r"expected shape \(6, 8\) for 0.weight, found \(8, 6\)"),
+        (
+            {"0.weight": np.zeros((6, 9), "f4")},
+            r"expected shape \(6, 8\) for 0.weight, found \(6, 9\)",
+        ),
+        (
+            {"0.weight": np.zeros((8, 6), "f4")},
+            r"expected shape \(6, 8\) for 0.weight, found \(8, 6\)",
+        ),
         ({"0.weight": np.zeros(48, "f4")}, r"found \(48,\)"),
         ({"extra": np.zeros(1, "f4")}, r"expected shape None for extra, found \(1,\)"),
         ({"0.weight": np.zeros((6, 8), "f8")}, "expected all arrays in its dtype"),
-        ({"0.weight": np.zeros((6, 8), "f2")}, "expected float32 or float64 in 0.weight, found float16"),
-        ({"0.weight": np.zeros((6, 8), "i4")}, "expected float32 or float64 in 0.weight, found int32"),
+        (
+            {"0.weight": np.zeros((6, 8), "f2")},
+            "expected float32 or float64 in 0.weight, found float16",
+        ),
+        (
+            {"0.weight": np.zeros((6, 8), "i4")},
+            "expected float32 or float64 in 0.weight, found int32",
+        ),
     ],
 )
 def test_foreign_arrays(arrays: dict[str, np.ndarray], match: str, path: Path) -> None:
@@ -452,7 +501,13 @@ def test_metadata_that_is_none(path: Path) -> None:
             "elementwise_affine": False,
             "bias": False,
         },
-        {"kind": "layer_norm", "normalized_shape": 8, "eps": 0.1, "elementwise_affine": False, "bias": False},
+        {
+            "kind": "layer_norm",
+            "normalized_shape": 8,
+            "eps": 0.1,
+            "elementwise_affine": False,
+            "bias": False,
+        },
         {
             "kind": "layer_norm",
             "normalized_shape": [8],

@@ -10,7 +10,13 @@ import pytest
 
 import warpfit as wf
 from warpfit.errors import DataError, FileFormatError, ShapeError
-from warpfit.training.trained import ModelCard, RegressionScore, TrainedModel, class_scores, load_trained
+from warpfit.training.trained import (
+    ModelCard,
+    RegressionScore,
+    TrainedModel,
+    class_scores,
+    load_trained,
+)
 
 CARD = {
     "data": "mine.npz",

@@ -1,4 +1,5 @@
-"""Families of malformed inputs, by name. A family is one function, in a module that is imported here.
+"""Families of malformed inputs, by name. A family is one function, in a module that is imported
+here.
 
 @family("NPZ files")
 def npz_files(folder: Path) -> Feed:

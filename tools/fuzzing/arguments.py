@@ -1,4 +1,6 @@
-"""Arguments of public functions: each call is right but for one or two arguments, which are anything."""
+"""Arguments of public functions: each call is right but for one or two arguments, which are
+anything.
+"""
 
 from __future__ import annotations
 
@@ -230,14 +232,20 @@ def _of_torch() -> list[Any]:
 
 
 def _calls(folder: Path, calls: list[Call]) -> Feed:
-    """Return what feeds one of the calls, in a folder, with one or two of its arguments replaced by anything."""
+    """Return what feeds one of the calls, in a folder, with one or two of its arguments replaced by
+    anything.
+    """
 
     def feed(rng: Rng) -> None:
         call, arguments = calls[rng.integers(len(calls))]
         given, values = arguments(), _anything()
-        for name in rng.choice(list(given), size=min(len(given), int(rng.integers(1, 3))), replace=False):
+        for name in rng.choice(
+            list(given), size=min(len(given), int(rng.integers(1, 3))), replace=False
+        ):
             given[str(name)] = values[rng.integers(len(values))]
-        if type(given.get("epochs")) is int:  # as many as are asked for are trained, however long it takes
+        if (
+            type(given.get("epochs")) is int
+        ):  # as many as are asked for are trained, however long it takes
             given["epochs"] = min(given["epochs"], 2)
         with chdir(folder):  # where anything that is a path leads
             call(**given)
@@ -249,13 +257,16 @@ def _model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(INPUTS, 4, seed=0), nn.ReLU(), nn.Linear(4, CLASSES, seed=1))
 
 
-# -- training ------------------------------------------------------------------------------------------------
+# -- training
+# ------------------------------------------------------------------------------------------------
 
 
 def _fit(**given: Any) -> None:
     model = given.pop("model")
     is_ours = isinstance(model, nn.Module) and model.parameters()
-    given.setdefault("optimizer", optim.SGD(model.parameters() if is_ours else _model().parameters()))
+    given.setdefault(
+        "optimizer", optim.SGD(model.parameters() if is_ours else _model().parameters())
+    )
     wf.fit(model, **given)
 
 
@@ -312,7 +323,13 @@ def _fit_many_arguments() -> dict[str, Any]:
         for name, value in _fit_arguments().items()
         if name not in ("model", "plan", "resume_from")
     }
-    more = {"build": _build, "n_jobs": 1, "keep_models": True, "on_plan": None, "validation_data": None}
+    more = {
+        "build": _build,
+        "n_jobs": 1,
+        "keep_models": True,
+        "on_plan": None,
+        "validation_data": None,
+    }
     return {**fits, **own, **more}
 
 
@@ -378,7 +395,13 @@ def sweeps(folder: Path) -> Feed:
         "seed": 0,
         "class_weight": None,
     }
-    more = {"engine": "auto", "precision": "auto", "loss_scale": "auto", "shuffle": True, "report_every": 1}
+    more = {
+        "engine": "auto",
+        "precision": "auto",
+        "loss_scale": "auto",
+        "shuffle": True,
+        "report_every": 1,
+    }
     return _calls(
         folder,
         [
@@ -389,13 +412,20 @@ def sweeps(folder: Path) -> Feed:
     )
 
 
-# -- layers, optimizers, losses ------------------------------------------------------------------------------
+# -- layers, optimizers, losses
+# ------------------------------------------------------------------------------
 
 
 LAYERS: list[Call] = [
     (
         nn.Linear,
-        lambda: {"in_features": 3, "out_features": 2, "device": "cpu", "bias": True, "init": "default"},
+        lambda: {
+            "in_features": 3,
+            "out_features": 2,
+            "device": "cpu",
+            "bias": True,
+            "init": "default",
+        },
     ),
     (nn.Linear, lambda: {"in_features": 3, "out_features": 2, "seed": 0, "dtype": "float32"}),
     (
@@ -418,13 +448,22 @@ LAYERS: list[Call] = [
     (nn.AvgPool2d, lambda: {"kernel_size": (2, 2), "stride": (1, 1), "padding": (1, 0)}),
     (
         nn.BatchNorm1d,
-        lambda: {"num_features": 3, "eps": 1e-5, "momentum": 0.1, "affine": True, "dtype": "float32"},
+        lambda: {
+            "num_features": 3,
+            "eps": 1e-5,
+            "momentum": 0.1,
+            "affine": True,
+            "dtype": "float32",
+        },
     ),
     (
         nn.BatchNorm2d,
         lambda: {"num_features": 3, "eps": 1e-5, "momentum": 0.1, "affine": True, "device": "cpu"},
     ),
-    (nn.LayerNorm, lambda: {"normalized_shape": (3,), "eps": 1e-5, "elementwise_affine": True, "bias": True}),
+    (
+        nn.LayerNorm,
+        lambda: {"normalized_shape": (3,), "eps": 1e-5, "elementwise_affine": True, "bias": True},
+    ),
     (nn.Dropout, lambda: {"p": 0.5, "seed": 0}),
     (nn.Flatten, lambda: {"start_dim": 1, "end_dim": -1}),
     (nn.LeakyReLU, lambda: {"negative_slope": 0.1}),
@@ -477,7 +516,8 @@ def _optimizers() -> list[Call]:
         (optim.RMSprop, {"alpha": 0.9, "eps": 1e-8, "momentum": 0.0}),
     ]
     return [
-        (kind, lambda own=own: {"parameters": _model().parameters(), **shared, **own}) for kind, own in kinds
+        (kind, lambda own=own: {"parameters": _model().parameters(), **shared, **own})
+        for kind, own in kinds
     ]
 
 
@@ -509,7 +549,10 @@ OPTIMIZERS: list[Call] = [
     (_step, lambda: {"lr": 0.1, "num_rows": ROWS}),
     (_load_optimizer, lambda: {"step_count": 1, "slots": _slots()}),
     (lambda state: optim.SGD(_model().parameters()).load_state_dict(state), lambda: {"state": {}}),
-    (lambda moment: _load_optimizer(1, {**_slots(), "first_moment": moment}), lambda: {"moment": []}),
+    (
+        lambda moment: _load_optimizer(1, {**_slots(), "first_moment": moment}),
+        lambda: {"moment": []},
+    ),
     (optim.Constant, lambda: {"lr": 0.1}),
     (optim.Step, lambda: {"lr": 0.1, "every": 3, "factor": 0.5}),
     (optim.Exponential, lambda: {"lr": 0.1, "factor": 0.5}),
@@ -518,11 +561,24 @@ OPTIMIZERS: list[Call] = [
     (optim.OneCycle, lambda: {"lr": 0.1, "rise": 0.3, "start_divisor": 25.0, "final_divisor": 1e4}),
     (
         optim.ReduceOnPlateau,
-        lambda: {"lr": 0.1, "factor": 0.1, "patience": 3, "threshold": 0.1, "cooldown": 0, "min_lr": 0.0},
+        lambda: {
+            "lr": 0.1,
+            "factor": 0.1,
+            "patience": 3,
+            "threshold": 0.1,
+            "cooldown": 0,
+            "min_lr": 0.0,
+        },
     ),
     (schedules.as_schedule, lambda: {"lr": {"name": "cosine", "lr": 0.1}}),
-    (lambda **settings: schedules.as_schedule({"name": "step", **settings}), lambda: {"lr": 0.1, "every": 2}),
-    (wf.EarlyStopping, lambda: {"monitor": "loss", "patience": 2, "min_delta": 0.0, "restore_best": True}),
+    (
+        lambda **settings: schedules.as_schedule({"name": "step", **settings}),
+        lambda: {"lr": 0.1, "every": 2},
+    ),
+    (
+        wf.EarlyStopping,
+        lambda: {"monitor": "loss", "patience": 2, "min_delta": 0.0, "restore_best": True},
+    ),
     (wf.Checkpoint, lambda: {"path": "x", "every": 1}),
     (wf.CSVLog, lambda: {"path": "x"}),
     (wf.JSONLLog, lambda: {"path": "x"}),
@@ -535,7 +591,11 @@ OPTIMIZERS: list[Call] = [
     (lambda **settings: losses.resolve({"name": "huber", **settings}), lambda: {"delta": 1.0}),
     (
         lambda class_weight, label_smoothing: losses.resolve(
-            {"name": "cross_entropy", "class_weight": class_weight, "label_smoothing": label_smoothing}
+            {
+                "name": "cross_entropy",
+                "class_weight": class_weight,
+                "label_smoothing": label_smoothing,
+            }
         ),
         lambda: {"class_weight": [1.0, 2.0], "label_smoothing": 0.0},
     ),
@@ -544,12 +604,18 @@ OPTIMIZERS: list[Call] = [
         for name in LOSSES
         if name != "SoftmaxCrossEntropy"
     ],
-    (losses.SoftmaxCrossEntropy(), lambda: {"outputs": X, "targets": Y, "sample_weight": np.ones(ROWS)}),
+    (
+        losses.SoftmaxCrossEntropy(),
+        lambda: {"outputs": X, "targets": Y, "sample_weight": np.ones(ROWS)},
+    ),
     (
         losses.SoftmaxCrossEntropy.forward_and_grad,
         lambda: {"outputs": X, "targets": Y, "sample_weight": None},
     ),
-    (losses.Huber.forward_and_grad, lambda: {"outputs": X, "targets": X, "sample_weight": np.ones(ROWS)}),
+    (
+        losses.Huber.forward_and_grad,
+        lambda: {"outputs": X, "targets": X, "sample_weight": np.ones(ROWS)},
+    ),
 ]
 
 
@@ -559,7 +625,8 @@ def optimizers(folder: Path) -> Feed:
     return _calls(folder, OPTIMIZERS)
 
 
-# -- tensors and data ----------------------------------------------------------------------------------------
+# -- tensors and data
+# ----------------------------------------------------------------------------------------
 
 
 def _t() -> wf.Tensor:
@@ -644,15 +711,26 @@ def tensors(folder: Path) -> Feed:
 @family("data")
 def of_data(folder: Path) -> Feed:
     """Feed what `data` offers."""
-    write = (lambda path, array: data.write_idx(path, array), lambda: {"path": folder / "idx", "array": X})
+    write = (
+        lambda path, array: data.write_idx(path, array),
+        lambda: {"path": folder / "idx", "array": X},
+    )
     return _calls(folder, [*DATA, write])
 
 
-# -- estimators ----------------------------------------------------------------------------------------------
+# -- estimators
+# ----------------------------------------------------------------------------------------------
 
 
 def _estimate(
-    kind: Any, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, rows: Any, **settings: Any
+    kind: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    X_val: Any,
+    y_val: Any,
+    rows: Any,
+    **settings: Any,
 ) -> None:
     kind(**settings).fit(X, y, sample_weight, X_val, y_val).predict(rows)
 

@@ -17,7 +17,8 @@ from fuzzing.harness import Feed, Rng, family, must_work
 from fuzzing.mutations import altered_bytes
 from warpfit.data import TablePreprocessor, load_user_data, read_idx
 
-# -- IDX -----------------------------------------------------------------------------------------------------
+# -- IDX
+# --------------------------------------------------------------------------------------------------
 
 IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -56,7 +57,8 @@ def idx_files(folder: Path) -> Feed:
     return feed
 
 
-# -- NPZ -----------------------------------------------------------------------------------------------------
+# -- NPZ
+# --------------------------------------------------------------------------------------------------
 
 X = np.random.default_rng(0).normal(size=(8, 3))
 ARRAYS = (
@@ -66,8 +68,31 @@ ARRAYS = (
     {"x_train": X, "y_train": np.arange(8) % 2, "x_test": X[:2], "y_test": np.arange(2)},
 )
 NPY_TEXTS = (
-    *("1000000000000", "-1", "99999999999999999999", "3.5", "None", "'a'", "()", "[1]", "True", "", "8, 8"),
-    *("'<f8'", "'>i4'", "'|O'", "'<U900000000'", "'<c16'", "'<M8[s]'", "'|V0'", "[('a', '<f8')]", "'f'", "'"),
+    *(
+        "1000000000000",
+        "-1",
+        "99999999999999999999",
+        "3.5",
+        "None",
+        "'a'",
+        "()",
+        "[1]",
+        "True",
+        "",
+        "8, 8",
+    ),
+    *(
+        "'<f8'",
+        "'>i4'",
+        "'|O'",
+        "'<U900000000'",
+        "'<c16'",
+        "'<M8[s]'",
+        "'|V0'",
+        "[('a', '<f8')]",
+        "'f'",
+        "'",
+    ),
 )
 
 
@@ -99,7 +124,9 @@ def npz_files(folder: Path) -> Feed:
             for name, array in arrays.items():
                 stream = io.BytesIO()
                 np.save(stream, array)
-                archive.writestr(f"{name}.npy", _npy(array, rng) if name == forged else stream.getvalue())
+                archive.writestr(
+                    f"{name}.npy", _npy(array, rng) if name == forged else stream.getvalue()
+                )
         if forged is None:
             path.write_bytes(altered_bytes(path.read_bytes(), rng, head=1500))
         _use_data(path)
@@ -124,10 +151,27 @@ def _use_data(path: Path, **settings: Any) -> None:
         repr(data)
 
 
-# -- CSV -----------------------------------------------------------------------------------------------------
+# -- CSV
+# --------------------------------------------------------------------------------------------------
 
 CELLS = (
-    *("1", "2.5", "-3e2", "0", "a", "b", "", " ", "nan", "inf", "-inf", "1e999", "1_000", "0x10", "1,5"),
+    *(
+        "1",
+        "2.5",
+        "-3e2",
+        "0",
+        "a",
+        "b",
+        "",
+        " ",
+        "nan",
+        "inf",
+        "-inf",
+        "1e999",
+        "1_000",
+        "0x10",
+        "1,5",
+    ),
     *(
         "9" * 400,
         "٣",
@@ -151,8 +195,13 @@ CELLS = (
 def _table(rng: Rng) -> str:
     """Return the text of a table, most of it in order."""
     columns = int(rng.integers(1, 6))
-    header = [("a", "b", "label", "y", "", "a", "target", "1")[rng.integers(8)] for _ in range(columns)]
-    rows = [[f"{rng.normal():.3f}" for _ in range(columns - 1)] + ["ab"[rng.integers(2)]] for _ in range(9)]
+    header = [
+        ("a", "b", "label", "y", "", "a", "target", "1")[rng.integers(8)] for _ in range(columns)
+    ]
+    rows = [
+        [f"{rng.normal():.3f}" for _ in range(columns - 1)] + ["ab"[rng.integers(2)]]
+        for _ in range(9)
+    ]
     for _ in range(rng.integers(4)):
         row = rows[rng.integers(len(rows))]
         row[rng.integers(len(row))] = CELLS[rng.integers(len(CELLS))]
@@ -160,7 +209,9 @@ def _table(rng: Rng) -> str:
         rows[rng.integers(len(rows))].append("1")
     separator = (",", ",", ",", ";", "\t")[rng.integers(5)]
     ending = ("\n", "\n", "\r\n", "\r")[rng.integers(4)]
-    return ending.join(separator.join(row) for row in ([header] if rng.random() < 0.8 else []) + rows)
+    return ending.join(
+        separator.join(row) for row in ([header] if rng.random() < 0.8 else []) + rows
+    )
 
 
 @family("CSV files")
@@ -178,7 +229,8 @@ def csv_files(folder: Path) -> Feed:
     return feed
 
 
-# -- images --------------------------------------------------------------------------------------------------
+# -- images
+# --------------------------------------------------------------------------------------------------
 
 FORMATS = ("png", "jpeg", "gif", "bmp", "tiff", "webp", "ppm")
 

@@ -61,7 +61,9 @@ FAMILIES: dict[str, Family] = {}
 
 
 def family(name: str, *others: type[Exception]) -> Callable[[Any], Any]:
-    """Register the function below as a family, whose inputs may be refused with WarpfitError, or with others."""
+    """Register the function below as a family, whose inputs may be refused with WarpfitError, or
+    with others.
+    """
 
     def register(prepare: Callable[[Path], Feed]) -> Callable[[Path], Feed]:
         FAMILIES[name] = Family(name, prepare, (WarpfitError, *others))
@@ -72,7 +74,9 @@ def family(name: str, *others: type[Exception]) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class Counts:
-    """What came of inputs: how many were accepted and refused; raw errors and hangs in words, by the input's number."""
+    """What came of inputs: how many were accepted and refused; raw errors and hangs in words, by
+    the input's number.
+    """
 
     accepted: int = 0
     refused: int = 0
@@ -84,7 +88,9 @@ class Counts:
         return self.accepted + self.refused + len(self.raw) + len(self.hangs)
 
     def __add__(self, other: Counts) -> Counts:
-        """Return the sums; failures, whose numbers are those of different families, get new ones."""
+        """Return the sums; failures, whose numbers are those of different families, get new
+        ones.
+        """
         raw = dict(enumerate([*self.raw.values(), *other.raw.values()]))
         hangs = dict(enumerate([*self.hangs.values(), *other.hangs.values()]))
         return Counts(self.accepted + other.accepted, self.refused + other.refused, raw, hangs)
@@ -138,7 +144,10 @@ def must_work() -> Iterator[None]:
 @contextmanager
 def _limit() -> Iterator[None]:
     """Raise Hang in the block when its time is over, where signals can do that."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+    if (
+        not hasattr(signal, "setitimer")
+        or threading.current_thread() is not threading.main_thread()
+    ):
         yield
         return
 

@@ -1,4 +1,6 @@
-"""Files of models, estimators and checkpoints: damaged, and forged with checksums that are right."""
+"""Files of models, estimators and checkpoints: damaged, and forged with checksums that are
+right.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,14 @@ Arrays = dict[str, np.ndarray]
 MAX_OUTPUTS = 100_000
 
 
-# -- mutations -----------------------------------------------------------------------------------------------
+# -- mutations
+# -----------------------------------------------------------------------------------------------
 
 
 def mutated(content: bytes, rng: Rng) -> bytes:
-    """Return a file damaged, one time in three, or else forged: with the checksum of what it then holds."""
+    """Return a file damaged, one time in three, or else forged: with the checksum of what it then
+    holds.
+    """
     if rng.random() < 0.2:
         return altered_bytes(content, rng, head=8 + int.from_bytes(content[:8], "little"))
     if rng.random() < 0.15:
@@ -72,7 +77,9 @@ def _alter_text(text: dict[str, Any], arrays: Arrays, rng: Rng) -> None:
 
 
 def _alter_below(text: dict[str, Any], arrays: Arrays, rng: Rng) -> None:
-    """Alter a part of a part: the description of one layer, one attribute, the plan's network, ..."""
+    """Alter a part of a part: the description of one layer, one attribute, the plan's network,
+    ...
+    """
     parts = [part for part in text.values() if isinstance(part, dict | list) and part]
     if parts:
         part = parts[rng.integers(len(parts))]
@@ -129,7 +136,8 @@ def _feeding(path: Path, use: Callable[[Path], None]) -> Feed:
     return feed
 
 
-# -- models --------------------------------------------------------------------------------------------------
+# -- models
+# --------------------------------------------------------------------------------------------------
 
 
 def _dense() -> nn.Sequential:
@@ -167,7 +175,10 @@ def _use_model(shape: tuple[int, ...], path: Path) -> None:
         network = model.spec(shape)
     except ShapeError:
         return
-    if network is not None and max(np.prod(found, dtype=object) for found in network.shapes) < MAX_OUTPUTS:
+    if (
+        network is not None
+        and max(np.prod(found, dtype=object) for found in network.shapes) < MAX_OUTPUTS
+    ):
         with must_work():
             outputs = wf.predict(model, np.ones((2, *shape), model.dtype))
             assert outputs.shape == (2, *network.output_shape)
@@ -184,13 +195,18 @@ def model_files(folder: Path) -> Feed:
     return lambda rng: feeds[rng.integers(len(feeds))](rng)
 
 
-# -- models of warpfit train ---------------------------------------------------------------------------------
+# -- models of warpfit train
+# ---------------------------------------------------------------------------------
 
 
 def trained_on_tables(folder: Path) -> Iterator[tuple[Path, Path, Any]]:
-    """Yield a table, the file of a model that ``warpfit train`` made of it, and its data, by task."""
+    """Yield a table, the file of a model that ``warpfit train`` made of it, and its data, by
+    task.
+    """
     draws = np.random.default_rng(0).normal(size=(40, 3))
-    rows = [f"{x:.2f},{'red' if y > 0 else 'blue'},{'' if z > 1 else f'{z:.1f}'}" for x, y, z in draws]
+    rows = [
+        f"{x:.2f},{'red' if y > 0 else 'blue'},{'' if z > 1 else f'{z:.1f}'}" for x, y, z in draws
+    ]
     labels = [["no", "yes"][int(x > z)] for x, _, z in draws], [f"{x + z:.3f}" for x, _, z in draws]
     for task, column in zip(("classes", "numbers"), labels, strict=True):
         table = folder / f"{task}.csv"
@@ -203,7 +219,9 @@ def trained_on_tables(folder: Path) -> Iterator[tuple[Path, Path, Any]]:
 
 @family("files of warpfit train")
 def trained_files(folder: Path) -> Feed:
-    """Feed `load_trained`, and what ``warpfit evaluate`` and ``warpfit predict`` ask of the model then."""
+    """Feed `load_trained`, and what ``warpfit evaluate`` and ``warpfit predict`` ask of the model
+    then.
+    """
 
     def use(table: Path, dataset: Any, path: Path) -> None:
         trained = load_trained(path)
@@ -222,7 +240,9 @@ def trained_files(folder: Path) -> Feed:
 @family("tables to predict")
 def tables_to_predict(folder: Path) -> Feed:
     """Feed `predict_table` a model's own table with cells, columns or bytes changed."""
-    known = [(load_trained(path), table.read_text()) for table, path, _ in trained_on_tables(folder)]
+    known = [
+        (load_trained(path), table.read_text()) for table, path, _ in trained_on_tables(folder)
+    ]
     path = folder / "fuzzed.csv"
 
     def feed(rng: Rng) -> None:
@@ -242,9 +262,15 @@ def tables_to_predict(folder: Path) -> Feed:
     return feed
 
 
-# -- estimators ----------------------------------------------------------------------------------------------
+# -- estimators
+# ----------------------------------------------------------------------------------------------
 
-SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (4,), "max_iter": 3, "random_state": 0, "device": "cpu"}
+SETTINGS: dict[str, Any] = {
+    "hidden_layer_sizes": (4,),
+    "max_iter": 3,
+    "random_state": 0,
+    "device": "cpu",
+}
 
 
 def _fitted_estimators() -> Iterator[Any]:
@@ -252,13 +278,17 @@ def _fitted_estimators() -> Iterator[Any]:
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(40, 5)).astype("f4"), rng.integers(0, 3, 40)
     topics = rng.integers(0, 2, (40, 4))
-    yield wf.MLPClassifier(**SETTINGS, early_stopping=True).fit(x, np.array(["a", "b", "c"])[labels])
-    yield wf.MLPClassifier(**SETTINGS, n_ensemble=2, class_weight={0: 1.0, 1: 2.0}).fit(x, labels > 0)
+    yield wf.MLPClassifier(**SETTINGS, early_stopping=True).fit(
+        x, np.array(["a", "b", "c"])[labels]
+    )
+    yield wf.MLPClassifier(**SETTINGS, n_ensemble=2, class_weight={0: 1.0, 1: 2.0}).fit(
+        x, labels > 0
+    )
     yield wf.MLPClassifier(**SETTINGS, solver="sgd").fit(x, topics)
     yield wf.MLPRegressor("huber", **SETTINGS, n_ensemble=2).fit(x, labels)
-    yield wf.MLPRegressor(wf.losses.Huber(0.3), learning_rate=wf.optim.Step(0.01, every=3), **SETTINGS).fit(
-        x, topics
-    )
+    yield wf.MLPRegressor(
+        wf.losses.Huber(0.3), learning_rate=wf.optim.Step(0.01, every=3), **SETTINGS
+    ).fit(x, topics)
 
 
 def _use_estimator(kind: Any, path: Path) -> None:
@@ -292,7 +322,8 @@ def estimator_files(folder: Path) -> Feed:
     return lambda rng: feeds[rng.integers(len(feeds))](rng)
 
 
-# -- checkpoints ---------------------------------------------------------------------------------------------
+# -- checkpoints
+# ---------------------------------------------------------------------------------------------
 
 
 @family("checkpoints")

@@ -14,7 +14,22 @@ from warpfit.apps.playground.messages import DIGITS, DRAWING_SIZE, OF_MANY_DIGIT
 from warpfit.training.settings import TrainSettings, merged_settings
 
 VALUES = (
-    *("1", "-1", "0", "2.5", "true", "'relu'", "'adam'", "''", "[]", "[8, 4]", "[-1]", "nan", "inf", "-inf"),
+    *(
+        "1",
+        "-1",
+        "0",
+        "2.5",
+        "true",
+        "'relu'",
+        "'adam'",
+        "''",
+        "[]",
+        "[8, 4]",
+        "[-1]",
+        "nan",
+        "inf",
+        "-inf",
+    ),
     *(
         "9223372036854775807",
         "1e400",
@@ -38,7 +53,9 @@ def toml_settings(folder: Path) -> Feed:
 
     def feed(rng: Rng) -> None:
         chosen = rng.choice(names, size=rng.integers(1, 5), replace=False)
-        content = "\n".join(f"{name} = {VALUES[rng.integers(len(VALUES))]}" for name in chosen).encode()
+        content = "\n".join(
+            f"{name} = {VALUES[rng.integers(len(VALUES))]}" for name in chosen
+        ).encode()
         path.write_bytes(altered_bytes(content, rng) if rng.random() < 0.3 else content)
         settings = merged_settings({}, path)
         with must_work():

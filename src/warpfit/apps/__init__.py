@@ -1,1 +1,3 @@
-"""Programs built on warpfit: the ladder, the playground, and the demo notebook. Nothing below imports them."""
+"""Programs built on warpfit: the ladder, the playground, and the demo notebook. Nothing below
+imports them.
+"""

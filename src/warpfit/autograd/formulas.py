@@ -1,10 +1,10 @@
 """The vector-Jacobian products of the tensor's operators: each formula beside its derivative, once.
 
-Every formula is a function ``f(ops, *arrays, **settings)`` that returns y and its pullback: the function from
-dy, of y's shape, to a tuple of gradients, one for each array. Operands broadcast as in NumPy, and the gradient
-of a broadcast operand is summed down to its shape. Where a function has no derivative, a value between those
-on both sides is taken: abs' is 0 at 0, maximum and minimum give each of two equal operands half, and max and
-min share among equal entries.
+Every formula is a function ``f(ops, *arrays, **settings)`` that returns y and its pullback: the
+function from dy, of y's shape, to a tuple of gradients, one for each array. Operands broadcast as
+in NumPy, and the gradient of a broadcast operand is summed down to its shape. Where a function has
+no derivative, a value between those on both sides is taken: abs' is 0 at 0, maximum and minimum
+give each of two equal operands half, and max and min share among equal entries.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ Shape = tuple[int, ...]
 def _pullback(*derivatives: Derivative) -> Pullback:
     """Return the pullback of one function for each operand, from dy to that operand's gradient.
 
-    It takes, besides dy, which operands need a gradient; the others get None, and nothing is computed for them.
+    It takes, besides dy, which operands need a gradient; the others get None, and nothing is
+    computed for them.
     """
 
     def pullback(dy: Array, needed: Sequence[bool] | None = None) -> tuple[Array | None, ...]:
@@ -65,7 +66,8 @@ def _pullback(*derivatives: Derivative) -> Pullback:
     return pullback
 
 
-# -- arithmetic ----------------------------------------------------------------------------------------------
+# -- arithmetic
+# ----------------------------------------------------------------------------------------------
 
 
 def add(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
@@ -104,7 +106,9 @@ def div(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def pow(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = aᵇ; da = dy · b · aᵇ⁻¹, 0 where b is 0; db = dy · y · log a, 0 where a is 0 and b at least 0."""
+    """y = aᵇ; da = dy · b · aᵇ⁻¹, 0 where b is 0; db = dy · y · log a, 0 where a is 0 and b at
+    least 0.
+    """
     y = ops.binary("pow", a, b)
 
     def to_a(dy: Array) -> Array:
@@ -145,7 +149,9 @@ def maximum(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def minimum(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = the smaller of a and b; dy goes to the smaller, half of it to each where they are equal."""
+    """y = the smaller of a and b; dy goes to the smaller, half of it to each where they are
+    equal.
+    """
     return _larger("minimum", ops, a, b)
 
 
@@ -158,7 +164,8 @@ def where(ops: Backend, a: Array, b: Array, *, condition: Array) -> tuple[Array,
     )
 
 
-# -- functions of one array ----------------------------------------------------------------------------------
+# -- functions of one array
+# ----------------------------------------------------------------------------------
 
 
 def exp(ops: Backend, x: Array) -> tuple[Array, Pullback]:
@@ -180,7 +187,9 @@ def sqrt(ops: Backend, x: Array) -> tuple[Array, Pullback]:
 
 def square(ops: Backend, x: Array) -> tuple[Array, Pullback]:
     """y = x²; dx = 2 x · dy."""
-    return ops.unary("square", x), _pullback(lambda dy: ops.binary("mul", dy, ops.binary("mul", x, 2.0)))
+    return ops.unary("square", x), _pullback(
+        lambda dy: ops.binary("mul", dy, ops.binary("mul", x, 2.0))
+    )
 
 
 def abs(ops: Backend, x: Array) -> tuple[Array, Pullback]:
@@ -200,7 +209,8 @@ def cos(ops: Backend, x: Array) -> tuple[Array, Pullback]:
     )
 
 
-# -- products ------------------------------------------------------------------------------------------------
+# -- products
+# ------------------------------------------------------------------------------------------------
 
 
 def matmul(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
@@ -214,7 +224,9 @@ def matmul(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
         If a has no axis, b has none or more than two, or their inner sizes differ.
     """
     if a.ndim == 0 or b.ndim not in (1, 2) or a.shape[-1] != b.shape[0]:
-        raise ShapeError(f"matmul: expected shapes (..., K) and (K,) or (K, N), got {a.shape} and {b.shape}")
+        raise ShapeError(
+            f"matmul: expected shapes (..., K) and (K,) or (K, N), got {a.shape} and {b.shape}"
+        )
     num_rows, inner, num_columns = prod(a.shape[:-1]), b.shape[0], prod(b.shape[1:])
     rows, columns = ops.reshape(a, (num_rows, inner)), ops.reshape(b, (inner, num_columns))
     y = ops.reshape(ops.matmul(rows, columns), a.shape[:-1] + b.shape[1:])
@@ -230,25 +242,34 @@ def matmul(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
     return y, _pullback(to_a, to_b)
 
 
-# -- reductions ----------------------------------------------------------------------------------------------
+# -- reductions
+# ----------------------------------------------------------------------------------------------
 
 
 def _kept_shape(shape: Shape, axis: Axis) -> Shape:
     """Return a shape with size 1 in place of the reduced axes, all of them for None."""
     if axis is None:
         return (1,) * len(shape)
-    axes = {one % len(shape) for one in ((axis,) if isinstance(axis, int) else axis)} if shape else set()
+    axes = (
+        {one % len(shape) for one in ((axis,) if isinstance(axis, int) else axis)}
+        if shape
+        else set()
+    )
     return tuple(1 if place in axes else size for place, size in enumerate(shape))
 
 
-def sum(ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def sum(
+    ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False
+) -> tuple[Array, Pullback]:
     """y = Σ x over some axes; dx = dy, repeated."""
     y = ops.reduce("sum", x, axis, keepdims)
     kept = _kept_shape(x.shape, axis)
     return y, _pullback(lambda dy: ops.broadcast_to(ops.reshape(dy, kept), x.shape))
 
 
-def mean(ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def mean(
+    ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False
+) -> tuple[Array, Pullback]:
     """y = Σ x / n over some axes; dx = dy / n, repeated."""
     y = ops.reduce("mean", x, axis, keepdims)
     kept = _kept_shape(x.shape, axis)
@@ -260,7 +281,9 @@ def mean(ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False) -
     return y, _pullback(derivative)
 
 
-def _extreme(name: str, ops: Backend, x: Array, axis: Axis, keepdims: bool) -> tuple[Array, Pullback]:
+def _extreme(
+    name: str, ops: Backend, x: Array, axis: Axis, keepdims: bool
+) -> tuple[Array, Pullback]:
     y = ops.reduce(name, x, axis, keepdims)
     kept = _kept_shape(x.shape, axis)
 
@@ -273,17 +296,22 @@ def _extreme(name: str, ops: Backend, x: Array, axis: Axis, keepdims: bool) -> t
     return y, _pullback(derivative)
 
 
-def max(ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def max(
+    ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False
+) -> tuple[Array, Pullback]:
     """y = the largest x over some axes; dx = dy there, shared equally among equal entries."""
     return _extreme("max", ops, x, axis, keepdims)
 
 
-def min(ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False) -> tuple[Array, Pullback]:
+def min(
+    ops: Backend, x: Array, *, axis: Axis = None, keepdims: bool = False
+) -> tuple[Array, Pullback]:
     """y = the smallest x over some axes; dx = dy there, shared equally among equal entries."""
     return _extreme("min", ops, x, axis, keepdims)
 
 
-# -- moving elements -----------------------------------------------------------------------------------------
+# -- moving elements
+# -----------------------------------------------------------------------------------------
 
 
 def reshape(ops: Backend, x: Array, *, shape: Shape) -> tuple[Array, Pullback]:

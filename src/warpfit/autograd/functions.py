@@ -18,12 +18,16 @@ MAX_AXES = 65  # one more than NumPy's arrays have
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    """Return the larger of a and b, element by element; the gradient is halved where they are equal."""
+    """Return the larger of a and b, element by element; the gradient is halved where they are
+    equal.
+    """
     return apply(formulas.maximum, a, b)
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    """Return the smaller of a and b, element by element; the gradient is halved where they are equal."""
+    """Return the smaller of a and b, element by element; the gradient is halved where they are
+    equal.
+    """
     return apply(formulas.minimum, a, b)
 
 
@@ -48,7 +52,9 @@ def where(condition: Array, a: Any, b: Any) -> Tensor:
 
 def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Return the tensors joined along an axis that they have."""
-    return apply(formulas.concatenate, *_several("concatenate", tensors), axis=_axis("concatenate", axis))
+    return apply(
+        formulas.concatenate, *_several("concatenate", tensors), axis=_axis("concatenate", axis)
+    )
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:

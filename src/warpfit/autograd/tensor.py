@@ -1,8 +1,8 @@
 """A tensor that records the operations it came from.
 
-Every operation is a vector-Jacobian product: a function ``f(ops, *arrays)`` that returns its result and a
-function from the result's gradient to the inputs' gradients. `record` joins such a result to the tape; layers
-and operators go through it alike, so no derivative is written twice.
+Every operation is a vector-Jacobian product: a function ``f(ops, *arrays)`` that returns its result
+and a function from the result's gradient to the inputs' gradients. `record` joins such a result to
+the tape; layers and operators go through it alike, so no derivative is written twice.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def no_grad() -> Iterator[None]:
 class Tensor:
     """An array with a gradient.
 
-    Operators take tensors, arrays and numbers, broadcast as in NumPy, and keep the tensor's dtype: a float64
-    array added to a float32 tensor gives a float32 tensor. Two tensors must have the same dtype and live on
-    the same device; arrays and numbers are brought there. Nothing changes a tensor in place. ``<``, ``<=``,
-    ``>`` and ``>=`` give arrays of bool; ``==`` asks whether two tensors are one and the same object, so that
-    tensors can be kept in sets and dicts.
+    Operators take tensors, arrays and numbers, broadcast as in NumPy, and keep the tensor's dtype:
+    a float64 array added to a float32 tensor gives a float32 tensor. Two tensors must have the same
+    dtype and live on the same device; arrays and numbers are brought there. Nothing changes a
+    tensor in place. ``<``, ``<=``, ``>`` and ``>=`` give arrays of bool; ``==`` asks whether two
+    tensors are one and the same object, so that tensors can be kept in sets and dicts.
 
     Parameters
     ----------
@@ -78,7 +78,8 @@ class Tensor:
         self._inputs: tuple[Tensor, ...] = ()
         self._pullback: Pullback | None = None
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- what it is
+    # --------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,7 +116,9 @@ class Tensor:
         return self._ops.to_numpy(self.data)
 
     def item(self) -> float:
-        """Return the one element as a Python number, or raise ShapeError if there is not exactly one."""
+        """Return the one element as a Python number, or raise ShapeError if there is not exactly
+        one.
+        """
         if self.size != 1:
             raise ShapeError(f"item: expected a tensor of one element, got shape {self.shape}")
         return self.numpy().item()
@@ -153,7 +156,8 @@ class Tensor:
         gradient = ", requires_grad=True" if self.requires_grad else ""
         return f"{name}({values}, dtype={self.dtype}{device}{gradient})"
 
-    # -- operators ---------------------------------------------------------------------------------------
+    # -- operators
+    # ---------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Tensor:
         return apply(formulas.add, self, other)
@@ -214,7 +218,8 @@ class Tensor:
         a, b = _as_tensors((self, other))
         return self._ops.binary(name, a.data, b.data)
 
-    # -- functions ---------------------------------------------------------------------------------------
+    # -- functions
+    # ---------------------------------------------------------------------------------------
 
     def abs(self) -> Tensor:
         """Return |x|."""
@@ -253,11 +258,15 @@ class Tensor:
         return self._reduced(formulas.mean, axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the largest entry over an axis, several, or all (None); equal entries share the gradient."""
+        """Return the largest entry over an axis, several, or all (None); equal entries share the
+        gradient.
+        """
         return self._reduced(formulas.max, axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the smallest entry over an axis, several, or all (None); equal entries share the gradient."""
+        """Return the smallest entry over an axis, several, or all (None); equal entries share the
+        gradient.
+        """
         return self._reduced(formulas.min, axis, keepdims)
 
     def _reduced(self, formula: Formula, axis: Axis, keepdims: bool) -> Tensor:
@@ -267,14 +276,17 @@ class Tensor:
             axis = axes if isinstance(axis, Iterable) else axes[0]
         return apply(formula, self, axis=axis, keepdims=keepdims)
 
-    # -- shapes ------------------------------------------------------------------------------------------
+    # -- shapes
+    # ------------------------------------------------------------------------------------------
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the elements in another shape, given as sizes or one tuple; one size may be -1."""
         return apply(formulas.reshape, self, shape=_sizes("reshape", shape))
 
     def flatten(self, start_axis: int = 0) -> Tensor:
-        """Return a tensor whose axes from `start_axis` on are joined to one; ``flatten(1)`` keeps the batch."""
+        """Return a tensor whose axes from `start_axis` on are joined to one; ``flatten(1)`` keeps
+        the batch.
+        """
         check_axis("flatten", start_axis)
         if not 0 <= start_axis <= self.ndim:
             raise ShapeError(f"flatten: expected start_axis in [0, {self.ndim}], got {start_axis}")
@@ -284,7 +296,9 @@ class Tensor:
         """Return a tensor with a new axis of size 1 at a place."""
         check_axis("unsqueeze", axis)
         if not -self.ndim - 1 <= axis <= self.ndim:
-            raise ShapeError(f"unsqueeze: expected an axis in [{-self.ndim - 1}, {self.ndim}], got {axis}")
+            raise ShapeError(
+                f"unsqueeze: expected an axis in [{-self.ndim - 1}, {self.ndim}], got {axis}"
+            )
         place = axis % (self.ndim + 1)
         return self.reshape(*self.shape[:place], 1, *self.shape[place:])
 
@@ -294,12 +308,16 @@ class Tensor:
             return self.reshape(tuple(size for size in self.shape if size != 1))
         check_axis("squeeze", axis)
         if not -self.ndim <= axis < self.ndim or self.shape[axis] != 1:
-            raise ShapeError(f"squeeze: expected an axis of size 1, got axis {axis} of shape {self.shape}")
+            raise ShapeError(
+                f"squeeze: expected an axis of size 1, got axis {axis} of shape {self.shape}"
+            )
         place = axis % self.ndim
         return self.reshape(self.shape[:place] + self.shape[place + 1 :])
 
     def transpose(self, *axes: Any) -> Tensor:
-        """Return a tensor with its axes in another order, given as numbers or one tuple; reversed if none."""
+        """Return a tensor with its axes in another order, given as numbers or one tuple; reversed
+        if none.
+        """
         return apply(formulas.transpose, self, axes=_sizes("transpose", axes) if axes else None)
 
     @property
@@ -308,20 +326,27 @@ class Tensor:
         return self.transpose()
 
     def expand(self, *shape: Any) -> Tensor:
-        """Return the tensor repeated to a shape that it broadcasts to, given as sizes or one tuple."""
+        """Return the tensor repeated to a shape that it broadcasts to, given as sizes or one
+        tuple.
+        """
         return apply(formulas.broadcast_to, self, shape=_sizes("expand", shape))
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Return the elements at integers, slices, None, Ellipsis, integer or bool arrays, as in NumPy."""
+        """Return the elements at integers, slices, None, Ellipsis, integer or bool arrays, as in
+        NumPy.
+        """
         try:
             return apply(formulas.index, self, index=index)
         except WarpfitError:
             raise
         except (IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
             told = " ".join(str(error).split())
-            raise IndexingError(f"expected an index of a tensor of shape {self.shape}, but {told}") from None
+            raise IndexingError(
+                f"expected an index of a tensor of shape {self.shape}, but {told}"
+            ) from None
 
-    # -- gradients ---------------------------------------------------------------------------------------
+    # -- gradients
+    # ---------------------------------------------------------------------------------------
 
     def backward(self, gradient: Array | None = None) -> None:
         """Add this tensor's derivative to ``grad`` of every tensor that it was made from.
@@ -341,7 +366,9 @@ class Tensor:
             If nothing on the tape requires a gradient.
         """
         if not self.requires_grad:
-            raise ConfigError("backward: expected a tensor made from one that requires a gradient, got none")
+            raise ConfigError(
+                "backward: expected a tensor made from one that requires a gradient, got none"
+            )
         gradients = {id(self): self._seed_gradient(gradient)}
         for node in self._made_from():
             arrived = gradients.pop(id(node), None)
@@ -350,22 +377,32 @@ class Tensor:
             ops = backends.of(arrived)
             if node._pullback is None:
                 # A copy, because `arrived` may share memory with another tensor's gradient.
-                node.grad = ops.copy(arrived) if node.grad is None else ops.binary("add", node.grad, arrived)
+                node.grad = (
+                    ops.copy(arrived)
+                    if node.grad is None
+                    else ops.binary("add", node.grad, arrived)
+                )
                 continue
             for source, part in zip(node._inputs, node._pullback(arrived), strict=True):
                 if part is not None and source.requires_grad:
                     known = gradients.get(id(source))
-                    gradients[id(source)] = part if known is None else source._ops.binary("add", known, part)
+                    gradients[id(source)] = (
+                        part if known is None else source._ops.binary("add", known, part)
+                    )
 
     def _seed_gradient(self, gradient: Array | None) -> Array:
         if gradient is None:
             if self.size != 1:
-                raise ShapeError(f"backward: expected one element or a gradient, got shape {self.shape}")
+                raise ShapeError(
+                    f"backward: expected one element or a gradient, got shape {self.shape}"
+                )
             return self._ops.broadcast_to(self._ops.asarray(1.0, str(self.dtype)), self.shape)
         values = gradient.data if isinstance(gradient, Tensor) else gradient
         gradient = moved(values, self._ops, str(self.dtype))
         if gradient.shape != self.shape:
-            raise ShapeError(f"backward: expected a gradient of shape {self.shape}, got {gradient.shape}")
+            raise ShapeError(
+                f"backward: expected a gradient of shape {self.shape}, got {gradient.shape}"
+            )
         return gradient
 
     def _made_from(self) -> list[Tensor]:
@@ -410,13 +447,14 @@ def record(result: Array, inputs: Sequence[Tensor], pullback: Pullback) -> Tenso
 
 
 def apply(formula: Formula, *operands: Any, **settings: Any) -> Tensor:
-    """Return a formula of `warpfit.autograd.formulas` of tensors, arrays and numbers, at least one a tensor.
+    """Return a formula of `warpfit.autograd.formulas` of tensors, arrays and numbers, at least one
+    a tensor.
 
     Parameters
     ----------
     formula : function
-        Of a backend and arrays; it returns the result, and the function from the result's gradient to
-        those of the arrays.
+        Of a backend and arrays; it returns the result, and the function from the result's gradient
+        to those of the arrays.
     *operands : Tensor, array or number
         At least one a tensor; they broadcast as the formula says.
     **settings
@@ -471,13 +509,19 @@ def _as_tensors(operands: Sequence[Any]) -> list[Tensor]:
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     dtypes = sorted({str(one.dtype) for one in tensors})
     if len(dtypes) != 1:
-        raise DTypeError(f"expected tensors of one dtype, got {' and '.join(dtypes) or 'no tensor'}")
+        raise DTypeError(
+            f"expected tensors of one dtype, got {' and '.join(dtypes) or 'no tensor'}"
+        )
     ops = backends.of(*(one.data for one in tensors))
-    return [one if isinstance(one, Tensor) else Tensor(_values(ops, one, dtypes[0])) for one in operands]
+    return [
+        one if isinstance(one, Tensor) else Tensor(_values(ops, one, dtypes[0])) for one in operands
+    ]
 
 
 def _values(ops: Backend, value: Any, dtype: str) -> Array:
-    """Return a number or an array as `dtype`; integers mean themselves here, uint8 is not divided by 255."""
+    """Return a number or an array as `dtype`; integers mean themselves here, uint8 is not divided
+    by 255.
+    """
     # Converted where it lives: a number on its way to a GPU costs one upload then, and no kernel.
     home = home_of(value)
     array = home.asarray(value)
@@ -487,7 +531,9 @@ def _values(ops: Backend, value: Any, dtype: str) -> Array:
 
 
 def _sizes(op: str, numbers: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return what was given as ``f(2, 3)`` or as ``f((2, 3))`` as one tuple, or raise ShapeError."""
+    """Return what was given as ``f(2, 3)`` or as ``f((2, 3))`` as one tuple, or raise
+    ShapeError.
+    """
     return as_integers(f"{op}: sizes or axes", numbers[0] if len(numbers) == 1 else numbers)
 
 

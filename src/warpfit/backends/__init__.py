@@ -34,8 +34,8 @@ _CUDA_NAME = re.compile(r"cuda(?::(\d{1,3}))?")
 def resolve_device(device: str) -> str:
     """Return the name of the device that `device` stands for.
 
-    ``'auto'`` is what the environment variable ``WARPFIT_DEVICE`` names; without it the first CUDA device, or
-    ``'cpu'`` where there is none, which a warning says once. ``'cuda'`` is ``'cuda:0'``.
+    ``'auto'`` is what the environment variable ``WARPFIT_DEVICE`` names; without it the first CUDA
+    device, or ``'cpu'`` where there is none, which a warning says once. ``'cuda'`` is ``'cuda:0'``.
 
     Raises
     ------
@@ -45,7 +45,9 @@ def resolve_device(device: str) -> str:
         For any other name.
     """
     if not isinstance(device, str):
-        raise ConfigError(f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}")
+        raise ConfigError(
+            f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}"
+        )
     if device == "cpu":
         return device
     origin = "device"
@@ -55,7 +57,9 @@ def resolve_device(device: str) -> str:
             return _best_device() if device == "auto" else device
     match = _CUDA_NAME.fullmatch(device)
     if match is None:
-        raise ConfigError(f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}")
+        raise ConfigError(
+            f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}"
+        )
     return str(_runtime(f"cuda:{int(match[1] or 0)}").name)
 
 
@@ -87,7 +91,11 @@ def get(device: str) -> Backend:
 
 
 def create(
-    device: str, *, precision: str = "float32", loss_scale: float = 1.0, product_kernel: str | None = None
+    device: str,
+    *,
+    precision: str = "float32",
+    loss_scale: float = 1.0,
+    product_kernel: str | None = None,
 ) -> Backend:
     """Return a backend of its own for a training loop: its buffers are reused from step to step.
 
@@ -99,8 +107,8 @@ def create(
     loss_scale : float
         See `Backend.loss_scale`.
     product_kernel : str, optional
-        The kernel that computes all products on CUDA, in place of the one that suits each best; for those who
-        compare them.
+        The kernel that computes all products on CUDA, in place of the one that suits each best; for
+        those who compare them.
     """
     name = resolve_device(device)
     if name == "cpu":
@@ -108,7 +116,11 @@ def create(
     from warpfit.backends.cuda import CudaBackend
 
     return CudaBackend(
-        _runtime(name), reuse=True, precision=precision, loss_scale=loss_scale, product_kernel=product_kernel
+        _runtime(name),
+        reuse=True,
+        precision=precision,
+        loss_scale=loss_scale,
+        product_kernel=product_kernel,
     )
 
 
@@ -135,7 +147,9 @@ def of(*arrays: Any) -> Backend:
 
 
 def is_device_array(value: Any) -> bool:
-    """Whether a value is an array of ours on a device; known by its name, so that the CUDA backend need not load."""
+    """Whether a value is an array of ours on a device; known by its name, so that the CUDA backend
+    need not load.
+    """
     return type(value).__name__ == "DeviceArray"
 
 

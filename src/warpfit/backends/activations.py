@@ -41,7 +41,8 @@ class Formula:
     onnx : callable
         ``onnx(graph, z, slope)`` adds f to a graph, and returns the name of its output.
     needs_input : bool
-        Whether the derivative reads z, which then is kept for the backward pass; otherwise it reads y.
+        Whether the derivative reads z, which then is kept for the backward pass; otherwise it reads
+        y.
     sklearn : str, optional
         scikit-learn's name, where it is another.
     """
@@ -235,7 +236,9 @@ ACTIVATIONS: dict[str, Formula] = {
         sklearn="logistic",
     ),
     "gelu": Formula(_gelu_forward, _gelu_backward, _gelu_onnx, needs_input=True),
-    "gelu_tanh": Formula(_gelu_tanh_forward, _gelu_tanh_backward, _gelu_tanh_onnx, needs_input=True),
+    "gelu_tanh": Formula(
+        _gelu_tanh_forward, _gelu_tanh_backward, _gelu_tanh_onnx, needs_input=True
+    ),
     "silu": Formula(
         _silu_forward,
         _silu_backward,

@@ -1,17 +1,19 @@
 """The contract: every operation a backend offers, with its shapes and what it promises.
 
 NumPy's backend is the executable specification: another backend must return the same numbers within
-:data:`TOLERANCE`. Letters in shapes: M rows of a batch, K inputs, N outputs, C classes or channels; images
-are ``(M, H, W, C)`` (channels last), weights ``(in, out)`` and ``(kernel height, kernel width, in, out)``.
+:data:`TOLERANCE`. Letters in shapes: M rows of a batch, K inputs, N outputs, C classes or channels;
+images are ``(M, H, W, C)`` (channels last), weights ``(in, out)`` and ``(kernel height, kernel
+width, in, out)``.
 
 Rules that hold for every operation:
 
-* float arrays are float32 or float64, all operands of one call of the same dtype, else DTypeError; `asarray`
-  converts everything else (uint8 means x / 255);
+* float arrays are float32 or float64, all operands of one call of the same dtype, else DTypeError;
+  `asarray` converts everything else (uint8 means x / 255);
 * inputs are never written to, except by the operations of the optimizers, which update in place;
-* inputs may be non-contiguous or read-only, and any dimension may be zero; a mean over no rows is 0;
-* results are new arrays, or, between two calls of `begin_step` on a backend made with ``reuse=True``, buffers
-  that stay valid until the next `begin_step`;
+* inputs may be non-contiguous or read-only, and any dimension may be zero; a mean over no rows is
+  0;
+* results are new arrays, or, between two calls of `begin_step` on a backend made with
+  ``reuse=True``, buffers that stay valid until the next `begin_step`;
 * scalars that stay on the device (losses, counts, norms) are arrays of shape ().
 """
 
@@ -71,18 +73,20 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
     name: str
     # Whether results can be read at once, without waiting for a device.
     synchronous: bool
-    # What gradients in half precision are multiplied by, a power of two, lest they underflow. Operations that
-    # return a parameter's gradient from half-precision operands return it as float32, and without this factor.
+    # What gradients in half precision are multiplied by, a power of two, lest they underflow.
+    # Operations that return a parameter's gradient from half-precision operands return it as
+    # float32, and without this factor.
     loss_scale: float = 1.0
 
-    # -- arrays ------------------------------------------------------------------------------------------
+    # -- arrays
+    # ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
         """Return `value` as an array here, without a copy where none is needed.
 
-        uint8 converted to a float dtype is divided by 255; float16 is widened exactly. What holds no real
-        numbers raises DTypeError.
+        uint8 converted to a float dtype is divided by 255; float16 is widened exactly. What holds
+        no real numbers raises DTypeError.
         """
 
     @abstractmethod
@@ -119,13 +123,16 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
 
     @abstractmethod
     def cast_into(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
-        """Write every source into the target at its place, of the same shape and another float dtype."""
+        """Write every source into the target at its place, of the same shape and another float
+        dtype.
+        """
 
     def keep_copies(self, parameters: Sequence[Array], copies: Sequence[Array]) -> bool:
-        """Let updates of float32 parameters also write their copies in half precision; return whether they will.
+        """Let updates of float32 parameters also write their copies in half precision; return
+        whether they will.
 
-        Then what `linear_backward` returns for the weights of a copy, and for the bias, is for one update and nothing
-        else: the update may have to compute it.
+        Then what `linear_backward` returns for the weights of a copy, and for the bias, is for one
+        update and nothing else: the update may have to compute it.
         """
         return False
 
@@ -139,13 +146,15 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
         row: Number,
         rows: Any = None,
     ) -> list[tuple[Any, Any]] | None:
-        """Do all of a step but its update at once; None, and nothing is done, where the operations one by one serve.
+        """Do all of a step but its update at once; None, and nothing is done, where the operations
+        one by one serve.
 
-        x (M, K), of each layer w (inputs, outputs), b (outputs,) or None, and what follows it; targets as the loss
-        takes them; the record (steps, 3) and its row as of `record_step`. With `rows`, in the backend's own terms, the
-        batch is some rows of x and targets, and x is of any dtype; else it is all, in that of the weights. Returned are
-        the gradients of each layer's w and b, as `linear_backward` gives them for copies that are kept
-        (`keep_copies`), and for such copies only.
+        x (M, K), of each layer w (inputs, outputs), b (outputs,) or None, and what follows it;
+        targets as the loss takes them; the record (steps, 3) and its row as of `record_step`. With
+        `rows`, in the backend's own terms, the batch is some rows of x and targets, and x is of any
+        dtype; else it is all, in that of the weights. Returned are the gradients of each layer's w
+        and b, as `linear_backward` gives them for copies that are kept (`keep_copies`), and for
+        such copies only.
         """
         return None
 
@@ -162,7 +171,9 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
 
     @abstractmethod
     def gather_rows(self, x: Array, rows: Array, dtype: str) -> Array:
-        """Return ``x[rows]`` as `dtype`: x (N, ...), rows (M,) int64; uint8 to float divides by 255."""
+        """Return ``x[rows]`` as `dtype`: x (N, ...), rows (M,) int64; uint8 to float divides by
+        255.
+        """
 
     @abstractmethod
     def record_step(
@@ -174,12 +185,17 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
         correct: Array | None,
         penalty: Array | None,
     ) -> None:
-        """Write (loss + penalty, weight, correct) to row `idx` of record (steps, 3) float64; None counts as 0."""
+        """Write (loss + penalty, weight, correct) to row `idx` of record (steps, 3) float64; None
+        counts as 0.
+        """
 
-    # -- dense -------------------------------------------------------------------------------------------
+    # -- dense
+    # -------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+    def matmul(
+        self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> Array:
         """Return op(a) @ op(b): (M, K) @ (K, N) → (M, N), op being a transposition or nothing."""
 
     @abstractmethod
@@ -204,21 +220,27 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
     ) -> tuple[Array | None, Array, Array | None]:
         """Return dx = dz @ wᵀ (M, K), dw = xᵀ @ dz (K, N), db = column sums of dz (N,).
 
-        Where x = f(z) with f = `x_activation`, which must not need its input, dx is that of z: dz @ wᵀ · f'(z).
+        Where x = f(z) with f = `x_activation`, which must not need its input, dx is that of z: dz @
+        wᵀ · f'(z).
         """
 
     @abstractmethod
     def sum_columns(self, x: Array) -> Array:
         """Return the sum over rows: x (M, N) → (N,)."""
 
-    # -- activations -------------------------------------------------------------------------------------
+    # -- activations
+    # -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def activation_forward(self, activation: Activation, z: Array, out: Array | None = None) -> Array:
+    def activation_forward(
+        self, activation: Activation, z: Array, out: Array | None = None
+    ) -> Array:
         """Return f(z), of z's shape, in `out` if given, which may be z itself."""
 
     @abstractmethod
-    def activation_backward(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
+    def activation_backward(
+        self, activation: Activation, dy: Array, y: Array, z: Array | None
+    ) -> Array:
         """Return dy · f'(z); z may be None unless ``activation.needs_input``."""
 
     @abstractmethod

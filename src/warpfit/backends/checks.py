@@ -55,7 +55,9 @@ def check_float(op: str, *arrays: Array | None) -> None:
             raise DTypeError(f"{op}: expected operands of one dtype, got {', '.join(dtypes)}")
     if first is not None and first not in _FLOATS:
         # Device arrays may be in half precision too.
-        known = next(getattr(array, "float_dtypes", FLOAT_DTYPES) for array in arrays if array is not None)
+        known = next(
+            getattr(array, "float_dtypes", FLOAT_DTYPES) for array in arrays if array is not None
+        )
         if first not in known:
             raise DTypeError(f"{op}: expected {' or '.join(known)}, got {first}")
 
@@ -67,7 +69,9 @@ def check_same_shape(op: str, a: Array, b: Array) -> None:
 
 
 def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> None:
-    """Raise unless every group has as many arrays, of the first group's shapes and of float dtypes, or of one."""
+    """Raise unless every group has as many arrays, of the first group's shapes and of float dtypes,
+    or of one.
+    """
     if len({len(arrays) for arrays in groups}) > 1:
         raise ShapeError(
             f"{op}: expected as many arrays in each list, got {[len(arrays) for arrays in groups]}"
@@ -82,8 +86,12 @@ def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> 
             check_same_shape(op, arrays[0], array)
 
 
-def check_activation_backward(op: str, activation: Activation, dy: Array, y: Array, z: Array | None) -> None:
-    """Raise unless dy, y, and z if the derivative needs it, have one shape, and all of them one float dtype."""
+def check_activation_backward(
+    op: str, activation: Activation, dy: Array, y: Array, z: Array | None
+) -> None:
+    """Raise unless dy, y, and z if the derivative needs it, have one shape, and all of them one
+    float dtype.
+    """
     check_float(op, dy, y, z)
     check_same_shape(op, dy, y)
     if activation.needs_input:
@@ -99,8 +107,12 @@ def check_matrix(op: str, x: Array) -> None:
         raise ShapeError(f"{op}: expected a matrix (M, N), got shape {x.shape}")
 
 
-def check_prediction(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
-    """Raise unless prediction and target are (M, ...), sample_weight (M,) or None, all of one float dtype."""
+def check_prediction(
+    op: str, prediction: Array, target: Array, sample_weight: Array | None
+) -> None:
+    """Raise unless prediction and target are (M, ...), sample_weight (M,) or None, all of one float
+    dtype.
+    """
     check_float(op, prediction, target, sample_weight)
     check_same_shape(op, prediction, target)
     if prediction.ndim == 0:
@@ -120,7 +132,9 @@ def check_labels(op: str, logits: Array, labels: Array) -> None:
 def check_cross_entropy(
     op: str, logits: Array, labels: Array, class_weight: Array | None, sample_weight: Array | None
 ) -> None:
-    """Raise as `check_labels`, and unless class_weight is (C,) and sample_weight (M,), of logits' float dtype."""
+    """Raise as `check_labels`, and unless class_weight is (C,) and sample_weight (M,), of logits'
+    float dtype.
+    """
     check_float(op, logits, class_weight, sample_weight)
     check_labels(op, logits, labels)
     check_shape(op, "class_weight", class_weight, logits.shape[1:])
@@ -128,7 +142,9 @@ def check_cross_entropy(
 
 
 def check_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> None:
-    """Raise ShapeError or DTypeError unless op(a) @ op(b) is a product of two matrices of one float dtype."""
+    """Raise ShapeError or DTypeError unless op(a) @ op(b) is a product of two matrices of one float
+    dtype.
+    """
     check_float("matmul", a, b)
     if a.ndim != 2 or b.ndim != 2:
         raise ShapeError(f"matmul: expected two matrices, got shapes {a.shape} and {b.shape}")
@@ -136,7 +152,8 @@ def check_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> No
     if inner_a != inner_b:
         raise ShapeError(
             f"matmul: expected equal inner sizes, got {inner_a} and {inner_b} "
-            f"(shapes {a.shape}{' transposed' * transpose_a} and {b.shape}{' transposed' * transpose_b})"
+            f"(shapes {a.shape}{' transposed' * transpose_a} and "
+            f"{b.shape}{' transposed' * transpose_b})"
         )
 
 
@@ -146,16 +163,23 @@ def check_linear(x: Array, w: Array, b: Array | None) -> None:
     if w.ndim != 2:
         raise ShapeError(f"linear: expected w of shape (K, N), got {w.shape}")
     if x.ndim != 2 or x.shape[1] != w.shape[0]:
-        raise ShapeError(f"linear: expected x of shape (M, {w.shape[0]}) for w {w.shape}, got x {x.shape}")
+        raise ShapeError(
+            f"linear: expected x of shape (M, {w.shape[0]}) for w {w.shape}, got x {x.shape}"
+        )
     if b is not None and b.shape != (w.shape[1],):
-        raise ShapeError(f"linear: expected b of shape ({w.shape[1]},) for w {w.shape}, got {b.shape}")
+        raise ShapeError(
+            f"linear: expected b of shape ({w.shape[1]},) for w {w.shape}, got {b.shape}"
+        )
 
 
 def check_linear_backward(dz: Array, x: Array, w: Array, x_activation: Activation) -> None:
-    """Raise ShapeError or DTypeError unless dz is (M, N), x (M, K) and w (K, N), ConfigError if f needs its input."""
+    """Raise ShapeError or DTypeError unless dz is (M, N), x (M, K) and w (K, N), ConfigError if f
+    needs its input.
+    """
     if x_activation.needs_input:
         raise ConfigError(
-            f"linear_backward: expected an activation known from its result, got {x_activation.name!r}"
+            "linear_backward: expected an activation known from its result, got "
+            f"{x_activation.name!r}"
         )
     check_matmul(x, dz, True, False)
     check_float("linear_backward", dz, w)
@@ -184,7 +208,9 @@ def check_broadcast(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_axis(op: str, axis: int, ndim: int) -> int:
-    """Return an axis counted from the first, or raise ShapeError, in NumPy's words, if there is no such axis."""
+    """Return an axis counted from the first, or raise ShapeError, in NumPy's words, if there is no
+    such axis.
+    """
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{op}: axis {axis} is out of bounds for an array of {ndim} axes")
     return axis % ndim
@@ -195,13 +221,16 @@ def check_pair(op: str, what: str, pair: Pair, least: int) -> None:
     # Written out, as pooling checks three pairs at every call.
     is_pair = isinstance(pair, tuple) and len(pair) == 2 and type(pair[0]) is type(pair[1]) is int
     if not is_pair or pair[0] < least or pair[1] < least:
-        raise ConfigError(f"{op}: expected {what} to be two integers of at least {least}, got {pair!r}")
+        raise ConfigError(
+            f"{op}: expected {what} to be two integers of at least {least}, got {pair!r}"
+        )
 
 
 def window_counts(
     op: str, image: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair = (1, 1)
 ) -> Pair:
-    """Return how many windows fit an image, (OH, OW): ⌊(size + 2·padding - dilation·(kernel - 1) - 1) / stride⌋ + 1.
+    """Return how many windows fit an image, (OH, OW): ⌊(size + 2·padding - dilation·(kernel - 1) -
+    1) / stride⌋ + 1.
 
     Raises
     ------
@@ -218,20 +247,30 @@ def window_counts(
     extent = dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1
     if padded[0] < extent[0] or padded[1] < extent[1]:
         raise ShapeError(
-            f"{op}: expected images of at least {extent[0]}x{extent[1]} with padding for kernel {kernel} and "
+            f"{op}: expected images of at least {extent[0]}x{extent[1]} with padding for kernel "
+            f"{kernel} and "
             f"dilation {dilation}, got {image[0]}x{image[1]} and padding {padding}"
         )
     return (padded[0] - extent[0]) // stride[0] + 1, (padded[1] - extent[1]) // stride[1] + 1
 
 
 def check_conv2d(
-    op: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair
+    op: str,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
 ) -> Pair:
-    """Return the output's (OH, OW) for x (M, H, W, C) and w (KH, KW, C, O), or raise as `window_counts`."""
+    """Return the output's (OH, OW) for x (M, H, W, C) and w (KH, KW, C, O), or raise as
+    `window_counts`.
+    """
     if len(w_shape) != 4:
         raise ShapeError(f"{op}: expected w of shape (KH, KW, C, O), got {w_shape}")
     if len(x_shape) != 4 or x_shape[3] != w_shape[2]:
-        raise ShapeError(f"{op}: expected x of shape (M, H, W, {w_shape[2]}) for w {w_shape}, got {x_shape}")
+        raise ShapeError(
+            f"{op}: expected x of shape (M, H, W, {w_shape[2]}) for w {w_shape}, got {x_shape}"
+        )
     return window_counts(op, x_shape[1:3], w_shape[:2], stride, padding, dilation)
 
 
@@ -241,12 +280,16 @@ def check_images(op: str, what: str, shape: tuple[int, ...]) -> None:
         raise ShapeError(f"{op}: expected {what} of shape (M, H, W, C), got {shape}")
 
 
-def check_pool2d(op: str, x_shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair) -> Pair:
+def check_pool2d(
+    op: str, x_shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair
+) -> Pair:
     """Return the output's (OH, OW) for x (M, H, W, C), or raise as `window_counts`."""
     check_images(op, "x", x_shape)
     num_windows = window_counts(op, (x_shape[1], x_shape[2]), kernel, stride, padding)
     if 2 * padding[0] > kernel[0] or 2 * padding[1] > kernel[1]:
-        raise ConfigError(f"{op}: expected padding of at most half the kernel {kernel}, got {padding}")
+        raise ConfigError(
+            f"{op}: expected padding of at most half the kernel {kernel}, got {padding}"
+        )
     return num_windows
 
 
@@ -259,7 +302,9 @@ def check_pool2d_backward(
     padding: Pair,
     indices: Array | None = None,
 ) -> Pair:
-    """Return (OH, OW) for dy (M, OH, OW, C) and unsigned indices of its shape, or raise, as `check_pool2d` too."""
+    """Return (OH, OW) for dy (M, OH, OW, C) and unsigned indices of its shape, or raise, as
+    `check_pool2d` too.
+    """
     check_float(op, dy)
     num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
     check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
@@ -270,7 +315,9 @@ def check_pool2d_backward(
 
 
 def check_batch_norm(op: str, x: Array, training: bool, **per_channel: Array | None) -> None:
-    """Raise ShapeError unless x is (..., C), all else (C,), and there is a variance to take in training."""
+    """Raise ShapeError unless x is (..., C), all else (C,), and there is a variance to take in
+    training.
+    """
     if x.ndim < 2:
         raise ShapeError(f"{op}: expected x of shape (M, C) or (M, H, W, C), got {x.shape}")
     for what, array in per_channel.items():
@@ -278,14 +325,21 @@ def check_batch_norm(op: str, x: Array, training: bool, **per_channel: Array | N
     num_values = prod(x.shape[:-1])
     if training and num_values < 2:
         raise ShapeError(
-            f"{op}: expected at least 2 values a channel in training, got {num_values} (x {x.shape})"
+            f"{op}: expected at least 2 values a channel in training, got {num_values} (x "
+            f"{x.shape})"
         )
 
 
-def check_layer_norm(op: str, x: Array, weight: Array | None, bias: Array | None, num_axes: int) -> None:
-    """Raise ShapeError unless x has `num_axes` axes (at least 1), and weight and bias their shape."""
+def check_layer_norm(
+    op: str, x: Array, weight: Array | None, bias: Array | None, num_axes: int
+) -> None:
+    """Raise ShapeError unless x has `num_axes` axes (at least 1), and weight and bias their
+    shape.
+    """
     if not 1 <= num_axes <= x.ndim:
-        raise ShapeError(f"{op}: expected num_axes from 1 to {x.ndim} for x {x.shape}, got {num_axes}")
+        raise ShapeError(
+            f"{op}: expected num_axes from 1 to {x.ndim} for x {x.shape}, got {num_axes}"
+        )
     shape = x.shape[x.ndim - num_axes :]
     check_shape(op, "weight", weight, shape)
     check_shape(op, "bias", bias, shape)

@@ -20,16 +20,26 @@ __all__ = [
     "STRUCTS",
 ]
 
-DROPOUT_FIELDS = np.dtype([("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)])
+DROPOUT_FIELDS = np.dtype(
+    [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
+)
 NETWORK_DROPOUT_FIELDS = np.dtype(
-    [("of_layer", DROPOUT_FIELDS), ("key", np.uint32, 2), ("first_step", np.uint32), ("unused", np.uint32)]
+    [
+        ("of_layer", DROPOUT_FIELDS),
+        ("key", np.uint32, 2),
+        ("first_step", np.uint32),
+        ("unused", np.uint32),
+    ]
 )
 NETWORK_FIELDS = np.dtype(
     [
         *((name, np.int64) for name in ("steps", "keys", "rows", "validation_rows")),
         *((name, np.int64) for name in ("record", "standing", "stopping")),
         ("scale", np.float32),
-        *((name, np.int32) for name in ("num_rows", "bits", "num_epochs", "num_validated", "step_stride")),
+        *(
+            (name, np.int32)
+            for name in ("num_rows", "bits", "num_epochs", "num_validated", "step_stride")
+        ),
         ("rule", np.float32, 4),
     ]
 )
@@ -60,7 +70,10 @@ STOPPING_FIELDS = np.dtype(
         *((name, np.float64) for name in ("min_delta", "best")),
         ("patience", np.int32),
         *((name, np.int16) for name in ("of_validation", "of_accuracy")),
-        *((name, np.int32) for name in ("keeps_best", "any_gain_is_best", "has_best", "bad_epochs")),
+        *(
+            (name, np.int32)
+            for name in ("keeps_best", "any_gain_is_best", "has_best", "bad_epochs")
+        ),
         *((name, np.int32) for name in ("has_improved", "epochs_done")),
     ]
 )
@@ -68,7 +81,11 @@ STOPPING_FIELDS = np.dtype(
 # Of each struct that a kernel is given the address of, what the compiler checks.
 STRUCTS: dict[str, dict[str, np.dtype]] = {
     "Dropout": {"Dropout": DROPOUT_FIELDS},
-    "Network": {"Network": NETWORK_FIELDS, "Standing": STANDING_FIELDS, "Stopping": STOPPING_FIELDS},
+    "Network": {
+        "Network": NETWORK_FIELDS,
+        "Standing": STANDING_FIELDS,
+        "Stopping": STOPPING_FIELDS,
+    },
     "NetworkDropout": {"NetworkDropout": NETWORK_DROPOUT_FIELDS},
     "Progress": {"Progress": PROGRESS_FIELDS},
     "StepSettings": {"StepSettings": STEP_SETTINGS_FIELDS},

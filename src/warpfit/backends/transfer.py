@@ -24,16 +24,22 @@ def home_of(value: Any) -> Backend:
     """
     if backends.is_device_array(value):
         return backends.of(value)
-    return backends.get("cpu" if isinstance(value, np.ndarray | np.generic) else _foreign_device(value))
+    return backends.get(
+        "cpu" if isinstance(value, np.ndarray | np.generic) else _foreign_device(value)
+    )
 
 
 def device_of(array: Array) -> str:
-    """Return the name of the device that a backend's array lives on: ``'cpu'``, ``'cuda:0'``, ..."""
+    """Return the name of the device that a backend's array lives on: ``'cpu'``, ``'cuda:0'``,
+    ...
+    """
     return str(array.runtime.name) if backends.is_device_array(array) else "cpu"
 
 
 def to_host(value: Any, name: str = "") -> npt.NDArray[Any]:
-    """Return a value on any device as a NumPy array, without a copy if it is on the host. Errors name it."""
+    """Return a value on any device as a NumPy array, without a copy if it is on the host. Errors
+    name it.
+    """
     ops = home_of(value)
     return as_numbers(value, name) if ops.name == "numpy" else ops.to_numpy(ops.asarray(value))
 
@@ -41,7 +47,8 @@ def to_host(value: Any, name: str = "") -> npt.NDArray[Any]:
 def moved(value: Any, target: Backend, dtype: str | None = None) -> Array:
     """Return a value as an array of `target`, converted as `Backend.asarray` does.
 
-    What is there already, in this dtype, is not copied; between two GPUs values pass through the host.
+    What is there already, in this dtype, is not copied; between two GPUs values pass through the
+    host.
     """
     runtime = getattr(home_of(value), "runtime", None)
     if runtime is not None and runtime is not getattr(target, "runtime", None):

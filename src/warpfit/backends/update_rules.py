@@ -38,7 +38,8 @@ class UpdateNumbers(NamedTuple):
     decay : float
         What part of a parameter joins its gradient.
     momentum : float
-        Share of the last velocity that is kept; for Lion, the average's share of a step's direction.
+        Share of the last velocity that is kept; for Lion, the average's share of a step's
+        direction.
     of_mean, of_square : float
         Shares of themselves that averages of gradients and of their squares keep.
     nesterov : bool
@@ -72,8 +73,8 @@ class UpdateRule:
     slots : tuple of int
         How many arrays it may keep for each parameter; the most of them with momentum.
     is_linear : bool
-        Whether an update by a sum of gradients is the sum of updates. Kernels of whole steps then may
-        take parts of a batch one after the other.
+        Whether an update by a sum of gradients is the sum of updates. Kernels of whole steps then
+        may take parts of a batch one after the other.
     """
 
     apply: Callable[[Array, Array, Sequence[Array], UpdateNumbers, Empty], None]
@@ -184,9 +185,14 @@ def _lion(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: E
 
 UPDATE_RULES: dict[str, UpdateRule] = {
     "sgd": UpdateRule(
-        _sgd, ("rate", "momentum", "decay", "nesterov", "rate_in_velocity"), slots=(0, 1), is_linear=True
+        _sgd,
+        ("rate", "momentum", "decay", "nesterov", "rate_in_velocity"),
+        slots=(0, 1),
+        is_linear=True,
     ),
     "adam": UpdateRule(_adam, ("rate", "eps", "kept", "of_mean", "of_square", "decay"), slots=(2,)),
-    "rmsprop": UpdateRule(_rmsprop, ("rate", "of_square", "eps", "decay", "momentum"), slots=(1, 2)),
+    "rmsprop": UpdateRule(
+        _rmsprop, ("rate", "of_square", "eps", "decay", "momentum"), slots=(1, 2)
+    ),
     "lion": UpdateRule(_lion, ("rate", "kept", "momentum", "of_mean"), slots=(1,)),
 }

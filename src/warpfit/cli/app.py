@@ -1,7 +1,7 @@
 """Runs a command, and turns what goes wrong into one line and an exit code.
 
-0: done. 1: the fault is ours, or the training diverged, or a check failed. 2: the user's input is at fault.
-130: interrupted by Ctrl-C.
+0: done. 1: the fault is ours, or the training diverged, or a check failed. 2: the user's input is
+at fault. 130: interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ __all__ = ["app", "main"]
 OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 WARPFIT_DEBUG = "WARPFIT_DEBUG"
 
-# Typer brings its own copy of click or uses the one installed, by version; its public name leads to either.
+# Typer brings its own copy of click or uses the one installed, by version; its public name leads to
+# either.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
@@ -81,7 +82,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     pass
@@ -102,7 +106,9 @@ def _commands() -> Any:
 def _run(arguments: list[str]) -> int:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeviceWarning)  # the commands say it in a line of their own
+            warnings.simplefilter(
+                "ignore", DeviceWarning
+            )  # the commands say it in a line of their own
             warnings.showwarning = _show_warning
             return _commands().main(arguments, prog_name="warpfit", standalone_mode=False) or OK
     except CompileError as error:

@@ -24,12 +24,15 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="SUITE [OPTIONS]...",
-            help="A suite and its options (`warpfit bench SUITE --help`); list; report [--check]; or compare A.json "
+            help="A suite and its options (`warpfit bench SUITE --help`); list; report "
+            "[--check]; or compare A.json "
             "B.json [--threshold X].",
         ),
     ] = None,
 ) -> None:
-    """Measure on this machine: the suites of a checkout's benchmarks folder, their tables, and comparisons."""
+    """Measure on this machine: the suites of a checkout's benchmarks folder, their tables, and
+    comparisons.
+    """
     script = _folder() / "suite.py"
     done = subprocess.run(
         [sys.executable, str(script), *(arguments or ["list"])], check=False, env=_environment()
@@ -43,7 +46,8 @@ def _folder() -> Path:
     folder = package.parents[1] / "benchmarks"
     if not (folder / "suite.py").is_file():
         raise ConfigError(
-            f"expected a checkout of warpfit, whose benchmarks folder has the suites, got the package in {package}"
+            "expected a checkout of warpfit, whose benchmarks folder has the suites, got the "
+            f"package in {package}"
         )
     return folder
 

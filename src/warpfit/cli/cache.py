@@ -15,9 +15,13 @@ ACTIONS = ("show", "clear")
 
 
 def cache(
-    action: Annotated[str, typer.Argument(help=f"{' or '.join(ACTIONS)}.", metavar="[ACTION]")] = "show",
+    action: Annotated[
+        str, typer.Argument(help=f"{' or '.join(ACTIONS)}.", metavar="[ACTION]")
+    ] = "show",
 ) -> None:
-    """Show how many compiled kernels are kept, and where; or remove them, and what $WARPFIT_AUTOTUNE found."""
+    """Show how many compiled kernels are kept, and where; or remove them, and what
+    $WARPFIT_AUTOTUNE found.
+    """
     if action not in ACTIONS:
         raise ConfigError(f"expected {' or '.join(ACTIONS)}, got {action!r}")
     Printer().line(f"removed {kernel_cache(clear=True)}" if action == "clear" else kernel_cache())

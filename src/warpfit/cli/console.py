@@ -44,13 +44,17 @@ class Printer:
         if asked == preferred == "auto" and used == "cpu":
             self.line(f"device 'auto' is the CPU: {why_unavailable()}")
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()
+    ) -> None:
         """Print a table with a header; the columns named in `right` are aligned to the right."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for column in columns:
-            table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+            table.add_column(
+                column, justify="right" if column in right else "left", overflow="fold"
+            )
         for row in rows:
             table.add_row(*row)
         self.console.print(table)
@@ -80,7 +84,9 @@ def score_rows(score: Score, prefix: str = "") -> list[tuple[str, str]]:
     if regression is not None:
         rows += [("R²", r_squared(regression.r2)), ("mean absolute error", f"{regression.mae:.6g}")]
         rows += [("root mean square error", f"{regression.rmse:.6g}")]
-    rows.append((f"loss ({score.loss_unit})" if score.loss_unit else "loss", f"{evaluation.loss:.4f}"))
+    rows.append(
+        (f"loss ({score.loss_unit})" if score.loss_unit else "loss", f"{evaluation.loss:.4f}")
+    )
     return [(prefix + name, value) for name, value in rows]
 
 

@@ -12,7 +12,9 @@ __all__ = ["datasets"]
 
 
 def datasets(
-    data_dir: Annotated[str | None, typer.Option(help="Folder to look in first.", metavar="DIR")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder to look in first.", metavar="DIR")
+    ] = None,
 ) -> None:
     """List the known datasets, and where they were found."""
     from warpfit.data import available_datasets

@@ -21,23 +21,32 @@ __all__ = ["evaluate"]
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(help="The model.safetensors of a run, or what `warpfit.save` wrote.", metavar="MODEL"),
+        typer.Argument(
+            help="The model.safetensors of a run, or what `warpfit.save` wrote.", metavar="MODEL"
+        ),
     ],
     data: Annotated[
         str | None,
         typer.Option(
-            help="Known dataset or path; by default what the model was trained on.", metavar="NAME|PATH"
+            help="Known dataset or path; by default what the model was trained on.",
+            metavar="NAME|PATH",
         ),
     ] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder to look for known datasets in first.", metavar="DIR")
     ] = None,
-    label_column: Annotated[str | None, typer.Option(help="Of a .csv file.", metavar="NAME")] = None,
-    split: Annotated[str, typer.Option(help="Which rows: test, train or all.", metavar="NAME")] = "test",
+    label_column: Annotated[
+        str | None, typer.Option(help="Of a .csv file.", metavar="NAME")
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="Which rows: test, train or all.", metavar="NAME")
+    ] = "test",
     device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how good a model is: accuracy with recall and precision of each class, or R² and errors; and the loss."""
+    """Say how good a model is: accuracy with recall and precision of each class, or R² and errors;
+    and the loss.
+    """
     from warpfit.training.trained import class_scores
 
     trained, data, dataset = _opened(model, data, data_dir, label_column, device)
@@ -71,7 +80,9 @@ def evaluate(
 def _opened(
     path: str, data: str | None, data_dir: str | None, label_column: str | None, device: str
 ) -> tuple[TrainedModel, str, Dataset]:
-    """Return a model, the name of what it is tested on, and that; of a model without a card, `data` tell its inputs."""
+    """Return a model, the name of what it is tested on, and that; of a model without a card, `data`
+    tell its inputs.
+    """
     from warpfit.training.recipes import open_data
     from warpfit.training.storage import load, load_metadata
     from warpfit.training.trained import ModelCard, load_trained, task_of, trained_for

@@ -72,7 +72,10 @@ def _devices() -> Iterator[tuple[str, str]]:
         return
     for device in devices():
         memory = f"{device.num_bytes / 2**30:.0f} GiB"
-        yield device.name, f"{device.model}, {device.arch}, {memory}, driver for CUDA {device.driver}"
+        yield (
+            device.name,
+            f"{device.model}, {device.arch}, {memory}, driver for CUDA {device.driver}",
+        )
 
 
 def _engines() -> Iterator[tuple[str, str]]:

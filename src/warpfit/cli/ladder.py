@@ -17,7 +17,8 @@ __all__ = ["ladder"]
 
 def ladder(
     network: Annotated[
-        str, typer.Option(help="softmax-regression (784-10), mlp (784-256-10) or deep (784-h-h-h-10).")
+        str,
+        typer.Option(help="softmax-regression (784-10), mlp (784-256-10) or deep (784-h-h-h-10)."),
     ] = "mlp",
     hidden: Annotated[int, typer.Option(help="The width h of deep.")] = 128,
     epochs: Annotated[
@@ -40,26 +41,32 @@ def ladder(
         str | None,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="Only these rungs and peers; first..last is all rungs between two.  [default: all rungs]",
+            help=(
+                "Only these rungs and peers; first..last is all rungs between two.  "
+                "[default: all rungs]"
+            ),
         ),
     ] = None,
     peers: Annotated[
         bool,
         typer.Option(
-            "--peers/--no-peers", help="Run other programs beside: PyTorch, JAX, ...; in a checkout only."
+            "--peers/--no-peers",
+            help="Run other programs beside: PyTorch, JAX, ...; in a checkout only.",
         ),
     ] = True,
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|PATH", help="What to train on.  [default: mnist; digits without it and network]"
+            metavar="NAME|PATH",
+            help="What to train on.  [default: mnist; digits without it and network]",
         ),
     ] = None,
     data_dir: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder to look for known datasets in first.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder for the results.  [default: runs/<time>]")
+        str | None,
+        typer.Option(metavar="DIR", help="Folder for the results.  [default: runs/<time>]"),
     ] = None,
 ) -> None:
     """Train one network once per rung, from NumPy to one launch, and show what each gains."""

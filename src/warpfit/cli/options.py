@@ -45,7 +45,9 @@ DATA, NETWORK, OPTIMIZER, RUN, RESULTS = "Data", "Network", "Optimizer", "Run", 
 def option(panel: str, metavar: str, text: str, default: str | None = None) -> Any:
     """Return an option that is None if not given, so that a settings file can stand in for it."""
     return typer.Option(
-        help=text + (f" (default: {default})" if default else ""), metavar=metavar, rich_help_panel=panel
+        help=text + (f" (default: {default})" if default else ""),
+        metavar=metavar,
+        rich_help_panel=panel,
     )
 
 
@@ -68,7 +70,10 @@ DataDir = Annotated[Text, option(DATA, "DIR", "Folder to look for known datasets
 LabelColumn = Annotated[
     Text,
     option(
-        DATA, "NAME", "Column of a .csv file that has the labels.", "label, target, class or y, else the last"
+        DATA,
+        "NAME",
+        "Column of a .csv file that has the labels.",
+        "label, target, class or y, else the last",
     ),
 ]
 Task = Annotated[
@@ -76,7 +81,8 @@ Task = Annotated[
     option(
         DATA,
         "NAME",
-        f"{', '.join(TASKS)}: what the labels are. auto takes floats, and integers with many values, as a regression.",
+        f"{', '.join(TASKS)}: what the labels are. auto takes floats, and integers with many "
+        "values, as a regression.",
         default_of("task"),
     ),
 ]
@@ -94,7 +100,8 @@ Preprocess = Annotated[
     switch(
         DATA,
         "--preprocess/--no-preprocess",
-        "Standardise columns and float targets, encode text and few-valued columns, fill missing cells; or take "
+        "Standardise columns and float targets, encode text and few-valued columns, fill missing "
+        "cells; or take "
         "numbers as they are. (default: preprocess)",
     ),
 ]
@@ -104,11 +111,17 @@ Nesterov = Annotated[
 ]
 LossName = Annotated[
     Text,
-    option(OPTIMIZER, "NAME", f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats."),
+    option(
+        OPTIMIZER,
+        "NAME",
+        f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats.",
+    ),
 ]
 LabelSmoothing = Annotated[Number, option(OPTIMIZER, "X", "For cross_entropy.")]
 Device = Annotated[Text, option(RUN, "NAME", DEVICE_HELP, default_of("device"))]
-Seed = Annotated[Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))]
+Seed = Annotated[
+    Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))
+]
 Out = Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")]
 Quiet = Annotated[bool | None, switch(RESULTS, "--quiet", "Print nothing but errors.")]
 

@@ -16,13 +16,18 @@ def plan(
     hidden: Annotated[
         str, typer.Option(metavar="N,N,...", help="Widths of the hidden layers, or none.")
     ] = "256",
-    activation: Annotated[str, typer.Option(metavar="NAME", help="relu, gelu, silu, tanh, ...")] = "relu",
+    activation: Annotated[
+        str, typer.Option(metavar="NAME", help="relu, gelu, silu, tanh, ...")
+    ] = "relu",
     dropout: Annotated[
         float, typer.Option(metavar="P", help="Share of hidden units dropped while training.")
     ] = 0.0,
-    optimizer: Annotated[str, typer.Option(metavar="NAME", help=f"{', '.join(OPTIMIZERS)}.")] = "sgd",
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{', '.join(OPTIMIZERS)}.")
+    ] = "sgd",
     momentum: Annotated[
-        float | None, typer.Option(metavar="X", help=f"For {' and '.join(optimizers_with('momentum'))}.")
+        float | None,
+        typer.Option(metavar="X", help=f"For {' and '.join(optimizers_with('momentum'))}."),
     ] = None,
     clip_norm: Annotated[
         float, typer.Option(metavar="X", help="Largest norm of all gradients together; 0 for any.")
@@ -33,7 +38,9 @@ def plan(
     batch_size: Annotated[int, typer.Option(metavar="N", help="Rows a step.")] = 64,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="Rows to train on.")] = 60_000,
     features: Annotated[int, typer.Option(metavar="N", min=1, help="Bytes of a row.")] = 784,
-    outputs: Annotated[int, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")] = 10,
+    outputs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")
+    ] = 10,
     precision: Annotated[
         str, typer.Option(metavar="NAME", help="float16, bfloat16 or float32; auto is float16.")
     ] = "auto",
@@ -45,7 +52,9 @@ def plan(
             help="A card in place of a device, such as h200; an unknown one is answered with all.",
         ),
     ] = None,
-    source: Annotated[bool, typer.Option("--source", help="Print the kernel's source as well.")] = False,
+    source: Annotated[
+        bool, typer.Option("--source", help="Print the kernel's source as well.")
+    ] = False,
 ) -> None:
     """Show how a network would be trained in one kernel launch, and what it takes."""
     given = {"hidden": hidden, "activation": activation, "dropout": dropout, "optimizer": optimizer}
@@ -54,10 +63,14 @@ def plan(
 
     from warpfit.training.paper import plan_on_paper
 
-    found, launch = plan_on_paper(settings, num_rows=rows, features=features, outputs=outputs, card=card)
+    found, launch = plan_on_paper(
+        settings, num_rows=rows, features=features, outputs=outputs, card=card
+    )
     printer = Printer()
     widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
-    printer.line(f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold")
+    printer.line(
+        f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold"
+    )
     printer.line(f"one_launch in {found.precision}: {found.reason}")
     for title, unit, sizes in (
         ("registers", "", launch.registers),

@@ -15,7 +15,10 @@ DEFAULT_PORT = 8421
 
 def playground(
     port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="Port of 127.0.0.1; 0 for any that is free.")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=65535, help="Port of 127.0.0.1; 0 for any that is free."
+        ),
     ] = DEFAULT_PORT,
     device: Annotated[str, typer.Option(metavar="NAME", help=DEVICE_HELP)] = "auto",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the page.")] = False,

@@ -31,22 +31,30 @@ def predict(
     invert: Annotated[
         bool,
         typer.Option(
-            help="Turn black into white first. MNIST's digits are white on black: give this for dark ink on "
+            help="Turn black into white first. MNIST's digits are white on black: give this "
+            "for dark ink on "
             "white paper."
         ),
     ] = False,
-    top: Annotated[int, typer.Option(help="How many classes of an image to show.", metavar="N")] = 3,
+    top: Annotated[
+        int, typer.Option(help="How many classes of an image to show.", metavar="N")
+    ] = 3,
     out: Annotated[
         str | None,
         typer.Option(
-            help="Where the predictions for a file of rows go (default: <its name>-predictions.csv, here).",
+            help=(
+                "Where the predictions for a file of rows go (default: <its "
+                "name>-predictions.csv, here)."
+            ),
             metavar="FILE",
         ),
     ] = None,
     device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Predict the rows of a table, into a .csv file; or say what is on an image, or on every image in a folder."""
+    """Predict the rows of a table, into a .csv file; or say what is on an image, or on every image
+    in a folder.
+    """
     from warpfit.training.images import predict_images
     from warpfit.training.tables import TABLE_SUFFIXES, predict_table
     from warpfit.training.trained import load_trained
@@ -63,7 +71,9 @@ def predict(
         _print_table(printer, predictions, file)
         if as_json:
             rows = [dict(zip(predictions.header, row, strict=True)) for row in predictions.rows]
-            print_json({"model": model, "file": file, "notes": predictions.notes, "predictions": rows})
+            print_json(
+                {"model": model, "file": file, "notes": predictions.notes, "predictions": rows}
+            )
         return
     found, skipped = predict_images(trained, path, invert=invert, top=top)
     _print(printer, found, skipped)
@@ -94,12 +104,15 @@ def _print(printer: Printer, found: list[ImagePrediction], skipped: list[Skipped
         )
     else:
         printer.table(
-            ("image", "output"), [(i.path.name, ", ".join(f"{y:.6g}" for y in i.outputs)) for i in found]
+            ("image", "output"),
+            [(i.path.name, ", ".join(f"{y:.6g}" for y in i.outputs)) for i in found],
         )
     for image in found:
         if image.resized_from:
             width, height = image.resized_from
-            printer.line(f"{image.path.name}: resized from {width}×{height} pixels to the model's size")
+            printer.line(
+                f"{image.path.name}: resized from {width}×{height} pixels to the model's size"
+            )
     for file in skipped:
         printer.line(f"{file.path.name}: skipped, {file.reason}")
 

@@ -52,24 +52,34 @@ def sweep(
     context: typer.Context,
     data: Annotated[
         Text,
-        option(DATA, "NAME|PATH", "As for `warpfit train`.", "mnist; digits without MNIST and network"),
+        option(
+            DATA, "NAME|PATH", "As for `warpfit train`.", "mnist; digits without MNIST and network"
+        ),
     ] = None,
     data_dir: DataDir = None,
     label_column: LabelColumn = None,
     task: Task = None,
     image_size: ImageSize = None,
     preprocess: Preprocess = None,
-    limit: Annotated[Integer, option(DATA, "N", "Use the first N training rows only; 0 for all.")] = None,
+    limit: Annotated[
+        Integer, option(DATA, "N", "Use the first N training rows only; 0 for all.")
+    ] = None,
     model: Model = None,
     hidden: Annotated[
         Text,
-        option(NETWORK, "N-N,...", "Widths of the hidden layers, as 64,128-64, or none.", "256; 128 for cnn"),
+        option(
+            NETWORK,
+            "N-N,...",
+            "Widths of the hidden layers, as 64,128-64, or none.",
+            "256; 128 for cnn",
+        ),
     ] = None,
     activation: Annotated[
         Text, option(NETWORK, "NAME,...", "relu, gelu, silu, tanh, ...", default_of("activation"))
     ] = None,
     dropout: Annotated[
-        Text, option(NETWORK, "P,...", "Share of hidden units dropped while training.", "0; 0.5 for cnn")
+        Text,
+        option(NETWORK, "P,...", "Share of hidden units dropped while training.", "0; 0.5 for cnn"),
     ] = None,
     optimizer: Annotated[
         Text, option(OPTIMIZER, "NAME,...", f"{', '.join(OPTIMIZERS)}.", default_of("optimizer"))
@@ -82,7 +92,10 @@ def sweep(
     weight_decay: Annotated[
         Text,
         option(
-            OPTIMIZER, "X,...", "Weight decay.", f"{suggested('weight_decay')}, 10 / rows for tables, else 0"
+            OPTIMIZER,
+            "X,...",
+            "Weight decay.",
+            f"{suggested('weight_decay')}, 10 / rows for tables, else 0",
         ),
     ] = None,
     clip_norm: Annotated[
@@ -99,8 +112,12 @@ def sweep(
     ] = None,
     loss: LossName = None,
     label_smoothing: LabelSmoothing = None,
-    epochs: Annotated[Text, option(RUN, "N,...", "Passes over the data.", "as for `warpfit train`")] = None,
-    batch_size: Annotated[Text, option(RUN, "N,...", "Rows a step.", default_of("batch_size"))] = None,
+    epochs: Annotated[
+        Text, option(RUN, "N,...", "Passes over the data.", "as for `warpfit train`")
+    ] = None,
+    batch_size: Annotated[
+        Text, option(RUN, "N,...", "Rows a step.", default_of("batch_size"))
+    ] = None,
     precision: Annotated[
         Text,
         option(
@@ -111,10 +128,13 @@ def sweep(
         ),
     ] = None,
     device: Device = None,
-    engine: Annotated[Text, option(RUN, "NAME", f"auto, {', '.join(ENGINES)}.", default_of("engine"))] = None,
+    engine: Annotated[
+        Text, option(RUN, "NAME", f"auto, {', '.join(ENGINES)}.", default_of("engine"))
+    ] = None,
     seed: Seed = None,
     early_stopping: Annotated[
-        Integer, option(RUN, "N", "Stop each network after N epochs without a better validation loss.")
+        Integer,
+        option(RUN, "N", "Stop each network after N epochs without a better validation loss."),
     ] = None,
     seeds: Annotated[
         Integer, option(SWEEP, "N", "Train every candidate with N seeds, from --seed on.", "1")
@@ -124,13 +144,17 @@ def sweep(
         option(
             SWEEP,
             "N",
-            "Cross-validate over N folds. Without, a tenth of the training rows is held out to validate on.",
+            "Cross-validate over N folds. Without, a tenth of the training rows is held out to "
+            "validate on.",
         ),
     ] = None,
     halving: Annotated[
         Number,
         option(
-            SWEEP, "X", "After 1, X, X², ... epochs only one in X candidates goes on; 0 lets all go on.", "0"
+            SWEEP,
+            "X",
+            "After 1, X, X², ... epochs only one in X candidates goes on; 0 lets all go on.",
+            "0",
         ),
     ] = None,
     metric: Annotated[
@@ -148,14 +172,18 @@ def sweep(
     out: Out = None,
     quiet: Quiet = None,
 ) -> None:
-    """Train a network for every combination of values (lists like 0.01,0.1), and say which is best."""
+    """Train a network for every combination of values (lists like 0.01,0.1), and say which is
+    best.
+    """
     from warpfit.sweep.jobs import prepare_sweep
     from warpfit.sweep.settings import sweep_settings
 
     settings = sweep_settings(context.params)
     printer = Printer(quiet=settings.base.quiet)
     job = prepare_sweep(settings)
-    outcome = job.run(settings.base.out or default_folder(), lambda plan: _print_plan(printer, job, plan))
+    outcome = job.run(
+        settings.base.out or default_folder(), lambda plan: _print_plan(printer, job, plan)
+    )
     _print_outcome(printer, job, outcome)
     if outcome.sweep.interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -174,7 +202,9 @@ def _print_plan(printer: Printer, job: SweepJob, plan: SweepPlan) -> None:
     printer.lines(job.card.notes(job.dataset))
     for name, values in job.settings.grid.items():
         printer.line(f"{name}: {', '.join(map(value_text, values))}")
-    printer.line(f"{len(job.settings.candidates()):,} candidates; validation: {job.validation_source}")
+    printer.line(
+        f"{len(job.settings.candidates()):,} candidates; validation: {job.validation_source}"
+    )
     printer.line(str(plan))
 
 
@@ -185,7 +215,11 @@ def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> No
     printer.table(header, rows, right=header[:1])
     printer.line()
     counts = ", ".join(f"{number:,} {status}" for status, number in found.counts().items())
-    pairs = [("networks", counts), ("seconds", f"{found.seconds:.2f}"), ("ranked by", str(found.metric))]
+    pairs = [
+        ("networks", counts),
+        ("seconds", f"{found.seconds:.2f}"),
+        ("ranked by", str(found.metric)),
+    ]
     if outcome.test is not None:
         evaluation = outcome.test.evaluation
         name, value = "test loss", f"{evaluation.loss:.4f}"

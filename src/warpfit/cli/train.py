@@ -63,7 +63,8 @@ def train(
         option(
             DATA,
             "NAME|PATH",
-            "A known dataset (see `warpfit datasets`), an .npz file, a .csv file, or a folder of images with a "
+            "A known dataset (see `warpfit datasets`), an .npz file, a .csv file, or a folder of "
+            "images with a "
             "sub-folder a class.",
             "mnist; digits without MNIST and network",
         ),
@@ -73,7 +74,9 @@ def train(
     task: Task = None,
     image_size: ImageSize = None,
     preprocess: Preprocess = None,
-    limit: Annotated[Integer, option(DATA, "N", "Train on the first N rows only; 0 for all.")] = None,
+    limit: Annotated[
+        Integer, option(DATA, "N", "Train on the first N rows only; 0 for all.")
+    ] = None,
     model: Model = None,
     hidden: Annotated[
         Text,
@@ -83,7 +86,8 @@ def train(
         Text, option(NETWORK, "NAME", "relu, gelu, silu, tanh, ...", default_of("activation"))
     ] = None,
     dropout: Annotated[
-        Number, option(NETWORK, "P", "Share of hidden units dropped while training.", "0; 0.5 for cnn")
+        Number,
+        option(NETWORK, "P", "Share of hidden units dropped while training.", "0; 0.5 for cnn"),
     ] = None,
     optimizer: Annotated[
         Text, option(OPTIMIZER, "NAME", f"{', '.join(OPTIMIZERS)}.", default_of("optimizer"))
@@ -95,33 +99,50 @@ def train(
     nesterov: Nesterov = None,
     weight_decay: Annotated[
         Number,
-        option(OPTIMIZER, "X", "Weight decay.", f"{suggested('weight_decay')}, 10 / rows for tables, else 0"),
+        option(
+            OPTIMIZER,
+            "X",
+            "Weight decay.",
+            f"{suggested('weight_decay')}, 10 / rows for tables, else 0",
+        ),
     ] = None,
     clip_norm: Annotated[
         Number, option(OPTIMIZER, "X", "Largest norm of all gradients together; 0 for any.")
     ] = None,
     schedule: Annotated[
         Text,
-        option(OPTIMIZER, "NAME", f"Of the learning rate: {', '.join(SCHEDULES)}.", default_of("schedule")),
+        option(
+            OPTIMIZER,
+            "NAME",
+            f"Of the learning rate: {', '.join(SCHEDULES)}.",
+            default_of("schedule"),
+        ),
     ] = None,
     warmup_epochs: Annotated[
-        Number, option(OPTIMIZER, "X", "Epochs of linear rise, for cosine.", default_of("warmup_epochs"))
+        Number,
+        option(OPTIMIZER, "X", "Epochs of linear rise, for cosine.", default_of("warmup_epochs")),
     ] = None,
     loss: LossName = None,
     label_smoothing: LabelSmoothing = None,
     epochs: Annotated[
         Integer,
         option(
-            RUN, "N", "Passes over the data.", "5, 10 for cnn; more for small data: 1,000 steps, at most 100"
+            RUN,
+            "N",
+            "Passes over the data.",
+            "5, 10 for cnn; more for small data: 1,000 steps, at most 100",
         ),
     ] = None,
-    batch_size: Annotated[Integer, option(RUN, "N", "Rows a step.", default_of("batch_size"))] = None,
+    batch_size: Annotated[
+        Integer, option(RUN, "N", "Rows a step.", default_of("batch_size"))
+    ] = None,
     precision: Annotated[
         Text,
         option(
             RUN,
             "NAME",
-            f"auto, {', '.join(PRECISIONS)}; the last three on a GPU. auto is float16 or bfloat16 for the "
+            f"auto, {', '.join(PRECISIONS)}; the last three on a GPU. auto is float16 or bfloat16 "
+            "for the "
             "engines one_launch and graph, as the data needs, and float32 for layerwise.",
             default_of("precision"),
         ),
@@ -132,7 +153,8 @@ def train(
         option(
             RUN,
             "NAME",
-            f"auto, {', '.join(ENGINES)}. auto is one_launch on a GPU where that can run the network, else graph, and "
+            f"auto, {', '.join(ENGINES)}. auto is one_launch on a GPU where that can run the "
+            "network, else graph, and "
             "layerwise on the CPU; what is printed says why.",
             default_of("engine"),
         ),
@@ -143,7 +165,8 @@ def train(
         option(
             RUN,
             "N",
-            "Stop after N epochs without a better validation loss, and keep the best weights. A tenth of the "
+            "Stop after N epochs without a better validation loss, and keep the best weights. A "
+            "tenth of the "
             "training rows is held out for it.",
         ),
     ] = None,
@@ -153,22 +176,30 @@ def train(
     resume: Annotated[
         Text,
         option(
-            RUN, "PATH", "Go on from a checkpoint, with the settings beside it where no --config is given."
+            RUN,
+            "PATH",
+            "Go on from a checkpoint, with the settings beside it where no --config is given.",
         ),
     ] = None,
     new_data: Annotated[
         bool | None,
-        switch(RUN, "--new-data", "Go on from the checkpoint of --resume although the data are others."),
+        switch(
+            RUN, "--new-data", "Go on from the checkpoint of --resume although the data are others."
+        ),
     ] = None,
     config: Annotated[
         Text,
-        option(RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."),
+        option(
+            RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."
+        ),
     ] = None,
     out: Out = None,
     profile: Annotated[
         bool | None,
         switch(
-            RESULTS, "--profile", "Write trace.json, for ui.perfetto.dev, and NVTX ranges for Nsight Systems."
+            RESULTS,
+            "--profile",
+            "Write trace.json, for ui.perfetto.dev, and NVTX ranges for Nsight Systems.",
         ),
     ] = None,
     quiet: Quiet = None,
@@ -189,7 +220,9 @@ def train(
 
 
 class _Narrator(Callback):
-    """Prints what is trained and how; and a line an epoch into a log, which does not get the progress bar's."""
+    """Prints what is trained and how; and a line an epoch into a log, which does not get the
+    progress bar's.
+    """
 
     needs_run = False
 
@@ -199,7 +232,10 @@ class _Narrator(Callback):
     def on_start(self, run: Run) -> None:
         line, job, settings, plan = self.printer.line, self.job, self.job.settings, run.plan
         if self.asked.data is None and settings.data != "mnist":
-            line(f"MNIST was not found and could not be downloaded: training on {settings.data} instead.")
+            line(
+                f"MNIST was not found and could not be downloaded: training on {settings.data} "
+                "instead."
+            )
         self.printer.fallback(settings.device, plan.device)
         line(str(job.dataset), style="bold")
         self.printer.lines(job.trained.card.notes(job.dataset))
@@ -210,7 +246,8 @@ class _Narrator(Callback):
         )
         line(f"validation: {job.validation_source}")
         line(
-            f"{plan.engine} on {plan.device} in {plan.precision}, {plan.bytes / 2**20:,.0f} MiB: {plan.reason}"
+            f"{plan.engine} on {plan.device} in {plan.precision}, {plan.bytes / 2**20:,.0f} MiB: "
+            f"{plan.reason}"
         )
 
     def on_epoch_end(self, run: Run) -> None:
@@ -226,7 +263,11 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
         return
     seconds, num_rows = sum(history["seconds"]), sum(history["num_rows"])
     rows = [
-        ("epochs", f"{len(history)}" + ("" if history.stopped_by == "epochs" else f" ({history.stopped_by})"))
+        (
+            "epochs",
+            f"{len(history)}"
+            + ("" if history.stopped_by == "epochs" else f" ({history.stopped_by})"),
+        )
     ]
     if outcome.test is not None:
         rows += score_rows(outcome.test, "test ")

@@ -1,4 +1,6 @@
-"""Data: the IDX format, known datasets, the user's own data and tables, and batches in the epoch order."""
+"""Data: the IDX format, known datasets, the user's own data and tables, and batches in the epoch
+order.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the preprocessor when it is first asked for: scikit-learn and pandas take long to import."""
+    """Import the preprocessor when it is first asked for: scikit-learn and pandas take long to
+    import.
+    """
     if name == "TablePreprocessor":
         from warpfit.data.preprocessing import TablePreprocessor
 

@@ -1,4 +1,6 @@
-"""A ``.csv`` file as a pandas frame, its labels apart: with a header or without, its index left out."""
+"""A ``.csv`` file as a pandas frame, its labels apart: with a header or without, its index left
+out.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ WRITTEN = re.compile(r"[-+]?[$€£]?\s?\d+([ ,.']\d{3})*([.,]\d+)?\s?[%$€£]?
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features as a frame, labels as an array, the name of their column, and what was decided on the way."""
+    """Features as a frame, labels as an array, the name of their column, and what was decided on
+    the way.
+    """
 
     features: Any
     labels: Array
@@ -84,8 +88,11 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
     return Table(features, labels, label, (*layout.notes, *notes, f"labels: the column {label!r}"))
 
 
-def read_features(path: Path, names: Sequence[str], label_column: str | None) -> tuple[Any, tuple[str, ...]]:
-    """Return the columns `names` of a file as a frame, and what was decided; its labels may be there or not.
+def read_features(
+    path: Path, names: Sequence[str], label_column: str | None
+) -> tuple[Any, tuple[str, ...]]:
+    """Return the columns `names` of a file as a frame, and what was decided; its labels may be
+    there or not.
 
     Raises
     ------
@@ -198,7 +205,9 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the first one
+            warnings.simplefilter(
+                "error", pd.errors.ParserWarning
+            )  # rows longer than the first one
             frame = pd.read_csv(
                 file,
                 sep=layout.delimiter,
@@ -221,24 +230,33 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
 def _check_lengths(path: Path, layout: _Layout) -> None:
     """Raise DataError for a row that ends too early, whose last cells pandas takes as missing."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = islice(filter(None, csv.reader(file, delimiter=layout.delimiter)), layout.has_header, None)
+        rows = islice(
+            filter(None, csv.reader(file, delimiter=layout.delimiter)), layout.has_header, None
+        )
         for number, row in enumerate(rows, start=1):
             if len(row) != len(layout.names):
                 raise DataError(
-                    f"{path}: row {number} has {len(row)} cells; expected {len(layout.names)} as in the first row"
+                    f"{path}: row {number} has {len(row)} cells; expected {len(layout.names)} as "
+                    "in the first row"
                 )
 
 
 def _without_index(frame: Any, layout: _Layout) -> tuple[Any, list[str]]:
-    """Return the features less a column that only numbers the rows, and what is to be said of it."""
+    """Return the features less a column that only numbers the rows, and what is to be said of
+    it.
+    """
     for name, column in frame.items():
         if _is_index(name, column, layout.has_header):
-            return frame.drop(columns=name), [f"left out: the column {name!r}, which only numbers the rows"]
+            return frame.drop(columns=name), [
+                f"left out: the column {name!r}, which only numbers the rows"
+            ]
     return frame, []
 
 
 def _is_index(name: str, column: Any, has_header: bool) -> bool:
-    """Return whether a column is a frame's index that was written with it, or counts the rows under such a name."""
+    """Return whether a column is a frame's index that was written with it, or counts the rows under
+    such a name.
+    """
     if name == UNNAMED_FIRST or name.startswith("Unnamed: "):
         return has_header or _counts(column)
     return (name.lower().endswith("id") or name.lower() in INDEX_NAMES) and _counts(column)
@@ -270,19 +288,23 @@ def _check_cells(path: Path, features: Any) -> None:
         if bad.any():
             row = int(np.argmax(bad))
             raise DataError(
-                f"{path}: row {row + 1}, column {name!r} is {brief(column.iloc[row])}; expected {expected}"
+                f"{path}: row {row + 1}, column {name!r} is {brief(column.iloc[row])}; expected "
+                f"{expected}"
             )
 
 
 def _check_written(path: Path, name: str, cells: list[str]) -> None:
-    """Raise DataError if nearly all cells are numbers as people write them, some of which cannot be read as such."""
+    """Raise DataError if nearly all cells are numbers as people write them, some of which cannot be
+    read as such.
+    """
     filled = [cell for cell in map(str.strip, cells) if cell]
     if sum(WRITTEN.fullmatch(cell) is not None for cell in filled) < MOSTLY * len(filled):
         return
     for row, cell in enumerate(map(str.strip, cells), start=1):
         if WRITTEN.fullmatch(cell) and not _is_number(cell):
             raise DataError(
-                f"{path}: row {row}, column {name!r} is {cell!r}; expected numbers like 1234.5, with a decimal "
+                f"{path}: row {row}, column {name!r} is {cell!r}; expected numbers like 1234.5, "
+                "with a decimal "
                 "point, without separators or units"
             )
 
@@ -290,7 +312,9 @@ def _check_written(path: Path, name: str, cells: list[str]) -> None:
 def _labels(path: Path, name: str, labels: list[str]) -> Array:
     """Return labels as int64 if all are integers, as float64 if all are numbers, else as text."""
     if "" in labels:
-        raise DataError(f"{path}: row {labels.index('') + 1}, column {name!r} is empty; expected a label")
+        raise DataError(
+            f"{path}: row {labels.index('') + 1}, column {name!r} is empty; expected a label"
+        )
     try:
         return np.array([int(label) for label in labels], dtype=np.int64)
     except (ValueError, OverflowError):
@@ -301,7 +325,8 @@ def _labels(path: Path, name: str, labels: list[str]) -> Array:
     bad = [row for row, label in enumerate(labels) if not np.isfinite(_number(label))]
     if bad:
         raise DataError(
-            f"{path}: row {bad[0] + 1}, column {name!r} is {labels[bad[0]]}; expected a finite number"
+            f"{path}: row {bad[0] + 1}, column {name!r} is {labels[bad[0]]}; expected a finite "
+            "number"
         )
     return np.array(list(map(float, labels)))
 

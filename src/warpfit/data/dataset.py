@@ -12,7 +12,16 @@ from warpfit.checks import as_numbers, as_tuple, brief
 from warpfit.data.order import epoch_order
 from warpfit.errors import DataError
 
-__all__ = ["Dataset", "as_floats", "is_frame", "is_table", "joined", "split_rows", "taken", "unit_floats"]
+__all__ = [
+    "Dataset",
+    "as_floats",
+    "is_frame",
+    "is_table",
+    "joined",
+    "split_rows",
+    "taken",
+    "unit_floats",
+]
 
 Array = npt.NDArray[Any]
 
@@ -25,9 +34,11 @@ class Dataset:
     ----------
     name : str
     x_train, x_test : ndarray (N, ...) or (M, ...)
-        Samples: float32, or uint8 as stored; of a table float64 where that says more, or a pandas frame.
+        Samples: float32, or uint8 as stored; of a table float64 where that says more, or a pandas
+        frame.
     y_train, y_test : ndarray (N,) or (M,) int64
-        Labels in [0, num_classes); float32 (N,) or (N, outputs) if `class_names` is empty (regression).
+        Labels in [0, num_classes); float32 (N,) or (N, outputs) if `class_names` is empty
+        (regression).
     class_names : tuple of str
     label_column : str, optional
         The column of a table that the labels come from.
@@ -37,7 +48,8 @@ class Dataset:
     Raises
     ------
     DataError
-        If samples and labels differ in number, training and test samples in shape, or a label is no class.
+        If samples and labels differ in number, training and test samples in shape, or a label is no
+        class.
     """
 
     name: str
@@ -53,16 +65,24 @@ class Dataset:
         names = as_tuple(self.class_names, str)
         if names is None:
             raise DataError(
-                f"{brief(self.name)}: expected class_names as strings, got {brief(self.class_names)}"
+                f"{brief(self.name)}: expected class_names as strings, got "
+                f"{brief(self.class_names)}"
             )
         object.__setattr__(self, "class_names", names)
         for name in ("x_train", "y_train", "x_test", "y_test"):
             given = getattr(self, name)
-            array = given if name[0] == "x" and hasattr(given, "columns") else as_numbers(given, name)
+            array = (
+                given if name[0] == "x" and hasattr(given, "columns") else as_numbers(given, name)
+            )
             if not array.ndim:
-                raise DataError(f"{self.name}: expected {name} to be an array of rows, got a single number")
+                raise DataError(
+                    f"{self.name}: expected {name} to be an array of rows, got a single number"
+                )
             object.__setattr__(self, name, array)
-        for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
+        for part, x, y in (
+            ("train", self.x_train, self.y_train),
+            ("test", self.x_test, self.y_test),
+        ):
             if len(x) != len(y):
                 raise DataError(
                     f"{self.name}: x_{part} has {len(x)} samples but y_{part} has {len(y)} labels"
@@ -106,19 +126,24 @@ def unit_floats(x: Array, top: int = 255) -> npt.NDArray[np.float32]:
 
 
 def as_floats(x: Array) -> Array:
-    """Return samples as floats: uint8 as x/255, other numbers as float32, or as float64 where that holds more."""
+    """Return samples as floats: uint8 as x/255, other numbers as float32, or as float64 where that
+    holds more.
+    """
     if x.dtype == np.uint8:
         return unit_floats(x)
     return x.astype(np.result_type(x.dtype, np.float32) if x.ndim == 2 else np.float32, copy=False)
 
 
 def is_frame(x: Any) -> bool:
-    """Return whether x is a frame, as pandas has them: columns with names, each of a kind of its own."""
+    """Return whether x is a frame, as pandas has them: columns with names, each of a kind of its
+    own.
+    """
     return hasattr(x, "iloc")
 
 
 def is_table(x: Any) -> bool:
-    """Return whether x has columns that may differ in scale: a frame, or rows of numbers that are no pixels.
+    """Return whether x has columns that may differ in scale: a frame, or rows of numbers that are
+    no pixels.
 
     Rows of uint8, and those whose numbers all lie in [0, 1], have one scale already.
     """
@@ -147,10 +172,10 @@ def split_rows(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the rows to train on and the rows held out, each ascending.
 
-    Rows are taken in the order of epoch 0 of `seed`, put together by class, and every ``1/test_fraction``-th
-    is held out: ``floor(test_fraction · N)`` rows in all, and of each class its share to within one row.
-    Float targets have no classes and are only shuffled. Nothing but `epoch_order` is random here, so the
-    split is the same on every machine.
+    Rows are taken in the order of epoch 0 of `seed`, put together by class, and every
+    ``1/test_fraction``-th is held out: ``floor(test_fraction · N)`` rows in all, and of each class
+    its share to within one row. Float targets have no classes and are only shuffled. Nothing but
+    `epoch_order` is random here, so the split is the same on every machine.
     """
     rows = epoch_order(len(y), seed, 0)
     if not np.issubdtype(y.dtype, np.floating):

@@ -58,9 +58,20 @@ class ProgressBar:
 
     def __init__(self, description: str) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TransferSpeedColumn,
+        )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+        )
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task(description, total=None)
         self._progress.start()
@@ -111,7 +122,9 @@ def _download(url: str, path: Path) -> None:
 
 
 def _reason(error: RequestException) -> str:
-    """Say in a few words why a request failed; those of requests' own messages run over several lines."""
+    """Say in a few words why a request failed; those of requests' own messages run over several
+    lines.
+    """
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

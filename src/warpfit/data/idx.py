@@ -1,7 +1,7 @@
 """The IDX format, in which MNIST and its kin are stored: read and written, plain or gzipped.
 
-A file is four bytes ``0 0 dtype ndim``, then `ndim` sizes as big-endian uint32, then the elements in C order,
-big-endian.
+A file is four bytes ``0 0 dtype ndim``, then `ndim` sizes as big-endian uint32, then the elements
+in C order, big-endian.
 
 References
 ----------
@@ -59,20 +59,22 @@ class _Header:
 
 
 def read_idx(path: PathLike) -> npt.NDArray[Any]:
-    """Read an IDX file, plain or gzipped; which of the two is seen from its bytes, not from its name.
+    """Read an IDX file, plain or gzipped; which of the two is seen from its bytes, not from its
+    name.
 
     Returns
     -------
     ndarray
-        In the file's shape and dtype (uint8, int8, int16, int32, float32, float64), in native byte order.
+        In the file's shape and dtype (uint8, int8, int16, int32, float32, float64), in native byte
+        order.
 
     Raises
     ------
     DataError
         If the file is missing or cannot be read.
     FileFormatError
-        If it is empty, no IDX file, cut short, longer than its header says, or a corrupt gzip stream. Memory
-        is never allocated for sizes that only the header claims.
+        If it is empty, no IDX file, cut short, longer than its header says, or a corrupt gzip
+        stream. Memory is never allocated for sizes that only the header claims.
     """
     content = read_bytes(path)
     return parse_idx(_unpacked_idx(content, path) if is_gzip(content) else content, path)
@@ -81,7 +83,8 @@ def read_idx(path: PathLike) -> npt.NDArray[Any]:
 def unpacked(stored: bytes, path: PathLike) -> bytes:
     """Return the bytes of a file, unpacked if it is a gzip stream; `path` is for the messages only.
 
-    Of an IDX file no more is unpacked than its header announces, and a byte that tells that there is more.
+    Of an IDX file no more is unpacked than its header announces, and a byte that tells that there
+    is more.
 
     Raises
     ------
@@ -107,7 +110,8 @@ def _unpacked_idx(packed: bytes, path: PathLike) -> bytes:
 def _check_unpacked_bytes(num_bytes: int, path: PathLike, found: str) -> None:
     if num_bytes > MAX_UNPACKED_BYTES:
         raise FileFormatError(
-            f"{path}: expected at most {MAX_UNPACKED_BYTES} bytes in a gzip stream, found {found}; if that is meant, "
+            f"{path}: expected at most {MAX_UNPACKED_BYTES} bytes in a gzip stream, found "
+            f"{found}; if that is meant, "
             "unpack the file first"
         )
 
@@ -118,10 +122,13 @@ def parse_idx(content: bytes, path: PathLike) -> npt.NDArray[Any]:
     body_bytes = len(content) - header.num_bytes
     if body_bytes != header.body_bytes:
         fault, found = (
-            ("is cut short", body_bytes) if body_bytes < header.body_bytes else ("is too long", "more")
+            ("is cut short", body_bytes)
+            if body_bytes < header.body_bytes
+            else ("is too long", "more")
         )
         raise FileFormatError(
-            f"{path} {fault}: expected {header.body_bytes} bytes after the header for {header.dtype.name} of "
+            f"{path} {fault}: expected {header.body_bytes} bytes after the header for "
+            f"{header.dtype.name} of "
             f"shape {header.shape}, found {found}"
         )
     stored = np.ndarray(header.shape, header.dtype, buffer=content, offset=header.num_bytes)
@@ -131,8 +138,8 @@ def parse_idx(content: bytes, path: PathLike) -> npt.NDArray[Any]:
 def write_idx(path: PathLike, array: npt.ArrayLike) -> None:
     """Write an array as an IDX file, gzipped if the name ends in ``.gz``.
 
-    Equal arrays give equal files: the gzip header carries no time and no name. The file appears whole or not
-    at all.
+    Equal arrays give equal files: the gzip header carries no time and no name. The file appears
+    whole or not at all.
 
     Raises
     ------
@@ -149,7 +156,9 @@ def write_idx(path: PathLike, array: npt.ArrayLike) -> None:
         known = ", ".join(dtype.name for dtype in CODES)
         raise DTypeError(f"an IDX file holds {known}; got an array of {array.dtype}")
     if not 1 <= array.ndim <= MAX_NDIM or max(array.shape) >= 2**32:
-        raise ShapeError(f"an IDX file holds 1 to {MAX_NDIM} dimensions below 2**32; got shape {array.shape}")
+        raise ShapeError(
+            f"an IDX file holds 1 to {MAX_NDIM} dimensions below 2**32; got shape {array.shape}"
+        )
     header = bytes([0, 0, code, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
     content = header + array.astype(DTYPES[code]).tobytes()
     with atomic_path(path) as temporary:
@@ -211,16 +220,22 @@ def _parse_header(content: bytes, path: PathLike) -> _Header:
         )
     if code not in DTYPES:
         known = ", ".join(f"{code:#04x}" for code in DTYPES)
-        raise FileFormatError(f"{path} has the unknown IDX dtype code {code:#04x}; expected one of {known}")
+        raise FileFormatError(
+            f"{path} has the unknown IDX dtype code {code:#04x}; expected one of {known}"
+        )
     if not 1 <= ndim <= MAX_NDIM:
-        raise FileFormatError(f"{path} has {ndim} dimensions in its IDX header; expected 1 to {MAX_NDIM}")
+        raise FileFormatError(
+            f"{path} has {ndim} dimensions in its IDX header; expected 1 to {MAX_NDIM}"
+        )
     if len(content) < 4 + 4 * ndim:
         raise FileFormatError(
-            f"{path} is cut short: expected an IDX header of {4 + 4 * ndim} bytes, found {len(content)}"
+            f"{path} is cut short: expected an IDX header of {4 + 4 * ndim} bytes, found "
+            f"{len(content)}"
         )
     shape = tuple(int(size) for size in np.frombuffer(content, dtype=">u4", count=ndim, offset=4))
     header = _Header(DTYPES[code], shape)
-    # Zero rows of an impossible size would pass every later comparison, and NumPy cannot hold the shape.
+    # Zero rows of an impossible size would pass every later comparison, and NumPy cannot hold the
+    # shape.
     if math.prod(size for size in shape if size) * header.dtype.itemsize > sys.maxsize:
         raise FileFormatError(f"{path} has implausible sizes in its IDX header: {shape}")
     return header

@@ -45,7 +45,9 @@ def opened_image(path: Path) -> Iterator[Image]:
     try:
         with Image.open(path) as image:
             if image.mode not in GRAY_MODES + COLOUR_MODES:
-                raise DataError(f"{path} has pixels of mode {image.mode}; expected 8 bits per channel")
+                raise DataError(
+                    f"{path} has pixels of mode {image.mode}; expected 8 bits per channel"
+                )
             yield image
     except DataError:
         raise
@@ -54,7 +56,9 @@ def opened_image(path: Path) -> Iterator[Image]:
 
 
 def as_pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Return an image's pixels in the shape (H, W), (H, W, 1) or (H, W, 3), resized and converted as that needs."""
+    """Return an image's pixels in the shape (H, W), (H, W, 1) or (H, W, 3), resized and converted
+    as that needs.
+    """
     from PIL.Image import Resampling
 
     converted = image.convert("RGB" if shape[2:] == (3,) else "L")
@@ -66,7 +70,9 @@ def as_pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder:
-    """Images (N, H, W) or (N, H, W, 3) in [0, 1] with the names of their sub-folders; and what was decided."""
+    """Images (N, H, W) or (N, H, W, 3) in [0, 1] with the names of their sub-folders; and what was
+    decided.
+    """
 
     train: Rows
     test: Rows | None
@@ -96,17 +102,23 @@ def read_folder(folder: Path, size: tuple[int, int] | None = None) -> ImageFolde
 def _sub_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
 
 
 def _image_files(folder: Path) -> list[tuple[Path, str]]:
     """Return each image below a folder and its class, the name of its sub-folder."""
     classes = _sub_folders(folder)
     if not classes:
-        raise DataError(f"{folder} has no sub-folders; expected one per class, with its images inside")
+        raise DataError(
+            f"{folder} has no sub-folders; expected one per class, with its images inside"
+        )
     files = []
     for sub_folder in classes:
-        images = sorted(path for path in sub_folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+        images = sorted(
+            path for path in sub_folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES
+        )
         if not images:
             raise DataError(
                 f"{sub_folder} has no images; expected files ending in {', '.join(IMAGE_SUFFIXES)}"
@@ -144,7 +156,9 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 def _common_size(sizes: Array) -> tuple[int, ...]:
-    """Return the size of images if it is the same for all; else their median, no side longer than 64 pixels."""
+    """Return the size of images if it is the same for all; else their median, no side longer than
+    64 pixels.
+    """
     if (sizes == sizes[0]).all():
         return tuple(sizes[0].tolist())
     median = np.median(sizes, axis=0)

@@ -62,9 +62,14 @@ class DataLoader:
     ) -> None:
         self.x, self.y = as_array(x, "x"), as_array(y, "y")
         if not self.x.ndim or not self.y.ndim or len(self.x) != len(self.y):
-            raise ShapeError(f"x and y must have as many rows; got shapes {self.x.shape} and {self.y.shape}")
+            raise ShapeError(
+                f"x and y must have as many rows; got shapes {self.x.shape} and {self.y.shape}"
+            )
         self.batch_size = check_count("batch_size", batch_size, 1)
-        self.shuffle, self.drop_last = check_flag("shuffle", shuffle), check_flag("drop_last", drop_last)
+        self.shuffle, self.drop_last = (
+            check_flag("shuffle", shuffle),
+            check_flag("drop_last", drop_last),
+        )
         self.seed = check_seed(seed)
         self.epoch = 0
 

@@ -36,7 +36,8 @@ def npz_arrays(path: Path) -> dict[str, Array]:
     """
     if not zipfile.is_zipfile(path):
         raise FileFormatError(
-            f"{path} is no .npz file: it is {'not a zip archive' if path.stat().st_size else 'empty'}"
+            f"{path} is no .npz file: it is "
+            f"{'not a zip archive' if path.stat().st_size else 'empty'}"
         )
     try:
         with zipfile.ZipFile(path) as archive:
@@ -61,15 +62,19 @@ def _is_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bool:
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array:
-    if info.compress_type not in METHODS or info.file_size > LARGEST_RATIO * (info.compress_size + 1):
+    if info.compress_type not in METHODS or info.file_size > LARGEST_RATIO * (
+        info.compress_size + 1
+    ):
         raise FileFormatError(
-            f"{path}: {info.filename} is not packed as NumPy does it, {info.file_size} bytes in {info.compress_size}"
+            f"{path}: {info.filename} is not packed as NumPy does it, {info.file_size} bytes in "
+            f"{info.compress_size}"
         )
     with archive.open(info) as member:
         found = _announced_bytes(member, info.filename, path)
         if found != info.file_size:
             raise FileFormatError(
-                f"{path}: expected {found} bytes in {info.filename}, as its header says, found {info.file_size}"
+                f"{path}: expected {found} bytes in {info.filename}, as its header says, found "
+                f"{info.file_size}"
             )
     with archive.open(info) as member:
         return np.asarray(npy.read_array(member, allow_pickle=False))
@@ -82,5 +87,7 @@ def _announced_bytes(member: IO[bytes], name: str, path: Path) -> int:
         raise FileFormatError(f"{path}: expected version 1.0 or 2.0 of {name}, found {version}")
     shape, _, dtype = READ_HEADER[version](member)
     if dtype.hasobject:
-        raise FileFormatError(f"{path} is no .npz file of plain arrays: {name} holds Python objects")
+        raise FileFormatError(
+            f"{path} is no .npz file of plain arrays: {name} holds Python objects"
+        )
     return member.tell() + prod(shape) * dtype.itemsize

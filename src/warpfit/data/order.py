@@ -1,8 +1,9 @@
 """The epoch order: a keyed bijection on 0..N-1, computed where it is needed.
 
-Position i of an epoch holds row ``order(i)``. No permutation is stored, any position can be computed alone, and
-every backend and engine sees the same batches. The bijection is `warpfit.permutation`'s; its eight round keys are
-the words of Philox counters ``(epoch, 0, 0, 0)`` and ``(epoch, 1, 0, 0)`` under the key of the ``ORDER`` stream.
+Position i of an epoch holds row ``order(i)``. No permutation is stored, any position can be
+computed alone, and every backend and engine sees the same batches. The bijection is
+`warpfit.permutation`'s; its eight round keys are the words of Philox counters ``(epoch, 0, 0, 0)``
+and ``(epoch, 1, 0, 0)`` under the key of the ``ORDER`` stream.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def round_keys_of(seed: int, epochs: range) -> Words:
     return words.reshape(len(epochs), ROUNDS)
 
 
-def order_at(positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+def order_at(
+    positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int
+) -> npt.NDArray[np.int64]:
     """Return the rows at some positions of an epoch's order.
 
     Parameters

@@ -42,7 +42,9 @@ FEW_TEXTS = 10  # texts may all differ, however few rows there are
 
 @dataclass(frozen=True)
 class _Column:
-    """A column as it was fitted: its kind; the categories of one; why it is left out; how many cells were missing."""
+    """A column as it was fitted: its kind; the categories of one; why it is left out; how many
+    cells were missing.
+    """
 
     name: str
     kind: str
@@ -52,7 +54,8 @@ class _Column:
 
 
 class TablePreprocessor(TransformerMixin, BaseEstimator):
-    """Makes float32 rows for a network of a table: numbers, text, true and false, categories, missing cells.
+    """Makes float32 rows for a network of a table: numbers, text, true and false, categories,
+    missing cells.
 
     Numbers are standardised to mean 0 and standard deviation 1, and clipped at ±10; missing ones
     become the median, and one more column marks them. Text, booleans, categories, and integers of a
@@ -62,8 +65,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     of it is scikit-learn's: a `ColumnTransformer` of `SimpleImputer`, `StandardScaler` and
     `OneHotEncoder`.
 
-    An array has one kind of column, numbers; it passes as it is if it has another number of dimensions than two, is
-    uint8, or all of it lies in [0, 1]: pixels have one scale already.
+    An array has one kind of column, numbers; it passes as it is if it has another number of
+    dimensions than two, is uint8, or all of it lies in [0, 1]: pixels have one scale already.
 
     Parameters
     ----------
@@ -94,13 +97,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         self.max_categories = max_categories
 
     def fit(self, x: Any, y: Any = None) -> TablePreprocessor:
-        """Learn means, medians and categories from rows x (N, F), and, if they are floats, the scale of targets y.
+        """Learn means, medians and categories from rows x (N, F), and, if they are floats, the
+        scale of targets y.
 
         Raises
         ------
         DataError
-            If a column is neither numbers nor text, holds infinity or numbers whose variance overflows, or none is
-            left.
+            If a column is neither numbers nor text, holds infinity or numbers whose variance
+            overflows, or none is left.
         ConfigError
             If `max_categories` is no integer of at least 1.
         """
@@ -114,8 +118,12 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 _examined(frame[name], self.max_categories, is_frame(x)) for name in frame.columns
             )
             if not self._of(NUMBER, CATEGORY):
-                raise DataError(f"expected a column to learn from, but {'; '.join(self.describe())}")
-            with np.errstate(over="ignore", invalid="ignore"):  # `_check_scales` says of which column
+                raise DataError(
+                    f"expected a column to learn from, but {'; '.join(self.describe())}"
+                )
+            with np.errstate(
+                over="ignore", invalid="ignore"
+            ):  # `_check_scales` says of which column
                 self.transformer_ = self._unfitted().fit(self._canonical(frame))
             self._check_scales()
         if y is not None and np.asarray(y).dtype.kind == "f":
@@ -141,7 +149,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return np.asarray(self.transformer_.transform(canonical), np.float32)
 
     def transform_targets(self, y: Any) -> Array:
-        """Return targets (N,) or (N, K) as the network learns them: standardised where they were in `fit`."""
+        """Return targets (N,) or (N, K) as the network learns them: standardised where they were in
+        `fit`.
+        """
         check_is_fitted(self, "columns_")
         if self.targets_ is None or not len(y):
             return np.asarray(y)
@@ -162,7 +172,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         numbers = self._of(NUMBER)
         names = [column.name for column in numbers]
         names += [f"{column.name} is missing" for column in numbers if column.num_missing]
-        names += [f"{column.name} {text}" for column in self._of(CATEGORY) for text in column.categories]
+        names += [
+            f"{column.name} {text}" for column in self._of(CATEGORY) for text in column.categories
+        ]
         return np.array(names, dtype=object)
 
     def num_features(self, input_shape: tuple[int, ...]) -> int:
@@ -189,7 +201,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         if categories:
             texts = [f"{column.name} ({len(column.categories)})" for column in categories]
             lines.append(f"one column a category: {some(texts)}")
-        missing = [f"{c.name} ({c.num_missing:,})" for c in (*numbers, *categories) if c.num_missing]
+        missing = [
+            f"{c.name} ({c.num_missing:,})" for c in (*numbers, *categories) if c.num_missing
+        ]
         if missing:
             lines.append(f"missing cells, filled and marked: {some(missing)}")
         for why in dict.fromkeys(column.why for column in self._of(LEFT_OUT)):
@@ -203,7 +217,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return lines
 
     def unfamiliar(self, x: Any) -> list[str]:
-        """Return what rows x hold that `fit` saw in none, a line for each column: categories, and missing numbers."""
+        """Return what rows x hold that `fit` saw in none, a line for each column: categories, and
+        missing numbers.
+        """
         check_is_fitted(self, "columns_")
         lines: list[str] = []
         if self.columns_ is None:
@@ -214,20 +230,26 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             other = texts[~texts.isin(column.categories)]
             if len(other):
                 lines.append(
-                    f"column {column.name!r}: cells of no known category: {len(other):,}, such as {other.iloc[0]!r}"
+                    f"column {column.name!r}: cells of no known category: {len(other):,}, such as "
+                    f"{other.iloc[0]!r}"
                 )
         for column in self._of(NUMBER):
             num_missing = int(frame[column.name].isna().sum())
             if num_missing and not column.num_missing:
                 lines.append(
-                    f"column {column.name!r}: missing cells, filled: {num_missing:,}; there was none to train on"
+                    f"column {column.name!r}: missing cells, filled: {num_missing:,}; there was "
+                    "none to train on"
                 )
         return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was learned as JSON has it; `from_dict` makes an equal preprocessor of it."""
         check_is_fitted(self, "columns_")
-        state: dict[str, Any] = {"max_categories": self.max_categories, "columns": None, "targets": None}
+        state: dict[str, Any] = {
+            "max_categories": self.max_categories,
+            "columns": None,
+            "targets": None,
+        }
         if self.columns_ is not None:
             state["columns"] = [asdict(column) for column in self.columns_]
             steps = self.transformer_.named_transformers_
@@ -250,7 +272,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         try:
             return cls._rebuilt(state)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise FileFormatError(f"expected the state of a TablePreprocessor, wrong is: {error}") from error
+            raise FileFormatError(
+                f"expected the state of a TablePreprocessor, wrong is: {error}"
+            ) from error
 
     @classmethod
     def _rebuilt(cls, state: Mapping[str, Any]) -> TablePreprocessor:
@@ -270,7 +294,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 _restore(scaler, state["numbers"], len(numbers) + num_marks)
         if state["targets"] is not None:
             width = len(state["targets"]["mean"])
-            table.targets_ = _restore(StandardScaler().fit(np.zeros((1, width))), state["targets"], width)
+            table.targets_ = _restore(
+                StandardScaler().fit(np.zeros((1, width))), state["targets"], width
+            )
         return table
 
     def _check_scales(self) -> None:
@@ -282,7 +308,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         bad = np.flatnonzero(~np.isfinite(scaler.mean_) | ~np.isfinite(scaler.var_))
         if bad.size:
             raise DataError(
-                f"column {numbers[bad[0]].name!r} holds numbers too large to standardise; divide them first"
+                f"column {numbers[bad[0]].name!r} holds numbers too large to standardise; divide "
+                "them first"
             )
 
     def _framed(self, x: Any) -> Any:
@@ -321,11 +348,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return ColumnTransformer([step for step in steps if step[2]])
 
     def _canonical(self, frame: Any) -> Any:
-        """Return the columns in use: numbers as float64, categories as text, however they come this time."""
+        """Return the columns in use: numbers as float64, categories as text, however they come this
+        time.
+        """
         missing = [name for name in self.input_names if name not in frame.columns]
         if missing:
             raise DataError(
-                f"expected the columns {some(self.input_names)}, as in fit; missing are {some(missing)}"
+                f"expected the columns {some(self.input_names)}, as in fit; missing are "
+                f"{some(missing)}"
             )
         return pd.DataFrame(
             {
@@ -339,24 +369,33 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
 
 def _as_frame(x: Any, names: Sequence[str] = ()) -> Any:
-    """Return x as a frame whose columns have texts as names; those of an array are `names`, else x0, x1, ..."""
+    """Return x as a frame whose columns have texts as names; those of an array are `names`, else
+    x0, x1, ...
+    """
     if is_frame(x):
         frame = x.set_axis([str(name) for name in x.columns], axis=1)
-        with suppress(OverflowError):  # pandas 2, of an integer beyond float64, which `_numbers` names
+        with suppress(
+            OverflowError
+        ):  # pandas 2, of an integer beyond float64, which `_numbers` names
             frame = frame.infer_objects()
     else:
         array = np.asarray(x)
         if array.ndim != 2 or (names and array.shape[1] != len(names)):
             raise ShapeError(
-                f"expected rows of {len(names) or 'some'} columns, got an array of shape {array.shape}"
+                f"expected rows of {len(names) or 'some'} columns, got an array of shape "
+                f"{array.shape}"
             )
         if array.dtype.kind not in "biuf":
             raise DataError(
                 f"expected an array of numbers, got {array.dtype}; text goes in as a pandas frame"
             )
-        frame = pd.DataFrame(array, columns=list(names) or [f"x{idx}" for idx in range(array.shape[1])])
+        frame = pd.DataFrame(
+            array, columns=list(names) or [f"x{idx}" for idx in range(array.shape[1])]
+        )
     if not frame.columns.is_unique:
-        raise DataError(f"expected a name of its own for each column, got {some(list(frame.columns))}")
+        raise DataError(
+            f"expected a name of its own for each column, got {some(list(frame.columns))}"
+        )
     return frame
 
 
@@ -368,7 +407,9 @@ def _examined(column: Any, max_categories: int, is_named: bool) -> _Column:
     if column.dtype.kind in "iuf" and not (is_named and _are_codes(_numbers(column))):
         return _Column(name, NUMBER, num_missing=num_missing)
     if column.dtype.kind not in "biufOUT" and not isinstance(column.dtype, pd.CategoricalDtype):
-        raise DataError(f"expected column {name!r} as numbers or text, got {column.dtype}; make it numbers")
+        raise DataError(
+            f"expected column {name!r} as numbers or text, got {column.dtype}; make it numbers"
+        )
     counts = _texts(column).value_counts()
     if len(counts) > max(FEW_TEXTS, len(column) / 2):
         return _Column(name, LEFT_OUT, why="as nearly all their texts differ")
@@ -384,36 +425,48 @@ def _are_codes(numbers: Any) -> bool:
 
 
 def _numbers(column: Any) -> npt.NDArray[np.float64]:
-    """Return a column as float64, missing cells as NaN, or raise DataError naming a cell that is no finite number."""
+    """Return a column as float64, missing cells as NaN, or raise DataError naming a cell that is no
+    finite number.
+    """
     try:
         floats = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     except OverflowError:  # pandas does not say of which
         row = int(column.astype(str).str.len().to_numpy().argmax())
         raise DataError(
-            f"row {row + 1}, column {column.name!r} is too large an integer; expected a finite number"
+            f"row {row + 1}, column {column.name!r} is too large an integer; expected a finite "
+            "number"
         ) from None
     bad = np.flatnonzero((np.isnan(floats) & ~column.isna().to_numpy()) | np.isinf(floats))
     if bad.size:
         raise DataError(
-            f"row {bad[0] + 1}, column {column.name!r} is {brief(column.iloc[bad[0]])}; expected a finite number"
+            f"row {bad[0] + 1}, column {column.name!r} is {brief(column.iloc[bad[0]])}; expected "
+            "a finite number"
         )
     return floats
 
 
 def _texts(column: Any) -> Any:
-    """Return a column's cells as text; equal values are equal texts, whether they came as 1, 1.0 or '1'."""
+    """Return a column's cells as text; equal values are equal texts, whether they came as 1, 1.0 or
+    '1'.
+    """
     codes, values = _factorized(column)
     texts = np.array([*map(_text, values), MISSING], dtype=object)
     return pd.Series(texts[codes], dtype=object)  # the code of a missing cell is -1
 
 
 def _factorized(column: Any) -> Any:
-    """Return the place of each cell among the distinct ones, -1 if it is missing, and these; or raise DataError."""
+    """Return the place of each cell among the distinct ones, -1 if it is missing, and these; or
+    raise DataError.
+    """
     try:
         return pd.factorize(column)
     except TypeError:
-        kind = next((type(cell).__name__ for cell in column if not isinstance(cell, Hashable)), "object")
-        raise DataError(f"expected column {column.name!r} as numbers or text, got cells of {kind}") from None
+        kind = next(
+            (type(cell).__name__ for cell in column if not isinstance(cell, Hashable)), "object"
+        )
+        raise DataError(
+            f"expected column {column.name!r} as numbers or text, got cells of {kind}"
+        ) from None
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,6 @@
-"""The datasets that warpfit knows by name: where they are looked for, and how they are checked and read."""
+"""The datasets that warpfit knows by name: where they are looked for, and how they are checked and
+read.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ CIFAR_BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"
 class DataFile:
     """A file of a dataset, under the name it is published, and the SHA-256 known of it.
 
-    `unpacked` is that of the bytes inside, the same for every packing; `packed` that of the .gz file.
+    `unpacked` is that of the bytes inside, the same for every packing; `packed` that of the .gz
+    file.
     """
 
     name: str
@@ -61,9 +64,9 @@ class DataFile:
 class DatasetRecord:
     """What is known of a dataset.
 
-    `read` turns the unpacked bytes of `files` (with their paths, for messages) into x_train, y_train, x_test,
-    y_test as stored; `top` is the largest pixel. `tried` says whether the checksums were compared with real
-    files by the authors of warpfit, or are as published.
+    `read` turns the unpacked bytes of `files` (with their paths, for messages) into x_train,
+    y_train, x_test, y_test as stored; `top` is the largest pixel. `tried` says whether the
+    checksums were compared with real files by the authors of warpfit, or are as published.
     """
 
     name: str
@@ -106,7 +109,9 @@ def available_datasets(data_dir: PathLike | None = None) -> list[DatasetListing]
     for record in DATASETS.values():
         paths = _find(record, data_dir)
         location = str(paths[0].parent) if paths else record.location
-        listings.append(DatasetListing(record.name, location, record.shape, record.source, record.tried))
+        listings.append(
+            DatasetListing(record.name, location, record.shape, record.source, record.tried)
+        )
     return listings
 
 
@@ -120,12 +125,12 @@ def load_dataset(
 ) -> Dataset:
     """Load a dataset by its name.
 
-    Its files are looked for in `data_dir`, in ``$WARPFIT_DATA`` and in the user's cache, each time as
-    ``<folder>/<name>/*.gz`` or unpacked without the ``.gz`` (MNIST also directly in the folder); then they
-    are downloaded into the user's cache. Checksums are compared whenever they are known.
+    Its files are looked for in `data_dir`, in ``$WARPFIT_DATA`` and in the user's cache, each time
+    as ``<folder>/<name>/*.gz`` or unpacked without the ``.gz`` (MNIST also directly in the folder);
+    then they are downloaded into the user's cache. Checksums are compared whenever they are known.
 
-    ``digits`` comes with scikit-learn, without a test set: a fifth is held out, of each class its share, by
-    `split_rows` with seed 0.
+    ``digits`` comes with scikit-learn, without a test set: a fifth is held out, of each class its
+    share, by `split_rows` with seed 0.
 
     Parameters
     ----------
@@ -133,7 +138,8 @@ def load_dataset(
     flat : bool
         Give samples as (N, H·W·C) instead of (N, H, W) or (N, H, W, C).
     raw : bool
-        Give the stored uint8 instead of float32 in [0, 1]. Pixels of ``digits`` end at 16, all others at 255.
+        Give the stored uint8 instead of float32 in [0, 1]. Pixels of ``digits`` end at 16, all
+        others at 255.
     data_dir : path, optional
         The folder to look in first.
     download : bool
@@ -186,7 +192,9 @@ def _pixels(x: Array, top: int, *, flat: bool, raw: bool) -> Array:
 
 
 def _check_folder(data_dir: PathLike | None) -> None:
-    """Raise ConfigError for a folder that was named and is not there: data from elsewhere would be a surprise."""
+    """Raise ConfigError for a folder that was named and is not there: data from elsewhere would be
+    a surprise.
+    """
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise ConfigError(f"data_dir {data_dir} is no folder; expected one that holds datasets")
 
@@ -202,7 +210,9 @@ def _folders(record: DatasetRecord, data_dir: PathLike | None) -> Iterator[Path]
 
 
 def _find(record: DatasetRecord, data_dir: PathLike | None) -> list[Path] | None:
-    """Return the paths of all files of a dataset in the first folder that has them all, else None."""
+    """Return the paths of all files of a dataset in the first folder that has them all, else
+    None.
+    """
     if not record.files:
         return []
     for folder in _folders(record, data_dir):
@@ -262,12 +272,15 @@ def _compare(content: bytes, expected: str | None, where: str) -> None:
         return
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
-        raise DataError(f"{where} is not the published file: expected SHA-256 {expected}, found {found}")
+        raise DataError(
+            f"{where} is not the published file: expected SHA-256 {expected}, found {found}"
+        )
 
 
 def _read_idx_files(contents: Contents) -> Splits:
     x_train, y_train, x_test, y_test = (
-        _idx_bytes(content, path, ndim) for (content, path), ndim in zip(contents, (3, 1, 3, 1), strict=True)
+        _idx_bytes(content, path, ndim)
+        for (content, path), ndim in zip(contents, (3, 1, 3, 1), strict=True)
     )
     return x_train, y_train, x_test, y_test
 
@@ -289,7 +302,11 @@ def _read_cifar(contents: Contents) -> Splits:
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             members = {Path(member.name).name: archive.extractfile(member) for member in archive}
-            batches = {name: file.read() for name, file in members.items() if file and name in CIFAR_BATCHES}
+            batches = {
+                name: file.read()
+                for name, file in members.items()
+                if file and name in CIFAR_BATCHES
+            }
     except tarfile.TarError as error:
         raise FileFormatError(f"{path} is no readable tar archive: {error}") from error
     missing = [name for name in CIFAR_BATCHES if name not in batches]
@@ -299,12 +316,17 @@ def _read_cifar(contents: Contents) -> Splits:
     return *_cifar_images(batches, train, path), *_cifar_images(batches, test, path)
 
 
-def _cifar_images(batches: dict[str, bytes], names: Sequence[str], path: Path) -> tuple[Array, Array]:
-    """Return images (N, 32, 32, 3) and labels (N,) of records that hold a label, then red, green and blue."""
+def _cifar_images(
+    batches: dict[str, bytes], names: Sequence[str], path: Path
+) -> tuple[Array, Array]:
+    """Return images (N, 32, 32, 3) and labels (N,) of records that hold a label, then red, green
+    and blue.
+    """
     for name in names:
         if len(batches[name]) % CIFAR_RECORD_BYTES:
             raise FileFormatError(
-                f"{name} in {path} has {len(batches[name])} bytes; expected records of {CIFAR_RECORD_BYTES}"
+                f"{name} in {path} has {len(batches[name])} bytes; expected records of "
+                f"{CIFAR_RECORD_BYTES}"
             )
     records = np.frombuffer(b"".join(batches[name] for name in names), np.uint8).reshape(
         -1, CIFAR_RECORD_BYTES
@@ -327,7 +349,8 @@ def _idx_files(
 ) -> tuple[DataFile, ...]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     return tuple(
-        DataFile(f"{name}-ubyte.gz", *sums) for name, *sums in zip(names, unpacked, packed, strict=True)
+        DataFile(f"{name}-ubyte.gz", *sums)
+        for name, *sums in zip(names, unpacked, packed, strict=True)
     )
 
 
@@ -345,7 +368,18 @@ _FASHION_NAMES = (
     "Ankle boot",
 )
 _KMNIST_NAMES = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-_CIFAR_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR_NAMES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 
 DATASETS = {
     record.name: record

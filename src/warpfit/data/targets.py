@@ -27,11 +27,12 @@ def check_task(task: str) -> str:
 
 
 def as_targets(y: Array, task: str, name: str) -> tuple[Array, str]:
-    """Return labels of classes (integers, booleans, text) as they are, or numbers as float32; and why.
+    """Return labels of classes (integers, booleans, text) as they are, or numbers as float32; and
+    why.
 
-    Without being told, text, booleans and integers are classes, and other numbers a regression. Integers are a
-    regression as well if they have more than 20 distinct values; unless those are 0..K-1 or 1..K without a gap,
-    on at least five rows each.
+    Without being told, text, booleans and integers are classes, and other numbers a regression.
+    Integers are a regression as well if they have more than 20 distinct values; unless those are
+    0..K-1 or 1..K without a gap, on at least five rows each.
 
     Parameters
     ----------
@@ -60,7 +61,8 @@ def check_kind(y: Array, task: str, name: str) -> None:
     may_be_wide = y.dtype.kind == "f" or (y.dtype.kind in "iu" and task == REGRESSION)
     if y.dtype.kind not in "biufU" or (y.ndim != 1 and not may_be_wide):
         raise DataError(
-            f"{name} must be integers, booleans or text of shape (N,) (classes) or floats (regression), "
+            f"{name} must be integers, booleans or text of shape (N,) (classes) or floats "
+            "(regression), "
             f"got {y.dtype} of shape {y.shape}"
         )
 
@@ -77,7 +79,9 @@ def _guess(y: Array) -> tuple[str, str]:
         more = " (task classification takes these as classes)" if few else ""
         return REGRESSION, f"targets are floats with {len(values):,} distinct values{more}"
     what = f"targets are integers with {len(values):,} distinct values"
-    if len(values) <= FEW_VALUES or (_are_codes(values) and len(y) >= ROWS_OF_A_CLASS * len(values)):
+    if len(values) <= FEW_VALUES or (
+        _are_codes(values) and len(y) >= ROWS_OF_A_CLASS * len(values)
+    ):
         return CLASSIFICATION, f"{what} (task regression takes them as numbers)"
     return REGRESSION, f"{what} (task classification takes them as classes)"
 
@@ -95,7 +99,8 @@ def _as_labels(y: Array, name: str) -> Array:
     broken = np.flatnonzero(y != np.floor(y))
     if broken.size:
         raise DataError(
-            f"{name} has {y[broken[0]]} in row {broken[0]}; expected integers, booleans or text for classes"
+            f"{name} has {y[broken[0]]} in row {broken[0]}; expected integers, booleans or text "
+            "for classes"
         )
     return y.astype(np.int64)
 
@@ -105,5 +110,7 @@ def _as_numbers(y: Array, name: str) -> npt.NDArray[np.float32]:
         targets = y.astype(np.float32)
     bad = np.argwhere(~np.isfinite(targets))
     if len(bad):
-        raise DataError(f"{name} has {y[tuple(bad[0])]} in row {bad[0][0]}; expected a finite float32")
+        raise DataError(
+            f"{name} has {y[tuple(bad[0])]} in row {bad[0][0]}; expected a finite float32"
+        )
     return targets

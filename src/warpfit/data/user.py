@@ -1,4 +1,6 @@
-"""The user's own data: an ``.npz`` file, a ``.csv`` file, or a folder of images, a sub-folder per class."""
+"""The user's own data: an ``.npz`` file, a ``.csv`` file, or a folder of images, a sub-folder per
+class.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ NPZ_WHOLE_KEYS = (("x", "y"), ("X", "y"))
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Samples and targets as read, and those of a test set if the data have one; `y_name` is for messages."""
+    """Samples and targets as read, and those of a test set if the data have one; `y_name` is for
+    messages.
+    """
 
     x: Any
     y: Array
@@ -51,19 +55,23 @@ def load_user_data(
     """Load the user's own data.
 
     ``.npz``
-        Arrays x_train, y_train, x_test, y_test; or x and y (or X and y), of which a part is held out.
+        Arrays x_train, y_train, x_test, y_test; or x and y (or X and y), of which a part is held
+        out.
     ``.csv``
-        A row per sample, with a header row or without. The labels are the column `label_column`, else one called
-        label, target, class or y (in any case), else the last. The other columns are the samples, as a pandas frame:
-        numbers, text, true and false, and missing cells (empty, ?, NA, ...). A first column without a name, or
-        one called id that only numbers the rows, is left out.
+        A row per sample, with a header row or without. The labels are the column `label_column`,
+        else one called label, target, class or y (in any case), else the last. The other columns
+        are the samples, as a pandas frame: numbers, text, true and false, and missing cells (empty,
+        ?, NA, ...). A first column without a name, or one called id that only numbers the rows, is
+        left out.
     a folder
-        A sub-folder of images per class; or sub-folders ``train`` and ``test`` with those inside. They come as
-        (N, H, W) if all are gray, else as (N, H, W, 3); images of mixed sizes are resized.
+        A sub-folder of images per class; or sub-folders ``train`` and ``test`` with those inside.
+        They come as (N, H, W) if all are gray, else as (N, H, W, 3); images of mixed sizes are
+        resized.
 
-    Images and uint8 arrays become float32 x/255; integers and floats of 32 bits or fewer float32, of more float64.
-    Labels become 0..K-1 in ascending order, and `class_names` keeps what they were; targets of a regression become
-    float32, without class names. `notes` of the data set says what was decided.
+    Images and uint8 arrays become float32 x/255; integers and floats of 32 bits or fewer float32,
+    of more float64. Labels become 0..K-1 in ascending order, and `class_names` keeps what they
+    were; targets of a regression become float32, without class names. `notes` of the data set says
+    what was decided.
 
     Parameters
     ----------
@@ -71,11 +79,12 @@ def load_user_data(
     label_column : str, optional
         The column with the labels; for ``.csv`` only.
     task : {'auto', 'classification', 'regression'}
-        ``'auto'``: text, booleans and integers are classes, floats a regression; and so are integers with more than
-        20 distinct values, unless these are 0..K-1 or 1..K on at least five rows each.
+        ``'auto'``: text, booleans and integers are classes, floats a regression; and so are
+        integers with more than 20 distinct values, unless these are 0..K-1 or 1..K on at least five
+        rows each.
     image_size : (int, int), optional
-        Height and width of all images of a folder. By default their own; of mixed sizes their median, at
-        most 64 pixels.
+        Height and width of all images of a folder. By default their own; of mixed sizes their
+        median, at most 64 pixels.
     test_fraction : float
         Part to hold out, in [0, 1), where the data have no test set of their own; see `split_rows`.
     seed : int
@@ -84,7 +93,8 @@ def load_user_data(
     Raises
     ------
     ConfigError
-        If `test_fraction` is out of range, `task` is unknown, or `label_column` or `image_size` does not apply.
+        If `test_fraction` is out of range, `task` is unknown, or `label_column` or `image_size`
+        does not apply.
     DataError
         If the data are missing, empty, infinite, or samples and labels do not match.
     FileFormatError
@@ -97,7 +107,9 @@ def load_user_data(
     if label_column is not None and path.suffix.lower() != ".csv":
         raise ConfigError(f"label_column names a column of a .csv file; {path} is none")
     if not os.path.exists(path):  # which is False, too, for names that cannot be
-        raise DataError(f"{path} does not exist; expected an .npz file, a .csv file or a folder of images")
+        raise DataError(
+            f"{path} does not exist; expected an .npz file, a .csv file or a folder of images"
+        )
     if image_size is not None and not path.is_dir():
         raise ConfigError(f"image_size is for a folder of images; {path} is none")
     try:
@@ -116,7 +128,9 @@ def _read(path: Path, label_column: str | None, image_size: tuple[int, int] | No
     if path.suffix.lower() == ".csv":
         table = read_table(path, label_column)
         name = f"{path}: the column {table.label_column!r}"
-        return _Parts(table.features, table.labels, name, label_column=table.label_column, notes=table.notes)
+        return _Parts(
+            table.features, table.labels, name, label_column=table.label_column, notes=table.notes
+        )
     raise DataError(f"{path} is neither an .npz file, a .csv file nor a folder of images")
 
 
@@ -161,7 +175,8 @@ def _read_npz(path: Path) -> _Parts:
         test = _checked_pair(path, x_test, y_test, "_test", may_be_empty=True)
         if (y.dtype.kind == "f") != (y_test.dtype.kind == "f") or y.shape[1:] != y_test.shape[1:]:
             raise DataError(
-                f"{path}: y_train is {y.dtype} of shape {y.shape} but y_test is {y_test.dtype} of shape "
+                f"{path}: y_train is {y.dtype} of shape {y.shape} but y_test is {y_test.dtype} of "
+                "shape "
                 f"{y_test.shape}; expected the same kind"
             )
         return _Parts(*train, name, test)
@@ -169,7 +184,9 @@ def _read_npz(path: Path) -> _Parts:
         if {x_key, y_key} <= arrays.keys():
             return _Parts(*_checked_pair(path, arrays[x_key], arrays[y_key]), name)
     found = ", ".join(arrays) or "none"
-    raise DataError(f"{path}: expected arrays x_train, y_train, x_test, y_test, or x and y; found {found}")
+    raise DataError(
+        f"{path}: expected arrays x_train, y_train, x_test, y_test, or x and y; found {found}"
+    )
 
 
 def npz_samples(path: Path) -> Array:
@@ -178,7 +195,9 @@ def npz_samples(path: Path) -> Array:
     for name in ("x", "X", "x_test"):
         if name in arrays:
             return _checked_samples(arrays[name], f"{path}: {name}")
-    raise DataError(f"{path}: expected an array x, X or x_test; found {', '.join(arrays) or 'none'}")
+    raise DataError(
+        f"{path}: expected an array x, X or x_test; found {', '.join(arrays) or 'none'}"
+    )
 
 
 def _checked_pair(
@@ -197,9 +216,13 @@ def _checked_pair(
 
 
 def _checked_samples(x: Array, name: str) -> Array:
-    """Return samples as floats, or raise DataError; cells of a table may be missing, which is NaN."""
+    """Return samples as floats, or raise DataError; cells of a table may be missing, which is
+    NaN.
+    """
     if x.ndim < 2:
-        raise DataError(f"{name} must have a row per sample, so at least two dimensions; got shape {x.shape}")
+        raise DataError(
+            f"{name} must have a row per sample, so at least two dimensions; got shape {x.shape}"
+        )
     if x.dtype.kind not in "biuf":
         raise DataError(f"{name} must be numbers, got {x.dtype}")
     with np.errstate(over="ignore"):
@@ -216,5 +239,6 @@ def _check_finite(values: Array, name: str, *, may_be_missing: bool = False) -> 
         row, *rest = np.argwhere(bad)[0].tolist()
         column = f", column {rest[0] if len(rest) == 1 else tuple(rest)}" if rest else ""
         raise DataError(
-            f"{name} has {values[(row, *rest)]} in row {row}{column}; expected a finite {values.dtype}"
+            f"{name} has {values[(row, *rest)]} in row {row}{column}; expected a finite "
+            f"{values.dtype}"
         )

@@ -1,4 +1,6 @@
-"""What of a step a backend may do at once: updates joined with the products before them, or all but the update."""
+"""What of a step a backend may do at once: updates joined with the products before them, or all but
+the update.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def is_of_package(value: object) -> bool:
 
 
 def joins_updates(plan: Plan) -> bool:
-    """Whether nothing but the optimizer's update needs gradients of parameters, and each is one layer's."""
+    """Whether nothing but the optimizer's update needs gradients of parameters, and each is one
+    layer's.
+    """
     network, optimizer = plan.network, plan.optimizer
     if not isinstance(network, NetworkSpec) or plan.precision not in HALF_DTYPES:
         return False
@@ -40,7 +44,9 @@ def joins_updates(plan: Plan) -> bool:
 
 
 def finds_targets(plan: Plan, data: TrainingData) -> bool:
-    """Whether the loss of a step is one operation, which a device may let find targets by the epoch's order."""
+    """Whether the loss of a step is one operation, which a device may let find targets by the
+    epoch's order.
+    """
     if not plan.loss.has_terms or plan.optimizer.l2 or not isinstance(plan.network, NetworkSpec):
         return False
     # With class weights every block reads all labels.
@@ -49,7 +55,11 @@ def finds_targets(plan: Plan, data: TrainingData) -> bool:
 
 def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:
     """Return the loss of a plan whose steps `Backend.narrow_step` may take; None for others."""
-    if not joins_updates(plan) or not isinstance(plan.network, NetworkSpec) or not plan.loss.has_terms:
+    if (
+        not joins_updates(plan)
+        or not isinstance(plan.network, NetworkSpec)
+        or not plan.loss.has_terms
+    ):
         return None
     network = plan.network.fused
     if not network.layers or not all(type(spec) is LinearSpec for _, spec in network.layers):
@@ -61,7 +71,9 @@ def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:
 
 
 def narrow_step(plan: Plan, data: TrainingData, num_rows: int) -> object | None:
-    """Return how a device takes so many of the data's rows by that operation, printable; None if it does not."""
+    """Return how a device takes so many of the data's rows by that operation, printable; None if it
+    does not.
+    """
     loss = None if plan.device == "cpu" else narrow_loss(plan, data)
     if loss is None:
         return None
@@ -69,6 +81,8 @@ def narrow_step(plan: Plan, data: TrainingData, num_rows: int) -> object | None:
 
     layers = [spec for _, spec in plan.network.fused.layers if isinstance(spec, LinearSpec)]  # type: ignore[union-attr]
     widths = (layers[0].in_features, *(spec.out_features for spec in layers))
-    network = NarrowNetwork.of(plan.precision, widths, tuple(spec.activation for spec in layers), loss)
+    network = NarrowNetwork.of(
+        plan.precision, widths, tuple(spec.activation for spec in layers), loss
+    )
     runtime = backends.get(plan.device).runtime  # type: ignore[attr-defined]
     return choose_on(runtime, network, num_rows, str(data.x.dtype))

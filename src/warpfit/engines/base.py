@@ -1,5 +1,5 @@
-"""The values that every engine shares: what to run (`Plan`), on what (`TrainState`, `TrainingData`), and what
-came out (`EpochReport`)."""
+"""The values that every engine shares: what to run (`Plan`), on what (`TrainState`,
+`TrainingData`), and what came out (`EpochReport`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def every_epoch(epoch: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """How an engine runs a plan: found once, before the first step, and printable. Engines derive their own from it.
+    """How an engine runs a plan: found once, before the first step, and printable. Engines derive
+    their own from it.
 
     Attributes
     ----------
@@ -87,8 +88,8 @@ class Prepared:
 class Plan:
     """How a run is computed, and why so.
 
-    Runs of equal plans and seeds on the same data are bit-identical on one machine, on the CPU with the same number
-    of BLAS threads.
+    Runs of equal plans and seeds on the same data are bit-identical on one machine, on the CPU with
+    the same number of BLAS threads.
 
     Parameters
     ----------
@@ -108,13 +109,16 @@ class Plan:
     report_every : int
         Epochs between two reports, which schedules and callbacks may act upon.
     bytes : int
-        Memory of the device that state, buffers of one step, data or its pieces, and copies of them take.
+        Memory of the device that state, buffers of one step, data or its pieces, and copies of them
+        take.
     reason : str
         Why this engine.
     loss_scale : float or 'dynamic'
-        What float16 gradients are multiplied by; in a draft also ``'auto'``. See `warpfit.engines.scaling`.
+        What float16 gradients are multiplied by; in a draft also ``'auto'``. See
+        `warpfit.engines.scaling`.
     prepared : Prepared or None
-        How the engine runs it: kernel, layout, and what is done between epochs without the host. None in a draft.
+        How the engine runs it: kernel, layout, and what is done between epochs without the host.
+        None in a draft.
     """
 
     engine: str
@@ -151,7 +155,8 @@ class Plan:
         return "float64" if self.precision == "float64" else "float32"
 
     def identity(self) -> dict[str, Any]:
-        """Return, JSON-ready, what a run is that may be resumed: all but its length, its size and the reason.
+        """Return, JSON-ready, what a run is that may be resumed: all but its length, its size and
+        the reason.
 
         What was prepared is left out, too: any kernel goes on from the state that another has left.
         """
@@ -187,7 +192,8 @@ class TrainState:
         Epochs of this run done.
     seed : int
     plateau : PlateauState
-        The state of a schedule that watches the loss; ``plateau.scale`` multiplies the learning rate.
+        The state of a schedule that watches the loss; ``plateau.scale`` multiplies the learning
+        rate.
     loss_scale : LossScale
         Where the plan's is ``'dynamic'``.
     """
@@ -238,7 +244,9 @@ class TrainingData:
     y: Array
     sample_weight: Array | None = None
     class_weight: Array | None = None
-    _on: dict[str, TrainingData] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _on: dict[str, TrainingData] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __len__(self) -> int:
         return len(self.x)
@@ -279,7 +287,8 @@ class EpochReport:
     loss : float
         Mean over the epoch's rows, each batch taken before its update.
     accuracy : float or None
-        Share of rows that were right, before their batch's update; None for losses without an accuracy.
+        Share of rows that were right, before their batch's update; None for losses without an
+        accuracy.
     lr : float
         Learning rate of the epoch's last step.
     seconds : float
@@ -309,7 +318,8 @@ class EpochReport:
 
 @dataclass
 class Stopping:
-    """When a run is over, for an engine that decides it: the settings and the state of a callback's `rule`.
+    """When a run is over, for an engine that decides it: the settings and the state of a callback's
+    `rule`.
 
     Parameters
     ----------
@@ -326,10 +336,12 @@ class Stopping:
     bad_epochs : int
         Likewise.
     best_arrays : dict of str to array
-        The parameters of the best epoch, if one was better than all before: the engine leaves them here before it
-        yields a report whose epoch is that of the state, and changes none of them afterwards.
+        The parameters of the best epoch, if one was better than all before: the engine leaves them
+        here before it yields a report whose epoch is that of the state, and changes none of them
+        afterwards.
     any_gain_is_best : bool
-        scikit-learn's rule: what is better by however little is the best, and an improvement is `min_delta` or more.
+        scikit-learn's rule: what is better by however little is the best, and an improvement is
+        `min_delta` or more.
     """
 
     monitor: str
@@ -374,7 +386,8 @@ class Engine(ABC):
         validation : TrainingData, optional
             Likewise, for reports.
         stopping : Stopping, optional
-            The rule by which a callback ends the run, if nothing else looks at the run between epochs.
+            The rule by which a callback ends the run, if nothing else looks at the run between
+            epochs.
         """
 
     @abstractmethod
@@ -402,19 +415,19 @@ class Engine(ABC):
         on_step : StepListener, optional
             Called after each step by an engine that comes back to the host between steps.
         is_border : BorderTest
-            Epochs up to the next border may be trained at once before their reports are yielded one by one. The
-            state is then that of the last of them: it belongs to a report whose epoch is ``state.epoch``. Which
-            epochs are trained at once changes no bit. Once reports have been heard, what was a border may be none
-            any more, but not the other way round.
+            Epochs up to the next border may be trained at once before their reports are yielded one
+            by one. The state is then that of the last of them: it belongs to a report whose epoch
+            is ``state.epoch``. Which epochs are trained at once changes no bit. Once reports have
+            been heard, what was a border may be none any more, but not the other way round.
         validation : TrainingData, optional
-            Without weights, if what was prepared `validates`: reports of epochs that the plan asks for have its loss
-            and accuracy.
+            Without weights, if what was prepared `validates`: reports of epochs that the plan asks
+            for have its loss and accuracy.
         stopping : Stopping, optional
             If it `stops`: the run ends after the reported epoch that this rule makes the last.
 
         Raises
         ------
         DivergedError
-            If a step's loss is NaN or infinite, or any parameter after the epochs trained at once; the state is of
-            no use then.
+            If a step's loss is NaN or infinite, or any parameter after the epochs trained at once;
+            the state is of no use then.
         """

@@ -62,14 +62,18 @@ def _loss_call(ops: Any, plan: Plan, data: TrainingData) -> Callable[[], Any]:
 
 def _why_not(ops: Any, spec: OptimizerSpec) -> str | None:
     found = [_updated(ops, spec, is_on_device) for is_on_device in (False, True)]
-    if any(not np.array_equal(one, other, equal_nan=True) for one, other in zip(*found, strict=True)):
+    if any(
+        not np.array_equal(one, other, equal_nan=True) for one, other in zip(*found, strict=True)
+    ):
         return "its update does not follow `numbers`"
     return None
 
 
 def _updated(ops: Any, spec: OptimizerSpec, is_on_device: bool) -> list[Any]:
     """Return parameters and slots after some steps, by numbers of the host or of the device."""
-    parameters, gradients = ([ops.asarray(_numbers(shape, seed)) for shape in SHAPES] for seed in (0, 1))
+    parameters, gradients = (
+        [ops.asarray(_numbers(shape, seed)) for shape in SHAPES] for seed in (0, 1)
+    )
     slots = {name: [ops.zeros(shape, "float32") for shape in SHAPES] for name in spec.slot_names}
     numbers = ops.asarray(np.full(len(spec.numbers(*TRIED[0])), np.nan))
 

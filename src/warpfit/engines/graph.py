@@ -1,8 +1,9 @@
-"""The graph engine: a step has the operations of `layerwise`, and many steps together are one CUDA graph.
+"""The graph engine: a step has the operations of `layerwise`, and many steps together are one CUDA
+graph.
 
-What the host would do between two operations is done once, when the graph is captured. So nothing of a graph may
-depend on which steps it runs: their numbers and rows are copied to places of the device that its operations read, or
-found by an order that lies there.
+What the host would do between two operations is done once, when the graph is captured. So nothing
+of a graph may depend on which steps it runs: their numbers and rows are copied to places of the
+device that its operations read, or found by an order that lies there.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from warpfit.nn.network import NetworkSpec
 
 __all__ = ["GraphEngine", "sizes_of_graphs", "steps_of_graph"]
 
-# Operations that a graph should not have more of: it is made within milliseconds, and the launch of so many is hidden
-# by the graph before.
+# Operations that a graph should not have more of: it is made within milliseconds, and the launch of
+# so many is hidden by the graph before.
 MOST_OPERATIONS = 512
-# A step has no more operations than about these: of each layer, forward and backward, and the others.
+# A step has no more operations than about these: of each layer, forward and backward, and the
+# others.
 OPERATIONS_OF_LAYER, OTHER_OPERATIONS = 5, 8
 # Bytes that kernels load at once where addresses allow it; as in backends/cuda/next_batch.py.
 ALIGNMENT = 16
@@ -51,7 +53,8 @@ ALIGNMENT = 16
 # The place of y among a step's sources.
 TARGETS = 1
 
-# The first columns of a table of numbers: the step of the run, and the row of the record. The optimizer's follow.
+# The first columns of a table of numbers: the step of the run, and the row of the record. The
+# optimizer's follow.
 STEP, ROW, OF_UPDATE = 0, 1, 2
 
 # The batches of a graph, by their rows.
@@ -59,10 +62,11 @@ Sizes = tuple[int, ...]
 
 
 def steps_of_graph(num_layers: int, steps_per_epoch: int, period: int = 1) -> int:
-    """Return how many steps a graph has: the graphs of an epoch have about as many each, and few operations.
+    """Return how many steps a graph has: the graphs of an epoch have about as many each, and few
+    operations.
 
-    After `period` steps, a power of two, rows lie at the same alignment again: if graphs can have so many, it is a
-    multiple, so that they are alike.
+    After `period` steps, a power of two, rows lie at the same alignment again: if graphs can have
+    so many, it is a multiple, so that they are alike.
     """
     most = max(1, MOST_OPERATIONS // (num_layers * OPERATIONS_OF_LAYER + OTHER_OPERATIONS))
     period = period if period <= most else 1
@@ -71,12 +75,16 @@ def steps_of_graph(num_layers: int, steps_per_epoch: int, period: int = 1) -> in
 
 
 def period_of(bytes_of_batches: list[int]) -> int:
-    """Return after how many batches of these sizes the next begin at a multiple of 16 bytes, as the first do."""
+    """Return after how many batches of these sizes the next begin at a multiple of 16 bytes, as the
+    first do.
+    """
     return max(ALIGNMENT // gcd(ALIGNMENT, size) for size in bytes_of_batches)
 
 
 def sizes_of_graphs(num_rows: int, batch_size: int, steps: int) -> list[Sizes]:
-    """Return the rows of all batches of an epoch, `steps` of them for each graph; the last may have fewer."""
+    """Return the rows of all batches of an epoch, `steps` of them for each graph; the last may have
+    fewer.
+    """
     rows = [min(batch_size, num_rows - first) for first in range(0, num_rows, batch_size)]
     return [tuple(rows[first : first + steps]) for first in range(0, len(rows), steps)]
 
@@ -139,7 +147,9 @@ class GraphEngine(Engine):
     ) -> Iterator[EpochReport]:
         run, last_epoch, most = _Run(plan, state, data, on_step), state.epoch + epochs, 1
         while state.epoch < last_epoch:
-            count = pace.epochs_to_border(is_border, state.epoch, min(most, last_epoch - state.epoch))
+            count = pace.epochs_to_border(
+                is_border, state.epoch, min(most, last_epoch - state.epoch)
+            )
             reports = run.epochs(count)
             if run.is_captured:  # until then an epoch takes longer than those to come
                 most = pace.epochs_next_time(count, reports[0].seconds)
@@ -155,17 +165,25 @@ def _in_the_way(plan: Plan, data: TrainingData) -> Iterator[str]:
         return
     for _, spec in plan.network.layers:
         if not is_of_package(spec):
-            yield f"expected layers of the package, got {type(spec).__name__}, which may need the host in a step"
+            yield (
+                f"expected layers of the package, got {type(spec).__name__}, which may need "
+                "the host in a step"
+            )
     if plan.loss_scale == DYNAMIC:
         yield "expected a fixed loss_scale, got 'dynamic', which the host finds after each step"
     for kind, value in (("a loss", plan.loss), ("an optimizer", plan.optimizer)):
         why = None if is_of_package(value) else needs_host(plan, data, value)
         if why is not None:
-            yield f"expected {kind} of the backend's operations alone, got {type(value).__name__}: {why}"
+            yield (
+                f"expected {kind} of the backend's operations alone, got "
+                f"{type(value).__name__}: {why}"
+            )
 
 
 def _own_precision(draft: Plan, data: TrainingData) -> tuple[str, str]:
-    """Return float16, or bfloat16 where numbers of the data are too large for it, if tensor cores multiply that."""
+    """Return float16, or bfloat16 where numbers of the data are too large for it, if tensor cores
+    multiply that.
+    """
     from warpfit.backends.cuda.matmul_mma_config import supports
 
     if draft.dtype == "float64":
@@ -181,7 +199,9 @@ def _copied_bytes(plan: Plan, data: TrainingData) -> int:
     """Return the bytes of a batch."""
     num_rows = max(1, len(data))
     sources, in_place = row_sources(plan, data), _in_place(plan, data)
-    of_rows = sum(source.nbytes for i, source in enumerate(sources) if i not in in_place) // num_rows
+    of_rows = (
+        sum(source.nbytes for i, source in enumerate(sources) if i not in in_place) // num_rows
+    )
     return of_rows * min(plan.batch_size, num_rows)
 
 
@@ -201,9 +221,11 @@ def _in_place(plan: Plan, data: TrainingData) -> tuple[int, ...]:
 
 
 def _bytes_between_rows(plan: Plan, data: TrainingData) -> list[int]:
-    """Return how far apart rows of each source lie where `layerwise` takes them; 0 where batches begin anew, or stay.
+    """Return how far apart rows of each source lie where `layerwise` takes them; 0 where batches
+    begin anew, or stay.
 
-    Some sums go by where they begin, past a multiple of 16 bytes, and so have the bits that they have there.
+    Some sums go by where they begin, past a multiple of 16 bytes, and so have the bits that they
+    have there.
     """
     sources, num_rows = row_sources(plan, data), max(1, len(data))
     in_place = _in_place(plan, data)
@@ -216,9 +238,9 @@ def _bytes_between_rows(plan: Plan, data: TrainingData) -> list[int]:
 class _Run(Run):
     """A run whose operations are captured.
 
-    Graphs of batches of the same sizes, whose rows lie at the same alignments, are one graph, which all epochs use.
-    The first time its operations are started one by one, which compiles their kernels and makes the buffers between
-    them; the second time they are captured.
+    Graphs of batches of the same sizes, whose rows lie at the same alignments, are one graph, which
+    all epochs use. The first time its operations are started one by one, which compiles their
+    kernels and makes the buffers between them; the second time they are captured.
     """
 
     # A device's; the contract knows no graphs.
@@ -229,7 +251,9 @@ class _Run(Run):
     ) -> None:
         super().__init__(plan, state, data, on_step, float(plan.loss_scale))
         steps = self.reports.steps_per_epoch
-        self.sizes = sizes_of_graphs(len(data), plan.batch_size, cast(PreparedGraph, plan.prepared).steps)
+        self.sizes = sizes_of_graphs(
+            len(data), plan.batch_size, cast(PreparedGraph, plan.prepared).steps
+        )
         self.graphs: dict[tuple[Sizes, tuple[int, ...]], Any] = {}
         self.record = self.ops.zeros((steps, 3), "float64")
         num_columns = OF_UPDATE + len(plan.optimizer.numbers(1, 0.0))
@@ -258,7 +282,8 @@ class _Run(Run):
                 if self.on_step is not None:
                     self.on_step(done, len(rates))
         self._foresee()
-        # What follows may use the step's buffers; it would ask for more where no step was started one by one.
+        # What follows may use the step's buffers; it would ask for more where no step was started
+        # one by one.
         self.ops.begin_step()
         return self.record
 
@@ -280,11 +305,15 @@ class _Run(Run):
             self.ops.assign(self.order, order)
 
     def _phase(self, step: int) -> tuple[int, ...]:
-        """Return how far past a multiple of 16 bytes the rows of a step of the epoch begin, in each source."""
+        """Return how far past a multiple of 16 bytes the rows of a step of the epoch begin, in each
+        source.
+        """
         return tuple(step * shift % ALIGNMENT for shift in self.shifts)
 
     def _start(self, sizes: Sizes, first: int) -> None:
-        """Start the operations of the steps from `first` on, whose batches have so many rows each."""
+        """Start the operations of the steps from `first` on, whose batches have so many rows
+        each.
+        """
         key = sizes, self._phase(first)
         if key not in self.graphs:
             self.graphs[key] = None
@@ -317,24 +346,34 @@ class _Run(Run):
         x, y = rows.sources
         return self.step_at_once(x, y, own, self.record, rows)
 
-    # -- numbers -------------------------------------------------------------------------------------------
+    # -- numbers
+    # -------------------------------------------------------------------------------------------
 
     def _numbers(self, epoch: int, rates: list[float]) -> npt.NDArray[np.float64]:
-        """Return the table (steps, columns) of an epoch, for the optimizer's steps that come next."""
+        """Return the table (steps, columns) of an epoch, for the optimizer's steps that come
+        next.
+        """
         key = epoch, self.state.step, rates
         if self.foreseen is None or self.foreseen[0] != key:
             self.foreseen = key, self._found_numbers(*key)
         return self.foreseen[1]
 
-    def _found_numbers(self, epoch: int, first_update: int, rates: list[float]) -> npt.NDArray[np.float64]:
+    def _found_numbers(
+        self, epoch: int, first_update: int, rates: list[float]
+    ) -> npt.NDArray[np.float64]:
         find, first_step = self.plan.optimizer.numbers, epoch * len(rates)
         return np.array(
-            [(first_step + row, row, *find(first_update + row + 1, lr)) for row, lr in enumerate(rates)],
+            [
+                (first_step + row, row, *find(first_update + row + 1, lr))
+                for row, lr in enumerate(rates)
+            ],
             np.float64,
         )
 
     def _foresee(self) -> None:
-        """Find the next epoch's numbers while the device works; they are found again if they change."""
+        """Find the next epoch's numbers while the device works; they are found again if they
+        change.
+        """
         epoch = self.state.epoch + 1
         if epoch < self.plan.epochs:
             self._numbers(epoch, self.rates(epoch))

@@ -8,12 +8,15 @@ from warpfit.losses import Loss
 
 __all__ = ["LARGEST", "beyond_range", "suitable"]
 
-# What x, and the targets of a loss whose gradient grows with them, may reach in magnitude for float16.
+# What x, and the targets of a loss whose gradient grows with them, may reach in magnitude for
+# float16.
 LARGEST = 1024.0
 
 
 def suitable(loss: Loss, data: TrainingData) -> tuple[str, str]:
-    """Return float16, or bfloat16 where numbers of the data are too large for it, and in words why."""
+    """Return float16, or bfloat16 where numbers of the data are too large for it, and in words
+    why.
+    """
     if (found := _too_large(loss, data)) is None:
         return "float16", "the data suits float16"
     name, largest = found
@@ -29,7 +32,9 @@ def beyond_range(loss: Loss, data: TrainingData) -> Obstacle | None:
 
 
 def _too_large(loss: Loss, data: TrainingData) -> tuple[str, float] | None:
-    """Return numbers of the data that are too large for float16, by name and with the largest, or None."""
+    """Return numbers of the data that are too large for float16, by name and with the largest, or
+    None.
+    """
     if data.largest_x > LARGEST:
         return "x", data.largest_x
     if loss.largest_derivative(LARGEST) >= LARGEST and data.largest_y > LARGEST:

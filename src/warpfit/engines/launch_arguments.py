@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Batches", "Resident", "Steps", "in_one_piece"]
 
-# Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the first's.
+# Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the
+# first's.
 GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
 
 
@@ -52,7 +53,9 @@ class Batches:
         keys: npt.NDArray[np.uint32] | None = None,
         epochs: int = 1,
     ) -> tuple[Array, Array]:
-        """Return batches and targets, one after the other: of rows in the orders of the keys, or as they lie."""
+        """Return batches and targets, one after the other: of rows in the orders of the keys, or as
+        they lie.
+        """
         ops, network = self.ops, self.launch.network
         num_batches = epochs * network.batches(len(x))
         batches = ops.empty((num_batches * self.launch.batch_bytes // 2,), network.dtype)
@@ -74,7 +77,9 @@ class Batches:
 
 
 class Resident:
-    """What all launches of a run have, a `LaunchedRun`: each array is made when a kernel first takes it."""
+    """What all launches of a run have, a `LaunchedRun`: each array is made when a kernel first
+    takes it.
+    """
 
     def __init__(
         self,
@@ -105,7 +110,9 @@ class Resident:
     @cached_property
     def places(self) -> Array:
         groups = zip(self.parameters, *self.slots, strict=True)
-        return self.ops.asarray(np.array([array.pointer for arrays in groups for array in arrays], np.int64))
+        return self.ops.asarray(
+            np.array([array.pointer for arrays in groups for array in arrays], np.int64)
+        )
 
     @cached_property
     def dropouts(self) -> Array:
@@ -150,10 +157,14 @@ class Resident:
         return self.ops.asarray(np.array([array.pointer for array in self._best], np.int64))
 
     def epochs_to_the_end(self) -> int:
-        """Return after how many epochs of a launch the rule ended the run, 0 if it did not; it takes over the best."""
+        """Return after how many epochs of a launch the rule ended the run, 0 if it did not; it
+        takes over the best.
+        """
         if self._rule is None:
             return 0
-        found = self.ops.to_numpy(self.stopping)[: STOPPING_FIELDS.itemsize].view(STOPPING_FIELDS)[0]
+        found = self.ops.to_numpy(self.stopping)[: STOPPING_FIELDS.itemsize].view(STOPPING_FIELDS)[
+            0
+        ]
         if found["has_improved"] and self._rule.keeps_best:
             # Copies, as the next launch may find better ones.
             kept = zip(self.names, self._best, strict=True)
@@ -201,7 +212,9 @@ class Steps:
 
     @property
     def settings(self) -> Array:
-        return self.run.ops.asarray(step_settings(self.run.plan.optimizer, self.of_rates, self.first_update))
+        return self.run.ops.asarray(
+            step_settings(self.run.plan.optimizer, self.of_rates, self.first_update)
+        )
 
     @property
     def talk(self) -> tuple[int | None, Array | None, int]:
@@ -219,11 +232,20 @@ class Steps:
         gram = ops.empty((count * launch.network.gram_bytes // 2,), launch.network.dtype)
         scales = ops.empty((count,), "float32")
         kernel = ops.kernel("gram_batches", **launch.gram_defines)
-        kernel(min(count, GATHER_BLOCKS), launch.network.gram_threads, self.batches, gram, scales, count)
+        kernel(
+            min(count, GATHER_BLOCKS),
+            launch.network.gram_threads,
+            self.batches,
+            gram,
+            scales,
+            count,
+        )
         return gram, scales
 
 
 def in_one_piece(ops: Any, array: Any) -> Any:
-    """Return the array, or a copy whose numbers lie one after the other from where 16 bytes are loaded at once."""
+    """Return the array, or a copy whose numbers lie one after the other from where 16 bytes are
+    loaded at once.
+    """
     array = ops.contiguous(array)
     return array if array.pointer % 16 == 0 else ops.copy(array)

@@ -1,4 +1,6 @@
-"""What a kernel of the engine one_launch trains of a plan, or what in the plan no such kernel knows."""
+"""What a kernel of the engine one_launch trains of a plan, or what in the plan no such kernel
+knows.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def layers_of(plan: Plan) -> list[Layer]:
 
 
 def trained_network(plan: Plan, data: TrainingData) -> TrainedNetwork | Obstacle:
-    """Return what kernels are told of a plan, or what none of them knows; of an open precision, for float16."""
+    """Return what kernels are told of a plan, or what none of them knows; of an open precision, for
+    float16.
+    """
     for expected, got in _in_the_way(plan):
         return Obstacle(f"expected {expected}, got {got}")
     from warpfit.backends.cuda.trained_network import TrainedNetwork
@@ -71,7 +75,9 @@ def _precision(plan: Plan) -> str:
 
 
 def _in_the_way(plan: Plan) -> Iterator[tuple[str, object]]:
-    """Yield what a kernel expects that a plan has otherwise, and what it has; only the first counts."""
+    """Yield what a kernel expects that a plan has otherwise, and what it has; only the first
+    counts.
+    """
     if plan.device == "cpu":
         yield "a CUDA device", plan.device
     if (precision := _precision(plan)) not in (*HALF_DTYPES, "float32"):

@@ -1,4 +1,6 @@
-"""How a plan is launched by the engine one_launch: by which kernel, in what memory; or what is in the way."""
+"""How a plan is launched by the engine one_launch: by which kernel, in what memory; or what is in
+the way.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchDescription", "PreparedLaunch", "describe", "epochs_held", "prepare_launch"]
 
-# What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found apart; and the share of
-# a step that a batch of validation data takes within a launch.
+# What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found
+# apart; and the share of a step that a batch of validation data takes within a launch.
 MICROSECONDS_BETWEEN_LAUNCHES, SHARE_OF_STEP = 1000.0, 0.4
 # What share of the time that a cluster needs a whole card has to need to be taken for a network.
 WORTH_A_CARD = 0.9
-# The share of the memory that is left which data and batches may take: validation data and other things want some, too.
+# The share of the memory that is left which data and batches may take: validation data and other
+# things want some, too.
 SHARE_OF_MEMORY = 0.9
 # What the epochs of a launch may take together, but for one, which always may.
 LAUNCH_BYTES = 1 << 29
@@ -59,7 +62,9 @@ class _Site(NamedTuple):
     bytes_left: int
     is_there: bool
 
-    def chosen(self, network: TrainedNetwork, *, by_layers: bool = False) -> ResidentLaunch | Obstacle:
+    def chosen(
+        self, network: TrainedNetwork, *, by_layers: bool = False
+    ) -> ResidentLaunch | Obstacle:
         return _chosen(network, self.card, by_layers)
 
 
@@ -72,7 +77,8 @@ def prepare_launch(
 ) -> PreparedLaunch | Obstacle:
     """Return how a draft is launched, or what is in the way, as `Engine.prepare` does.
 
-    `card` is one in place of that of the draft's device, which then need not be there, and to which no data comes.
+    `card` is one in place of that of the draft's device, which then need not be there, and to which
+    no data comes.
     """
     network = trained_network(draft, data)
     if isinstance(network, Obstacle):
@@ -95,14 +101,18 @@ def prepare_launch(
         return obstacle
     prepared = PreparedLaunch(
         precision=precision,
-        gradient_precision="float16" if precision == "float32" else precision,  # by sums of two float16
+        gradient_precision="float16"
+        if precision == "float32"
+        else precision,  # by sums of two float16
         launch=launch,
         cut=cut,
     )
     prepared = replace(prepared, copied_bytes=_copied_bytes(prepared, draft, data))
     if cut is None and site.is_there:
         prepared = _with_more(prepared, draft, rows, validation, stopping)
-    return replace(prepared, microseconds=prepared.launch.microseconds, reason=_words(prepared, why))
+    return replace(
+        prepared, microseconds=prepared.launch.microseconds, reason=_words(prepared, why)
+    )
 
 
 def _words(prepared: PreparedLaunch, why: str) -> str:
@@ -132,7 +142,9 @@ def memory_left(plan: Plan) -> int:
 def _laid_out(
     network: TrainedNetwork, draft: Plan, data: TrainingData, site: _Site
 ) -> tuple[ResidentLaunch, Cut | None] | Obstacle:
-    """Return the launch of a network, and how data on the host is cut that the device has no room for."""
+    """Return the launch of a network, and how data on the host is cut that the device has no room
+    for.
+    """
     from warpfit.backends.cuda.jit import generation
 
     card = site.card
@@ -152,7 +164,9 @@ def _laid_out(
         data.on(draft.device)  # says what has no room, if it has none
     if needed > card.memory_bytes:
         most = card.memory_bytes
-        return Obstacle(f"expected at most {most} bytes of data and batches of an epoch, got {needed}")
+        return Obstacle(
+            f"expected at most {most} bytes of data and batches of an epoch, got {needed}"
+        )
     return launch, None
 
 
@@ -161,11 +175,20 @@ def _is_to_stream(data: TrainingData, needed: int, site: _Site) -> bool:
 
 
 def _needed_bytes(launch: ResidentLaunch, data: TrainingData) -> int:
-    return int(data.x.nbytes) + int(data.y.nbytes) + launch.epoch_bytes(len(data)) + launch.exchange_bytes
+    return (
+        int(data.x.nbytes)
+        + int(data.y.nbytes)
+        + launch.epoch_bytes(len(data))
+        + launch.exchange_bytes
+    )
 
 
-def cut_for(launch: ResidentLaunch, plan: Plan, data: TrainingData, most_bytes: int) -> Cut | Obstacle:
-    """Return how the epochs of data on the host are cut into launches that take so many bytes at most."""
+def cut_for(
+    launch: ResidentLaunch, plan: Plan, data: TrainingData, most_bytes: int
+) -> Cut | Obstacle:
+    """Return how the epochs of data on the host are cut into launches that take so many bytes at
+    most.
+    """
     return cut_of(
         data,
         plan.batch_size,
@@ -176,9 +199,11 @@ def cut_for(launch: ResidentLaunch, plan: Plan, data: TrainingData, most_bytes: 
 
 
 def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLaunch | Obstacle:
-    """Return how to run a network: by the kernel for one hidden layer, if it can, or layer by layer.
+    """Return how to run a network: by the kernel for one hidden layer, if it can, or layer by
+    layer.
 
-    Or by all clusters of a card, if that is expected to take less time. `by_layers` leaves no choice.
+    Or by all clusters of a card, if that is expected to take less time. `by_layers` leaves no
+    choice.
     """
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_card import choose_card
@@ -194,7 +219,9 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     launches = [launch for launch in found if not isinstance(launch, Obstacle)]
     if not launches:
         return found[0]
-    return min(launches, key=lambda own: own.microseconds / (WORTH_A_CARD if own.takes_a_card else 1))
+    return min(
+        launches, key=lambda own: own.microseconds / (WORTH_A_CARD if own.takes_a_card else 1)
+    )
 
 
 def _with_more(
@@ -204,7 +231,9 @@ def _with_more(
     validation: TrainingData | None,
     stopping: Stopping | None,
 ) -> PreparedLaunch:
-    """Return what is prepared with what the kernel can do of validation and stopping, by another kernel if it pays."""
+    """Return what is prepared with what the kernel can do of validation and stopping, by another
+    kernel if it pays.
+    """
     launch: ResidentLaunch | None = None
     validates = stops = False
     site = _site(draft, None)
@@ -221,7 +250,9 @@ def _with_more(
     if launch is None:
         return prepared
     found = replace(prepared, launch=launch, validates=validates, stops=stops)
-    return replace(found, copied_bytes=_copied_bytes(found, draft, data, validation if validates else None))
+    return replace(
+        found, copied_bytes=_copied_bytes(found, draft, data, validation if validates else None)
+    )
 
 
 def _that_does_more(
@@ -229,8 +260,8 @@ def _that_does_more(
 ) -> ResidentLaunch | None:
     """Return a launch that validates or decides to stop within it, or None.
 
-    What runs by a kernel that cannot is only run layer by layer if that takes less time with all that comes between
-    epochs.
+    What runs by a kernel that cannot is only run layer by layer if that takes less time with all
+    that comes between epochs.
     """
     if launch.that_validates() is not None:
         return launch
@@ -261,7 +292,9 @@ def _can_validate(
 
 
 def _can_stop(stopping: Stopping, draft: Plan, validates: bool) -> bool:
-    """Return whether a kernel finds the number that a rule watches, and the rule has borders only if it follows."""
+    """Return whether a kernel finds the number that a rule watches, and the rule has borders only
+    if it follows.
+    """
     if stopping.any_gain_is_best:
         return False  # it knows of the epochs that it cannot end, which are trained at once anyway
     if stopping.monitor.startswith("val") and not validates:
@@ -270,7 +303,9 @@ def _can_stop(stopping: Stopping, draft: Plan, validates: bool) -> bool:
 
 
 def has_room(plan: Plan, rows: TrainingData, reserved_bytes: int) -> bool:
-    """Return whether rows are on the plan's device, or it has room for them beside what is reserved."""
+    """Return whether rows are on the plan's device, or it has room for them beside what is
+    reserved.
+    """
     if rows.is_on(plan.device):
         return True
     runtime = getattr(backends.get(plan.device), "runtime", None)  # a device's
@@ -278,9 +313,14 @@ def has_room(plan: Plan, rows: TrainingData, reserved_bytes: int) -> bool:
 
 
 def _copied_bytes(
-    prepared: PreparedLaunch, draft: Plan, data: TrainingData, validation: TrainingData | None = None
+    prepared: PreparedLaunch,
+    draft: Plan,
+    data: TrainingData,
+    validation: TrainingData | None = None,
 ) -> int:
-    """Return the bytes of the batches of the epochs that one launch takes, with all that it needs for them."""
+    """Return the bytes of the batches of the epochs that one launch takes, with all that it needs
+    for them.
+    """
     launch, cut = prepared.launch, prepared.cut
     if cut is not None:
         pieces = cut.bytes_of(data, launch.step_bytes)
@@ -305,7 +345,8 @@ class LaunchDescription:
     registers : tuple of (str, int)
         A thread's, and what of them a weight warp needs for weights.
     shared, device : tuple of (str, int)
-        Bytes of the parts of a block's shared memory, and of what an epoch takes of the device's memory.
+        Bytes of the parts of a block's shared memory, and of what an epoch takes of the device's
+        memory.
     source : str
         Of the kernel, with all that it includes.
     """
@@ -344,6 +385,9 @@ def _device_parts(prepared: PreparedLaunch, data: TrainingData) -> tuple[tuple[s
     fetched = cut.bytes_of(data, 0)
     return (
         (f"{BUFFERS} pieces of x and targets", fetched),
-        ("batches of a piece, targets and settings", cut.bytes_of(data, launch.step_bytes) - fetched),
+        (
+            "batches of a piece, targets and settings",
+            cut.bytes_of(data, launch.step_bytes) - fetched,
+        ),
         ("record of an epoch", launch.record_bytes(len(data))),
     )

@@ -1,4 +1,6 @@
-"""A run of the engine one_launch: from launch to launch, with data on the device or in pieces from the host."""
+"""A run of the engine one_launch: from launch to launch, with data on the device or in pieces from
+the host.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,26 @@ from warpfit.engines.streaming import Cut, Piece, Stream
 
 __all__ = ["Run", "StreamedRun"]
 
-# How many times as long for kernels that hear of it themselves, and how often the host looks how far they are.
+# How many times as long for kernels that hear of it themselves, and how often the host looks how
+# far they are.
 TALKING, SECONDS_BETWEEN_LOOKS = 8, 0.0005
 # Of the time since a launch began, lest a short one end long before anybody looks.
 SHARE_OF_SLEEP = 1 / 64
 
 
 class _Inputs(NamedTuple):
-    """What a launch takes of its epochs: the schedule's rates (steps,); keys (epochs, 8), None without shuffling."""
+    """What a launch takes of its epochs: the schedule's rates (steps,); keys (epochs, 8), None
+    without shuffling.
+    """
 
     rates: npt.NDArray[np.float64]
     keys: npt.NDArray[np.uint32] | None
 
 
 class _Launch(NamedTuple):
-    """A launch on its way: since when, its epochs, their rates (steps,), its record, whether all arrays are finite."""
+    """A launch on its way: since when, its epochs, their rates (steps,), its record, whether all
+    arrays are finite.
+    """
 
     start: float
     first_epoch: int
@@ -74,7 +81,8 @@ class Run:
         self.last_epoch, self.is_border = last_epoch, is_border
         self.launch, self.cut, self.is_over = prepared.launch, prepared.cut, False
         self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.defines)
-        # NumPy's arrays may have their bytes in another order, in which they do not come to the device.
+        # NumPy's arrays may have their bytes in another order, in which they do not come to the
+        # device.
         source = data.x.dtype.newbyteorder("=") if prepared.is_streamed else data.x.dtype
         self.batches = Batches(self.ops, self.launch, str(source))
         self.reports = Reports(plan, state, len(data))
@@ -96,7 +104,9 @@ class Run:
         """Give back what does not go by itself."""
 
     def launch_epochs(self) -> Iterable[EpochReport]:
-        """Train as many epochs as may be trained at once, and return their reports, which may come meanwhile."""
+        """Train as many epochs as may be trained at once, and return their reports, which may come
+        meanwhile.
+        """
         return self._while_it_runs() if self.launch.talks else self._finish(self._launch(), 0)
 
     def _launch(self) -> _Launch:
@@ -110,11 +120,13 @@ class Run:
         record = ops.zeros(shape, "float64") if talk is None else talk.record_pointer
         self._start(epochs, rates, record, talk)
         all_finite = ops.all_finite(list(state.arrays.values()))
-        # While the device works, all that the next launch may need: how long it will be is not known yet, nor which
-        # borders there will be when this one's reports are heard.
+        # While the device works, all that the next launch may need: how long it will be is not
+        # known yet, nor which borders there will be when this one's reports are heard.
         next_epoch = first_epoch + epochs
         if next_epoch < self.last_epoch:
-            self.inputs = self._inputs(next_epoch, self._most_epochs(next_epoch, pace.GROWTH * epochs))
+            self.inputs = self._inputs(
+                next_epoch, self._most_epochs(next_epoch, pace.GROWTH * epochs)
+            )
         return _Launch(start, first_epoch, epochs, rates, record, all_finite, talk)
 
     @cached_property
@@ -127,7 +139,12 @@ class Run:
 
         Ctrl-C lets it end after one of its next epochs, and is heard when all reports are yielded.
         """
-        runtime, steps, told, is_interrupted = self.ops.runtime, self.reports.steps_per_epoch, 0, False
+        runtime, steps, told, is_interrupted = (
+            self.ops.runtime,
+            self.reports.steps_per_epoch,
+            0,
+            False,
+        )
         try:
             launch = self._launch()
             talk = cast(Talk, launch.talk)
@@ -145,7 +162,9 @@ class Run:
                         report = self._report(launch, told, record, seconds)
                         told += 1
                         yield report
-                    sleep(min(SECONDS_BETWEEN_LOOKS, SHARE_OF_SLEEP * (perf_counter() - launch.start)))
+                    sleep(
+                        min(SECONDS_BETWEEN_LOOKS, SHARE_OF_SLEEP * (perf_counter() - launch.start))
+                    )
             except KeyboardInterrupt:
                 talk.ask_to_end()
                 is_interrupted = True
@@ -158,7 +177,9 @@ class Run:
             raise KeyboardInterrupt
 
     def _finish(self, launch: _Launch, told: int) -> list[EpochReport]:
-        """Wait for a launch, take over where the state stands, and return the reports but the first `told`."""
+        """Wait for a launch, take over where the state stands, and return the reports but the first
+        `told`.
+        """
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs, talk = launch.first_epoch, launch.epochs, launch.talk
         records = launch.record
@@ -172,7 +193,9 @@ class Run:
         self.is_over, epochs = until > 0, until or epochs
         records = records[:epochs]
         self.reports.check_finite(np.concatenate(records[:, :steps]), first_epoch * steps)
-        self.reports.check_arrays(ops.to_numpy(launch.all_finite), (first_epoch + epochs) * steps - 1)
+        self.reports.check_arrays(
+            ops.to_numpy(launch.all_finite), (first_epoch + epochs) * steps - 1
+        )
         state.step += epochs * steps
         state.epoch = first_epoch + epochs
         seconds = (perf_counter() - launch.start) / epochs
@@ -202,19 +225,29 @@ class Run:
     def _most_epochs(self, epoch: int, most: int) -> int:
         """Return how many epochs a launch may have, wherever there are borders."""
         return min(
-            most, self.last_epoch - epoch, epochs_held(self.launch, len(self.data), self.num_validated)
+            most,
+            self.last_epoch - epoch,
+            epochs_held(self.launch, len(self.data), self.num_validated),
         )
 
     def _inputs(self, epoch: int, epochs: int) -> _Inputs:
-        keys = round_keys_of(self.state.seed, range(epoch, epoch + epochs)) if self.plan.shuffle else None
+        keys = (
+            round_keys_of(self.state.seed, range(epoch, epoch + epochs))
+            if self.plan.shuffle
+            else None
+        )
         return _Inputs(self.reports.rates(epoch, epochs), keys)
 
     def _start(
         self, epochs: int, rates: npt.NDArray[np.float64], record: Array | int, talk: Talk | None
     ) -> None:
         """Start the kernel on the next epochs."""
-        batches, targets = self.batches.of(self.x, self.y, self.sample_weight, self.inputs.keys, epochs)
-        self._start_kernel(self._steps(batches, targets, len(self.data), epochs, 0, rates, record, talk))
+        batches, targets = self.batches.of(
+            self.x, self.y, self.sample_weight, self.inputs.keys, epochs
+        )
+        self._start_kernel(
+            self._steps(batches, targets, len(self.data), epochs, 0, rates, record, talk)
+        )
 
     def _steps(
         self,
@@ -227,7 +260,9 @@ class Run:
         record: Array | int,
         talk: Talk | None = None,
     ) -> Steps:
-        """Return what a launch has that begins with step `first` of the epoch that the state stands before."""
+        """Return what a launch has that begins with step `first` of the epoch that the state stands
+        before.
+        """
         state = self.state
         return Steps(
             self.resident,
@@ -258,13 +293,16 @@ class Run:
 class StreamedRun(Run):
     """A run whose data stays on the host: each epoch takes several launches, of a piece each.
 
-    The state is that of a step only when an epoch is over: until then its counters are those of the epoch's start.
+    The state is that of a step only when an epoch is over: until then its counters are those of the
+    epoch's start.
     """
 
     def _open(self) -> None:
         state, cut = self.state, cast(Cut, self.cut)
         self.stream = Stream(self.ops, self.data, cut, state.seed if self.plan.shuffle else None)
-        self.coming = (piece for epoch in range(state.epoch, self.last_epoch) for piece in cut.pieces(epoch))
+        self.coming = (
+            piece for epoch in range(state.epoch, self.last_epoch) for piece in cut.pieces(epoch)
+        )
         self.piece: Piece | None = None
         try:
             self._fetch()
@@ -299,10 +337,14 @@ class StreamedRun(Run):
         self.reports.check_arrays(ops.to_numpy(all_finite), (state.epoch + 1) * steps - 1)
         state.step += steps
         state.epoch += 1
-        return [self.reports.report(state.epoch, host_record, float(rates[-1]), perf_counter() - start)]
+        return [
+            self.reports.report(state.epoch, host_record, float(rates[-1]), perf_counter() - start)
+        ]
 
     def _train_piece(self, piece: Piece, rates: npt.NDArray[np.float64], record: Array) -> int:
-        """Start the kernel on a piece, which has been fetched, and return the steps of the epoch up to its end."""
+        """Start the kernel on a piece, which has been fetched, and return the steps of the epoch up
+        to its end.
+        """
         first = piece.first // self.plan.batch_size
         last = first + -(-piece.num_rows // self.plan.batch_size)
         with self.stream.received() as (x, y, *weights):
@@ -311,7 +353,9 @@ class StreamedRun(Run):
         self._start_kernel(self._steps(batches, targets, piece.num_rows, 1, first, *of_steps))
         return last
 
-    def _read(self, record: Array, host_record: npt.NDArray[np.float64], first: int, last: int) -> None:
+    def _read(
+        self, record: Array, host_record: npt.NDArray[np.float64], first: int, last: int
+    ) -> None:
         """Read the record of some steps, which are waited for, or raise DivergedError."""
         own = host_record[first:last]
         own[:] = self.ops.to_numpy(record[first:last])

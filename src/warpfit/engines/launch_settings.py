@@ -1,4 +1,6 @@
-"""What the kernels of the engine one_launch take of an optimizer and a loss, and of a network's dropout."""
+"""What the kernels of the engine one_launch take of an optimizer and a loss, and of a network's
+dropout.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def _check(unknown: tuple[str, object] | None) -> None:
 
 
 def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
-    """Return a loss's setting, and what its terms and gradients are multiplied by: see `LossSettings` of the kernel."""
+    """Return a loss's setting, and what its terms and gradients are multiplied by: see
+    `LossSettings` of the kernel.
+    """
     _check(unknown_loss(loss))
     terms = loss.terms(outputs)
     return terms.setting, terms.of_term, terms.of_derivative
@@ -86,11 +90,17 @@ def stopping_settings(rule: Stopping) -> npt.NDArray[Any]:
 def step_settings(
     optimizer: OptimizerSpec, rates: npt.NDArray[np.float64], first_step: int
 ) -> npt.NDArray[np.float32]:
-    """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these rates (steps,)."""
+    """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these
+    rates (steps,).
+    """
     _check(unknown_optimizer(optimizer))
     settings = np.zeros((len(rates), 4))
     numbers = optimizer.update_numbers(first_step + 1 + np.arange(len(rates)), rates)
-    settings[:, RATE], settings[:, KEPT], settings[:, PENALTY] = numbers.rate, numbers.kept, optimizer.l2
+    settings[:, RATE], settings[:, KEPT], settings[:, PENALTY] = (
+        numbers.rate,
+        numbers.kept,
+        optimizer.l2,
+    )
     settings[:, EPS] = np.maximum(numbers.eps, LEAST_EPS)
     return settings.astype(np.float32)
 
@@ -103,10 +113,11 @@ def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]
 
 
 def scale_of_weights(plan: Plan) -> float:
-    """Return the power of two that weights are held times in SGD by warp-specialized kernels, one for the whole run.
+    """Return the power of two that weights are held times in SGD by warp-specialized kernels, one
+    for the whole run.
 
-    Gradients are then near the plan's loss scale times their mean over the batch, whether they come times the
-    learning rate, without momentum, or not.
+    Gradients are then near the plan's loss scale times their mean over the batch, whether they come
+    times the learning rate, without momentum, or not.
     """
     scale, largest_rate = float(plan.loss_scale), plan.optimizer.lr.largest
     if plan.optimizer.slot_names or not largest_rate:
@@ -117,13 +128,22 @@ def scale_of_weights(plan: Plan) -> float:
 def dropout_settings(specs: Iterable[DropoutSpec]) -> npt.NDArray[Any]:
     """Return ``Dropout`` (layers,) of each layer."""
     return np.array(
-        [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs], DROPOUT_FIELDS
+        [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs],
+        DROPOUT_FIELDS,
     )
 
 
-def network_dropout_settings(specs: Iterable[DropoutSpec], seed: int, first_step: int) -> npt.NDArray[Any]:
-    """Return ``NetworkDropout`` (layers,) of each layer of a network whose run goes on with a step."""
+def network_dropout_settings(
+    specs: Iterable[DropoutSpec], seed: int, first_step: int
+) -> npt.NDArray[Any]:
+    """Return ``NetworkDropout`` (layers,) of each layer of a network whose run goes on with a
+    step.
+    """
     of_layers = dropout_settings(specs)
     found = np.zeros(of_layers.shape, NETWORK_DROPOUT_FIELDS)
-    found["of_layer"], found["key"], found["first_step"] = of_layers, stream_key(seed, DROPOUT), first_step
+    found["of_layer"], found["key"], found["first_step"] = (
+        of_layers,
+        stream_key(seed, DROPOUT),
+        first_step,
+    )
     return found

@@ -11,7 +11,8 @@ from warpfit.backends.launch_structs import PROGRESS_FIELDS
 
 __all__ = ["NEVER", "SharedRecord", "Talk"]
 
-# Of a record for which there is room at first: to pin more takes the host longer than many a launch.
+# Of a record for which there is room at first: to pin more takes the host longer than many a
+# launch.
 RECORD_BYTES = 1 << 22
 # Passes that a kernel makes before it looks whether it is to end.
 PASSES_BETWEEN_TALKS = 256
@@ -20,7 +21,9 @@ NEVER = 2**31 - 1
 
 
 class SharedRecord:
-    """Memory that the host shares with one launch after the other: ``Progress``, and a record of any length."""
+    """Memory that the host shares with one launch after the other: ``Progress``, and a record of
+    any length.
+    """
 
     def __init__(self, runtime: Any) -> None:
         self.runtime = runtime
@@ -41,7 +44,9 @@ class SharedRecord:
 
 
 class Talk:
-    """What a running kernel and the host tell each other, and the record, in memory that both see."""
+    """What a running kernel and the host tell each other, and the record, in memory that both
+    see.
+    """
 
     def __init__(self, memory: SharedRecord, shape: tuple[int, int, int, int]) -> None:
         epochs, passes, _, _ = shape

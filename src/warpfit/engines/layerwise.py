@@ -1,4 +1,6 @@
-"""The layerwise engine: a step is one operation of the backend after the other. Runs everything, anywhere."""
+"""The layerwise engine: a step is one operation of the backend after the other. Runs everything,
+anywhere.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,11 @@ class Layerwise(Engine):
     ) -> Iterator[EpochReport]:
         is_dynamic = plan.loss_scale == DYNAMIC
         run = _Run(
-            plan, state, data, on_step, state.loss_scale.value if is_dynamic else float(plan.loss_scale)
+            plan,
+            state,
+            data,
+            on_step,
+            state.loss_scale.value if is_dynamic else float(plan.loss_scale),
         )
         for _ in range(epochs):
             yield from run.epochs(1)
@@ -80,8 +86,8 @@ def _ordered_bytes(plan: Plan, data: TrainingData) -> int:
 class EpochRows:
     """The data's rows in the order of an epoch.
 
-    On a device that works while the host goes on, arrays that are small enough are put in order once an epoch, so
-    that taking a batch out of them is not a kernel but a slice.
+    On a device that works while the host goes on, arrays that are small enough are put in order
+    once an epoch, so that taking a batch out of them is not a kernel but a slice.
 
     Parameters
     ----------
@@ -136,7 +142,8 @@ class _Run(Run):
         return record
 
     def _quiet_step(self, idx: int, lr: float, record: Array) -> None:
-        # What overflows here is found by the checks of the epoch, which say more than NumPy's warnings.
+        # What overflows here is found by the checks of the epoch, which say more than NumPy's
+        # warnings.
         with np.errstate(over="ignore", invalid="ignore"):
             self._step(idx, lr, record)
 
@@ -147,12 +154,16 @@ class _Run(Run):
         batch = self.rows.batch(idx * plan.batch_size, plan.batch_size)
         numbers = StepNumbers(step, idx, state.step + 1, lr)
         is_dynamic = plan.loss_scale == DYNAMIC
-        state.step += self.step(batch, numbers, record, partial(self._rescale, step) if is_dynamic else None)
+        state.step += self.step(
+            batch, numbers, record, partial(self._rescale, step) if is_dynamic else None
+        )
         if self.ops.synchronous and not isfinite(record[idx, LOSS]):
             self.reports.check_finite(record[: idx + 1, None], step - idx)
 
     def _rescale(self, step: int, gradients: list[Array], loss: Array) -> bool:
-        """Choose the next step's loss scale, and return whether this step's gradients are finite."""
+        """Choose the next step's loss scale, and return whether this step's gradients are
+        finite.
+        """
         ops, state = self.ops, self.state
         is_finite = bool(ops.to_numpy(ops.all_finite(gradients)))
         try:

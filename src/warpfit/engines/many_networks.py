@@ -1,4 +1,6 @@
-"""Trains many small networks of one shape in one launch, each on rows, in orders and at rates of its own."""
+"""Trains many small networks of one shape in one launch, each on rows, in orders and at rates of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ Rows = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Member:
-    """A network of a sweep: its plan; its state, NumPy's arrays; which rows it trains on, and which it is held against.
+    """A network of a sweep: its plan; its state, NumPy's arrays; which rows it trains on, and which
+    it is held against.
 
     Parameters
     ----------
@@ -135,7 +138,9 @@ class DeviceRows:
 
     def _columns(self, data: TrainingData) -> Array:
         ops, launch = self.ops, self.launch
-        x = ops.gather_rows(ops.asarray(data.x), ops.asarray(np.arange(len(data))), launch.network.dtype)
+        x = ops.gather_rows(
+            ops.asarray(data.x), ops.asarray(np.arange(len(data))), launch.network.dtype
+        )
         x = ops.reshape(x, (len(data), -1))
         if not launch.pads_rows:
             return x
@@ -147,28 +152,40 @@ class DeviceRows:
         return filled[1:]
 
     def _weighed_targets(self) -> Array:
-        """Return the targets as the kernel takes them where rows have weights: in clusters each with its own."""
+        """Return the targets as the kernel takes them where rows have weights: in clusters each
+        with its own.
+        """
         if not self.launch.weighs_targets:
             return self.targets
         words = self.ops.to_numpy(self.targets).view(np.float32)
         words = words.reshape(len(words), -1)
-        return self.ops.asarray(np.column_stack([words, np.asarray(self.data.sample_weight, np.float32)]))
+        return self.ops.asarray(
+            np.column_stack([words, np.asarray(self.data.sample_weight, np.float32)])
+        )
 
     def weight_of(self, member: Member) -> tuple[float, float]:
-        """Return what the rows weigh that a member is trained on, and validated; these by their classes alone."""
+        """Return what the rows weigh that a member is trained on, and validated; these by their
+        classes alone.
+        """
         weights = member.plan.loss.class_weights()
         of_classes = np.ones(self.launch.network.outputs) if weights is None else np.array(weights)
         trained = self._of_classes(member.rows, member.plan.num_rows, self.data.sample_weight)
         validated = self._of_classes(member.validation_rows, 0, None)
         return float(trained @ of_classes), float(validated @ of_classes)
 
-    def _of_classes(self, numbers: Rows | None, count: int, weights: Any) -> npt.NDArray[np.float64]:
-        """Return what rows of each class weigh, or, where classes have no weights, all of the first; found once."""
+    def _of_classes(
+        self, numbers: Rows | None, count: int, weights: Any
+    ) -> npt.NDArray[np.float64]:
+        """Return what rows of each class weigh, or, where classes have no weights, all of the
+        first; found once.
+        """
         key = id(numbers), count, weights is None
         if key not in self._weighed:
             own: Any = slice(count) if numbers is None else numbers
             network, num_rows = self.launch.network, len(self.data)
-            labels = np.asarray(self.data.y) if network.class_weights else np.zeros(num_rows, np.int64)
+            labels = (
+                np.asarray(self.data.y) if network.class_weights else np.zeros(num_rows, np.int64)
+            )
             weights = np.ones(num_rows) if weights is None else np.asarray(weights, np.float64)
             found = np.bincount(labels[own], weights[own], network.outputs).astype(np.float64)
             self._weighed[key] = numbers, found
@@ -182,24 +199,29 @@ class DeviceRows:
         return int(self._numbers[id(numbers)][1].pointer)
 
 
-def train_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None) -> list[Outcome]:
-    """Train all members in a launch, from where they stand, and leave where they came to in their states.
+def train_many(
+    members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None
+) -> list[Outcome]:
+    """Train all members in a launch, from where they stand, and leave where they came to in their
+    states.
 
     Parameters
     ----------
     members : sequence of Member
-        Whose plans are of one device, one precision and networks of one shape, optimizers of one kind, one loss and one
-        batch size: those of the launch that the rows were made for.
+        Whose plans are of one device, one precision and networks of one shape, optimizers of one
+        kind, one loss and one batch size: those of the launch that the rows were made for.
     rows : DeviceRows
     rungs : Rungs, optional
-        Where the members, none of which has begun and all of which report every epoch, are compared, so that only the
-        better go on.
+        Where the members, none of which has begun and all of which report every epoch, are
+        compared, so that only the better go on.
     """
     return start_many(members, rows, rungs).outcomes()
 
 
 def start_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None) -> Launch:
-    """Start what `train_many` does, beside other launches that are started before the outcomes of any are asked for."""
+    """Start what `train_many` does, beside other launches that are started before the outcomes of
+    any are asked for.
+    """
     launch = Launch(members, rows, rungs)
     launch.start()
     return launch
@@ -207,14 +229,18 @@ def start_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None 
 
 def prepare_many(plan: Plan, data: TrainingData) -> ManyLaunch | Obstacle:
     """Return how many networks of a plan are trained at once, or what is in the way."""
-    network = trained_network(replace(plan, network=without_rates(cast(NetworkSpec, plan.network))), data)
+    network = trained_network(
+        replace(plan, network=without_rates(cast(NetworkSpec, plan.network))), data
+    )
     if isinstance(network, Obstacle):
         return network
     return launch_of_many(network, cast(Any, backends.get(plan.device)).runtime)
 
 
 def without_rates(network: NetworkSpec) -> NetworkSpec:
-    """Return a network with one probability for all dropouts, 0 or not: a kernel takes theirs as arguments."""
+    """Return a network with one probability for all dropouts, 0 or not: a kernel takes theirs as
+    arguments.
+    """
     layers = tuple(
         (name, replace(spec, p=0.5) if isinstance(spec, DropoutSpec) else spec)
         for name, spec in network.layers
@@ -228,7 +254,9 @@ class Launch:
     def __init__(self, members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None) -> None:
         self.members, self.rows, self.rungs = members, rows, rungs
         self.ops, self.launch = rows.ops, rows.launch
-        self.reports = [Reports(member.plan, member.state, self._num_rows(member)) for member in members]
+        self.reports = [
+            Reports(member.plan, member.state, self._num_rows(member)) for member in members
+        ]
         self.kept: dict[Hashable, Array] = {}
 
     def _num_rows(self, member: Member) -> int:
@@ -246,7 +274,9 @@ class Launch:
         self.rules = ops.asarray(self._rules())
         keeps_best = any(member.stopping and member.stopping.keeps_best for member in self.members)
         self.best = ops.zeros((count if keeps_best else 1, launch.num_parameters), "float32")
-        self.networks = ops.asarray(self._networks(self.record, self.standings, self.rules).view(np.uint8))
+        self.networks = ops.asarray(
+            self._networks(self.record, self.standings, self.rules).view(np.uint8)
+        )
         self.more = {} if launch.is_for_plain_networks else self._more_arrays()
         variant = {"KEEPS_BEST": int(keeps_best), "HALVES": int(self.rungs is not None)}
         kernel = ops.kernel(launch.kernel, **launch.defines, **variant)
@@ -274,7 +304,10 @@ class Launch:
         ops, count = self.ops, len(self.members)
         ops.runtime.join()
         self._unpack(ops.to_numpy(self.parameters))
-        records, found = ops.to_numpy(self.record), ops.to_numpy(self.standings).view(STANDING_FIELDS)[:, 0]
+        records, found = (
+            ops.to_numpy(self.record),
+            ops.to_numpy(self.standings).view(STANDING_FIELDS)[:, 0],
+        )
         are_over = self._take_best(ops.to_numpy(self.rules), ops.to_numpy(self.best))
         seconds = (perf_counter() - self.began) / max(1, int(found["epochs_done"].sum()))
         return [self._outcome(i, records[i], found[i], are_over[i], seconds) for i in range(count)]
@@ -290,9 +323,16 @@ class Launch:
         return np.concatenate([np.zeros(0, np.uint8), *(rule.view(np.uint8) for rule in rules)])
 
     def _more_arrays(self) -> dict[str, Array | None]:
-        """Return what kernels take for dropout and sample weights; None for what networks do without."""
+        """Return what kernels take for dropout and sample weights; None for what networks do
+        without.
+        """
         network = self.launch.network
-        found = {"weights": self.rows.weights, "dropouts": None, "total_weights": None, "class_weights": None}
+        found = {
+            "weights": self.rows.weights,
+            "dropouts": None,
+            "total_weights": None,
+            "class_weights": None,
+        }
         if any(network.drops):
             found["dropouts"] = self.ops.asarray(self._dropouts())
         if network.weighted or network.class_weights:
@@ -317,13 +357,20 @@ class Launch:
         return np.concatenate(of_members).view(np.uint8)
 
     def _take_best(self, rules: npt.NDArray[np.uint8], best: npt.NDArray[np.float32]) -> list[bool]:
-        """Leave with the rules what the kernel kept; return which of the members' runs a rule has ended."""
+        """Leave with the rules what the kernel kept; return which of the members' runs a rule has
+        ended.
+        """
         found = iter(rules.view(STOPPING_FIELDS)[:: self.launch.cluster])
         are_over = []
         for i, member in enumerate(self.members):
             rule = None if member.stopping is None else next(found)
             are_over.append(rule is not None and bool(rule["epochs_done"] > 0))
-            if member.stopping is None or rule is None or not rule["keeps_best"] or not rule["has_improved"]:
+            if (
+                member.stopping is None
+                or rule is None
+                or not rule["keeps_best"]
+                or not rule["has_improved"]
+            ):
                 continue
             arrays = member.state.parameters
             names_places = zip(self._names(member), self.launch.places, strict=True)
@@ -343,7 +390,15 @@ class Launch:
             is_linear = UPDATE_RULES[plan.optimizer.rule].is_linear
             is_even = is_linear and isinstance(plan.optimizer.lr, Constant)
             own["steps"] = self._once(
-                ("steps", plan.optimizer, plan.epochs, epochs, num_rows, state.step, state.plateau.scale),
+                (
+                    "steps",
+                    plan.optimizer,
+                    plan.epochs,
+                    epochs,
+                    num_rows,
+                    state.step,
+                    state.plateau.scale,
+                ),
                 partial(self._steps, i, is_even),
             )
             own["step_stride"] = not is_even
@@ -354,13 +409,19 @@ class Launch:
             for field, rows in (("rows", member.rows), ("validation_rows", member.validation_rows)):
                 if rows is not None:
                     own[field] = self.rows.pointer_of(rows)
-            own["num_validated"] = 0 if member.validation_rows is None else len(member.validation_rows)
+            own["num_validated"] = (
+                0 if member.validation_rows is None else len(member.validation_rows)
+            )
             own["record"] = record.pointer + i * record[0].nbytes
             own["standing"] = standings.pointer + i * STANDING_FIELDS.itemsize
             if member.stopping is not None:
                 own["stopping"], rule = rule, rule + STOPPING_FIELDS.itemsize * self.launch.cluster
             own["scale"] = plan.loss_scale
-            own["num_rows"], own["bits"], own["num_epochs"] = num_rows, domain_bits(num_rows), len(epochs)
+            own["num_rows"], own["bits"], own["num_epochs"] = (
+                num_rows,
+                domain_bits(num_rows),
+                len(epochs),
+            )
             own["rule"] = rule_settings(plan.optimizer)
         return found
 
@@ -380,7 +441,9 @@ class Launch:
         return step_settings(member.plan.optimizer, scale * rates, member.state.step)
 
     def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
-        """Yield of each parameter, and of its optimizer state: in which row it lies, from where on."""
+        """Yield of each parameter, and of its optimizer state: in which row it lies, from where
+        on.
+        """
         slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
         for row, arrays in enumerate([member.state.parameters, *slots]):
             for name, (first, _) in zip(self._names(member), self.launch.places, strict=True):
@@ -388,7 +451,9 @@ class Launch:
 
     @staticmethod
     def _names(member: Member) -> list[str]:
-        return [f"{name}.{part}" for name, *_ in layers_of(member.plan) for part in ("weight", "bias")]
+        return [
+            f"{name}.{part}" for name, *_ in layers_of(member.plan) for part in ("weight", "bias")
+        ]
 
     def _packed(self) -> npt.NDArray[np.float32]:
         """Return all members' parameters and slots, as the kernel takes them."""
@@ -406,7 +471,12 @@ class Launch:
                 array[...] = own[row, first : first + array.size].reshape(array.shape)
 
     def _outcome(
-        self, idx: int, record: npt.NDArray[np.float64], standing: Any, is_over: bool, seconds: float
+        self,
+        idx: int,
+        record: npt.NDArray[np.float64],
+        standing: Any,
+        is_over: bool,
+        seconds: float,
     ) -> Outcome:
         """Return what came of a member; an epoch of its run took so many seconds."""
         member, reports = self.members[idx], self.reports[idx]
@@ -450,7 +520,8 @@ class Launch:
 
 
 def launch_of_many(network: TrainedNetwork, runtime: Any) -> ManyLaunch | Obstacle:
-    """Return the first of `ManySmallNetworks`, `ManyNetworks` and `ManyClusters` that takes a network.
+    """Return the first of `ManySmallNetworks`, `ManyNetworks` and `ManyClusters` that takes a
+    network.
 
     If none does, what is in the way of the second.
     """
@@ -461,5 +532,7 @@ def launch_of_many(network: TrainedNetwork, runtime: Any) -> ManyLaunch | Obstac
     limits = runtime.arch, runtime.max_shared_bytes
     kinds: tuple[Callable[..., ManyLaunch | Obstacle], ...] = choose, choose_small, choose_clusters
     in_block, *others = (kind(network, *limits) for kind in kinds)
-    fitting = [found for found in (others[0], in_block, others[1]) if not isinstance(found, Obstacle)]
+    fitting = [
+        found for found in (others[0], in_block, others[1]) if not isinstance(found, Obstacle)
+    ]
     return fitting[0] if fitting else in_block

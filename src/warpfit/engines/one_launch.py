@@ -1,8 +1,9 @@
-"""The one_launch engine: all steps of several epochs in one kernel, with the network in registers and shared memory.
+"""The one_launch engine: all steps of several epochs in one kernel, with the network in registers
+and shared memory.
 
-It runs networks of linear layers whose batches and weights fit a block, a cluster, or most of a card;
-`launch_network` says what it takes. Data that the device has no room for stays on the host, and comes in pieces:
-`streaming`.
+It runs networks of linear layers whose batches and weights fit a block, a cluster, or most of a
+card; `launch_network` says what it takes. Data that the device has no room for stays on the host,
+and comes in pieces: `streaming`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class OneLaunchEngine(Engine):
             return
         prepared, last_epoch = cast(PreparedLaunch, plan.prepared), state.epoch + epochs
         kind = StreamedRun if prepared.is_streamed else Run
-        with closing(kind(plan, prepared, state, data, last_epoch, is_border, validation, stopping)) as run:
+        with closing(
+            kind(plan, prepared, state, data, last_epoch, is_border, validation, stopping)
+        ) as run:
             while state.epoch < run.last_epoch and not run.is_over:
                 yield from run.launch_epochs()

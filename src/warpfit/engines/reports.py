@@ -1,6 +1,8 @@
-"""What engines tell of an epoch, from its record (batches, recorders, 3) of loss, weight, and rows that are right.
+"""What engines tell of an epoch, from its record (batches, recorders, 3) of loss, weight, and rows
+that are right.
 
-A batch's are the sums over the recorders, who have a part of its rows each; one of them has its weight.
+A batch's are the sums over the recorders, who have a part of its rows each; one of them has its
+weight.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Reports:
         self.last_finite_loss: float | None = None
 
     def rates(self, epoch: int, epochs: int) -> npt.NDArray[np.float64]:
-        """Return the schedule's learning rates (steps,) of some epochs; the first is counted from 0."""
+        """Return the schedule's learning rates (steps,) of some epochs; the first is counted from
+        0.
+        """
         progress = self._progress(epoch * self.steps_per_epoch)
         return self.plan.optimizer.lr.rates(progress, epochs * self.steps_per_epoch)
 
@@ -110,7 +114,9 @@ class Reports:
         )
 
     def _means(self, record: npt.NDArray[np.float64], num_rows: int) -> tuple[float, float | None]:
-        """Return the mean loss of a record of so many rows of data, and the share of them that were right."""
+        """Return the mean loss of a record of so many rows of data, and the share of them that were
+        right.
+        """
         weights = _added_up(record)[:, WEIGHT]
         # Each recorder's own first, as a kernel that decides when the run is over does.
         loss, total_weight = _total(_totals(record[:, :, LOSS] * weights[:, None])), _total(weights)

@@ -1,4 +1,6 @@
-"""What kernels that train many networks take of a rule that halves them from rung to rung, and what they say of it."""
+"""What kernels that train many networks take of a rule that halves them from rung to rung, and what
+they say of it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Rungs:
 
 
 class Halved(NamedTuple):
-    """After which epoch a network was left behind; as which of the candidates, 0 if a fold has no result."""
+    """After which epoch a network was left behind; as which of the candidates, 0 if a fold has no
+    result.
+    """
 
     after: int
     place: int
@@ -86,5 +90,7 @@ class DeviceQueue:
 
 def halved_of(standing: npt.NDArray[Any]) -> Halved | None:
     """Return where halving left a network behind, if it did; `standing` is its ``Standing`` ()."""
-    after, place, num_compared = (int(standing[name]) for name in ("halved_after", "place", "num_compared"))
+    after, place, num_compared = (
+        int(standing[name]) for name in ("halved_after", "place", "num_compared")
+    )
     return Halved(after, place, num_compared) if after else None

@@ -1,6 +1,7 @@
 """Scales of float16 gradients: what they are multiplied by, so that small ones do not become zero.
 
-A scale is a power of two, so it costs no rounding. `layerwise` and the engines after it share these rules.
+A scale is a power of two, so it costs no rounding. `layerwise` and the engines after it share these
+rules.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ def resolve_loss_scale(
 ) -> float | str:
     """Return the loss scale of a plan, also for one that has it: a power of two, or ``'dynamic'``.
 
-    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last, over
-    `largest_derivative`. The gradient of a mean over a batch has entries of at most that derivative
-    over the rows at the outputs. So this puts them below 1024, with six bits of room above, and
-    everything down to 2**-34 of the largest above underflow.
+    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last,
+    over `largest_derivative`. The gradient of a mean over a batch has entries of at most that
+    derivative over the rows at the outputs. So this puts them below 1024, with six bits of room
+    above, and everything down to 2**-34 of the largest above underflow.
 
     Parameters
     ----------
@@ -43,7 +44,8 @@ def resolve_loss_scale(
     Raises
     ------
     ConfigError
-        If it is neither of the two words nor a power of two from 2**-24 to 2**24, or the precision needs none.
+        If it is neither of the two words nor a power of two from 2**-24 to 2**24, or the precision
+        needs none.
     """
     if precision != "float16" and loss_scale == 1.0:
         return 1.0
@@ -55,18 +57,21 @@ def resolve_loss_scale(
     is_power = is_number and SMALLEST <= loss_scale <= LARGEST and frexp(loss_scale)[0] == 0.5
     if loss_scale != DYNAMIC and not is_power:
         raise ConfigError(
-            f"expected loss_scale 'auto', 'dynamic' or a power of two from 2**-24 to 2**24, got {loss_scale!r}"
+            "expected loss_scale 'auto', 'dynamic' or a power of two from 2**-24 to 2**24, got "
+            f"{loss_scale!r}"
         )
     if precision != "float16":
         raise ConfigError(
-            f"expected loss_scale 'auto' for precision {precision!r}, which needs none, got {loss_scale!r}"
+            f"expected loss_scale 'auto' for precision {precision!r}, which needs none, got "
+            f"{loss_scale!r}"
         )
     return DYNAMIC if loss_scale == DYNAMIC else float(loss_scale)
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """A dynamic scale: halved when a step's gradients overflow, doubled after 2,000 steps in which none did.
+    """A dynamic scale: halved when a step's gradients overflow, doubled after 2,000 steps in which
+    none did.
 
     Parameters
     ----------
@@ -74,9 +79,8 @@ class LossScale:
     good_steps : int
         Steps without overflow since it last changed.
 
-    References
-    ----------
-    Micikevicius et al., Mixed Precision Training, 2018, section 3.2; the numbers are PyTorch's GradScaler's.
+    References ---------- Micikevicius et al., Mixed Precision Training, 2018, section 3.2; the
+    numbers are PyTorch's GradScaler's.
     """
 
     value: float = 2.0**16

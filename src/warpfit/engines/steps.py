@@ -1,7 +1,8 @@
-"""What the engines that go from operation to operation share: a run's epochs, its rows in order, and a step.
+"""What the engines that go from operation to operation share: a run's epochs, its rows in order,
+and a step.
 
-They differ in where the numbers and rows of a step come from, and in who starts its operations: the host each time,
-or a graph.
+They differ in where the numbers and rows of a step come from, and in who starts its operations: the
+host each time, or a graph.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class StepNumbers(NamedTuple):
         The optimizer's step, counted from 1.
     lr : float
     of_update : array, optional
-        The optimizer's numbers on the device, in place of `update` and `lr`; see `OptimizerSpec.numbers`.
+        The optimizer's numbers on the device, in place of `update` and `lr`; see
+        `OptimizerSpec.numbers`.
     """
 
     step: Number
@@ -96,7 +98,11 @@ def row_sources(plan: Plan, data: TrainingData) -> list[RowSource]:
     """Return what batches are taken from: x, y and the sample weights, if there are any."""
     storage = plan.precision if plan.precision in HALF_DTYPES else plan.dtype
     sources = [RowSource(data.x, storage), RowSource(data.y, str(data.y.dtype))]
-    return sources if data.sample_weight is None else [*sources, RowSource(data.sample_weight, plan.dtype)]
+    return (
+        sources
+        if data.sample_weight is None
+        else [*sources, RowSource(data.sample_weight, plan.dtype)]
+    )
 
 
 def _round_keys(seed: int, epoch: int) -> Array:
@@ -130,7 +136,9 @@ class Run(ABC):
         on_step: StepListener | None,
         loss_scale: float,
     ) -> None:
-        self.ops: Backend = backends.create(plan.device, precision=plan.precision, loss_scale=loss_scale)
+        self.ops: Backend = backends.create(
+            plan.device, precision=plan.precision, loss_scale=loss_scale
+        )
         self.plan, self.state, self.data, self.on_step = plan, state, data, on_step
         self.network = plan.network.fused
         self.arrays = state.arrays
@@ -140,15 +148,22 @@ class Run(ABC):
         self.keeps_copies = (
             bool(self.copies)
             and joins_updates(plan)
-            and self.ops.keep_copies([self.arrays[name] for name in self.copies], list(self.copies.values()))
+            and self.ops.keep_copies(
+                [self.arrays[name] for name in self.copies], list(self.copies.values())
+            )
         )
         # Of steps that are one operation and the update, but for a last batch that is too short.
-        is_narrow = self.keeps_copies and narrow_step(plan, data, min(plan.batch_size, len(data))) is not None
+        is_narrow = (
+            self.keeps_copies
+            and narrow_step(plan, data, min(plan.batch_size, len(data))) is not None
+        )
         self.loss_terms = narrow_loss(plan, data) if is_narrow else None
         self.narrow_layers = self._narrow_layers() if self.loss_terms else []
         self.sources = row_sources(plan, data)
         self.parameters = [state.parameters[name] for name in plan.trained]
-        self.slots = {slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()}
+        self.slots = {
+            slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()
+        }
         self.reports = Reports(plan, state, len(data))
 
     def epochs(self, count: int) -> list[EpochReport]:
@@ -184,7 +199,9 @@ class Run(ABC):
         """
 
     def _order(self, seed: int, epoch: int) -> Array:
-        """Return the numbers of the rows (N,) int64 as they come; they keep theirs without `plan.shuffle`."""
+        """Return the numbers of the rows (N,) int64 as they come; they keep theirs without
+        `plan.shuffle`.
+        """
         num_rows = len(self.data)
         if not self.plan.shuffle:
             return self.ops.asarray(np.arange(num_rows))
@@ -210,7 +227,8 @@ class Run(ABC):
         numbers : StepNumbers
         record : array (steps, 3) float64
         admits : function, optional
-            Returns for gradients and loss whether there is to be an update; there always is without it.
+            Returns for gradients and loss whether there is to be an update; there always is without
+            it.
         """
         plan = self.plan
         x, y, sample_weight = batch
@@ -240,7 +258,9 @@ class Run(ABC):
             self.ops, self.parameters, gradients, self.slots, step=update, lr=lr, numbers=of_update
         )
 
-    def step_at_once(self, x: Array, y: Array, numbers: StepNumbers, record: Array, rows: Any = None) -> bool:
+    def step_at_once(
+        self, x: Array, y: Array, numbers: StepNumbers, record: Array, rows: Any = None
+    ) -> bool:
         """Start a step that is one operation and the update, and return whether there is one.
 
         `rows` are as `Backend.narrow_step` takes them.
@@ -261,7 +281,9 @@ class Run(ABC):
     def _loss_at_once(
         self, outputs: Array, y: Array, record: Array, row: Number, weights: dict[str, Array]
     ) -> Array | None:
-        """Record the loss by one operation, and return the gradient of the outputs; None if there is none."""
+        """Record the loss by one operation, and return the gradient of the outputs; None if there
+        is none.
+        """
         if not isinstance(self.network, NetworkSpec):
             return None
         ops, scale = self.ops, 1.0 if self.half is None else self.ops.loss_scale
@@ -277,7 +299,9 @@ class Run(ABC):
         weights: dict[str, Array],
         admits: Callable[[list[Array], Array], bool] | None,
     ) -> tuple[list[Array], bool]:
-        """Record the loss and the penalty; return the gradients of both, and whether they are admitted."""
+        """Record the loss and the penalty; return the gradients of both, and whether they are
+        admitted.
+        """
         ops, plan = self.ops, self.plan
         if self.half is not None:
             outputs = ops.cast(outputs, plan.dtype)
@@ -298,7 +322,9 @@ class Run(ABC):
         return [gradients[name] for name in self.plan.trained]
 
     def _half_copies(self) -> dict[str, Array]:
-        """Return copies in half precision of the arrays that the layers compute with; the rest have none."""
+        """Return copies in half precision of the arrays that the layers compute with; the rest have
+        none.
+        """
         if self.half is None or not isinstance(self.network, NetworkSpec):
             return {}
         in_full = {name for name, spec in self.network.layers if spec.full_precision}
@@ -320,7 +346,9 @@ class Run(ABC):
         self.ops.cast_into(list(self.copies.values()), [self.arrays[name] for name in self.copies])
 
     def _forward(self, x: Array, call: Call) -> tuple[Array, NetworkPullback]:
-        """Return the outputs, and the function from their gradient to the parameters', both in the run's precision."""
+        """Return the outputs, and the function from their gradient to the parameters', both in the
+        run's precision.
+        """
         if self.half is None:
             return self.network.vjp(self.ops, self.arrays, x, call)
         if not self.keeps_copies:

@@ -1,14 +1,17 @@
-"""Data that stays on the host, because the device has no room for it, and comes to it in pieces of an epoch.
+"""Data that stays on the host, because the device has no room for it, and comes to it in pieces of
+an epoch.
 
-The engine `one_launch` calls this module, in this order: `cut_of` says how many rows a launch takes; a `Stream` then
-fetches a piece, hands it over, and fetches the next while the device trains on it:
+The engine `one_launch` calls this module, in this order: `cut_of` says how many rows a launch
+takes; a `Stream` then fetches a piece, hands it over, and fetches the next while the device trains
+on it:
 
     host      gather 1   gather 2     gather 3 ...
     copies           1 ────►    2 ────►      3 ────► ...
     device              batches of 1, train   batches of 2, train ...
 
-It owes each row of each epoch once, in the order that the kernel `gather_batches` would have brought them in, so that
-a streamed run has the bits of one whose data is on the device. It knows neither networks nor kernels.
+It owes each row of each epoch once, in the order that the kernel `gather_batches` would have
+brought them in, so that a streamed run has the bits of one whose data is on the device. It knows
+neither networks nor kernels.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ THREADS = min(8, os.cpu_count() or 1)
 
 
 class Piece(NamedTuple):
-    """Rows that one launch takes: `num_rows` of an epoch, counted from 0, from place `first` of its order on."""
+    """Rows that one launch takes: `num_rows` of an epoch, counted from 0, from place `first` of its
+    order on.
+    """
 
     epoch: int
     first: int
@@ -95,7 +100,8 @@ class Cut:
 def cut_of(
     data: TrainingData, batch: int, step_bytes: int, most_bytes: int, most_steps: int
 ) -> Cut | Obstacle:
-    """Return how an epoch is cut so that pieces fit, and are as large as makes sense, or why it cannot be.
+    """Return how an epoch is cut so that pieces fit, and are as large as makes sense, or why it
+    cannot be.
 
     Parameters
     ----------
@@ -115,7 +121,8 @@ def cut_of(
     needed = least.bytes_of(data, step_bytes)
     if needed > most_bytes:
         return Obstacle(
-            f"expected at most {most_bytes} bytes for single batches, {BUFFERS} on their way, got {needed}"
+            f"expected at most {most_bytes} bytes for single batches, {BUFFERS} on their way, got "
+            f"{needed}"
         )
     fetched = batch * sum(map(_row_bytes, _arrays(data)))
     steps = min(PIECE_BYTES // max(fetched, step_bytes), most_bytes // needed, most_steps)
@@ -152,7 +159,9 @@ class Stream:
         self.num_fetched_rows = 0
 
     def fetch(self, piece: Piece) -> None:
-        """Gather a piece, and begin to copy it; the one fetched before must have been handed over."""
+        """Gather a piece, and begin to copy it; the one fetched before must have been handed
+        over.
+        """
         buffer = self.buffers[self.fetched % BUFFERS]
         places, nbytes = _layout(self.arrays, piece.num_rows)
         buffer.await_host()
@@ -169,7 +178,9 @@ class Stream:
         self.num_fetched_rows = piece.num_rows
 
     def _rows_of(self, piece: Piece) -> slice | npt.NDArray[np.int64]:
-        """Return which rows a piece has; in one thread: NumPy's short calls of several would wait for each other."""
+        """Return which rows a piece has; in one thread: NumPy's short calls of several would wait
+        for each other.
+        """
         first, end = piece.first, piece.first + piece.num_rows
         if self.seed is None:
             return slice(first, end)
@@ -194,7 +205,8 @@ class Stream:
 
     @contextmanager
     def received(self) -> Iterator[tuple[Array, ...]]:
-        """Give the piece that was fetched last to the device: x, y, and sample weights if there are some.
+        """Give the piece that was fetched last to the device: x, y, and sample weights if there are
+        some.
 
         All that reads them must have been started when the block ends.
         """
@@ -236,16 +248,19 @@ def _row_bytes(array: Any) -> int:
 
 
 def _layout(arrays: list[Any], num_rows: int) -> tuple[list[int], int]:
-    """Return where arrays of so many rows begin if they lie one after the other, and the bytes of all."""
+    """Return where arrays of so many rows begin if they lie one after the other, and the bytes of
+    all.
+    """
     sizes = [-(-num_rows * _row_bytes(array) // ALIGNMENT) * ALIGNMENT for array in arrays]
     return [sum(sizes[:idx]) for idx in range(len(sizes))], sum(sizes)
 
 
 def _as_bytes(array: Any) -> npt.NDArray[Any]:
-    """Return the rows (N, bytes) of an array in C order; (N, numbers) if its bytes are to be swapped.
+    """Return the rows (N, bytes) of an array in C order; (N, numbers) if its bytes are to be
+    swapped.
 
-    As bytes, they may begin anywhere, as those of a file may: of numbers that begin where the processor would not have
-    them, NumPy copies all at each call.
+    As bytes, they may begin anywhere, as those of a file may: of numbers that begin where the
+    processor would not have them, NumPy copies all at each call.
     """
     rows = array.reshape(len(array), -1)
     return rows.view(np.uint8) if array.dtype.isnative else rows

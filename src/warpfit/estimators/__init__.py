@@ -1,11 +1,11 @@
 """scikit-learn's `MLPClassifier` and `MLPRegressor` over this package's training.
 
-`classifier` and `regressor` are shells of parameters and fitted attributes over `mlp.BaseMLP`. A fit
-(`fitting`) prepares networks on checked rows (`rows`, `targets`), trains them by
+`classifier` and `regressor` are shells of parameters and fitted attributes over `mlp.BaseMLP`. A
+fit (`fitting`) prepares networks on checked rows (`rows`, `targets`), trains them by
 `warpfit.training`, and keeps what they have learned (`fitted`). Between epochs `convergence` writes
-curves and ends the run; `predictions` asks what is fitted. `search` does many fits (`many_fits`), whose
-networks train together. Other forms of what is fitted are in `storage`, `sklearn_models`, `as_sklearn`
-and `onnx_graph`.
+curves and ends the run; `predictions` asks what is fitted. `search` does many fits (`many_fits`),
+whose networks train together. Other forms of what is fitted are in `storage`, `sklearn_models`,
+`as_sklearn` and `onnx_graph`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ours as scikit-learn's fitted perceptrons: weights, curves, and optimizer states.
 
-Attributes of the two have the same names and meanings, but for the optimizer, the best weights of early
-stopping, and the curve of validation losses, which scikit-learn has not.
+Attributes of the two have the same names and meanings, but for the optimizer, the best weights of
+early stopping, and the curve of validation losses, which scikit-learn has not.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ def to_sklearn(ours: Any) -> Any:
     parameters = ours.get_params(deep=False)
     if ours.n_ensemble > 1:
         raise ConfigError(
-            f"to_sklearn: expected n_ensemble=1, as scikit-learn has one network in each, got {ours.n_ensemble}; "
+            "to_sklearn: expected n_ensemble=1, as scikit-learn has one network in each, got "
+            f"{ours.n_ensemble}; "
             "each of estimators_ can be had"
         )
     for activation in (ours.activation, ours.out_activation_):
         if activation not in ACTIVATIONS:
             raise ConfigError(
-                f"to_sklearn: expected an activation that scikit-learn has, {', '.join(ACTIVATIONS)}, "
+                "to_sklearn: expected an activation that scikit-learn has, "
+                f"{', '.join(ACTIVATIONS)}, "
                 f"got {activation!r}"
             )
     lacking = [

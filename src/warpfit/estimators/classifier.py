@@ -27,38 +27,45 @@ Array = npt.NDArray[Any]
 
 
 class MLPClassifier(ClassifierMixin, BaseMLP):
-    """Multi-layer perceptron classifier: scikit-learn's, trained by this package, on a GPU where there is one.
+    """Multi-layer perceptron classifier: scikit-learn's, trained by this package, on a GPU where
+    there is one.
 
     Parameters
     ----------
     hidden_layer_sizes : int or sequence of int
         Units of each hidden layer.
     activation : str
-        Of the hidden layers: ``'identity'``, ``'logistic'``, ``'tanh'``, ``'relu'``, and, beyond scikit-learn,
-        the other names of ``warpfit.backends.activations.ACTIVATIONS``, such as ``'gelu'``.
+        Of the hidden layers: ``'identity'``, ``'logistic'``, ``'tanh'``, ``'relu'``, and, beyond
+        scikit-learn, the other names of ``warpfit.backends.activations.ACTIVATIONS``, such as
+        ``'gelu'``.
     solver : str
-        ``'sgd'``, ``'adam'``, ``'lbfgs'`` (SciPy's, over all rows at once), and, beyond scikit-learn, ``'adamw'``.
+        ``'sgd'``, ``'adam'``, ``'lbfgs'`` (SciPy's, over all rows at once), and, beyond
+        scikit-learn, ``'adamw'``.
     alpha : float
-        alpha / (2 n) · Σ w² joins the loss, n the rows of a batch, or the sum of their weights; biases are left out.
-        Not for ``'adamw'``.
+        alpha / (2 n) · Σ w² joins the loss, n the rows of a batch, or the sum of their weights;
+        biases are left out. Not for ``'adamw'``.
     batch_size : int or 'auto'
-        ``'auto'`` is 200, or all rows if they are fewer. The last, shorter batch of an epoch counts.
+        ``'auto'`` is 200, or all rows if they are fewer. The last, shorter batch of an epoch
+        counts.
     learning_rate : str or Schedule
-        For ``'sgd'``: ``'constant'``; ``'invscaling'``, which is learning_rate_init / (1 + t)^power_t with t the rows
-        seen; ``'adaptive'``, which divides the rate by 5 where training would have ended, until it is 1e-6. Beyond
-        scikit-learn, for every stochastic solver: ``'cosine'`` and ``'one_cycle'`` from learning_rate_init over
-        max_iter epochs, or a schedule of `warpfit.optim`, whose own rate counts.
+        For ``'sgd'``: ``'constant'``; ``'invscaling'``, which is learning_rate_init / (1 +
+        t)^power_t with t the rows seen; ``'adaptive'``, which divides the rate by 5 where training
+        would have ended, until it is 1e-6. Beyond scikit-learn, for every stochastic solver:
+        ``'cosine'`` and ``'one_cycle'`` from learning_rate_init over max_iter epochs, or a schedule
+        of `warpfit.optim`, whose own rate counts.
     learning_rate_init : float
     power_t : float
     max_iter : int
         Epochs at most; iterations at most for ``'lbfgs'``.
     shuffle : bool
-        Whether every epoch of a stochastic solver has its own order. It is not scikit-learn's order.
+        Whether every epoch of a stochastic solver has its own order. It is not scikit-learn's
+        order.
     random_state : int, RandomState or None
-        Decides initial values, which are scikit-learn's, rows set aside, likewise, orders, and dropout.
+        Decides initial values, which are scikit-learn's, rows set aside, likewise, orders, and
+        dropout.
     tol : float
-        What counts as an improvement of the loss, or of the validation score; largest component of the gradient
-        at which ``'lbfgs'`` ends.
+        What counts as an improvement of the loss, or of the validation score; largest component of
+        the gradient at which ``'lbfgs'`` ends.
     verbose : bool or int
         Whether each epoch is printed.
     warm_start : bool
@@ -67,8 +74,8 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         In [0, 1], for ``'sgd'``.
     nesterovs_momentum : bool
     early_stopping : bool
-        Whether rows are set aside, or those given to `fit` used, to score each epoch on; training ends when the
-        score does not improve, and the weights of the best epoch remain.
+        Whether rows are set aside, or those given to `fit` used, to score each epoch on; training
+        ends when the score does not improve, and the weights of the best epoch remain.
     validation_fraction : float
     beta_1, beta_2, epsilon : float
         For ``'adam'`` and ``'adamw'``.
@@ -77,23 +84,27 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
     max_fun : int
         Evaluations of the loss at most, for ``'lbfgs'``.
     class_weight : 'balanced', dict or None
-        Weights of the classes, which multiply sample weights; ``'balanced'`` is N / (C · rows of the class).
+        Weights of the classes, which multiply sample weights; ``'balanced'`` is N / (C · rows of
+        the class).
     weight_decay : float
         For ``'adamw'``: each step multiplies all weights by 1 - rate · weight_decay.
     dropout : float
-        Probability in [0, 1) that a hidden unit is left out of a training step; ``'lbfgs'`` leaves out none.
+        Probability in [0, 1) that a hidden unit is left out of a training step; ``'lbfgs'`` leaves
+        out none.
     n_ensemble : int
         Networks that are trained together, on the same rows, and whose probabilities (a regressor's
-        predictions) are averaged. The first is the one that there would be with 1, on a GPU but for rounding. Each of
-        the others has a random_state drawn from this one's, for its initial values, orders and dropout; rows set aside
-        are the same for all. Ctrl-C ends all training, and leaves the networks that there are.
+        predictions) are averaged. The first is the one that there would be with 1, on a GPU but for
+        rounding. Each of the others has a random_state drawn from this one's, for its initial
+        values, orders and dropout; rows set aside are the same for all. Ctrl-C ends all training,
+        and leaves the networks that there are.
     callbacks : sequence of Callback, optional
-        Called between epochs, as `warpfit.fit`'s, for each network in turn. The estimator predicts as the network is
-        by then; ``coefs_`` are those that training began with until it ends.
+        Called between epochs, as `warpfit.fit`'s, for each network in turn. The estimator predicts
+        as the network is by then; ``coefs_`` are those that training began with until it ends.
     device : str
         ``'auto'`` is the first CUDA device, or the CPU; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
     precision : str
-        ``'auto'`` is the dtype of X on the CPU, and what the engine makes of float32 on a GPU; see `warpfit.fit`.
+        ``'auto'`` is the dtype of X on the CPU, and what the engine makes of float32 on a GPU; see
+        `warpfit.fit`.
     engine : str
         See `warpfit.fit`.
 
@@ -103,7 +114,8 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
     coefs_, intercepts_ : list of ndarray (in, out), list of ndarray (out,)
         A layer's weights and biases, on the host, in the dtype of X.
     loss_ : float
-        The last epoch's, the penalty included: the mean over its rows, each batch taken before its update.
+        The last epoch's, the penalty included: the mean over its rows, each batch taken before its
+        update.
     best_loss_ : float or None
         None with early stopping.
     loss_curve_ : list of float
@@ -117,8 +129,8 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
     t_ : int
         Rows trained on in all epochs.
     estimators_ : list of MLPClassifier
-        Only if n_ensemble is more than 1: the networks, each a fitted estimator with ``n_ensemble=1``. Weights,
-        losses, scores, curves and counts above are then the first one's.
+        Only if n_ensemble is more than 1: the networks, each a fitted estimator with
+        ``n_ensemble=1``. Weights, losses, scores, curves and counts above are then the first one's.
     n_features_in_ : int
     feature_names_in_ : ndarray (n_features_in_,)
         If X has names for all.
@@ -183,8 +195,17 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
     ) -> None:
         self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
         self.solver, self.alpha, self.batch_size = solver, alpha, batch_size
-        self.learning_rate, self.learning_rate_init, self.power_t = learning_rate, learning_rate_init, power_t
-        self.max_iter, self.shuffle, self.random_state, self.tol = max_iter, shuffle, random_state, tol
+        self.learning_rate, self.learning_rate_init, self.power_t = (
+            learning_rate,
+            learning_rate_init,
+            power_t,
+        )
+        self.max_iter, self.shuffle, self.random_state, self.tol = (
+            max_iter,
+            shuffle,
+            random_state,
+            tol,
+        )
         self.verbose, self.warm_start = verbose, warm_start
         self.momentum, self.nesterovs_momentum = momentum, nesterovs_momentum
         self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
@@ -217,7 +238,8 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         return self
 
     def predict(self, X: Any) -> Array:
-        """Return the most probable class of each row, (n_samples,), or the labels of each, (n_samples, n_classes).
+        """Return the most probable class of each row, (n_samples,), or the labels of each,
+        (n_samples, n_classes).
 
         Parameters
         ----------
@@ -231,10 +253,11 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         return self._targets.decoded(predicted(self, X))
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each class for each row, (n_samples, n_classes), as `classes_` has them.
+        """Return the probability of each class for each row, (n_samples, n_classes), as `classes_`
+        has them.
 
-        Parameters and errors as `predict`'s. Of several labels at once each has its own, and they need not add up
-        to 1.
+        Parameters and errors as `predict`'s. Of several labels at once each has its own, and they
+        need not add up to 1.
         """
         probabilities = predicted(self, X)
         if probabilities.shape[1] == 1:

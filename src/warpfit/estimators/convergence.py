@@ -21,7 +21,8 @@ MOST_EPOCHS = 2**31 - 2
 
 
 class EpochLog(Callback):
-    """Writes an estimator's curves and counts, epoch by epoch, and prints the loss if it is verbose.
+    """Writes an estimator's curves and counts, epoch by epoch, and prints the loss if it is
+    verbose.
 
     Meanwhile the estimator knows its run, so that it predicts as the network is by then. An epoch
     has `num_rows` rows.
@@ -31,7 +32,8 @@ class EpochLog(Callback):
 
     def __init__(self, estimator: Any, num_rows: int, has_weights: bool) -> None:
         self.estimator, self.num_rows = estimator, num_rows
-        # An epoch's loss is the mean over its batches by their rows: without weights that is the report's.
+        # An epoch's loss is the mean over its batches by their rows: without weights that is the
+        # report's.
         self.needs_step_losses = has_weights
 
     def on_start(self, run: Run) -> None:
@@ -62,7 +64,9 @@ class EpochLog(Callback):
 
 
 def _mean_over_rows(step_losses: Any, batch_size: int, num_rows: int) -> float:
-    """Return the mean of the batches' losses, each counted with its rows, as scikit-learn does, not their weights."""
+    """Return the mean of the batches' losses, each counted with its rows, as scikit-learn does, not
+    their weights.
+    """
     rows = np.full(len(step_losses), batch_size)
     rows[-1] = num_rows - batch_size * (len(step_losses) - 1)
     return float(step_losses @ rows / num_rows)
@@ -74,11 +78,12 @@ def reported_score(run: Run) -> float:
 
 
 class Convergence(Callback):
-    """Ends a run, or divides its learning rate by 5, when it has not improved by `tol` for too many epochs.
+    """Ends a run, or divides its learning rate by 5, when it has not improved by `tol` for too many
+    epochs.
 
-    What is watched is the training loss, or, with early stopping, the score on the validation rows, which
-    may be NaN; the best weights are then kept. Counts and bests live in the estimator, because warm
-    starts go on with them.
+    What is watched is the training loss, or, with early stopping, the score on the validation rows,
+    which may be NaN; the best weights are then kept. Counts and bests live in the estimator,
+    because warm starts go on with them.
     """
 
     def __init__(self, estimator: Any, score: Callable[[Run], float] | None = None) -> None:
@@ -100,7 +105,9 @@ class Convergence(Callback):
 
     def _as_it_stands(self) -> Stopping:
         estimator = self.estimator
-        best = estimator.best_validation_score_ if estimator.early_stopping else estimator.best_loss_
+        best = (
+            estimator.best_validation_score_ if estimator.early_stopping else estimator.best_loss_
+        )
         return Stopping(
             "val_accuracy" if estimator.early_stopping else "loss",
             int(min(estimator.n_iter_no_change, MOST_EPOCHS)) + 1,
@@ -116,7 +123,9 @@ class Convergence(Callback):
         run.scale_lr(self.estimator._rate_scale)
 
     def may_act_after(self, epoch: int) -> bool:
-        """Return whether there is a score to be found, or, at worst, too many epochs without an improvement."""
+        """Return whether there is a score to be found, or, at worst, too many epochs without an
+        improvement.
+        """
         estimator = self.estimator
         at_worst = estimator._no_improvement_count + epoch - self.last_epoch
         return self.score is not None or at_worst > estimator.n_iter_no_change
@@ -131,7 +140,9 @@ class Convergence(Callback):
             self._act(run)
 
     def record_score(self, score: float, run: Run | None = None) -> None:
-        """Record a score and, with early stopping, its effect; the run's weights if it is the best."""
+        """Record a score and, with early stopping, its effect; the run's weights if it is the
+        best.
+        """
         estimator = self.estimator
         estimator.validation_scores_.append(score)
         if estimator.verbose:
@@ -143,7 +154,10 @@ class Convergence(Callback):
         if score > estimator.best_validation_score_:
             estimator.best_validation_score_ = score
             if run is not None and estimator.early_stopping:
-                keep_best(estimator, self._followed.best_arrays if self._followed else run.state.parameters)
+                keep_best(
+                    estimator,
+                    self._followed.best_arrays if self._followed else run.state.parameters,
+                )
 
     def _watch_loss(self) -> None:
         estimator = self.estimator

@@ -1,7 +1,8 @@
 """The fitted state of an estimator: the attributes of its network, and the networks of an ensemble.
 
-All are NumPy's arrays and Python's numbers, so that an estimator pickles without its device. They live
-in the estimator itself, where scikit-learn has them, and warm starts and partial fits go on from them.
+All are NumPy's arrays and Python's numbers, so that an estimator pickles without its device. They
+live in the estimator itself, where scikit-learn has them, and warm starts and partial fits go on
+from them.
 """
 
 from __future__ import annotations
@@ -46,15 +47,17 @@ OTHERS = ("out_activation_", "_best_weights", "_optimizer_state")
 NETWORK = (*COUNTS, *NUMBERS, *CURVES, *WEIGHTS, *OTHERS)
 
 
-def initial_values(rng: np.random.RandomState, sizes: Sequence[int], activation: str, dtype: Any) -> Weights:
+def initial_values(
+    rng: np.random.RandomState, sizes: Sequence[int], activation: str, dtype: Any
+) -> Weights:
     """Return all layers' weights (fan_in, fan_out) and their biases (fan_out,), drawn in float64.
 
-    As scikit-learn's, they are uniform within √(6 / (fan_in + fan_out)); for ``'logistic'`` the 6 is a 2.
-    Sizes are those of features, hidden layers and outputs. A layer's weights come before its biases.
+    As scikit-learn's, they are uniform within √(6 / (fan_in + fan_out)); for ``'logistic'`` the 6
+    is a 2. Sizes are those of features, hidden layers and outputs. A layer's weights come before
+    its biases.
 
-    References
-    ----------
-    Glorot, Bengio: Understanding the difficulty of training deep feedforward neural networks (2010).
+    References ---------- Glorot, Bengio: Understanding the difficulty of training deep feedforward
+    neural networks (2010).
     """
     weights, biases = [], []
     for fan_in, fan_out in pairwise(sizes):
@@ -135,7 +138,8 @@ def check_members(estimator: Any) -> None:
     """Raise ConfigError unless there are as many networks to go on with as there are to be."""
     if (fitted := len(networks_of(estimator))) != estimator.n_ensemble:
         raise ConfigError(
-            f"expected n_ensemble={fitted}, the networks that were fitted and that warm_start and partial_fit "
+            f"expected n_ensemble={fitted}, the networks that were fitted and that warm_start and "
+            "partial_fit "
             f"go on with, got n_ensemble={estimator.n_ensemble}"
         )
 

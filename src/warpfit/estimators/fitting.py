@@ -1,8 +1,8 @@
 """A fit: networks are prepared, trained, and taken over into the estimator.
 
-One network goes to `fit_rows`, as every model does; those of an ensemble go to `warpfit.sweep`, which
-trains them together on a GPU; the solver ``'lbfgs'`` goes to `fit_lbfgs`. A search prepares many fits,
-trains all their networks together, and finishes each (`many_fits`).
+One network goes to `fit_rows`, as every model does; those of an ensemble go to `warpfit.sweep`,
+which trains them together on a GPU; the solver ``'lbfgs'`` goes to `fit_lbfgs`. A search prepares
+many fits, trains all their networks together, and finishes each (`many_fits`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def prepare(
         fitted.check_members(estimator)
     rows = checked or check(estimator, X, y, incremental=incremental, reset=not goes_on)
     estimator.__dict__.update(rows.seen)
-    rows = replace(rows, weight=row_weights(estimator, rows.X, y, sample_weight, incremental=incremental))
+    rows = replace(
+        rows, weight=row_weights(estimator, rows.X, y, sample_weight, incremental=incremental)
+    )
     estimator.n_outputs_ = rows.y.shape[1]
     split = Split(rows, given=validation_rows(estimator, X_val, y_val))
     _check_validation(estimator, split, incremental=incremental)
@@ -134,13 +136,18 @@ def _set_aside(holder: Any, rows: Rows, rng: np.random.RandomState) -> tuple[Ind
     )
     if len(test) < 2:
         raise ValueError(
-            "The validation set is too small. Increase 'validation_fraction' or the size of your dataset."
+            "The validation set is too small. Increase 'validation_fraction' or the size of your "
+            "dataset."
         )
     return train, test
 
 
-def _network(holder: Any, split: Split, rng: np.random.RandomState, *, incremental: bool) -> Network:
-    """Return a holder's network, to be trained up to `max_iter` epochs, or for one if incremental."""
+def _network(
+    holder: Any, split: Split, rng: np.random.RandomState, *, incremental: bool
+) -> Network:
+    """Return a holder's network, to be trained up to `max_iter` epochs, or for one if
+    incremental.
+    """
     if split.validation is not None:
         fitted.begin_validation(holder)
     model = make_model(holder, (holder.coefs_, holder.intercepts_), holder.dropout)
@@ -187,7 +194,10 @@ def _scorer(holder: Any, validation: Rows | None) -> Callable[[Run], float] | No
 def _train(network: Network, split: Split) -> Ending:
     """Train one network, as `fit` does."""
     train, targets = split.train, network.holder._targets
-    validation = split.validation and (split.validation.X, targets.as_loss_takes(split.validation.y))
+    validation = split.validation and (
+        split.validation.X,
+        targets.as_loss_takes(split.validation.y),
+    )
     try:
         history = fit_rows(
             network.model,
@@ -234,8 +244,8 @@ def ending_of(outcome: Outcome) -> Ending:
 def finish(prepared: Prepared, endings: Sequence[Ending]) -> None:
     """Copy the trained networks into the estimator; L-BFGS trains here.
 
-    Endings are fewer than the networks if Ctrl-C came. One that is an error is raised, as is ValueError
-    if weights are not finite.
+    Endings are fewer than the networks if Ctrl-C came. One that is an error is raised, as is
+    ValueError if weights are not finite.
     """
     estimator, num_trained = prepared.estimator, len(endings)
     for network, ending in zip(prepared.networks, endings, strict=False):
@@ -261,7 +271,8 @@ def _take_over(network: Network, ending: Ending, *, incremental: bool) -> None:
         warn("Training interrupted by user.", TrainingWarning)
     elif ending == EPOCHS and not incremental:
         warn(
-            f"Stochastic Optimizer: Maximum iterations ({holder.max_iter}) reached and the optimization "
+            f"Stochastic Optimizer: Maximum iterations ({holder.max_iter}) reached and the "
+            "optimization "
             "hasn't converged yet.",
             ConvergenceWarning,
         )
@@ -283,7 +294,9 @@ def _give_up(network: Network, error: DivergedError) -> None:
 
 def _minimize(holder: Any, rows: Rows) -> None:
     """Run L-BFGS over all rows."""
-    model = make_model(holder, (holder.coefs_, holder.intercepts_)).to(resolve_device(holder.device))
+    model = make_model(holder, (holder.coefs_, holder.intercepts_)).to(
+        resolve_device(holder.device)
+    )
     result = fit_lbfgs(
         model,
         rows.X,
@@ -317,6 +330,7 @@ def _check_finite(holder: Any) -> None:
 
 def _not_finite() -> ValueError:
     return ValueError(
-        "Solver produced non-finite parameter weights. The input data may contain large values and need to be "
+        "Solver produced non-finite parameter weights. The input data may contain large values "
+        "and need to be "
         "preprocessed."
     )

@@ -102,7 +102,9 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
 
 
 def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
-    """Return the results of all fits, found split by split: rows that are predicted are those of one at a time."""
+    """Return the results of all fits, found split by split: rows that are predicted are those of
+    one at a time.
+    """
     if not _only_predicts(fits.scorer):
         return [fit.result() for fit in started]
     results: dict[int, Result] = {}
@@ -114,7 +116,9 @@ def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
 
 
 def _only_predicts(scorer: Any) -> bool:
-    """Return whether a scorer is known to do nothing with rows but have them predicted, as they are."""
+    """Return whether a scorer is known to do nothing with rows but have them predicted, as they
+    are.
+    """
     scorers = scorer._scorers.values() if isinstance(scorer, _MultimetricScorer) else [scorer]
     return all(isinstance(each, _BaseScorer | _PassthroughScorer) for each in scorers)
 
@@ -156,12 +160,20 @@ class _SharedRows:
 
     def fold_of(self, split: _Split, task: Task) -> int | None:
         """Return which fold a task's rows are, None if it has more to it than rows of the split."""
-        if self.checked is None or task.data.sample_weight is not None or task.data.validation is not None:
+        if (
+            self.checked is None
+            or task.data.sample_weight is not None
+            or task.data.validation is not None
+        ):
             return None
         own = None if task.fold is None else task.data.folds[task.fold]
         key = id(split), None if own is None else own.train.tobytes()
         if key not in self._folds:
-            rows = np.arange(len(split.train.rows)) if self.checked is split.checked else split.train.rows
+            rows = (
+                np.arange(len(split.train.rows))
+                if self.checked is split.checked
+                else split.train.rows
+            )
             fold = Fold(rows, rows[:0]) if own is None else Fold(rows[own.train], rows[own.test])
             self._folds[key] = len(self._folds), fold
         return self._folds[key][0]
@@ -202,7 +214,9 @@ class _Split:
 
 
 class _Started:
-    """A fit that is prepared, if that did not fail: `tasks` are its networks, `outcomes` come to be theirs."""
+    """A fit that is prepared, if that did not fail: `tasks` are its networks, `outcomes` come to be
+    theirs.
+    """
 
     def __init__(self, fits: Fits, parameters: dict[str, Any], split: _Split) -> None:
         self.fits, self.split = fits, split
@@ -214,13 +228,17 @@ class _Started:
         with self._told():
             self.estimator._validate_params()
             rows = split.train.X, split.train.y
-            self.prepared = prepare(self.estimator, *rows, checked=split.checked, **split.fit_params)
+            self.prepared = prepare(
+                self.estimator, *rows, checked=split.checked, **split.fit_params
+            )
             self.tasks = tasks_of(self.prepared)
         self.seconds = perf_counter() - start
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Keep an error of the fit for the search, which warns of it, or raise it if that is wanted."""
+        """Keep an error of the fit for the search, which warns of it, or raise it if that is
+        wanted.
+        """
         try:
             yield
         except Exception:
@@ -228,8 +246,12 @@ class _Started:
                 raise
             self.error = format_exc()
 
-    def result(self, test: PredictedRows | None = None, train: PredictedRows | None = None) -> Result:
-        """Finish the fit, and return its scores on the split's rows, and times; None are rows of its own."""
+    def result(
+        self, test: PredictedRows | None = None, train: PredictedRows | None = None
+    ) -> Result:
+        """Finish the fit, and return its scores on the split's rows, and times; None are rows of
+        its own.
+        """
         start = perf_counter()
         if self.error is None:
             with self._told():
@@ -271,7 +293,9 @@ def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:
 
 
 def _check_worker(fits: Fits, error: Exception, kind: str, dumps: Callable[[Any], bytes]) -> None:
-    """Raise an error of ours if a worker could not be sent its fits, or broke down over them; none if a fit failed."""
+    """Raise an error of ours if a worker could not be sent its fits, or broke down over them; none
+    if a fit failed.
+    """
     check_sendable(replace(fits, X=None, y=None), "estimator and scoring", error, dumps)
     if isinstance(error, BrokenExecutor):
         raise DeviceError(
@@ -280,7 +304,9 @@ def _check_worker(fits: Fits, error: Exception, kind: str, dumps: Callable[[Any]
 
 
 def fit_by_executor(fits: Fits, executor: Executor, num_shards: int) -> list[Result]:
-    """Fit and score on an executor's workers, a shard of the fits each; -1 is one shard a worker."""
+    """Fit and score on an executor's workers, a shard of the fits each; -1 is one shard a
+    worker.
+    """
     num_shards = min(len(fits), num_shards if num_shards > 0 else workers_of(executor))
     positions = [range(first, len(fits), num_shards) for first in range(num_shards)]
     futures: dict[Future[list[Result]], range] = {}

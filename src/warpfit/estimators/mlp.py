@@ -46,7 +46,9 @@ class BaseMLP(BaseEstimator, ABC):
         """What y and the network's outputs mean."""
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
+    ) -> Self:
         """Train on X and y.
 
         Parameters
@@ -56,8 +58,9 @@ class BaseMLP(BaseEstimator, ABC):
         y : array_like (n_samples,) or (n_samples, n_outputs)
         sample_weight : array_like (n_samples,), optional
         X_val, y_val : array_like, optional
-            Rows to validate on after each epoch: ``validation_scores_`` and ``validation_loss_curve_`` are theirs,
-            and early stopping watches them instead of setting rows of X aside. Not for the solver ``'lbfgs'``.
+            Rows to validate on after each epoch: ``validation_scores_`` and
+            ``validation_loss_curve_`` are theirs, and early stopping watches them instead of
+            setting rows of X aside. Not for the solver ``'lbfgs'``.
 
         Returns
         -------
@@ -78,16 +81,19 @@ class BaseMLP(BaseEstimator, ABC):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train for one epoch on X and y, going on from the weights and the optimizer as they are.
 
-        Parameters, errors and result as `fit`'s. Not for the solver ``'lbfgs'``, nor with early stopping.
+        Parameters, errors and result as `fit`'s. Not for the solver ``'lbfgs'``, nor with early
+        stopping.
         """
         fitting.fit(self, X, y, sample_weight, incremental=True)
         return self
 
     def to_sklearn(self) -> Any:
-        """Return scikit-learn's estimator with the same parameters, weights and fitted attributes, which are copied.
+        """Return scikit-learn's estimator with the same parameters, weights and fitted attributes,
+        which are copied.
 
-        It predicts the same, and partial fits and warm starts go on there as here. What only training reads and
-        scikit-learn lacks, such as dropout, ``'adamw'`` or a schedule, has its default there, and a warning names it.
+        It predicts the same, and partial fits and warm starts go on there as here. What only
+        training reads and scikit-learn lacks, such as dropout, ``'adamw'`` or a schedule, has its
+        default there, and a warning names it.
 
         Returns
         -------
@@ -98,7 +104,8 @@ class BaseMLP(BaseEstimator, ABC):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         ConfigError
-            If it would not predict the same: for activations that scikit-learn lacks, and for several networks.
+            If it would not predict the same: for activations that scikit-learn lacks, and for
+            several networks.
 
         Examples
         --------
@@ -112,9 +119,11 @@ class BaseMLP(BaseEstimator, ABC):
         return to_sklearn(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all parameters and fitted attributes to a safetensors file, from which `load` makes an equal estimator.
+        """Write all parameters and fitted attributes to a safetensors file, from which `load` makes
+        an equal estimator.
 
-        The optimizer state is among them: partial fits continue. Reading the file runs no code, unlike unpickling.
+        The optimizer state is among them: partial fits continue. Reading the file runs no code,
+        unlike unpickling.
 
         Parameters
         ----------
@@ -126,14 +135,15 @@ class BaseMLP(BaseEstimator, ABC):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         ConfigError
-            If a parameter is something that only pickle can store, such as a callback or a RandomState, or the file
-            cannot be written.
+            If a parameter is something that only pickle can store, such as a callback or a
+            RandomState, or the file cannot be written.
 
         Examples
         --------
         >>> from tempfile import TemporaryDirectory
         >>> from warpfit import MLPClassifier
-        >>> classifier = MLPClassifier(solver="lbfgs", device="cpu").fit([[0.0], [1.0]], ["low", "high"])
+        >>> classifier = MLPClassifier(solver="lbfgs", device="cpu")
+        >>> classifier = classifier.fit([[0.0], [1.0]], ["low", "high"])
         >>> with TemporaryDirectory() as folder:
         ...     classifier.save(f"{folder}/height.safetensors")
         ...     MLPClassifier.load(f"{folder}/height.safetensors").predict([[0.9]])
@@ -146,13 +156,14 @@ class BaseMLP(BaseEstimator, ABC):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return the estimator in a file that `save` wrote; no device is needed.
 
-        ``set_params(device=...)`` lets one that was fitted on a device that is not there predict on another.
+        ``set_params(device=...)`` lets one that was fitted on a device that is not there predict on
+        another.
 
         Raises
         ------
         FileFormatError
-            If the file is missing, cut short, damaged (its content is not that of its checksum), of another kind or
-            of another estimator.
+            If the file is missing, cut short, damaged (its content is not that of its checksum), of
+            another kind or of another estimator.
 
         Warns
         -----
@@ -164,10 +175,11 @@ class BaseMLP(BaseEstimator, ABC):
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write an ONNX file, with which other programs predict; the package onnx is needed.
 
-        The input ``X`` is float32, (N, n_features_in_). A classifier's outputs are ``label``, int64 or string (or bool
-        or float64, as its classes are), (N,), and ``probabilities``, float32, (N, n_classes), as `predict` and
-        `predict_proba` give them; for several labels at once ``label`` is int64, (N, n_classes). A regressor's is
-        ``variable``, float32, (N, n_outputs). All is computed in float32, whatever the weights' dtype.
+        The input ``X`` is float32, (N, n_features_in_). A classifier's outputs are ``label``, int64
+        or string (or bool or float64, as its classes are), (N,), and ``probabilities``, float32,
+        (N, n_classes), as `predict` and `predict_proba` give them; for several labels at once
+        ``label`` is int64, (N, n_classes). A regressor's is ``variable``, float32, (N, n_outputs).
+        All is computed in float32, whatever the weights' dtype.
 
         Parameters
         ----------
@@ -179,7 +191,8 @@ class BaseMLP(BaseEstimator, ABC):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         ConfigError
-            If onnx is not installed, classes are neither numbers nor strings, or the file cannot be written.
+            If onnx is not installed, classes are neither numbers nor strings, or the file cannot be
+            written.
 
         Examples
         --------
@@ -204,6 +217,8 @@ class BaseMLP(BaseEstimator, ABC):
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:
-        """Return what `__init__` takes, which scikit-learn finds anew each time, several times a fit."""
+        """Return what `__init__` takes, which scikit-learn finds anew each time, several times a
+        fit.
+        """
         names: list[str] = super()._get_param_names()
         return names

@@ -1,4 +1,6 @@
-"""A fitted estimator as an ONNX graph, with the inputs and outputs that scikit-learn's converters give theirs."""
+"""A fitted estimator as an ONNX graph, with the inputs and outputs that scikit-learn's converters
+give theirs.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,14 @@ OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
 def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator's graph to a file; see `BaseMLP.to_onnx`."""
     num_bytes = 4 * sum(
-        array.size for network in networks_of(estimator) for array in network.coefs_ + network.intercepts_
+        array.size
+        for network in networks_of(estimator)
+        for array in network.coefs_ + network.intercepts_
     )
     if num_bytes > MOST_BYTES:
         raise ConfigError(
-            f"to_onnx: expected weights of at most {MOST_BYTES} bytes in float32, as ONNX files hold no more, "
+            f"to_onnx: expected weights of at most {MOST_BYTES} bytes in float32, as ONNX files "
+            "hold no more, "
             f"got {num_bytes}"
         )
     content = _Graph(estimator).model().SerializeToString()
@@ -73,7 +78,8 @@ class _Graph:
             producer_version=__version__,
         )
 
-    # -- parts of a graph ----------------------------------------------------------------------------------
+    # -- parts of a graph
+    # ----------------------------------------------------------------------------------
 
     def add(self, operator: str, *inputs: str | float, output: str = "", **attributes: Any) -> str:
         """Add an operator of named values and constants, and return the name of its output."""
@@ -96,7 +102,8 @@ class _Graph:
         dtype = getattr(self.onnx.TensorProto, kind)
         return self.onnx.helper.make_tensor_value_info(name, dtype, ["N", *sizes])
 
-    # -- networks ------------------------------------------------------------------------------------------
+    # -- networks
+    # ------------------------------------------------------------------------------------------
 
     def _network(self, network: Any) -> str:
         """Add a network, its output activation included, and return the name of what it gives."""
@@ -118,10 +125,13 @@ class _Graph:
             raise ConfigError(f"to_onnx: expected out_activation_ among {known}, got {name!r}")
         return self.add(OUTPUT_OPERATORS[name], z)
 
-    # -- outputs -------------------------------------------------------------------------------------------
+    # -- outputs
+    # -------------------------------------------------------------------------------------------
 
     def _outputs(self, predicted: list[str]) -> list[Any]:
-        """Add the mean of what the networks give, and what follows from it; return the graph's outputs."""
+        """Add the mean of what the networks give, and what follows from it; return the graph's
+        outputs.
+        """
         estimator = self.estimator
         if not hasattr(estimator, "classes_"):
             self.add("Mean", *predicted, output="variable")
@@ -170,4 +180,6 @@ def _as_onnx_has_them(classes: Array) -> tuple[Array, str]:
         return classes.astype(np.float64), "DOUBLE"
     if classes.dtype.kind in "UO" and all(isinstance(label, str) for label in classes):
         return classes.astype(object), "STRING"
-    raise ConfigError(f"to_onnx: expected classes that are numbers or strings, got dtype {classes.dtype}")
+    raise ConfigError(
+        f"to_onnx: expected classes that are numbers or strings, got dtype {classes.dtype}"
+    )

@@ -51,7 +51,9 @@ class PredictedRows:
         return self._on_devices[device]
 
     def _copied(self, device: str) -> Any:
-        """Return the rows on a device, or on the host, from which they come in parts, if it lacks the room."""
+        """Return the rows on a device, or on the host, from which they come in parts, if it lacks
+        the room.
+        """
         with suppress(DeviceError):
             return backends.get(device).asarray(self._checked)
         return self._checked
@@ -68,10 +70,16 @@ def predicting(estimator: Any, rows: PredictedRows) -> Iterator[None]:
 
 
 def predicted(estimator: Any, X: Any) -> Array:
-    """Return what is predicted for rows X, (N, outputs): the mean over the networks, after `out_activation_`."""
+    """Return what is predicted for rows X, (N, outputs): the mean over the networks, after
+    `out_activation_`.
+    """
     check_is_fitted(estimator)
     shared = estimator._predicted_rows
-    X = shared.of(estimator) if shared is not None and shared.X is X else check_features(estimator, X)
+    X = (
+        shared.of(estimator)
+        if shared is not None and shared.X is X
+        else check_features(estimator, X)
+    )
     activate = OUTPUT_FUNCTIONS[estimator.out_activation_]
     first, *others = networks_of(estimator)
     total = activate(_outputs(_model(estimator, first), X))

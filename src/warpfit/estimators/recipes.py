@@ -53,7 +53,8 @@ REGRESSION_LOSSES: dict[str, Loss] = {
     "huber": losses.Huber(),
 }
 
-# Policies of scikit-learn, for its solver 'sgd' alone, and schedules by name, for every stochastic solver.
+# Policies of scikit-learn, for its solver 'sgd' alone, and schedules by name, for every stochastic
+# solver.
 POLICIES = ("constant", "invscaling", "adaptive")
 SCHEDULES: dict[str, type[Schedule]] = {"cosine": optim.Cosine, "one_cycle": optim.OneCycle}
 
@@ -87,7 +88,9 @@ def make_model(estimator: Any, weights: Weights, dropout: float = 0.0) -> nn.Seq
 
 
 def weights_of(arrays: Mapping[str, Any], dtype: Any) -> Weights:
-    """Return copies of a network's weights and biases, which are its arrays by name, on the host."""
+    """Return copies of a network's weights and biases, which are its arrays by name, on the
+    host.
+    """
     owned = {name: np.array(to_host(array), dtype) for name, array in arrays.items()}
     return (
         [array for name, array in owned.items() if name.endswith("weight")],
@@ -95,7 +98,9 @@ def weights_of(arrays: Mapping[str, Any], dtype: Any) -> Weights:
     )
 
 
-def make_schedule(policy: str | Schedule, lr: float, *, power: float, num_rows: int, seen: int) -> Schedule:
+def make_schedule(
+    policy: str | Schedule, lr: float, *, power: float, num_rows: int, seen: int
+) -> Schedule:
     """Return the schedule of a run over `num_rows` rows, before which `seen` rows were trained on.
 
     ``'adaptive'`` is constant here; a callback lowers the rate.
@@ -114,7 +119,9 @@ def make_schedule(policy: str | Schedule, lr: float, *, power: float, num_rows: 
 
 
 def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule) -> optim.Optimizer:
-    """Return the optimizer of an estimator's solver, in scikit-learn's form, over a model's parameters."""
+    """Return the optimizer of an estimator's solver, in scikit-learn's form, over a model's
+    parameters.
+    """
     parameters = model.parameters()
     if estimator.solver == "sgd":
         return optim.SGD(
@@ -142,7 +149,9 @@ def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule) -> 
     )
 
 
-def optimizer_of(holder: Any, model: nn.Sequential, num_rows: int, *, incremental: bool) -> optim.Optimizer:
+def optimizer_of(
+    holder: Any, model: nn.Sequential, num_rows: int, *, incremental: bool
+) -> optim.Optimizer:
     """Return the optimizer of a run: one that goes on where the last one was, if incremental."""
     goes_on = incremental and hasattr(holder, "_optimizer_state")
     if not goes_on:

@@ -24,14 +24,16 @@ Array = npt.NDArray[Any]
 
 
 class MLPRegressor(RegressorMixin, BaseMLP):
-    """Multi-layer perceptron regressor: scikit-learn's, trained by this package, on a GPU where there is one.
+    """Multi-layer perceptron regressor: scikit-learn's, trained by this package, on a GPU where
+    there is one.
 
     Parameters
     ----------
     loss : str or Loss
-        ``'squared_error'``: half the mean square. ``'poisson'``: half the Poisson deviance, of targets of at least
-        0; the network then gives the logarithm of the prediction. Beyond scikit-learn ``'absolute_error'`` and
-        ``'huber'``, or a loss of `warpfit.losses` for float targets, such as ``losses.Huber(delta=2.0)``.
+        ``'squared_error'``: half the mean square. ``'poisson'``: half the Poisson deviance, of
+        targets of at least 0; the network then gives the logarithm of the prediction. Beyond
+        scikit-learn ``'absolute_error'`` and ``'huber'``, or a loss of `warpfit.losses` for float
+        targets, such as ``losses.Huber(delta=2.0)``.
     hidden_layer_sizes, activation, ...
         All others as `MLPClassifier`'s, but for ``class_weight``.
 
@@ -96,8 +98,17 @@ class MLPRegressor(RegressorMixin, BaseMLP):
     ) -> None:
         self.loss, self.hidden_layer_sizes, self.activation = loss, hidden_layer_sizes, activation
         self.solver, self.alpha, self.batch_size = solver, alpha, batch_size
-        self.learning_rate, self.learning_rate_init, self.power_t = learning_rate, learning_rate_init, power_t
-        self.max_iter, self.shuffle, self.random_state, self.tol = max_iter, shuffle, random_state, tol
+        self.learning_rate, self.learning_rate_init, self.power_t = (
+            learning_rate,
+            learning_rate_init,
+            power_t,
+        )
+        self.max_iter, self.shuffle, self.random_state, self.tol = (
+            max_iter,
+            shuffle,
+            random_state,
+            tol,
+        )
         self.verbose, self.warm_start = verbose, warm_start
         self.momentum, self.nesterovs_momentum = momentum, nesterovs_momentum
         self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
@@ -108,7 +119,8 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         self.device, self.precision, self.engine = device, precision, engine
 
     def predict(self, X: Any) -> Array:
-        """Return what is predicted for each row, (n_samples,), or (n_samples, n_outputs) for several outputs.
+        """Return what is predicted for each row, (n_samples,), or (n_samples, n_outputs) for
+        several outputs.
 
         Parameters
         ----------

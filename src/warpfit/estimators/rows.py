@@ -46,7 +46,9 @@ class Rows:
 
     def part(self, indices: Indices) -> Rows:
         """Return copies of the rows (n,) of these indices."""
-        return Rows(self.X[indices], self.y[indices], None if self.weight is None else self.weight[indices])
+        return Rows(
+            self.X[indices], self.y[indices], None if self.weight is None else self.weight[indices]
+        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ def check(estimator: Any, X: Any, y: Any, *, incremental: bool = False, reset: b
     """Return X and y checked and encoded; the estimator knows its features and classes since.
 
     Whatever its parameters, the result is the same for all of a class that were never fitted. If
-    incremental, y need not hold every class that is known; with `reset` there may be other features.
+    incremental, y need not hold every class that is known; with `reset` there may be other
+    features.
     """
     targets = estimator._targets
     X, y = validate_data(
@@ -97,7 +100,9 @@ def check(estimator: Any, X: Any, y: Any, *, incremental: bool = False, reset: b
     return Rows(dense(X), encoded.reshape(len(encoded), -1), seen=seen)
 
 
-def row_weights(estimator: Any, X: Array, y: Any, sample_weight: Any, *, incremental: bool) -> Array | None:
+def row_weights(
+    estimator: Any, X: Array, y: Any, sample_weight: Any, *, incremental: bool
+) -> Array | None:
     """Return the weight (N,) of each row, that of its class included; None if all are 1."""
     weights = estimator._targets.row_weights(y, incremental=incremental)
     if sample_weight is not None:
@@ -107,13 +112,17 @@ def row_weights(estimator: Any, X: Array, y: Any, sample_weight: Any, *, increme
 
 
 def check_features(estimator: Any, X: Any) -> Any:
-    """Return X, dense or sparse, or raise as scikit-learn does if it is not like what was fitted."""
+    """Return X, dense or sparse, or raise as scikit-learn does if it is not like what was
+    fitted.
+    """
     X = check_readable("X", X)
     return validate_data(estimator, X, accept_sparse=SPARSE, dtype=FLOATS, reset=False)
 
 
 def validation_rows(estimator: Any, X_val: Any, y_val: Any) -> Rows | None:
-    """Return rows to validate on, like those that were checked; None if neither X nor y is given."""
+    """Return rows to validate on, like those that were checked; None if neither X nor y is
+    given.
+    """
     if X_val is None and y_val is None:
         return None
     if X_val is None or y_val is None:
@@ -121,7 +130,9 @@ def validation_rows(estimator: Any, X_val: Any, y_val: Any) -> Rows | None:
     X = check_features(estimator, X_val)
     y = estimator._targets.encoded_to_validate(check_readable("y_val", y_val))
     if len(y) != X.shape[0]:
-        raise ValueError(f"expected as many rows in X_val as in y_val, got {X.shape[0]} and {len(y)}")
+        raise ValueError(
+            f"expected as many rows in X_val as in y_val, got {X.shape[0]} and {len(y)}"
+        )
     return Rows(dense(X), y.reshape(len(y), -1))
 
 

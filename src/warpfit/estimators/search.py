@@ -1,4 +1,6 @@
-"""SweepCV and RandomizedSweepCV: scikit-learn's searches, every candidate and fold of which trains in one go."""
+"""SweepCV and RandomizedSweepCV: scikit-learn's searches, every candidate and fold of which trains
+in one go.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,22 @@ from sklearn.model_selection import (
     RandomizedSearchCV,
     check_cv,
 )
-from sklearn.model_selection._validation import _insert_error_scores, _warn_or_raise_about_fit_failures
+from sklearn.model_selection._validation import (
+    _insert_error_scores,
+    _warn_or_raise_about_fit_failures,
+)
 from sklearn.utils.validation import _check_method_params, indexable
 
 from warpfit.backends import resolve_device
 from warpfit.checks import brief, check_readable
 from warpfit.errors import ConfigError
-from warpfit.estimators.many_fits import Fits, Result, fit_by_executor, fit_in_processes, fit_together
+from warpfit.estimators.many_fits import (
+    Fits,
+    Result,
+    fit_by_executor,
+    fit_in_processes,
+    fit_together,
+)
 from warpfit.estimators.mlp import BaseMLP
 
 __all__ = ["RandomizedSweepCV", "SweepCV"]
@@ -48,7 +59,9 @@ class _Sweep:
         return found.set_params(executor=self.executor)
 
     def __getstate__(self) -> Any:
-        """Return what is pickled and copied: all but the executor, whose workers are this process's."""
+        """Return what is pickled and copied: all but the executor, whose workers are this
+        process's.
+        """
         return {**super().__getstate__(), "executor": None}  # type: ignore[dict-item]
 
     @_fit_context(prefer_skip_nested_validation=False)
@@ -60,7 +73,8 @@ class _Sweep:
         X : array_like (n_samples, n_features)
         y : array_like (n_samples,) or (n_samples, n_outputs)
         **params
-            For the estimator's `fit`, the splitter (``groups``) and the scorer, as `GridSearchCV` hands them on.
+            For the estimator's `fit`, the splitter (``groups``) and the scorer, as `GridSearchCV`
+            hands them on.
 
         Returns
         -------
@@ -83,7 +97,8 @@ def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
     """Set everything that a fitted search has."""
     if not isinstance(search.estimator, BaseMLP):
         raise ConfigError(
-            f"expected warpfit's MLPClassifier or MLPRegressor, got {type(search.estimator).__name__}; "
+            "expected warpfit's MLPClassifier or MLPRegressor, got "
+            f"{type(search.estimator).__name__}; "
             "scikit-learn's GridSearchCV and RandomizedSearchCV take any estimator"
         )
     scorer, refit_metric = search._get_scorers()
@@ -93,7 +108,8 @@ def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
     candidates = search._candidates()
     if not splits or not candidates:
         raise ConfigError(
-            f"expected at least one split and one candidate, got {len(splits)} and {len(candidates)}"
+            f"expected at least one split and one candidate, got {len(splits)} and "
+            f"{len(candidates)}"
         )
     fits = Fits(
         estimator=clone(search.estimator),
@@ -108,7 +124,8 @@ def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
     )
     if search.verbose > 0:
         print(
-            f"Fitting {len(splits)} folds for each of {len(candidates)} candidates, totalling {len(fits)} fits"
+            f"Fitting {len(splits)} folds for each of {len(candidates)} candidates, totalling "
+            f"{len(fits)} fits"
         )
     _take_results(search, candidates, len(splits), _results(search, fits), refit_metric)
     if search.refit:
@@ -143,7 +160,11 @@ def _results(search: Any, fits: Fits) -> list[Result]:
 
 
 def _take_results(
-    search: Any, candidates: list[Candidate], num_splits: int, results: list[Result], refit_metric: str
+    search: Any,
+    candidates: list[Candidate],
+    num_splits: int,
+    results: list[Result],
+    refit_metric: str,
 ) -> None:
     """Set `cv_results_`, and which candidate is best."""
     _warn_or_raise_about_fit_failures(results, search.error_score)
@@ -174,11 +195,13 @@ def _refit(search: Any, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
 
 
 class SweepCV(_Sweep, GridSearchCV):
-    """`GridSearchCV` for this package's estimators: every candidate and every fold trains in one go.
+    """`GridSearchCV` for this package's estimators: every candidate and every fold trains in one
+    go.
 
-    Scores, and everything else but times, are `GridSearchCV`'s with the same estimator and the same splits: to the bit
-    on the CPU, with one BLAS thread, and on a GPU if the estimator's engine is named; else they are those of kernels
-    that train many networks in one launch, whose sums are rounded otherwise.
+    Scores, and everything else but times, are `GridSearchCV`'s with the same estimator and the same
+    splits: to the bit on the CPU, with one BLAS thread, and on a GPU if the estimator's engine is
+    named; else they are those of kernels that train many networks in one launch, whose sums are
+    rounded otherwise.
 
     Parameters
     ----------
@@ -191,25 +214,28 @@ class SweepCV(_Sweep, GridSearchCV):
     scoring : str, function, list, tuple, dict or None
         None is the estimator's own score.
     refit : bool, str or function
-        Whether `best_estimator_` is fitted on all rows; with several metrics, the one that decides, or a function from
-        `cv_results_` to the index of the best candidate.
+        Whether `best_estimator_` is fitted on all rows; with several metrics, the one that decides,
+        or a function from `cv_results_` to the index of the best candidate.
     n_jobs : int or None
-        On the CPU, fits at the same time, in processes of one BLAS thread each; -1 is one a core, None is 1 or what
-        joblib's context says. With an executor, the number of shards. Scores do not depend on it.
+        On the CPU, fits at the same time, in processes of one BLAS thread each; -1 is one a core,
+        None is 1 or what joblib's context says. With an executor, the number of shards. Scores do
+        not depend on it.
     verbose : int
         Whether it is said how many fits there are.
     error_score : 'raise' or float
         The score of a fit that fails; a warning says so.
     return_train_score : bool
     executor : concurrent.futures.Executor, optional
-        Whose workers fit, a shard of candidates and folds on each. Clones have it, too; what is pickled has not.
+        Whose workers fit, a shard of candidates and folds on each. Clones have it, too; what is
+        pickled has not.
 
     Attributes
     ----------
     cv_results_ : dict of str to ndarray (n_candidates,)
-        ``params``, ``param_<name>``, ``split<i>_test_score``, ``mean_test_score``, ``std_test_score``,
-        ``rank_test_score``, ``mean_fit_time``, ``std_fit_time``, ``mean_score_time``, ``std_score_time``, and the same
-        of train scores; ``_<metric>`` in place of ``_score`` with several metrics.
+        ``params``, ``param_<name>``, ``split<i>_test_score``, ``mean_test_score``,
+        ``std_test_score``, ``rank_test_score``, ``mean_fit_time``, ``std_fit_time``,
+        ``mean_score_time``, ``std_score_time``, and the same of train scores; ``_<metric>`` in
+        place of ``_score`` with several metrics.
     best_estimator_, best_score_, best_params_, best_index_
     scorer_ : function or dict
     n_splits_ : int
@@ -224,7 +250,8 @@ class SweepCV(_Sweep, GridSearchCV):
     >>> from sklearn.datasets import make_classification
     >>> from warpfit import MLPClassifier, SweepCV
     >>> X, y = make_classification(random_state=1)
-    >>> classifier = MLPClassifier(16, max_iter=200, learning_rate_init=0.01, random_state=1, device="cpu")
+    >>> settings = {"max_iter": 200, "learning_rate_init": 0.01, "random_state": 1}
+    >>> classifier = MLPClassifier(16, device="cpu", **settings)
     >>> search = SweepCV(classifier, {"alpha": [1e-4, 1.0]}, cv=3, n_jobs=1).fit(X, y)
     >>> search.cv_results_["rank_test_score"].shape
     (2,)
@@ -251,14 +278,19 @@ class SweepCV(_Sweep, GridSearchCV):
     ) -> None:
         self.estimator, self.param_grid, self.executor = estimator, param_grid, executor
         self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
-        self.verbose, self.error_score, self.return_train_score = verbose, error_score, return_train_score
+        self.verbose, self.error_score, self.return_train_score = (
+            verbose,
+            error_score,
+            return_train_score,
+        )
 
     def _candidates(self) -> list[Candidate]:
         return list(ParameterGrid(self.param_grid))
 
 
 class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
-    """`RandomizedSearchCV` for this package's estimators: every candidate and every fold trains in one go.
+    """`RandomizedSearchCV` for this package's estimators: every candidate and every fold trains in
+    one go.
 
     Parameters
     ----------
@@ -294,11 +326,21 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
         return_train_score: bool = False,
         executor: Executor | None = None,
     ) -> None:
-        self.estimator, self.param_distributions, self.executor = estimator, param_distributions, executor
+        self.estimator, self.param_distributions, self.executor = (
+            estimator,
+            param_distributions,
+            executor,
+        )
         self.n_iter, self.random_state = n_iter, random_state
         self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
-        self.verbose, self.error_score, self.return_train_score = verbose, error_score, return_train_score
+        self.verbose, self.error_score, self.return_train_score = (
+            verbose,
+            error_score,
+            return_train_score,
+        )
 
     def _candidates(self) -> list[Candidate]:
-        sampler = ParameterSampler(self.param_distributions, self.n_iter, random_state=self.random_state)
+        sampler = ParameterSampler(
+            self.param_distributions, self.n_iter, random_state=self.random_state
+        )
         return list(sampler)

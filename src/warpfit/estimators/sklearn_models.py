@@ -30,11 +30,12 @@ KINDS: dict[type, type[BaseMLP]] = {
 
 
 def from_sklearn(fitted: Any) -> Any:
-    """Return our estimator for a fitted one of scikit-learn: it predicts the same, and can train on.
+    """Return our estimator for a fitted one of scikit-learn: it predicts the same, and can train
+    on.
 
-    All parameters and fitted attributes are taken over, those that ours has besides have their defaults. Partial fits
-    go on with the state of scikit-learn's optimizer, and warm starts with the counts and bests of early stopping.
-    Arrays are copied.
+    All parameters and fitted attributes are taken over, those that ours has besides have their
+    defaults. Partial fits go on with the state of scikit-learn's optimizer, and warm starts with
+    the counts and bests of early stopping. Arrays are copied.
 
     Parameters
     ----------
@@ -64,7 +65,8 @@ def from_sklearn(fitted: Any) -> Any:
     kind = KINDS.get(type(fitted))
     if kind is None:
         raise ConfigError(
-            f"from_sklearn: expected scikit-learn's MLPClassifier or MLPRegressor, got {type(fitted).__name__}"
+            "from_sklearn: expected scikit-learn's MLPClassifier or MLPRegressor, got "
+            f"{type(fitted).__name__}"
         )
     check_is_fitted(fitted)
     ours = kind(**fitted.get_params(deep=False))
@@ -97,6 +99,8 @@ def _take_optimizer(ours: Any, optimizer: Any) -> None:
 
 
 def _by_layer(arrays: Sequence[Array]) -> list[Array]:
-    """Return the state of all weights, then of all biases, in our order: weights and biases by layer."""
+    """Return the state of all weights, then of all biases, in our order: weights and biases by
+    layer.
+    """
     half = len(arrays) // 2
     return list(chain.from_iterable(zip(arrays[:half], arrays[half:], strict=True)))

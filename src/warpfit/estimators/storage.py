@@ -1,6 +1,7 @@
 """Fitted estimators as safetensors files: parameters and attributes as JSON, arrays as they are.
 
-What JSON has not is written as an object of one key that says what it is: ``{"tuple": [...]}``, ``{"array": name}``.
+What JSON has not is written as an object of one key that says what it is: ``{"tuple": [...]}``,
+``{"array": name}``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ PathLike = str | os.PathLike[str]
 E = TypeVar("E")
 
 # What reading raises if a file's description is none.
-MALFORMED = (WarpfitError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+MALFORMED = (
+    WarpfitError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 def save_estimator(estimator: Any, path: PathLike) -> None:
@@ -48,7 +57,9 @@ def load_estimator(kind: type[E], path: PathLike) -> E:
     """Return the estimator in a file; see `BaseMLP.load`."""
     header, arrays = read_file(path, ESTIMATOR)
     if header.get("estimator") != kind.__name__:
-        raise FileFormatError(f"expected {path} to hold a {kind.__name__}, found {header.get('estimator')!r}")
+        raise FileFormatError(
+            f"expected {path} to hold a {kind.__name__}, found {header.get('estimator')!r}"
+        )
     try:
         return _Reader(kind, header["parameters"], arrays).estimator(header["fitted"])
     except MALFORMED as error:
@@ -66,7 +77,9 @@ class _Writer:
     def fitted(self, estimator: Any, prefix: str = "") -> dict[str, Any]:
         """Return what is not a parameter among the attributes of an estimator."""
         parameters = estimator.get_params(deep=False)
-        attributes = {name: value for name, value in vars(estimator).items() if name not in parameters}
+        attributes = {
+            name: value for name, value in vars(estimator).items() if name not in parameters
+        }
         return {name: self.described(prefix + name, value) for name, value in attributes.items()}
 
     def described(self, name: str, value: Any) -> Any:
@@ -93,7 +106,9 @@ class _Writer:
             return {"label_binarizer": self.described(name, vars(value))}
         if type(value) is self.kind:
             random_state = self.described(f"{name}/random_state", value.random_state)
-            return {"network": {"random_state": random_state, "fitted": self.fitted(value, f"{name}/")}}
+            return {
+                "network": {"random_state": random_state, "fitted": self.fitted(value, f"{name}/")}
+            }
         raise _unknown(name, type(value).__name__)
 
     def _array(self, name: str, array: Array) -> Any:
@@ -112,7 +127,8 @@ class _Writer:
 
 def _unknown(name: str, kind: str) -> ConfigError:
     return ConfigError(
-        "save: expected parameters and attributes of plain numbers, strings, arrays of them, and schedules and losses "
+        "save: expected parameters and attributes of plain numbers, strings, arrays of them, and "
+        "schedules and losses "
         f"of warpfit, got {name} with a value of type {kind}; pickle stores any"
     )
 
@@ -125,7 +141,9 @@ class _Reader:
         self.parameters = {str(name): self.value(text) for name, text in parameters.items()}
 
     def estimator(self, fitted: dict[str, Any], **own: Any) -> Any:
-        """Return the estimator with the file's parameters, but for its `own`, and with these attributes."""
+        """Return the estimator with the file's parameters, but for its `own`, and with these
+        attributes.
+        """
         estimator = self.kind(**{**self.parameters, **own})
         estimator._validate_params()
         for name, text in fitted.items():
@@ -145,7 +163,9 @@ class _Reader:
                 return self.arrays[name]
             case {"numbers": numbers, "dtype": dtype}:
                 if dtype not in INTEGERS:
-                    raise ValueError(f"expected a dtype among {', '.join(INTEGERS)}, found {dtype!r}")
+                    raise ValueError(
+                        f"expected a dtype among {', '.join(INTEGERS)}, found {dtype!r}"
+                    )
                 return np.array(numbers, dtype)
             case {"strings": strings, "is_object": is_object}:
                 return np.array([str(item) for item in strings], object if is_object else str)
@@ -163,7 +183,9 @@ class _Reader:
                 return binarizer
             case {"network": {"random_state": seed, "fitted": fitted}}:
                 return self.estimator(fitted, random_state=self.value(seed), n_ensemble=1)
-        raise ValueError(f"expected a description of a value, found an object with {', '.join(text)}")
+        raise ValueError(
+            f"expected a description of a value, found an object with {', '.join(text)}"
+        )
 
 
 INTEGERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
@@ -171,7 +193,9 @@ BINARIZED = ("binary", "multiclass", "multilabel-indicator")
 
 
 def _check_fitted(estimator: Any) -> None:
-    """Raise ValueError, or what a missing or foreign attribute raises, unless the estimator can predict."""
+    """Raise ValueError, or what a missing or foreign attribute raises, unless the estimator can
+    predict.
+    """
     for names, is_right, expected in ATTRIBUTES:
         for name in names:
             value = getattr(estimator, name, None)
@@ -181,7 +205,9 @@ def _check_fitted(estimator: Any) -> None:
     if hasattr(estimator, "classes_") or hasattr(estimator, "_label_binarizer"):
         _check_classes(estimator)
     if estimator.out_activation_ != (expected := estimator._targets.out_activation):
-        raise ValueError(f"expected out_activation_ {expected!r}, found {estimator.out_activation_!r}")
+        raise ValueError(
+            f"expected out_activation_ {expected!r}, found {estimator.out_activation_!r}"
+        )
     _check_members(estimator)
 
 
@@ -205,15 +231,25 @@ def _are_weights(value: Any) -> bool:
 ATTRIBUTES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("n_features_in_", *COUNTS), _is_count, "a count"),
     (NUMBERS, _is_number, "a number"),
-    (CURVES, lambda value: isinstance(value, list) and all(map(_is_number, value)), "a list of numbers"),
+    (
+        CURVES,
+        lambda value: isinstance(value, list) and all(map(_is_number, value)),
+        "a list of numbers",
+    ),
     (WEIGHTS, _are_arrays, "a list of arrays"),
     (("_best_weights",), _are_weights, "two lists of arrays"),
-    (("feature_names_in_", "classes_"), lambda value: _are_arrays([value]) and value.ndim == 1, "an array"),
+    (
+        ("feature_names_in_", "classes_"),
+        lambda value: _are_arrays([value]) and value.ndim == 1,
+        "an array",
+    ),
 )
 
 
 def _check_network(estimator: Any) -> None:
-    """Raise ValueError unless the weights are those of one network from the features to the outputs."""
+    """Raise ValueError unless the weights are those of one network from the features to the
+    outputs.
+    """
     weights, biases = estimator.coefs_, estimator.intercepts_
     sizes = [estimator.n_features_in_, *(bias.size for bias in biases)]
     is_whole = (
@@ -229,7 +265,8 @@ def _check_network(estimator: Any) -> None:
     if not is_whole:
         shapes = [weight.shape for weight in weights]
         raise ValueError(
-            f"expected weights from {sizes[0]} features to {estimator.n_outputs_} outputs, found {shapes}"
+            f"expected weights from {sizes[0]} features to {estimator.n_outputs_} outputs, found "
+            f"{shapes}"
         )
 
 
@@ -246,19 +283,25 @@ def _check_classes(estimator: Any) -> None:
         and len(binarizer.classes_) == len(classes)
         and np.array_equal(np.unique(classes), classes)
         and np.array_equal(np.unique(binarizer.classes_), binarizer.classes_)
-        and (binarizer.y_type_ == "multilabel-indicator" or np.array_equal(classes, binarizer.classes_))
+        and (
+            binarizer.y_type_ == "multilabel-indicator"
+            or np.array_equal(classes, binarizer.classes_)
+        )
         and (binarizer.y_type_ != "binary" or len(classes) <= 2)
         and estimator.n_outputs_ == expected
     )
     if not is_whole:
         raise ValueError(
-            f"expected {expected} outputs of the {binarizer.y_type_} classes {binarizer.classes_}, found "
+            f"expected {expected} outputs of the {binarizer.y_type_} classes "
+            f"{binarizer.classes_}, found "
             f"{estimator.n_outputs_} of {classes}"
         )
 
 
 def _check_members(estimator: Any) -> None:
-    """Raise ValueError unless the networks of an ensemble are alike; after Ctrl-C they are fewer than asked for."""
+    """Raise ValueError unless the networks of an ensemble are alike; after Ctrl-C they are fewer
+    than asked for.
+    """
     members = getattr(estimator, "estimators_", None)
     if members is None:
         return

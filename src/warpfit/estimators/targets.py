@@ -21,7 +21,9 @@ Array = npt.NDArray[Any]
 
 
 class Labels:
-    """A class for each row, or several labels: those of a classifier that has learned which there are."""
+    """A class for each row, or several labels: those of a classifier that has learned which there
+    are.
+    """
 
     are_numbers = False  # so that y may hold nothing else
     are_stratified = True  # where rows are set aside
@@ -40,17 +42,21 @@ class Labels:
         estimator.classes_ = estimator._label_binarizer.classes_
 
     def _check_classes(self, classes: Array) -> None:
-        """Raise ValueError unless these classes of y go with those that the network was made for."""
+        """Raise ValueError unless these classes of y go with those that the network was made
+        for.
+        """
         known = self.estimator.classes_
         if self.estimator.warm_start:
             if set(classes) != set(known):
                 raise ValueError(
-                    "warm_start can only be used where `y` has the same classes as in the previous call to fit. "
+                    "warm_start can only be used where `y` has the same classes as in the "
+                    "previous call to fit. "
                     f"Previously got {known}, `y` has {classes}"
                 )
         elif len(np.setdiff1d(classes, known, assume_unique=True)):
             raise ValueError(
-                f"`y` has classes not in `self.classes_`. `self.classes_` has {known}. 'y' has {classes}."
+                f"`y` has classes not in `self.classes_`. `self.classes_` has {known}. 'y' has "
+                f"{classes}."
             )
 
     def row_weights(self, y: Any, *, incremental: bool) -> Array | None:
@@ -60,7 +66,8 @@ class Labels:
             return None
         if incremental and class_weight == "balanced":
             raise ValueError(
-                "class_weight 'balanced' is not supported for partial_fit, which does not see all rows; "
+                "class_weight 'balanced' is not supported for partial_fit, which does not see all "
+                "rows; "
                 "give a dict of the weights instead"
             )
         weights: Array = compute_sample_weight(class_weight, one_column(np.asarray(y)))
@@ -82,14 +89,18 @@ class Labels:
     @property
     def loss(self) -> Loss:
         """The loss to train with."""
-        return SoftmaxCrossEntropy() if self._are_exclusive else BinaryCrossEntropy(sum_outputs=True)
+        return (
+            SoftmaxCrossEntropy() if self._are_exclusive else BinaryCrossEntropy(sum_outputs=True)
+        )
 
     def encoded(self, y: Array) -> Array:
         """Return checked targets as (N,) or (N, outputs) in the form of the network's outputs."""
         return self._binarizer.transform(y).astype(bool)
 
     def encoded_to_validate(self, y: Any) -> Array:
-        """Return targets of validation rows so, or raise if there are classes that are not known."""
+        """Return targets of validation rows so, or raise if there are classes that are not
+        known.
+        """
         y = one_column(np.asarray(y))
         foreign = np.setdiff1d(unique_labels(y), self.estimator.classes_)
         if len(foreign):
@@ -102,7 +113,9 @@ class Labels:
 
     def decoded(self, predicted: Array) -> Array:
         """Return the labels that are predicted by (N, outputs), after `out_activation`."""
-        return self._binarizer.inverse_transform(predicted.ravel() if predicted.shape[1] == 1 else predicted)
+        return self._binarizer.inverse_transform(
+            predicted.ravel() if predicted.shape[1] == 1 else predicted
+        )
 
     def score(self, predicted: Array, encoded: Array, weight: Array | None) -> float:
         """Return the accuracy of predictions (N, outputs), beside encoded targets (N, outputs)."""
@@ -133,9 +146,12 @@ class Numbers:
     @property
     def out_activation(self) -> str:
         loss = self.loss
-        if loss.counts_correct or (type(loss).values is not Loss.values and not isinstance(loss, Poisson)):
+        if loss.counts_correct or (
+            type(loss).values is not Loss.values and not isinstance(loss, Poisson)
+        ):
             raise ConfigError(
-                "MLPRegressor: expected a loss whose outputs are the values that are predicted, or poisson, "
+                "MLPRegressor: expected a loss whose outputs are the values that are predicted, "
+                "or poisson, "
                 f"got {loss!r}; MLPClassifier predicts labels, and fit and predict take any loss"
             )
         return "exp" if isinstance(loss, Poisson) else "identity"

@@ -28,7 +28,9 @@ __all__ = [
 ]
 
 
-def activate(ops: Backend, z: Array, activation: Activation) -> tuple[Array, Callable[[Array], Array]]:
+def activate(
+    ops: Backend, z: Array, activation: Activation
+) -> tuple[Array, Callable[[Array], Array]]:
     """Return y = f(z) and the function from dy to dz."""
     y = ops.activation_forward(activation, z)
     return y, lambda dy: ops.activation_backward(activation, dy, y, z)
@@ -54,7 +56,13 @@ class ActivationSpec(LayerSpec):
     activation: Activation
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         y, backward = activate(ops, x, self.activation)
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
@@ -68,7 +76,13 @@ class SoftmaxSpec(LayerSpec):
     log: bool = False
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         if not x.shape:
             raise ShapeError("Softmax: expected a batch of rows, got a single number")
@@ -97,7 +111,9 @@ class ActivationLayer(Layer):
             return cls
         name = spec.activation.name
         if name not in cls.by_name:
-            raise ConfigError(f"expected an activation among {', '.join(cls.by_name)}, got {name!r}")
+            raise ConfigError(
+                f"expected an activation among {', '.join(cls.by_name)}, got {name!r}"
+            )
         return cls.by_name[name]
 
     def extra_repr(self) -> str:
@@ -145,8 +161,12 @@ class GELU(ActivationLayer, names=("gelu", "gelu_tanh")):
 
     def __init__(self, approximate: str = "none") -> None:
         if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
-            raise ConfigError(f"GELU: expected approximate 'none' or 'tanh', got {brief(approximate)}")
-        Layer.__init__(self, ActivationSpec(Activation("gelu_tanh" if approximate == "tanh" else "gelu")))
+            raise ConfigError(
+                f"GELU: expected approximate 'none' or 'tanh', got {brief(approximate)}"
+            )
+        Layer.__init__(
+            self, ActivationSpec(Activation("gelu_tanh" if approximate == "tanh" else "gelu"))
+        )
 
     def extra_repr(self) -> str:
         return "approximate='tanh'" if self.spec.activation.name == "gelu_tanh" else ""

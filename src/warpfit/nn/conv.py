@@ -71,7 +71,9 @@ class Conv2dSpec(LayerSpec):
     def parameters(self) -> dict[str, ParameterSpec]:
         taps = self.kernel_size[0] * self.kernel_size[1]
         fans = (taps * self.in_channels, taps * self.out_channels)
-        weight = ParameterSpec((*self.kernel_size, self.in_channels, self.out_channels), "weight", *fans)
+        weight = ParameterSpec(
+            (*self.kernel_size, self.in_channels, self.out_channels), "weight", *fans
+        )
         if not self.bias:
             return {"weight": weight}
         return {"weight": weight, "bias": ParameterSpec((self.out_channels,), "bias", *fans)}
@@ -82,11 +84,19 @@ class Conv2dSpec(LayerSpec):
                 f"Conv2d: expected samples of shape (H, W, {self.in_channels}), got {input_shape}"
             )
         image = (input_shape[0], input_shape[1])
-        counts = window_counts("Conv2d", image, self.kernel_size, self.stride, self.padding, self.dilation)
+        counts = window_counts(
+            "Conv2d", image, self.kernel_size, self.stride, self.padding, self.dilation
+        )
         return (*counts, self.out_channels)
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         y, backward = conv2d(

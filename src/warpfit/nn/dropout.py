@@ -19,7 +19,9 @@ __all__ = ["Dropout", "DropoutSpec", "dropout"]
 def dropout(
     ops: Backend, x: Array, p: float, *, seed: int, step: Number, layer_idx: int
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """Return x with units dropped, the others scaled by 1 / (1 - p), and the function from dy to dx."""
+    """Return x with units dropped, the others scaled by 1 / (1 - p), and the function from dy to
+    dx.
+    """
     y, mask = ops.dropout_forward(x, p=p, seed=seed, step=step, layer_idx=layer_idx)
     return y, lambda dy: ops.dropout_backward(dy, mask)
 
@@ -38,19 +40,27 @@ class DropoutSpec(LayerSpec):
             raise ConfigError(f"Dropout: expected p in [0, 1), got {self.p!r}")
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         if not call.training or self.p == 0:
             return x, lambda dy: (dy if needs_dx else None, {})
-        y, backward = dropout(ops, x, self.p, seed=call.seed, step=call.step, layer_idx=self.layer_idx)
+        y, backward = dropout(
+            ops, x, self.p, seed=call.seed, step=call.step, layer_idx=self.layer_idx
+        )
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
 
 
 class Dropout(Layer):
     """y = x / (1 - p), or 0 with probability p for each unit, in training; y = x in evaluation.
 
-    In `fit` the run's seed and step decide the masks. Elsewhere the layer's own seed does, and every call in
-    training has another mask.
+    In `fit` the run's seed and step decide the masks. Elsewhere the layer's own seed does, and
+    every call in training has another mask.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""The explicit style: forward, backward and step written out, for a model or a plain list of layers.
+"""The explicit style: forward, backward and step written out, for a model or a plain list of
+layers.
 
 >>> for x, y in dataloader:
 ...     logits = forward(model, x)
@@ -37,7 +38,9 @@ def parameters(model: Model) -> list[Parameter]:
 
 
 def forward(model: Model, x: Any) -> Array:
-    """Return the outputs for a batch x (M, ...), and keep on the model's parameters what `backward` needs."""
+    """Return the outputs for a batch x (M, ...), and keep on the model's parameters what `backward`
+    needs.
+    """
     module = _module(model)
     trained = module.parameters()
     if not trained:

@@ -27,20 +27,29 @@ class FlattenSpec(LayerSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.start_dim == 0:
-            raise ConfigError("Flatten: expected start_dim of a sample's axis, got 0, which is the batch")
+            raise ConfigError(
+                "Flatten: expected start_dim of a sample's axis, got 0, which is the batch"
+            )
 
     def output_shape(self, input_shape: Shape) -> Shape:
         num_axes = len(input_shape) + 1
         start, end = (dim + num_axes if dim < 0 else dim for dim in (self.start_dim, self.end_dim))
         if not 1 <= start <= end < num_axes:
             raise ShapeError(
-                f"Flatten: expected samples with axes {self.start_dim} to {self.end_dim} of the batch, "
+                f"Flatten: expected samples with axes {self.start_dim} to {self.end_dim} of the "
+                "batch, "
                 f"got samples of shape {input_shape}"
             )
         return (*input_shape[: start - 1], prod(input_shape[start - 1 : end]), *input_shape[end:])
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         y, backward = formulas.reshape(ops, x, shape=(x.shape[0], *self.output_shape(x.shape[1:])))
         return y, lambda dy: (backward(dy)[0] if needs_dx else None, {})
@@ -52,7 +61,8 @@ class Flatten(Layer):
     Parameters
     ----------
     start_dim, end_dim : int
-        First and last axis, counted in the batch, from its end if negative; axis 0, the batch, stays.
+        First and last axis, counted in the batch, from its end if negative; axis 0, the batch,
+        stays.
     """
 
     spec_type = FlattenSpec
@@ -62,4 +72,6 @@ class Flatten(Layer):
 
     def extra_repr(self) -> str:
         spec = self.spec
-        return "" if spec == FlattenSpec() else f"start_dim={spec.start_dim}, end_dim={spec.end_dim}"
+        return (
+            "" if spec == FlattenSpec() else f"start_dim={spec.start_dim}, end_dim={spec.end_dim}"
+        )

@@ -1,9 +1,9 @@
-"""Initial values, from counter-based random numbers: the same for a seed on every machine and backend.
+"""Initial values, from counter-based random numbers: the same for a seed on every machine and
+backend.
 
-References
-----------
-LeCun, Bottou, Orr, Müller: Efficient BackProp (1998). Glorot, Bengio: Understanding the difficulty of training
-deep feedforward neural networks (2010). He, Zhang, Ren, Sun: Delving Deep into Rectifiers (2015).
+References ---------- LeCun, Bottou, Orr, Müller: Efficient BackProp (1998). Glorot, Bengio:
+Understanding the difficulty of training deep feedforward neural networks (2010). He, Zhang, Ren,
+Sun: Delving Deep into Rectifiers (2015).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from warpfit.nn.spec import ParameterSpec
 
 __all__ = ["INITIALIZERS", "initial_values", "memory_for"]
 
-# From (fan_in, fan_out) to the standard deviation of a weight; `default` is PyTorch's for Linear and Conv2d.
+# From (fan_in, fan_out) to the standard deviation of a weight; `default` is PyTorch's for Linear
+# and Conv2d.
 _DEVIATIONS: dict[str, Callable[[int, int], float]] = {
     "default": lambda fan_in, fan_out: 1 / sqrt(3 * fan_in),
     "kaiming": lambda fan_in, fan_out: sqrt(2 / fan_in),
@@ -34,7 +35,11 @@ _DEVIATIONS: dict[str, Callable[[int, int], float]] = {
 
 INITIALIZERS = (
     "default",
-    *(f"{name}_{form}" for name in ("kaiming", "xavier", "lecun") for form in ("uniform", "normal")),
+    *(
+        f"{name}_{form}"
+        for name in ("kaiming", "xavier", "lecun")
+        for form in ("uniform", "normal")
+    ),
 )
 
 
@@ -47,8 +52,8 @@ def initial_values(
     ----------
     parameter : ParameterSpec
     init : str
-        One of ``INITIALIZERS``: ``default`` (uniform within 1/√fan_in, as PyTorch), or ``kaiming``, ``xavier``,
-        ``lecun`` followed by ``_uniform`` or ``_normal``.
+        One of ``INITIALIZERS``: ``default`` (uniform within 1/√fan_in, as PyTorch), or ``kaiming``,
+        ``xavier``, ``lecun`` followed by ``_uniform`` or ``_normal``.
     seed, tensor_idx : int
         Which random numbers: the layer's seed and the parameter's place in the layer.
 
@@ -72,16 +77,20 @@ def initial_values(
 
 @contextmanager
 def memory_for(layer: str, name: str, shape: tuple[int, ...]) -> Iterator[None]:
-    """Around the making of an array of a layer: a lack of memory becomes ConfigError, which names both and the size."""
+    """Around the making of an array of a layer: a lack of memory becomes ConfigError, which names
+    both and the size.
+    """
     num_bytes = prod(shape) * np.dtype(np.float64).itemsize
     try:
-        # NumPy would say ValueError of impossible sizes, and the system may promise more memory than it has.
+        # NumPy would say ValueError of impossible sizes, and the system may promise more memory
+        # than it has.
         if num_bytes > min(sys.maxsize, _memory_of_host()):
             raise MemoryError
         yield
     except MemoryError:
         raise ConfigError(
-            f"{layer}: expected a size that this machine has the memory for, got a {name} of shape {shape}, "
+            f"{layer}: expected a size that this machine has the memory for, got a {name} of "
+            f"shape {shape}, "
             f"which takes {num_bytes / 2**30:,.1f} GiB to make"
         ) from None
 

@@ -110,7 +110,9 @@ class Layer(Module):
     def arrays(self) -> dict[str, Array]:
         """Return the arrays of parameters and buffers, by the spec's names."""
         return {
-            name: value.data for name, value in vars(self).items() if isinstance(value, (Parameter, Buffer))
+            name: value.data
+            for name, value in vars(self).items()
+            if isinstance(value, (Parameter, Buffer))
         }
 
     def call(self) -> Call:
@@ -127,7 +129,9 @@ class Layer(Module):
         return self.spec.vjp(backends.of(x, *arrays.values()), arrays, x, self.call())
 
     def forward(self, x: Tensor) -> Tensor:
-        parameters = {name: value for name, value in vars(self).items() if isinstance(value, Parameter)}
+        parameters = {
+            name: value for name, value in vars(self).items() if isinstance(value, Parameter)
+        }
         arrays = self.arrays()
         ops = backends.of(x.data, *arrays.values())
         y, pullback = self.spec.vjp(ops, arrays, x.data, self.call(), needs_dx=x.requires_grad)
@@ -139,4 +143,6 @@ class Layer(Module):
         return record(y, (x, *parameters.values()), to_inputs)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{field.name}={getattr(self.spec, field.name)!r}" for field in fields(self.spec))
+        return ", ".join(
+            f"{field.name}={getattr(self.spec, field.name)!r}" for field in fields(self.spec)
+        )

@@ -31,8 +31,9 @@ def linear(
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x @ w + b) and the function from dy to (dx, dw, db).
 
-    x (M, K), w (K, N), b (N,) or None, y and dy (M, N). Two such layers in a row can be joined: the second, told of the
-    first's f as `x_activation`, gives dx · f'(x), and the first, if it `takes_dz`, takes that in place of dy.
+    x (M, K), w (K, N), b (N,) or None, y and dy (M, N). Two such layers in a row can be joined: the
+    second, told of the first's f as `x_activation`, gives dx · f'(x), and the first, if it
+    `takes_dz`, takes that in place of dy.
     """
     y, z = ops.linear_forward(x, w, b, activation)
 
@@ -40,7 +41,9 @@ def linear(
         is_dz = takes_dz or activation.name == "identity"
         dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
         needs_db = b is not None
-        return ops.linear_backward(dz, x, w, needs_dx=needs_dx, needs_db=needs_db, x_activation=x_activation)
+        return ops.linear_backward(
+            dz, x, w, needs_dx=needs_dx, needs_db=needs_db, x_activation=x_activation
+        )
 
     return y, backward
 
@@ -63,11 +66,15 @@ class LinearSpec(LayerSpec):
     def parameters(self) -> dict[str, ParameterSpec]:
         fans = (self.in_features, self.out_features)
         weight = ParameterSpec(fans, "weight", *fans)
-        return {"weight": weight} | ({"bias": ParameterSpec(fans[1:], "bias", *fans)} if self.bias else {})
+        return {"weight": weight} | (
+            {"bias": ParameterSpec(fans[1:], "bias", *fans)} if self.bias else {}
+        )
 
     def output_shape(self, input_shape: Shape) -> Shape:
         if input_shape != (self.in_features,):
-            raise ShapeError(f"Linear: expected samples of shape ({self.in_features},), got {input_shape}")
+            raise ShapeError(
+                f"Linear: expected samples of shape ({self.in_features},), got {input_shape}"
+            )
         return (self.out_features,)
 
     def joins(self, following: LayerSpec) -> bool:

@@ -57,14 +57,15 @@ class Module:
     """Base of layers and of users' own networks.
 
     Parameters, buffers and modules kept as attributes are found by their names. A subclass defines
-    ``forward(x)`` over tensors; calling the module on an array returns an array and records nothing.
+    ``forward(x)`` over tensors; calling the module on an array returns an array and records
+    nothing.
 
     Attributes
     ----------
     loss : Loss, str or None
-        The loss that the whole network was trained with, which says what its outputs mean to ``predict`` and
-        ``evaluate``, and goes with the model into its file. Training functions set it; after a loop of one's own,
-        set it oneself: ``model.loss = "binary_cross_entropy"``.
+        The loss that the whole network was trained with, which says what its outputs mean to
+        ``predict`` and ``evaluate``, and goes with the model into its file. Training functions set
+        it; after a loop of one's own, set it oneself: ``model.loss = "binary_cross_entropy"``.
     training : bool
         Whether the module is in training; see `train`.
 
@@ -98,7 +99,8 @@ class Module:
         arrays = [holder.data for holder in self.named_arrays().values()]
         return Tensor(moved(x, backends.of(*arrays) if arrays else home_of(x), self.dtype))
 
-    # -- the tree ----------------------------------------------------------------------------------------
+    # -- the tree
+    # ----------------------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield (name, module) for the modules directly inside this one."""
@@ -115,7 +117,10 @@ class Module:
             if id(module) not in seen:
                 seen.add(id(module))
                 yield name, module
-                children = [(f"{name}.{child}" if name else child, m) for child, m in module.named_children()]
+                children = [
+                    (f"{name}.{child}" if name else child, m)
+                    for child, m in module.named_children()
+                ]
                 pending.extend(reversed(children))
 
     def _named(self, kind: type) -> Iterator[tuple[str, Any]]:
@@ -138,7 +143,8 @@ class Module:
         """Return all parameters, each once."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    # -- state -------------------------------------------------------------------------------------------
+    # -- state
+    # -------------------------------------------------------------------------------------------
 
     def named_arrays(self) -> dict[str, Parameter | Buffer]:
         """Return all parameters and buffers, by dotted name."""
@@ -146,7 +152,9 @@ class Module:
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return copies of all parameters and buffers on the host, by name."""
-        return {name: np.array(to_host(holder.data)) for name, holder in self.named_arrays().items()}
+        return {
+            name: np.array(to_host(holder.data)) for name, holder in self.named_arrays().items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy the values in `state`; nothing changes if any name or shape differs.
@@ -159,7 +167,9 @@ class Module:
             If an array has another shape.
         """
         if not isinstance(state, Mapping):
-            raise ConfigError(f"expected a state as a mapping of names to arrays, got {brief(state)}")
+            raise ConfigError(
+                f"expected a state as a mapping of names to arrays, got {brief(state)}"
+            )
         holders, ops = self.named_arrays(), self.backend
         missing, foreign = (
             sorted(holders.keys() - state.keys()),
@@ -167,9 +177,13 @@ class Module:
         )
         if missing or foreign:
             raise ConfigError(
-                f"expected a state with the names of this model, got one with missing {missing} and foreign {foreign}"
+                f"expected a state with the names of this model, got one with missing {missing} "
+                f"and foreign {foreign}"
             )
-        values = {name: moved(state[name], ops, str(holder.data.dtype)) for name, holder in holders.items()}
+        values = {
+            name: moved(state[name], ops, str(holder.data.dtype))
+            for name, holder in holders.items()
+        }
         for name, holder in holders.items():
             if values[name].shape != holder.data.shape:
                 raise ShapeError(
@@ -186,7 +200,9 @@ class Module:
         return self
 
     def eval(self) -> Self:
-        """Switch this module and all below to evaluation: no dropout, batch norm with running statistics."""
+        """Switch this module and all below to evaluation: no dropout, batch norm with running
+        statistics.
+        """
         return self.train(False)
 
     def zero_grad(self) -> None:
@@ -195,7 +211,9 @@ class Module:
             parameter.grad = None
 
     def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
-        """Move all parameters, their gradients and buffers to a device, or to another float dtype, in place."""
+        """Move all parameters, their gradients and buffers to a device, or to another float dtype,
+        in place.
+        """
         if dtype is not None:
             check_dtype(dtype)
         target = self.backend if device is None else backends.get(device)
@@ -226,17 +244,22 @@ class Module:
         """How many numbers all parameters hold, frozen ones included."""
         return sum(int(parameter.data.size) for parameter in self.parameters())
 
-    # -- text --------------------------------------------------------------------------------------------
+    # -- text
+    # --------------------------------------------------------------------------------------------
 
     def summary(self, input_shape: Sequence[int]) -> str:
-        """Return a table for samples of a shape: every layer with its output shape and number of parameters."""
+        """Return a table for samples of a shape: every layer with its output shape and number of
+        parameters.
+        """
         shape = as_integers("input_shape", input_shape, 0)
         trace = self._trace_of(shape)
         rows = [("input", "", str(shape), "")]
         for name, module in self.named_modules():
             shapes = [shape for called, shape in trace if called is module]
             if shapes and not list(module.named_children()):
-                rows.append((name, type(module).__name__, str(shapes[0]), f"{module.num_parameters:,}"))
+                rows.append(
+                    (name, type(module).__name__, str(shapes[0]), f"{module.num_parameters:,}")
+                )
         rows.append(("total", "", "", f"{self.num_parameters:,}"))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         return "\n".join(

@@ -28,13 +28,14 @@ NetworkPullback = Callable[[Array], dict[str, Array]]
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A chain of layers as a value: all that an engine needs to know of a network besides its numbers.
+    """A chain of layers as a value: all that an engine needs to know of a network besides its
+    numbers.
 
     Parameters
     ----------
     layers : tuple of (str, LayerSpec)
-        The layers in the order they run in, each with the prefix of its arrays' names; a layer that stands
-        twice in a network shares its prefix.
+        The layers in the order they run in, each with the prefix of its arrays' names; a layer that
+        stands twice in a network shares its prefix.
     input_shape : tuple of int
         Shape of one sample.
     """
@@ -67,7 +68,9 @@ class NetworkSpec:
 
     @cached_property
     def fused(self) -> NetworkSpec:
-        """The same network with each activation joined to the linear layer or convolution before it."""
+        """The same network with each activation joined to the linear layer or convolution before
+        it.
+        """
         layers: list[tuple[str, LayerSpec]] = []
         for name, spec in self.layers:
             before = layers[-1][1] if layers else None
@@ -103,19 +106,23 @@ class NetworkSpec:
     @cached_property
     def _first_trained(self) -> int:
         """Index of the first layer with parameters: gradients need not flow past it."""
-        return next((i for i, (_, spec) in enumerate(self.layers) if spec.parameters()), len(self.layers))
+        return next(
+            (i for i, (_, spec) in enumerate(self.layers) if spec.parameters()), len(self.layers)
+        )
 
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
     ) -> tuple[Array, NetworkPullback]:
-        """Return the outputs (M, ...) of a batch, and the function from dy to the parameters' gradients.
+        """Return the outputs (M, ...) of a batch, and the function from dy to the parameters'
+        gradients.
 
         Parameters
         ----------
         ops : Backend
             That the arrays belong to.
         arrays : mapping of str to array
-            Parameters and buffers by their names in the network; buffers are written to in training.
+            Parameters and buffers by their names in the network; buffers are written to in
+            training.
         x : array (M, ...)
             A batch, in the dtype of the parameters.
         call : Call
@@ -129,7 +136,11 @@ class NetworkSpec:
         pullbacks = []
         for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
             own = {name: arrays[full] for name, full in names.items()}
-            vjp = _vjp_in_full if spec.full_precision and str(x.dtype) in HALF_DTYPES else type(spec).vjp
+            vjp = (
+                _vjp_in_full
+                if spec.full_precision and str(x.dtype) in HALF_DTYPES
+                else type(spec).vjp
+            )
             x, pullback = vjp(
                 spec, ops, own, x, call, needs_dx=idx > self._first_trained, **self._joints[idx]
             )
@@ -142,7 +153,9 @@ class NetworkSpec:
                 for name, gradient in own.items():
                     full = self._names[idx][name]
                     known = gradients.get(full)
-                    gradients[full] = gradient if known is None else ops.binary("add", known, gradient)
+                    gradients[full] = (
+                        gradient if known is None else ops.binary("add", known, gradient)
+                    )
             return gradients
 
         return x, to_gradients
@@ -170,7 +183,13 @@ class NetworkSpec:
 
 
 def _vjp_in_full(
-    spec: LayerSpec, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool
+    spec: LayerSpec,
+    ops: Backend,
+    arrays: Mapping[str, Array],
+    x: Array,
+    call: Call,
+    *,
+    needs_dx: bool,
 ) -> tuple[Array, Pullback]:
     """Return `spec.vjp` between layers in half precision, itself computed in float32."""
     half = str(x.dtype)
@@ -229,7 +248,8 @@ class Sequential(Module):
     def flat_layers(self) -> list[tuple[str, Layer]] | None:
         """Return (name, layer) for every layer, inner chains included; None if they do not say all.
 
-        That is so if a module is of another kind or has a forward of its own, or if two layers share an array.
+        That is so if a module is of another kind or has a forward of its own, or if two layers
+        share an array.
         """
         names: dict[int, str] = {}
         layers: list[tuple[str, Layer]] = []
@@ -248,7 +268,8 @@ class Sequential(Module):
         return layers if own_names == self.named_arrays().keys() else None
 
     def spec(self, input_shape: Sequence[int]) -> NetworkSpec | None:
-        """Return this network as a value, for samples of a shape; None if it holds modules of unknown kinds.
+        """Return this network as a value, for samples of a shape; None if it holds modules of
+        unknown kinds.
 
         Raises
         ------
@@ -259,13 +280,16 @@ class Sequential(Module):
         if layers is None:
             return None
         network = NetworkSpec(
-            tuple((name, layer.spec) for name, layer in layers), as_integers("input_shape", input_shape, 0)
+            tuple((name, layer.spec) for name, layer in layers),
+            as_integers("input_shape", input_shape, 0),
         )
         network.shapes  # noqa: B018  (computed for its error)
         return network
 
     @staticmethod
-    def from_spec(network: NetworkSpec, arrays: Mapping[str, Array], *, dtype: str = "float32") -> Sequential:
+    def from_spec(
+        network: NetworkSpec, arrays: Mapping[str, Array], *, dtype: str = "float32"
+    ) -> Sequential:
         """Return the chain that a spec describes with the given arrays, as one flat `Sequential`.
 
         Parameters
@@ -299,7 +323,8 @@ class Sequential(Module):
         foreign = sorted(arrays.keys() - set(renamed.values()))
         if foreign:
             raise ConfigError(
-                f"expected the arrays of the network's layers, got foreign ones: {', '.join(foreign)}"
+                "expected the arrays of the network's layers, got foreign ones: "
+                f"{', '.join(foreign)}"
             )
         model.load_state_dict({new: arrays[old] for new, old in renamed.items() if old in arrays})
         return model
@@ -307,6 +332,10 @@ class Sequential(Module):
 
 def number_dropouts(module: Module) -> None:
     """Give every dropout layer below `module` its own number, so that their masks differ."""
-    layers = [m for _, m in module.named_modules() if isinstance(m, Layer) and hasattr(m.spec, "layer_idx")]
+    layers = [
+        m
+        for _, m in module.named_modules()
+        if isinstance(m, Layer) and hasattr(m.spec, "layer_idx")
+    ]
     for idx, layer in enumerate(layers):
         layer.spec = replace(layer.spec, layer_idx=idx)

@@ -49,9 +49,17 @@ def batch_norm(
 
 
 def layer_norm(
-    ops: Backend, x: Array, weight: Array | None, bias: Array | None, *, num_axes: int = 1, eps: float = 1e-5
+    ops: Backend,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    num_axes: int = 1,
+    eps: float = 1e-5,
 ) -> Normalised:
-    """Return y, normalised over the last `num_axes` axes, and the function from dy to (dx, dweight, dbias)."""
+    """Return y, normalised over the last `num_axes` axes, and the function from dy to (dx, dweight,
+    dbias).
+    """
     y, saved = ops.layer_norm_forward(x, weight, bias, num_axes=num_axes, eps=eps)
     return y, lambda dy: ops.layer_norm_backward(dy, x, weight, saved, num_axes=num_axes)
 
@@ -63,7 +71,9 @@ def _check_eps(layer: str, eps: float) -> None:
 
 @dataclass(frozen=True)
 class BatchNormSpec(LayerSpec):
-    """y = (x - mean) / √(variance + eps) · weight + bias per channel; `num_dims` is 1 for rows, 2 for images."""
+    """y = (x - mean) / √(variance + eps) · weight + bias per channel; `num_dims` is 1 for rows, 2
+    for images.
+    """
 
     kind: ClassVar[str] = "batch_norm"
     num_features: int
@@ -76,7 +86,9 @@ class BatchNormSpec(LayerSpec):
         super().__post_init__()
         if self.num_dims not in (1, 2):
             raise ConfigError(f"BatchNorm: expected num_dims 1 or 2, got {self.num_dims!r}")
-        object.__setattr__(self, "num_features", as_size(self.layer, "num_features", self.num_features))
+        object.__setattr__(
+            self, "num_features", as_size(self.layer, "num_features", self.num_features)
+        )
         _check_eps(self.layer, self.eps)
         if not 0 <= self.momentum <= 1:
             raise ConfigError(f"{self.layer}: expected momentum in [0, 1], got {self.momentum!r}")
@@ -102,18 +114,31 @@ class BatchNormSpec(LayerSpec):
 
     def buffers(self) -> dict[str, ParameterSpec]:
         shape = (self.num_features,)
-        return {"running_mean": ParameterSpec(shape, "zeros"), "running_var": ParameterSpec(shape, "ones")}
+        return {
+            "running_mean": ParameterSpec(shape, "zeros"),
+            "running_var": ParameterSpec(shape, "ones"),
+        }
 
     def output_shape(self, input_shape: Shape) -> Shape:
         num_axes = (3,) if self.num_dims == 2 else (1, 2)
         if len(input_shape) not in num_axes or input_shape[-1] != self.num_features:
             channels = self.num_features
-            expected = f"(H, W, {channels})" if self.num_dims == 2 else f"({channels},) or (L, {channels})"
-            raise ShapeError(f"{self.layer}: expected samples of shape {expected}, got {input_shape}")
+            expected = (
+                f"(H, W, {channels})" if self.num_dims == 2 else f"({channels},) or (L, {channels})"
+            )
+            raise ShapeError(
+                f"{self.layer}: expected samples of shape {expected}, got {input_shape}"
+            )
         return input_shape
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         y, backward = batch_norm(
@@ -130,7 +155,10 @@ class BatchNormSpec(LayerSpec):
 
         def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
             dx, dweight, dbias = backward(dy)
-            return dx if needs_dx else None, {"weight": dweight, "bias": dbias} if self.affine else {}
+            return dx if needs_dx else None, {
+                "weight": dweight,
+                "bias": dbias,
+            } if self.affine else {}
 
         return y, pullback
 
@@ -147,7 +175,9 @@ class LayerNormSpec(LayerSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = tuple(as_size("LayerNorm", "normalized_shape", size) for size in self.normalized_shape)
+        sizes = tuple(
+            as_size("LayerNorm", "normalized_shape", size) for size in self.normalized_shape
+        )
         if not sizes:
             raise ConfigError("LayerNorm: expected normalized_shape of at least one axis, got ()")
         object.__setattr__(self, "normalized_shape", sizes)
@@ -161,18 +191,27 @@ class LayerNormSpec(LayerSpec):
         if not self.elementwise_affine:
             return {}
         weight = {"weight": ParameterSpec(self.normalized_shape, "ones")}
-        return weight | ({"bias": ParameterSpec(self.normalized_shape, "zeros")} if self.bias else {})
+        return weight | (
+            {"bias": ParameterSpec(self.normalized_shape, "zeros")} if self.bias else {}
+        )
 
     def output_shape(self, input_shape: Shape) -> Shape:
         num_axes = len(self.normalized_shape)
         if input_shape[-num_axes:] != self.normalized_shape:
             raise ShapeError(
-                f"LayerNorm: expected samples whose shape ends in {self.normalized_shape}, got {input_shape}"
+                f"LayerNorm: expected samples whose shape ends in {self.normalized_shape}, got "
+                f"{input_shape}"
             )
         return input_shape
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         num_axes = len(self.normalized_shape)
@@ -209,7 +248,9 @@ class BatchNormLayer(Layer):
 
     @classmethod
     def class_for(cls, spec: LayerSpec) -> type[Layer]:
-        return BatchNorm2d if isinstance(spec, BatchNormSpec) and spec.num_dims == 2 else BatchNorm1d
+        return (
+            BatchNorm2d if isinstance(spec, BatchNormSpec) and spec.num_dims == 2 else BatchNorm1d
+        )
 
     def extra_repr(self) -> str:
         spec = self.spec
@@ -220,8 +261,8 @@ class BatchNormLayer(Layer):
 class BatchNorm1d(BatchNormLayer):
     """y = (x - mean) / √(variance + eps) · weight + bias, per channel of rows (M, C) or (M, L, C).
 
-    Training takes mean and variance from the batch, which must hold at least two values a channel, and moves
-    the running statistics towards them; evaluation takes the running statistics.
+    Training takes mean and variance from the batch, which must hold at least two values a channel,
+    and moves the running statistics towards them; evaluation takes the running statistics.
 
     Parameters
     ----------
@@ -323,7 +364,11 @@ class LayerNorm(Layer):
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+        shape = (
+            tuple(normalized_shape)
+            if isinstance(normalized_shape, Sequence)
+            else (normalized_shape,)
+        )
         spec = LayerNormSpec(shape, eps, elementwise_affine, bias)
         super().__init__(spec, device, dtype=dtype, seed=0)
 

@@ -19,14 +19,18 @@ __all__ = ["AvgPool2d", "AvgPool2dSpec", "MaxPool2d", "MaxPool2dSpec", "avg_pool
 Pooled = tuple[Array, Callable[[Array], Array]]
 
 
-def max_pool2d(ops: Backend, x: Array, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Pooled:
+def max_pool2d(
+    ops: Backend, x: Array, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+) -> Pooled:
     """Return the largest entry of every window and the function from dy to dx."""
     windows = {"kernel": kernel, "stride": stride, "padding": padding}
     y, indices = ops.max_pool2d_forward(x, **windows)
     return y, lambda dy: ops.max_pool2d_backward(dy, indices, x.shape, **windows)
 
 
-def avg_pool2d(ops: Backend, x: Array, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Pooled:
+def avg_pool2d(
+    ops: Backend, x: Array, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+) -> Pooled:
     """Return the mean of every window, padding counted as 0, and the function from dy to dx."""
     windows = {"kernel": kernel, "stride": stride, "padding": padding}
     y = ops.avg_pool2d_forward(x, **windows)
@@ -47,12 +51,15 @@ class PoolSpec(LayerSpec):
             object.__setattr__(self, name, as_pair(self.layer, name, getattr(self, name), least))
         if any(2 * pad > size for pad, size in zip(self.padding, self.kernel_size, strict=True)):
             raise ConfigError(
-                f"{self.layer}: expected padding of at most half the kernel {self.kernel_size}, got {self.padding}"
+                f"{self.layer}: expected padding of at most half the kernel {self.kernel_size}, "
+                f"got {self.padding}"
             )
 
     def output_shape(self, input_shape: Shape) -> Shape:
         if len(input_shape) != 3:
-            raise ShapeError(f"{self.layer}: expected samples of shape (H, W, C), got {input_shape}")
+            raise ShapeError(
+                f"{self.layer}: expected samples of shape (H, W, C), got {input_shape}"
+            )
         image = (input_shape[0], input_shape[1])
         counts = window_counts(self.layer, image, self.kernel_size, self.stride, self.padding)
         return (*counts, input_shape[2])
@@ -62,7 +69,13 @@ class PoolSpec(LayerSpec):
         raise NotImplementedError
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         y, backward = self.pool(ops, x)

@@ -20,7 +20,9 @@ Pullback = Callable[[Array], tuple[Array | None, dict[str, Array]]]
 
 
 def named(backward: Callable[[Array], tuple[Array | None, Array, Array | None]]) -> Pullback:
-    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw, db or None)."""
+    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw, db or
+    None).
+    """
 
     def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
         dx, dw, db = backward(dy)
@@ -55,8 +57,8 @@ class ParameterSpec:
     ----------
     shape : tuple of int
     start : str
-        ``'weight'`` (drawn by the layer's initialiser), ``'bias'`` (uniform within 1/√fan_in), ``'ones'`` or
-        ``'zeros'``.
+        ``'weight'`` (drawn by the layer's initialiser), ``'bias'`` (uniform within 1/√fan_in),
+        ``'ones'`` or ``'zeros'``.
     fan_in, fan_out : int
         Inputs that one output sees, and outputs that one input reaches.
     """
@@ -95,15 +97,25 @@ class LayerSpec:
 
     @property
     def full_precision(self) -> bool:
-        """Whether the layer takes its arrays in float32 even where activations are in half precision."""
+        """Whether the layer takes its arrays in float32 even where activations are in half
+        precision.
+        """
         return False
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape of one sample's output, or raise ShapeError if the layer does not take its input."""
+        """Return the shape of one sample's output, or raise ShapeError if the layer does not take
+        its input.
+        """
         return input_shape
 
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         """Return y, and the function from dy to (dx, gradients by parameter name)."""
         raise NotImplementedError
@@ -129,8 +141,12 @@ class LayerSpec:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> LayerSpec:
-        """Return a spec from its fields as JSON has them: lists become tuples, an activation's fields one."""
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+        """Return a spec from its fields as JSON has them: lists become tuples, an activation's
+        fields one.
+        """
+        values: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()
+        }
         if "activation" in cls.__dataclass_fields__:
             values["activation"] = Activation(**values["activation"])
         return cls(**values)

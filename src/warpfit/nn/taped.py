@@ -22,7 +22,8 @@ __all__ = ["TapedNetwork"]
 class TapedNetwork:
     """A module with the interface of `NetworkSpec`, for networks that are no chain of known layers.
 
-    Its arrays are the module's own parameters and buffers; `vjp` points them to the arrays it is given.
+    Its arrays are the module's own parameters and buffers; `vjp` points them to the arrays it is
+    given.
 
     Parameters
     ----------
@@ -52,7 +53,9 @@ class TapedNetwork:
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
     ) -> tuple[Array, NetworkPullback]:
-        """Return the outputs for a batch x (M, ...), and the function from dy to the parameters' gradients."""
+        """Return the outputs for a batch x (M, ...), and the function from dy to the parameters'
+        gradients.
+        """
         parameters = dict(self.module.named_parameters())
         for name, holder in self.module.named_arrays().items():
             holder.data = arrays[name]

@@ -1,4 +1,6 @@
-"""What all optimizers share: the settings as a value, and the object that steps a list of parameters."""
+"""What all optimizers share: the settings as a value, and the object that steps a list of
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class OptimizerSpec:
     clip_norm : float, optional
         Largest joint norm of all gradients; larger ones are scaled down.
     l2 : float
-        scikit-learn's alpha: l2 / (2 n) · Σ w² joins the loss, n the rows of the batch, biases left out.
+        scikit-learn's alpha: l2 / (2 n) · Σ w² joins the loss, n the rows of the batch, biases left
+        out.
     l2_by_weight : bool
         Whether n is the sum of the sample weights, as scikit-learn's is.
 
@@ -61,7 +64,9 @@ class OptimizerSpec:
     def __post_init__(self) -> None:
         check_fields(self.kind, self)
         self.require(
-            self.clip_norm is None or self.clip_norm > 0, "clip_norm above 0 or None", self.clip_norm
+            self.clip_norm is None or self.clip_norm > 0,
+            "clip_norm above 0 or None",
+            self.clip_norm,
         )
         self.require(self.l2 >= 0, "l2 of at least 0", self.l2)
 
@@ -85,7 +90,9 @@ class OptimizerSpec:
             raise ConfigError(f"{self.kind}: expected {what}, got {came!r}")
 
     def checked_betas(self, came: Any) -> tuple[float, float]:
-        """Return two shares of averages as floats, or raise ConfigError unless each is in [0, 1)."""
+        """Return two shares of averages as floats, or raise ConfigError unless each is in [0,
+        1).
+        """
         betas = as_tuple(came, Real)
         if betas is None or len(betas) != 2:
             raise ConfigError(f"{self.kind}: expected betas as two numbers, got {came!r}")
@@ -104,7 +111,9 @@ class OptimizerSpec:
         return is_own and self.rule in UPDATE_RULES
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
-        """Return the rule's numbers in a step, counted from 1, at this rate; of arrays, in several."""
+        """Return the rule's numbers in a step, counted from 1, at this rate; of arrays, in
+        several.
+        """
         raise NotImplementedError
 
     def numbers(self, step: int, lr: float) -> tuple[float, ...]:
@@ -153,9 +162,15 @@ class OptimizerSpec:
         ops.update_parameters(self.rule, parameters, gradients, of_rule, found)
 
     def add_penalty(
-        self, ops: Backend, parameters: Sequence[Array], gradients: Sequence[Array], *, num_rows: Number
+        self,
+        ops: Backend,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        *,
+        num_rows: Number,
     ) -> Array | None:
-        """Add the penalty's gradient to the gradients, and return the penalty that joins the loss, if any.
+        """Add the penalty's gradient to the gradients, and return the penalty that joins the loss,
+        if any.
 
         Parameters
         ----------
@@ -164,7 +179,8 @@ class OptimizerSpec:
         parameters, gradients : sequence of array
             Gradients have their parameters' shapes, and are added to in place.
         num_rows : int or array ()
-            Rows of the batch; with `l2_by_weight` the sum of the sample weights, which stays on the device.
+            Rows of the batch; with `l2_by_weight` the sum of the sample weights, which stays on the
+            device.
 
         Raises
         ------
@@ -176,7 +192,9 @@ class OptimizerSpec:
         pairs = [(w, g) for w, g in zip(parameters, gradients, strict=True) if w.ndim > 1]
         weights, their_gradients = [w for w, _ in pairs], [g for _, g in pairs]
         if isinstance(num_rows, int | float):
-            return ops.l2_penalty(weights, their_gradients, self.l2 / num_rows) if num_rows else None
+            return (
+                ops.l2_penalty(weights, their_gradients, self.l2 / num_rows) if num_rows else None
+            )
         exact = num_rows if num_rows.dtype == "float64" else ops.cast(num_rows, "float64")
         return ops.l2_penalty(weights, their_gradients, self.l2, exact)
 
@@ -235,13 +253,17 @@ class Optimizer:
 
     def __init__(self, parameters: Sequence[Tensor], spec: OptimizerSpec) -> None:
         if not isinstance(parameters, Iterable):
-            raise ConfigError(f"{spec.kind}: expected a sequence of parameters, got {brief(parameters)}")
+            raise ConfigError(
+                f"{spec.kind}: expected a sequence of parameters, got {brief(parameters)}"
+            )
         self.parameters = list(parameters)
         if not self.parameters:
             raise ConfigError(f"{spec.kind}: expected parameters to optimise, got none")
         for parameter in self.parameters:
             if not isinstance(parameter, Tensor):
-                raise ConfigError(f"{spec.kind}: expected parameters, got {type(parameter).__name__}")
+                raise ConfigError(
+                    f"{spec.kind}: expected parameters, got {type(parameter).__name__}"
+                )
         if len(set(map(id, self.parameters))) < len(self.parameters):
             raise ConfigError(f"{spec.kind}: expected each parameter once, got one several times")
         self.spec = spec
@@ -249,7 +271,9 @@ class Optimizer:
         self.step_count = 0
 
     def make_slots(self) -> dict[str, list[Array]]:
-        """Return the slots, zeros before the first step, where the parameters live and in their dtype."""
+        """Return the slots, zeros before the first step, where the parameters live and in their
+        dtype.
+        """
         if not self.slots:
             self.slots = {
                 name: [backends.of(p.data).zeros(p.shape, p.dtype) for p in self.parameters]
@@ -267,14 +291,16 @@ class Optimizer:
         Parameters
         ----------
         lr : float, optional
-            Learning rate of this step; must be given if the optimizer's is a schedule, which only a run of
-            known length can follow.
+            Learning rate of this step; must be given if the optimizer's is a schedule, which only a
+            run of known length can follow.
         num_rows : int, optional
             Rows in the batch; must be given if ``l2`` is set.
         """
         if lr is None:
             if not isinstance(self.spec.lr, Constant):
-                raise ConfigError(f"step: expected lr= for the schedule {self.spec.lr!r} outside fit")
+                raise ConfigError(
+                    f"step: expected lr= for the schedule {self.spec.lr!r} outside fit"
+                )
             lr = self.spec.lr.lr
         check_number("step: lr", lr, 0)
         if num_rows is not None:
@@ -282,14 +308,18 @@ class Optimizer:
         if self.spec.l2 and num_rows is None:
             raise ConfigError("step: expected num_rows= for an optimizer with l2, got None")
         slots = self.make_slots()
-        used = [idx for idx, p in enumerate(self.parameters) if p.requires_grad and p.grad is not None]
+        used = [
+            idx for idx, p in enumerate(self.parameters) if p.requires_grad and p.grad is not None
+        ]
         if used:
             parameters = [self.parameters[idx].data for idx in used]
             gradients = [self.parameters[idx].grad for idx in used]
             used_slots = {name: [arrays[idx] for idx in used] for name, arrays in slots.items()}
             ops = backends.of(*parameters)
             self.spec.add_penalty(ops, parameters, gradients, num_rows=num_rows or 1)
-            self.spec.update(ops, parameters, gradients, used_slots, step=self.step_count + 1, lr=lr)
+            self.spec.update(
+                ops, parameters, gradients, used_slots, step=self.step_count + 1, lr=lr
+            )
         self.step_count += 1
 
     def zero_grad(self) -> None:
@@ -300,7 +330,8 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the slots on the host, and the number of steps."""
         slots = {
-            name: [np.array(to_host(array)) for array in arrays] for name, arrays in self.make_slots().items()
+            name: [np.array(to_host(array)) for array in arrays]
+            for name, arrays in self.make_slots().items()
         }
         return {"step_count": self.step_count, "slots": slots}
 
@@ -318,11 +349,15 @@ class Optimizer:
             raise ConfigError(f"expected a state with step_count and slots, got {_names_of(state)}")
         step_count, slots = check_count("step_count", state["step_count"], 0), self.make_slots()
         if not isinstance(state["slots"], Mapping) or state["slots"].keys() != slots.keys():
-            raise ConfigError(f"expected the slots {sorted(slots)}, got {_names_of(state['slots'])}")
+            raise ConfigError(
+                f"expected the slots {sorted(slots)}, got {_names_of(state['slots'])}"
+            )
         for name, arrays in state["slots"].items():
             if not isinstance(arrays, list | tuple):
                 raise ConfigError(f"slot {name}: expected a list of arrays, got {brief(arrays)}")
-        values = {name: [to_host(value) for value in arrays] for name, arrays in state["slots"].items()}
+        values = {
+            name: [to_host(value) for value in arrays] for name, arrays in state["slots"].items()
+        }
         for name, arrays in slots.items():
             shapes, came = [tuple(a.shape) for a in arrays], [value.shape for value in values[name]]
             if shapes != came:

@@ -1,8 +1,8 @@
 """Learning rates as functions of the step.
 
-A schedule is a frozen value. ``rate(progress)`` is a pure function, so any engine can compute it where it is
-needed, and ``rates(progress, count)`` gives those of many steps at once. Only `ReduceOnPlateau` looks at results:
-between epochs, through `observe`.
+A schedule is a frozen value. ``rate(progress)`` is a pure function, so any engine can compute it
+where it is needed, and ``rates(progress, count)`` gives those of many steps at once. Only
+`ReduceOnPlateau` looks at results: between epochs, through `observe`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ Rates = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: `step` of `total_steps`, counted from 0, with `steps_per_epoch` steps an epoch."""
+    """Where a run stands: `step` of `total_steps`, counted from 0, with `steps_per_epoch` steps an
+    epoch.
+    """
 
     step: int
     total_steps: int
@@ -81,10 +83,14 @@ class Schedule:
         return float(self.rates(progress, 1)[0])
 
     def rates(self, progress: Progress, count: int) -> Rates:
-        """Return the learning rates (count,) float64 of a step and of those after it, as `rate` gives them."""
+        """Return the learning rates (count,) float64 of a step and of those after it, as `rate`
+        gives them.
+        """
         if not self.is_by_epoch:
             places = range(progress.step, progress.step + count)
-            return np.array([self.rate(replace(progress, step=step)) for step in places], np.float64)
+            return np.array(
+                [self.rate(replace(progress, step=step)) for step in places], np.float64
+            )
         each = max(1, progress.steps_per_epoch)
         epochs = np.arange(progress.step, progress.step + count) // each
         firsts = range(progress.epoch, progress.epoch + count // each + 2)
@@ -93,7 +99,9 @@ class Schedule:
 
     @property
     def largest(self) -> float:
-        """No rate is larger, however long the run, but for rounding; schedules that rise above `lr` say so here."""
+        """No rate is larger, however long the run, but for rounding; schedules that rise above `lr`
+        say so here.
+        """
         return self.lr
 
     def observe(self, state: PlateauState, loss: float) -> PlateauState:
@@ -155,7 +163,11 @@ class Step(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self.every >= 1 and 0 < self.factor <= 1, self, "every of at least 1 and a factor in (0, 1]")
+        _require(
+            self.every >= 1 and 0 < self.factor <= 1,
+            self,
+            "every of at least 1 and a factor in (0, 1]",
+        )
 
     def rate(self, progress: Progress) -> float:
         return self.lr * self.factor ** (progress.epoch // self.every)
@@ -179,7 +191,8 @@ class Exponential(Schedule):
 
 @dataclass(frozen=True)
 class InverseScaling(Schedule):
-    """lr / (1 + n)^power, where n = before + per_epoch · epoch; the first epoch of a run has lr itself.
+    """lr / (1 + n)^power, where n = before + per_epoch · epoch; the first epoch of a run has lr
+    itself.
 
     scikit-learn's ``'invscaling'`` counts rows in n: `before` are those of earlier runs.
 
@@ -284,7 +297,8 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """A cosine rise from lr / start_divisor to lr, then a cosine fall to lr / (start_divisor · final_divisor).
+    """A cosine rise from lr / start_divisor to lr, then a cosine fall to lr / (start_divisor ·
+    final_divisor).
 
     Parameters
     ----------
@@ -325,15 +339,17 @@ class OneCycle(Schedule):
         rise, fall = np.split(steps, [np.count_nonzero(steps < top)])
         rising = _cosine(start, peak, rise / top) if len(rise) else rise
         shares = (fall - top) / ((1 - self.rise) * max(1, progress.total_steps))
-        return np.concatenate([rising, _cosine(peak, start / self.final_divisor, np.minimum(1.0, shares))])
+        return np.concatenate(
+            [rising, _cosine(peak, start / self.final_divisor, np.minimum(1.0, shares))]
+        )
 
 
 @dataclass(frozen=True)
 class ReduceOnPlateau(Schedule):
     """lr, times factor whenever the loss has not fallen for more than `patience` epochs.
 
-    The loss is the validation loss where there is one, else the training loss. It has fallen if it is below
-    (1 - threshold) times the best so far.
+    The loss is the validation loss where there is one, else the training loss. It has fallen if it
+    is below (1 - threshold) times the best so far.
 
     Parameters
     ----------
@@ -410,11 +426,15 @@ def as_schedule(lr: float | Schedule | Mapping[str, Any]) -> Schedule:
         settings = dict(lr)
         name = settings.pop("name", None)
         if not isinstance(name, str) or name not in Schedule.by_name:
-            raise ConfigError(f"expected a schedule among {', '.join(Schedule.by_name)}, got {name!r}")
+            raise ConfigError(
+                f"expected a schedule among {', '.join(Schedule.by_name)}, got {name!r}"
+            )
         try:
             return Schedule.by_name[name](**settings)
         except TypeError as error:
-            raise ConfigError(f"expected the settings of the schedule {name}, got {settings!r}") from error
+            raise ConfigError(
+                f"expected the settings of the schedule {name}, got {settings!r}"
+            ) from error
     try:
         rate = None if isinstance(lr, bool) else float(lr)
     except (TypeError, ValueError):

@@ -29,7 +29,9 @@ class SGDSpec(OptimizerSpec):
         super().__post_init__()
         self.require(0 <= self.momentum <= 1, "momentum in [0, 1]", self.momentum)
         self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
-        self.require(self.momentum > 0 or not self.nesterov, "momentum above 0 for nesterov", self.momentum)
+        self.require(
+            self.momentum > 0 or not self.nesterov, "momentum above 0 for nesterov", self.momentum
+        )
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -72,10 +74,8 @@ class SGD(Optimizer):
     ConfigError
         If there are no parameters, or a number is out of range.
 
-    References
-    ----------
-    Sutskever, Martens, Dahl, Hinton: On the importance of initialization and momentum in deep learning (2013);
-    torch.optim.SGD, whose formulas these are.
+    References ---------- Sutskever, Martens, Dahl, Hinton: On the importance of initialization and
+    momentum in deep learning (2013); torch.optim.SGD, whose formulas these are.
     """
 
     name: ClassVar[str] = "sgd"

@@ -43,7 +43,8 @@ def as_candidates(grid: Any, candidates: Any) -> list[Candidate]:
     Parameters
     ----------
     grid : mapping of str to sequence, or sequence of such
-        Every combination of a mapping's values, the last name varying fastest; mappings one after the other.
+        Every combination of a mapping's values, the last name varying fastest; mappings one after
+        the other.
     candidates : iterable of mapping of str to value
 
     Raises
@@ -52,7 +53,9 @@ def as_candidates(grid: Any, candidates: Any) -> list[Candidate]:
         If it is neither or both, holds something else, or is empty.
     """
     if (grid is None) == (candidates is None):
-        raise ConfigError(f"expected grid or candidates, got {'neither' if grid is None else 'both'}")
+        raise ConfigError(
+            f"expected grid or candidates, got {'neither' if grid is None else 'both'}"
+        )
     found = _given(candidates) if grid is None else _combinations(grid)
     if not found:
         raise ConfigError("expected at least one candidate, got none")
@@ -74,7 +77,9 @@ def _given(candidates: Any) -> list[Candidate]:
 def _combinations(grid: Any) -> list[Candidate]:
     grids = [grid] if isinstance(grid, Mapping) else grid
     if not isinstance(grids, Sequence) or not all(isinstance(each, Mapping) for each in grids):
-        raise ConfigError(f"expected grid as a mapping of names to values, or several, got {grid!r}")
+        raise ConfigError(
+            f"expected grid as a mapping of names to values, or several, got {grid!r}"
+        )
     found = []
     for each in grids:
         _check_names(each)
@@ -93,7 +98,9 @@ def _values(name: str, values: Any) -> list[Any]:
 def _check_names(candidate: Mapping[Any, Any]) -> None:
     strange = [name for name in candidate if not isinstance(name, str)]
     if strange:
-        raise ConfigError(f"expected the names of a candidate's values to be strings, got {strange[0]!r}")
+        raise ConfigError(
+            f"expected the names of a candidate's values to be strings, got {strange[0]!r}"
+        )
 
 
 def fit_arguments(candidate: Candidate, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,17 +110,24 @@ def fit_arguments(candidate: Candidate, defaults: Mapping[str, Any]) -> dict[str
 
 def candidate_name(candidate: Candidate) -> str:
     """Return a candidate in one line: ``lr=0.1 width=64``."""
-    return " ".join(f"{name}={value_text(value)}" for name, value in candidate.items()) or "(no values)"
+    return (
+        " ".join(f"{name}={value_text(value)}" for name, value in candidate.items())
+        or "(no values)"
+    )
 
 
 def error_of_candidate(name: str, error: WarpfitError) -> WarpfitError:
-    """Return an error of the same kind that names the candidate, which has not trained yet, let alone diverged."""
+    """Return an error of the same kind that names the candidate, which has not trained yet, let
+    alone diverged.
+    """
     kind = ConfigError if isinstance(error, DivergedError) else type(error)
     return kind(f"candidate {name}: {error}")
 
 
 def value_text(value: Any) -> str:
-    """Return a value in a few characters: four digits of a float, widths joined by hyphens, ``-`` for None."""
+    """Return a value in a few characters: four digits of a float, widths joined by hyphens, ``-``
+    for None.
+    """
     if value is None:
         return "-"
     if isinstance(value, tuple | list):

@@ -26,7 +26,8 @@ SECONDS_TO_HAND_OVER = 2.0
 
 @dataclass
 class Processes(Runner):
-    """Trains on the CPU, in processes of one BLAS thread each, which read the data from memory that they share.
+    """Trains on the CPU, in processes of one BLAS thread each, which read the data from memory that
+    they share.
 
     Parameters
     ----------
@@ -39,7 +40,10 @@ class Processes(Runner):
     note: str = ""
 
     def explain(self, groups: Sequence[Group]) -> str:
-        return f"{self.num_processes} processes of one BLAS thread each{self.note and '; ' + self.note}"
+        return (
+            f"{self.num_processes} processes of one BLAS thread "
+            f"each{self.note and '; ' + self.note}"
+        )
 
     def at_once(self, groups: Sequence[Group]) -> int:
         return self.num_processes
@@ -53,7 +57,9 @@ class Processes(Runner):
         except ValueError as error:  # of a backend that users have set
             raise ConfigError(f"expected a backend of joblib such as loky: {error}") from error
         try:
-            for outcome in parallel(delayed(_train_elsewhere)(task) for task in list(left.values())):
+            for outcome in parallel(
+                delayed(_train_elsewhere)(task) for task in list(left.values())
+            ):
                 del left[outcome.number]
                 yield outcome
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -92,7 +98,9 @@ class Shards(Runner):
 
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         tasks = in_order(groups)
-        shards = [tasks[first :: self.num_shards] for first in range(min(self.num_shards, len(tasks)))]
+        shards = [
+            tasks[first :: self.num_shards] for first in range(min(self.num_shards, len(tasks)))
+        ]
         futures: dict[Future[list[Outcome]], list[Task]] = {}
         stop = stop_of(self.executor)
         try:
@@ -118,7 +126,9 @@ class Shards(Runner):
                 future.cancel()
 
     def _failures(self, shard: Sequence[Task], error: Exception) -> list[Outcome]:
-        """Return the outcomes of a shard that came to nothing, or raise ConfigError if it could not be sent."""
+        """Return the outcomes of a shard that came to nothing, or raise ConfigError if it could not
+        be sent.
+        """
         if stop_of(self.executor) is None:  # what threads take is not pickled
             _check_sendable(shard, error, pickle.dumps)
         kind = type(self.executor).__name__
@@ -127,9 +137,13 @@ class Shards(Runner):
 
 
 def run_shard(tasks: Sequence[Task], device: str, stop: Event | None = None) -> list[Outcome]:
-    """Train a shard's networks on a device of this process until `stop` is set, and return what came of them."""
+    """Train a shard's networks on a device of this process until `stop` is set, and return what
+    came of them.
+    """
     data = tasks[0].data.on(backends.resolve_device(device))
-    placed = [replace(task, data=data, arguments={**task.arguments, "device": device}) for task in tasks]
+    placed = [
+        replace(task, data=data, arguments={**task.arguments, "device": device}) for task in tasks
+    ]
     runner = runner_here(backends.resolve_device(device))
     outcomes = []
     for outcome in runner.run(plan_groups(placed)):
@@ -149,7 +163,9 @@ def _failed(task: Task, error: DeviceError) -> Outcome:
 
 
 def _handed_over(futures: Sequence[Future[list[Outcome]]]) -> Iterator[Outcome]:
-    """Yield what workers that Ctrl-C reached, too, still hand over; what was yielded before comes again."""
+    """Yield what workers that Ctrl-C reached, too, still hand over; what was yielded before comes
+    again.
+    """
     for future in futures:
         future.cancel()
     done, _ = wait(futures, timeout=SECONDS_TO_HAND_OVER)

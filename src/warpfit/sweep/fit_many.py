@@ -81,59 +81,68 @@ def fit_many(
     on_plan: Callable[[SweepPlan], None] | None = None,
     verbose: bool = True,
 ) -> Sweep:
-    """Train a network for every candidate, and for every fold if there are some, and say which is best.
+    """Train a network for every candidate, and for every fold if there are some, and say which is
+    best.
 
-    On the CPU each network comes out with the bits that ``warpfit.manual_seed(seed)``, `build` and `fit` with one BLAS
-    thread would give it. On a GPU it has the bits that it has when `fit_many` trains it alone: kernels that train many
-    networks add up in another order than those of `fit`, which train what they do not take. The plan says which.
+    On the CPU each network comes out with the bits that ``warpfit.manual_seed(seed)``, `build` and
+    `fit` with one BLAS thread would give it. On a GPU it has the bits that it has when `fit_many`
+    trains it alone: kernels that train many networks add up in another order than those of `fit`,
+    which train what they do not take. The plan says which.
 
     Parameters
     ----------
     build : function
-        From a candidate, a dict, to a model and its optimizer, new ones at each call. It is called once for each
-        candidate, here, before anything trains; layers that are given no seed draw theirs from the candidate's.
+        From a candidate, a dict, to a model and its optimizer, new ones at each call. It is called
+        once for each candidate, here, before anything trains; layers that are given no seed draw
+        theirs from the candidate's.
     x, y : array_like
         As `fit` takes them.
     grid : mapping of str to sequence, or several
         Every combination of the values is a candidate.
     candidates : iterable of dict
-        In place of a grid. A candidate's ``batch_size``, ``class_weight``, ``engine``, ``epochs``, ``loss``,
-        ``loss_scale``, ``precision``, ``report_every``, ``seed`` and ``shuffle`` also stand in for the arguments of
-        these names below; all other names are for `build` alone.
+        In place of a grid. A candidate's ``batch_size``, ``class_weight``, ``engine``, ``epochs``,
+        ``loss``, ``loss_scale``, ``precision``, ``report_every``, ``seed`` and ``shuffle`` also
+        stand in for the arguments of these names below; all other names are for `build` alone.
     folds : int, sequence of (train, test), or splitter of scikit-learn, optional
-        Each candidate is trained once for each fold, on the rows ``train``, and validated on the rows ``test``, both
-        (n,) int64 indices. A number deals the rows out by `seed`, each class evenly where y are labels.
-    loss, epochs, batch_size, class_weight, sample_weight, precision, loss_scale, engine, seed, shuffle, report_every
-        As `fit`'s, for all candidates that do not say otherwise. `seed` decides initial values, too.
+        Each candidate is trained once for each fold, on the rows ``train``, and validated on the
+        rows ``test``, both (n,) int64 indices. A number deals the rows out by `seed`, each class
+        evenly where y are labels.
+    loss, epochs, batch_size, class_weight, sample_weight, precision, loss_scale, engine, seed,
+    shuffle, report_every
+        As `fit`'s, for all candidates that do not say otherwise. `seed` decides initial values,
+        too.
     validation_data : (x, y), optional
         For all networks; not with folds.
     metric : str or function, optional
-        What decides: ``'val_accuracy'``, ``'val_loss'``, ``'accuracy'``, ``'loss'``, of the epoch whose weights the
-        model has; or a function of model, x and y, called after training on the validation rows, of which more is
-        better. By default the accuracy, where the losses count right rows, else the loss; on validation rows, if there
-        are any; without, the ranking is by training rows, and does not tell how candidates do on new ones. Candidates
-        are ranked by the mean over folds, equal ones by the loss.
+        What decides: ``'val_accuracy'``, ``'val_loss'``, ``'accuracy'``, ``'loss'``, of the epoch
+        whose weights the model has; or a function of model, x and y, called after training on the
+        validation rows, of which more is better. By default the accuracy, where the losses count
+        right rows, else the loss; on validation rows, if there are any; without, the ranking is by
+        training rows, and does not tell how candidates do on new ones. Candidates are ranked by the
+        mean over folds, equal ones by the loss.
     halving : Halving or float, optional
         After some epochs only the best go on; a number is `Halving`'s factor.
     device : str or sequence of str
         As `fit`'s. Several, for an executor, whose shards take them in turn.
     callbacks : sequence of Callback
-        Every network has copies of its own: `EarlyStopping` ends each by itself. None that writes a file.
+        Every network has copies of its own: `EarlyStopping` ends each by itself. None that writes a
+        file.
     executor : concurrent.futures.Executor, optional
-        Trains shards of the networks wherever its workers are, each shard by itself. A process pool, Dask's
-        ``client.get_executor()``, mpi4py's ``MPIPoolExecutor``, ... What is sent must be picklable: models,
-        optimizers, callbacks and the metric; `build` need not be.
+        Trains shards of the networks wherever its workers are, each shard by itself. A process
+        pool, Dask's ``client.get_executor()``, mpi4py's ``MPIPoolExecutor``, ... What is sent must
+        be picklable: models, optimizers, callbacks and the metric; `build` need not be.
     n_jobs : int
-        On the CPU, networks that are trained at the same time, in processes of one BLAS thread each; -1 is one a core,
-        fewer if memory has no room for them. With an executor, the number of shards; -1 is one a worker. Results do
-        not depend on it.
+        On the CPU, networks that are trained at the same time, in processes of one BLAS thread
+        each; -1 is one a core, fewer if memory has no room for them. With an executor, the number
+        of shards; -1 is one a worker. Results do not depend on it.
     keep_models : bool
         Whether all models are kept, or those of the best candidate only.
     on_plan : function, optional
         Called with the plan when everything is checked, before the first network trains.
     verbose : bool
-        Whether to show progress: on a terminal a line that moves, elsewhere a line now and then, on standard error; and
-        to say so there if candidates are ranked by training rows because there are no others.
+        Whether to show progress: on a terminal a line that moves, elsewhere a line now and then, on
+        standard error; and to say so there if candidates are ranked by training rows because there
+        are no others.
 
     Returns
     -------
@@ -143,9 +152,10 @@ def fit_many(
     Raises
     ------
     ShapeError, DTypeError, DataError, ConfigError, DeviceError
-        If an argument is not what is described here, or `build` fails, or `fit` could not train what it made; the
-        message names the candidate, and nothing was trained then. If all networks fail, the first one's error. A
-        network that diverges or fails while others do not has a record that says so.
+        If an argument is not what is described here, or `build` fails, or `fit` could not train
+        what it made; the message names the candidate, and nothing was trained then. If all networks
+        fail, the first one's error. A network that diverges or fails while others do not has a
+        record that says so.
 
     Examples
     --------
@@ -157,7 +167,8 @@ def fit_many(
     ...     model = wf.nn.Sequential(wf.nn.Linear(4, width), wf.nn.ReLU(), wf.nn.Linear(width, 2))
     ...     return model, wf.optim.SGD(model.parameters(), lr=candidate["lr"])
     >>> grid = {"lr": [0.1, 0.5], "width": [8, 16]}
-    >>> sweep = wf.fit_many(build, x, x[:, 0] > 0.5, grid=grid, folds=2, epochs=2, n_jobs=1, device="cpu")
+    >>> y = x[:, 0] > 0.5
+    >>> sweep = wf.fit_many(build, x, y, grid=grid, folds=2, epochs=2, n_jobs=1, device="cpu")
     >>> len(sweep), sorted(sweep.best_candidate)
     (8, ['lr', 'width'])
     """
@@ -194,7 +205,9 @@ def fit_many(
     warn_of_data(data.x, data.y, tasks[0].arguments["loss"])
     warn_of_probabilities(groups[0].plan.network, groups[0].plan.loss)
     has_validation = validation_data is not None or bool(data.folds)
-    decider = as_metric(metric, (group.plan.loss for group in groups), has_validation=has_validation)
+    decider = as_metric(
+        metric, (group.plan.loss for group in groups), has_validation=has_validation
+    )
     if verbose and metric is None and not has_validation:
         tell_no_validation(decider)
     runner = _runner(groups, devices, executor, n_jobs, len(tasks))
@@ -209,7 +222,11 @@ def fit_many(
     )
     if on_plan is not None:
         on_plan(plan)
-    outcomes = runner.run_in_rungs(groups, rule, decider, len(fold_numbers)) if rule else runner.run(groups)
+    outcomes = (
+        runner.run_in_rungs(groups, rule, decider, len(fold_numbers))
+        if rule
+        else runner.run(groups)
+    )
     collector = Collector(found, fold_numbers, decider, keep_models)
     with SweepProgress(len(tasks), plan.at_once, collector, is_shown=verbose) as progress:
         interrupted = _collect(outcomes, collector, progress)
@@ -242,7 +259,9 @@ def _collect_rest(outcomes: Any, collector: Collector, interrupt: KeyboardInterr
 
 def _check_callbacks(callbacks: Any) -> None:
     if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
-        raise ConfigError(f"expected callbacks to be a sequence of Callback objects, got {callbacks!r}")
+        raise ConfigError(
+            f"expected callbacks to be a sequence of Callback objects, got {callbacks!r}"
+        )
     for callback in callbacks:
         if callback.writes_file:
             raise ConfigError(
@@ -255,7 +274,8 @@ def _devices(device: Any, executor: Any) -> list[str]:
     """Return the devices: resolved, unless an executor's workers are to resolve them."""
     if executor is not None and not isinstance(executor, Executor):
         raise ConfigError(
-            f"expected executor to be a concurrent.futures.Executor or None, got {type(executor).__name__}"
+            "expected executor to be a concurrent.futures.Executor or None, got "
+            f"{type(executor).__name__}"
         )
     devices = [device] if isinstance(device, str) else device
     is_list = isinstance(devices, Sequence) and len(devices) > 0
@@ -265,12 +285,15 @@ def _devices(device: Any, executor: Any) -> list[str]:
         return list(devices)
     if len(devices) > 1:
         raise ConfigError(
-            f"expected an executor to train on several devices, such as ProcessPoolExecutor({len(devices)}), got None"
+            "expected an executor to train on several devices, such as "
+            f"ProcessPoolExecutor({len(devices)}), got None"
         )
     return [backends.resolve_device(devices[0])]
 
 
-def _data(x: Any, y: Any, sample_weight: Any, validation_data: Any, folds: Any, seed: int) -> SweepData:
+def _data(
+    x: Any, y: Any, sample_weight: Any, validation_data: Any, folds: Any, seed: int
+) -> SweepData:
     rows, targets = as_rows("x", x), as_rows("y", y)
     check_same_length("y", targets, len(rows))
     weight = as_sample_weight(sample_weight, len(rows), "float64")
@@ -323,7 +346,9 @@ def _tasks(
     return tasks
 
 
-def _built(build: Build, candidate: Candidate, arguments: dict[str, Any]) -> tuple[Module, Optimizer]:
+def _built(
+    build: Build, candidate: Candidate, arguments: dict[str, Any]
+) -> tuple[Module, Optimizer]:
     """Return model and optimizer of a candidate, from the seed that it is to have."""
     name = candidate_name(candidate)
     try:
@@ -335,9 +360,13 @@ def _built(build: Build, candidate: Candidate, arguments: dict[str, Any]) -> tup
     except WarpfitError as error:
         raise error_of_candidate(name, error) from error
     except Exception as error:
-        raise ConfigError(f"candidate {name}: build raised {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"candidate {name}: build raised {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(made, tuple | list) or len(made) != 2:
-        raise ConfigError(f"candidate {name}: expected build to return (model, optimizer), got {made!r}")
+        raise ConfigError(
+            f"candidate {name}: expected build to return (model, optimizer), got {made!r}"
+        )
     model, optimizer = made
     if not isinstance(model, Module) or not isinstance(optimizer, Optimizer):
         raise ConfigError(
@@ -350,7 +379,9 @@ def _built(build: Build, candidate: Candidate, arguments: dict[str, Any]) -> tup
 def _planned(
     tasks: Sequence[Task], names: Sequence[str], device: str, executor: Executor | None
 ) -> list[Group]:
-    """Return the groups with their plans; on the CPU, if an executor's workers have devices that are not here."""
+    """Return the groups with their plans; on the CPU, if an executor's workers have devices that
+    are not here.
+    """
     try:
         backends.resolve_device(device)
     except DeviceError:
@@ -368,9 +399,15 @@ def _planned(
 
 
 def _runner(
-    groups: Sequence[Group], devices: Sequence[str], executor: Executor | None, n_jobs: int, num_tasks: int
+    groups: Sequence[Group],
+    devices: Sequence[str],
+    executor: Executor | None,
+    n_jobs: int,
+    num_tasks: int,
 ) -> Runner:
-    """Return the runner of the networks; on the CPU with as many processes as asked for and memory allows."""
+    """Return the runner of the networks; on the CPU with as many processes as asked for and memory
+    allows.
+    """
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
         raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
     if executor is not None:

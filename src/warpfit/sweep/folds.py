@@ -22,7 +22,9 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows to train on and rows to validate on, maybe none, (n,) int64 each, of the data that all folds share."""
+    """Rows to train on and rows to validate on, maybe none, (n,) int64 each, of the data that all
+    folds share.
+    """
 
     train: Indices
     test: Indices
@@ -49,12 +51,14 @@ class SweepData:
     sample_weight: Any = None
     validation: tuple[Any, Any] | None = None
     folds: tuple[Fold, ...] = ()
-    # The fold that was asked for last and its rows, as one value, which threads may share: networks of a fold tend to
-    # come together.
+    # The fold that was asked for last and its rows, as one value, which threads may share: networks
+    # of a fold tend to come together.
     _last: dict[str, tuple[int, SweepData]] = field(default_factory=dict, repr=False, compare=False)
 
     def of_fold(self, fold: int | None) -> SweepData:
-        """Return the rows of a fold, gathered where the data lie, with its validation rows; all of them for None."""
+        """Return the rows of a fold, gathered where the data lie, with its validation rows; all of
+        them for None.
+        """
         if fold is None:
             return self
         rows = self._kept(fold)
@@ -64,7 +68,9 @@ class SweepData:
         return rows
 
     def validation_of(self, fold: int | None) -> tuple[Any, Any] | None:
-        """Return x and y of a fold's validation rows as `of_fold` does, without those that it trains on, or None."""
+        """Return x and y of a fold's validation rows as `of_fold` does, without those that it
+        trains on, or None.
+        """
         if fold is None:
             return self.validation
         rows = self._kept(fold)
@@ -92,7 +98,9 @@ class SweepData:
         return self.validation is not None if fold is None else len(self.folds[fold].test) > 0
 
     def on(self, device: str) -> SweepData:
-        """Return the data with the rows of x on a GPU, if it has room for them twice, so that they go up only once."""
+        """Return the data with the rows of x on a GPU, if it has room for them twice, so that they
+        go up only once.
+        """
         ops = backends.get(device)
         runtime = getattr(ops, "runtime", None)
         if runtime is None or backends.is_device_array(self.x):
@@ -105,7 +113,9 @@ class SweepData:
         return replace(self, x=ops.asarray(self.x), validation=validation, _last={})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out gathered rows: every copy gathers its own. Data on a device is copied to the host."""
+        """Leave out gathered rows: every copy gathers its own. Data on a device is copied to the
+        host.
+        """
         validation = self.validation and tuple(map(to_host, self.validation))
         arrays = {"x": to_host(self.x), "y": to_host(self.y), "validation": validation}
         return {**self.__dict__, **arrays, "_last": {}}
@@ -116,9 +126,11 @@ def _rows(array: Any, indices: Indices) -> Any:
 
 
 def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
-    """Return checked folds: of a number, pairs of index arrays, or a splitter of scikit-learn; none for None.
+    """Return checked folds: of a number, pairs of index arrays, or a splitter of scikit-learn; none
+    for None.
 
-    A number deals the rows out in an order that the seed decides, each class evenly where y are labels.
+    A number deals the rows out in an order that the seed decides, each class evenly where y are
+    labels.
 
     Raises
     ------
@@ -135,7 +147,9 @@ def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
     elif isinstance(folds, Iterable) and not isinstance(folds, str) and not _is_number(folds):
         pairs = folds
     else:
-        raise ConfigError(f"expected folds as a number, pairs (train, test) or a splitter, got {folds!r}")
+        raise ConfigError(
+            f"expected folds as a number, pairs (train, test) or a splitter, got {folds!r}"
+        )
     found = tuple(_checked(idx, pair, num_rows) for idx, pair in enumerate(pairs))
     if not found:
         raise ConfigError("expected at least one fold, got none")
@@ -143,7 +157,9 @@ def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
 
 
 def _is_number(folds: Any) -> bool:
-    """Return whether folds are an array of no dimensions, which cannot be iterated over though it has the method."""
+    """Return whether folds are an array of no dimensions, which cannot be iterated over though it
+    has the method.
+    """
     return getattr(folds, "ndim", 1) == 0
 
 
@@ -156,22 +172,31 @@ def _split_by(splitter: Any, num_rows: int, y: Any) -> list[Any]:
 
 
 def _dealt_out(num_folds: int, y: Any, seed: int) -> Iterable[tuple[Any, Any]]:
-    """Return pairs that hold every row once as a test row: dealt out in the seed's order, class by class for labels."""
+    """Return pairs that hold every row once as a test row: dealt out in the seed's order, class by
+    class for labels.
+    """
     if num_folds > len(y):
-        raise ConfigError(f"expected at most as many folds as rows, got {num_folds} folds of {len(y)} rows")
+        raise ConfigError(
+            f"expected at most as many folds as rows, got {num_folds} folds of {len(y)} rows"
+        )
     order = epoch_order(len(y), seed, 0)
     if y.ndim == 1 and y.dtype.kind in "iub":
         order = order[np.argsort(y[order], kind="stable")]
     fold_of = np.empty(len(y), np.int64)
     fold_of[order] = np.arange(len(y)) % num_folds
-    return [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(num_folds)]
+    return [
+        (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold))
+        for fold in range(num_folds)
+    ]
 
 
 def _checked(idx: int, pair: Any, num_rows: int) -> Fold:
     try:
         train, test = (np.asarray(part) for part in pair)
     except (TypeError, ValueError):
-        raise ConfigError(f"fold {idx}: expected a pair (train, test) of indices, got {pair!r}") from None
+        raise ConfigError(
+            f"fold {idx}: expected a pair (train, test) of indices, got {pair!r}"
+        ) from None
     return Fold(_indices(idx, "train", train, num_rows), _indices(idx, "test", test, num_rows))
 
 
@@ -182,7 +207,8 @@ def _indices(idx: int, name: str, rows: Any, num_rows: int) -> Indices:
         raise DataError(f"fold {idx}: expected at least one row to {name} on, got none")
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise ConfigError(
-            f"fold {idx}: expected {name} as indices of rows, (n,) integers, got {rows.dtype} of shape {rows.shape}"
+            f"fold {idx}: expected {name} as indices of rows, (n,) integers, got {rows.dtype} of "
+            f"shape {rows.shape}"
         )
     if rows.min() < 0 or rows.max() >= num_rows:
         raise DataError(

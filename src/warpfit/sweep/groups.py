@@ -23,12 +23,14 @@ UNPREPARED = Obstacle("nothing was prepared")
 
 @dataclass(frozen=True)
 class Group:
-    """Networks of equal shapes, activations, kind of optimizer, batch size, loss and its scale, engine and precision.
+    """Networks of equal shapes, activations, kind of optimizer, batch size, loss and its scale,
+    engine and precision.
 
     All of them have sample weights, or none.
 
-    What may differ from network to network: initial values, seed, rate and schedule, momentum and the other numbers of
-    the optimizer, dropout's probability, class weights, epochs, and the rows (`Task.fold`).
+    What may differ from network to network: initial values, seed, rate and schedule, momentum and
+    the other numbers of the optimizer, dropout's probability, class weights, epochs, and the rows
+    (`Task.fold`).
 
     Attributes
     ----------
@@ -48,7 +50,8 @@ class Group:
         """The group in a few words: ``784-64-10 relu, sgd, cross_entropy, batch 64``."""
         plan = self.plan
         return (
-            f"{network_name(plan.network)}, {plan.optimizer.kind}, {plan.loss.name}, batch {plan.batch_size}"
+            f"{network_name(plan.network)}, {plan.optimizer.kind}, {plan.loss.name}, batch "
+            f"{plan.batch_size}"
         )
 
 
@@ -79,14 +82,19 @@ def grouped(planned: Iterable[tuple[Task, Plan]]) -> list[Group]:
     """Return the groups of tasks with their plans, in the order of each one's first network."""
     found: dict[Any, list[tuple[Task, Plan]]] = {}
     for task, plan in planned:
-        has_weights = task.data.sample_weight is not None, task.arguments.get("class_weight") is not None
+        has_weights = (
+            task.data.sample_weight is not None,
+            task.arguments.get("class_weight") is not None,
+        )
         key = kernel_key(plan), *has_weights
         found.setdefault(key, []).append((task, plan))
     return [Group(members[0][1], tuple(task for task, _ in members)) for members in found.values()]
 
 
 def network_name(network: Any) -> str:
-    """Return a network in a few words: the widths of linear layers and their activation, else how many layers."""
+    """Return a network in a few words: the widths of linear layers and their activation, else how
+    many layers.
+    """
     if not isinstance(network, NetworkSpec):
         return "a module of one's own"
     if any(len(shape) != 1 for shape in network.shapes):

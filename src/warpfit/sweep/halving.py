@@ -19,9 +19,11 @@ __all__ = ["Halving", "as_halving", "message_of", "run_in_rungs"]
 
 @dataclass(frozen=True)
 class Halving:
-    """A rule: after `min_epochs` epochs, and each time `factor` times as many, one in `factor` candidates goes on.
+    """A rule: after `min_epochs` epochs, and each time `factor` times as many, one in `factor`
+    candidates goes on.
 
-    Where not every epoch is reported, candidates are compared after the next that all of them report.
+    Where not every epoch is reported, candidates are compared after the next that all of them
+    report.
 
     Parameters
     ----------
@@ -35,9 +37,8 @@ class Halving:
     ConfigError
         If one of them is something else.
 
-    References
-    ----------
-    Jamieson, Talwalkar: Non-stochastic best arm identification and hyperparameter optimization (2016).
+    References ---------- Jamieson, Talwalkar: Non-stochastic best arm identification and
+    hyperparameter optimization (2016).
     """
 
     factor: float = 3.0
@@ -51,7 +52,9 @@ class Halving:
         check_count("min_epochs", self.min_epochs, 1)
 
     def rungs(self, epochs: int, report_every: int = 1) -> list[int]:
-        """Return the epochs after which candidates are compared, for runs of so many epochs: reported ones."""
+        """Return the epochs after which candidates are compared, for runs of so many epochs:
+        reported ones.
+        """
         rungs: list[int] = []
         at = float(self.min_epochs)
         while (reported := ceil(round(at) / report_every) * report_every) < epochs:
@@ -113,7 +116,9 @@ def run_in_rungs(
         for until in [*rule.rungs(epochs, report_every), None]:
             before, paused, is_interrupted = paused, {}, False
             for outcome in run(_until(groups, until)):
-                seconds[outcome.number] = outcome.seconds = outcome.seconds + seconds.get(outcome.number, 0.0)
+                seconds[outcome.number] = outcome.seconds = outcome.seconds + seconds.get(
+                    outcome.number, 0.0
+                )
                 is_interrupted |= outcome.status == INTERRUPTED
                 before.pop(outcome.number, None)
                 if outcome.status == PAUSED:
@@ -129,7 +134,9 @@ def run_in_rungs(
                 outcome = paused.pop(number)
                 outcome.halved_after = until
                 yield _stopped(outcome, message_of(*places[number], cast(int, until)), STOPPED)
-            ended = {number: each for number, each in ended.items() if number // num_folds not in halved}
+            ended = {
+                number: each for number, each in ended.items() if number // num_folds not in halved
+            }
             groups = _going_on(groups, paused)
             if not groups:
                 return
@@ -142,7 +149,8 @@ def run_in_rungs(
 
 def _until(groups: Sequence[Group], until: int | None) -> list[Group]:
     return [
-        replace(group, tasks=tuple(replace(task, until=until) for task in group.tasks)) for group in groups
+        replace(group, tasks=tuple(replace(task, until=until) for task in group.tasks))
+        for group in groups
     ]
 
 
@@ -153,30 +161,43 @@ def _going_on(groups: Sequence[Group], paused: dict[int, Outcome]) -> list[Group
         return replace(task, checkpoint=paused[task.number].checkpoint)
 
     kept = [
-        replace(group, tasks=tuple(from_pause(task) for task in group.tasks if task.number in paused))
+        replace(
+            group, tasks=tuple(from_pause(task) for task in group.tasks if task.number in paused)
+        )
         for group in groups
     ]
     return [group for group in kept if group.tasks]
 
 
 def _decide(
-    rule: Halving, metric: Metric, paused: dict[int, Outcome], ended: dict[int, Outcome], num_folds: int
+    rule: Halving,
+    metric: Metric,
+    paused: dict[int, Outcome],
+    ended: dict[int, Outcome],
+    num_folds: int,
 ) -> tuple[set[int], dict[int, tuple[int, int]]]:
     """Return the networks that go on, and where all came in, as `message_of` takes it.
 
-    A candidate that is through with its epochs is compared with those that are not; one with a fold that diverged or
-    failed is out.
+    A candidate that is through with its epochs is compared with those that are not; one with a fold
+    that diverged or failed is out.
     """
     both = {**ended, **paused}
     members: dict[int, list[Outcome]] = {}
     for number in sorted(both):
         members.setdefault(number // num_folds, []).append(both[number])
-    keys = {c: metric.key(outcomes) if _have_results(outcomes) else None for c, outcomes in members.items()}
+    keys = {
+        c: metric.key(outcomes) if _have_results(outcomes) else None
+        for c, outcomes in members.items()
+    }
     in_play = [
-        candidate for candidate, outcomes in members.items() if any(o.number in paused for o in outcomes)
+        candidate
+        for candidate, outcomes in members.items()
+        if any(o.number in paused for o in outcomes)
     ]
     done = [
-        candidate for candidate in members if candidate not in in_play and _have_results(members[candidate])
+        candidate
+        for candidate in members
+        if candidate not in in_play and _have_results(members[candidate])
     ]
     ranked = sorted(
         (c for c in (*in_play, *done) if keys[c] is not None),
@@ -191,7 +212,9 @@ def _decide(
 
 
 def message_of(place: int, num_compared: int, after: int) -> str:
-    """Return why a network does not go on after so many epochs: its candidate's place, 0 if a fold has no result."""
+    """Return why a network does not go on after so many epochs: its candidate's place, 0 if a fold
+    has no result.
+    """
     verdict = f"{place} of {num_compared}" if place else "a fold has no result"
     return f"halving: {verdict} after {after} epoch{'' if after == 1 else 's'}"
 

@@ -22,7 +22,9 @@ CPU = "cpu"
 
 
 def runner_here(device: str, note: str = "") -> Runner:
-    """Return the runner of networks on a device of this process; a note says why not in other processes."""
+    """Return the runner of networks on a device of this process; a note says why not in other
+    processes.
+    """
     if device != CPU:
         return Together(device)
     words = "one network after the other, with one BLAS thread"
@@ -32,8 +34,8 @@ def runner_here(device: str, note: str = "") -> Runner:
 def run_here(tasks: Sequence[Task], stop: Event | None = None) -> list[Outcome]:
     """Train networks in this process, and return what came of them, in the order of their numbers.
 
-    On a GPU, by what trains many there; on the CPU one after the other, with as many BLAS threads as there are.
-    After Ctrl-C only those are returned that were at work before it.
+    On a GPU, by what trains many there; on the CPU one after the other, with as many BLAS threads
+    as there are. After Ctrl-C only those are returned that were at work before it.
 
     Raises
     ------
@@ -60,7 +62,9 @@ def run_here(tasks: Sequence[Task], stop: Event | None = None) -> list[Outcome]:
 
 
 def _run_together(tasks: Sequence[Task], device: str) -> Iterator[Outcome]:
-    """Train networks by what trains many on a device; those that cannot be planned fail, and no others."""
+    """Train networks by what trains many on a device; those that cannot be planned fail, and no
+    others.
+    """
     able = list(tasks)
     try:
         groups = plan_groups(able)
@@ -78,7 +82,9 @@ def _run_together(tasks: Sequence[Task], device: str) -> Iterator[Outcome]:
 
 
 def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
-    """Return the tasks with their rows on a device, where each array is once, however many tasks have it."""
+    """Return the tasks with their rows on a device, where each array is once, however many tasks
+    have it.
+    """
     arrays: dict[int, Any] = {}
     data: dict[int, SweepData] = {}
     for task in tasks:

@@ -63,7 +63,9 @@ class SweepJob:
     card: ModelCard
 
     def resolved(self, candidate: Candidate) -> TrainSettings:
-        """Return the settings of a candidate with nothing left open; all train as long, unless they say otherwise."""
+        """Return the settings of a candidate with nothing left open; all train as long, unless they
+        say otherwise.
+        """
         epochs = candidate.get("epochs", resolved_for(self.settings.base, self.dataset).epochs)
         return resolved_for(replace(self.settings.of(candidate), epochs=epochs), self.dataset)
 
@@ -148,7 +150,9 @@ class SweepJob:
         save_figure(figure, outcome.files[-1])
 
     def _write_best(self, folder: Path, outcome: SweepOutcome) -> None:
-        """Write the best candidate's settings, for ``warpfit train``, and without folds its model."""
+        """Write the best candidate's settings, for ``warpfit train``, and without folds its
+        model.
+        """
         settings = self.resolved(outcome.sweep.best_candidate)
         outcome.files.append(folder / BEST)
         with atomic_path(outcome.files[-1]) as temporary:

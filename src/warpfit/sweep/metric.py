@@ -49,7 +49,8 @@ class Metric:
         return value if value is not None and isfinite(value) else None
 
     def key(self, outcomes: Iterable[Outcome]) -> tuple[float, float] | None:
-        """Return what sorts a candidate by its networks, the best first: the mean over folds, then the loss.
+        """Return what sorts a candidate by its networks, the best first: the mean over folds, then
+        the loss.
 
         None if one of them has no number.
         """
@@ -59,7 +60,9 @@ class Metric:
         if len(known) < len(values) or not known:
             return None
         mean = _mean(known)
-        return -mean if self.is_greater_better else mean, _mean([_loss(outcome) for outcome in outcomes])
+        return -mean if self.is_greater_better else mean, _mean(
+            [_loss(outcome) for outcome in outcomes]
+        )
 
 
 def _mean(values: list[float]) -> float:
@@ -79,13 +82,14 @@ def _loss(outcome: Outcome) -> float:
 
 
 def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> Metric:
-    """Return the metric that is asked for; None is the accuracy, where all losses count right rows, else the loss.
+    """Return the metric that is asked for; None is the accuracy, where all losses count right rows,
+    else the loss.
 
     Raises
     ------
     ConfigError
-        If it is neither a column nor a function, needs validation rows or accuracies that are not there, or compares
-        different losses.
+        If it is neither a column nor a function, needs validation rows or accuracies that are not
+        there, or compares different losses.
     """
     kinds = set(losses)
     counts = all(loss.counts_correct for loss in kinds)
@@ -99,18 +103,23 @@ def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> M
         return Metric(SCORE)
     if not isinstance(metric, str) or metric not in COLUMNS:
         raise ConfigError(
-            f"expected metric among {', '.join(COLUMNS)}, or a function of model, x and y, got {brief(metric)}"
+            f"expected metric among {', '.join(COLUMNS)}, or a function of model, x and y, got "
+            f"{brief(metric)}"
         )
     if metric.startswith("val_") and not has_validation:
-        raise ConfigError(f"expected validation_data or folds for the metric {metric!r}, got neither")
+        raise ConfigError(
+            f"expected validation_data or folds for the metric {metric!r}, got neither"
+        )
     if metric.endswith("accuracy") and not counts:
         raise ConfigError(
-            f"expected losses that count right rows for the metric {metric!r}, got one that does not"
+            f"expected losses that count right rows for the metric {metric!r}, got one that does "
+            "not"
         )
     if metric.endswith("loss") and len(kinds) > 1:
         names = ", ".join(sorted({loss.name for loss in kinds}))
         raise ConfigError(
-            f"expected a metric that is a function, or accuracies, for candidates whose losses ({names}) differ, "
+            "expected a metric that is a function, or accuracies, for candidates whose losses "
+            f"({names}) differ, "
             f"got {metric!r}"
         )
     return Metric(metric)

@@ -30,7 +30,8 @@ MEMORY_SHARE = 0.8  # of what is free, for processes
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """A group of networks in words, how many they are, how `fit` would train the first of them, and what trains all.
+    """A group of networks in words, how many they are, how `fit` would train the first of them, and
+    what trains all.
 
     `launch` is what trains them at once on a GPU, or why they are trained by `fit`, one by one.
     """
@@ -77,7 +78,10 @@ class SweepPlan:
     def __str__(self) -> str:
         folds = f" × {self.num_folds} folds" if self.num_folds else ""
         networks = _counted(self.num_networks, "network")
-        head = f"{networks} ({_counted(self.num_candidates, 'candidate')}{folds}) on {self.device}: {self.reason}"
+        head = (
+            f"{networks} ({_counted(self.num_candidates, 'candidate')}{folds}) on "
+            f"{self.device}: {self.reason}"
+        )
         waves = (
             f"; {_counted(self.waves, 'wave')} of {self.at_once:,}, {self.bytes / 2**20:,.0f} MiB"
             if self.at_once > 1
@@ -105,14 +109,18 @@ def describe(
     num_bytes: int,
     reason: str,
 ) -> SweepPlan:
-    """Return the plan of a sweep whose groups are trained `at_once` networks at a time, in so many bytes."""
+    """Return the plan of a sweep whose groups are trained `at_once` networks at a time, in so many
+    bytes.
+    """
     num_networks = sum(len(group.tasks) for group in groups)
     at_once = min(at_once, num_networks)
     return SweepPlan(
         num_candidates=num_candidates,
         num_folds=num_folds,
         device=device,
-        groups=tuple(GroupPlan(group.title, len(group.tasks), group.plan, group.launch) for group in groups),
+        groups=tuple(
+            GroupPlan(group.title, len(group.tasks), group.plan, group.launch) for group in groups
+        ),
         at_once=at_once,
         waves=-(-num_networks // at_once),
         bytes=num_bytes,
@@ -173,7 +181,9 @@ def _full_plan(task: Task, draft: Plan) -> Plan:
 
 
 def _check_weights(group: Group) -> None:
-    """Raise DataError if class and sample weights are 0 for all rows of a task, or of one of its folds."""
+    """Raise DataError if class and sample weights are 0 for all rows of a task, or of one of its
+    folds.
+    """
     for task in group.tasks:
         data, labels = task.data, to_host(task.data.y)
         loss = with_class_weight(group.plan, task.arguments.get("class_weight"), labels).loss
@@ -198,7 +208,9 @@ def memory_left() -> int | None:
 
 
 def affordable(num_processes: int, bytes_each: int, bytes_left: int | None) -> tuple[int, str]:
-    """Return how many processes have room in memory, and in words why that is fewer than there might be."""
+    """Return how many processes have room in memory, and in words why that is fewer than there
+    might be.
+    """
     if bytes_left is None or num_processes * bytes_each <= MEMORY_SHARE * bytes_left:
         return num_processes, ""
     room = max(1, int(MEMORY_SHARE * bytes_left) // max(1, bytes_each))

@@ -23,15 +23,19 @@ SPREAD = 0.06  # of an axis, which candidates of equal values take
 
 
 def plot_sweep(sweep: Sweep, title: str = "") -> Any:
-    """Return a matplotlib Figure in parallel coordinates: candidates by their values, coloured by their scores.
+    """Return a matplotlib Figure in parallel coordinates: candidates by their values, coloured by
+    their scores.
 
-    Candidates without a score are grey, and end at the bottom of the last axis; the best one is drawn thick.
+    Candidates without a score are grey, and end at the bottom of the last axis; the best one is
+    drawn thick.
     """
     names = _varied(sweep)
     scored = [summary for summary in sweep.candidates if summary["score"] is not None]
     figure = new_figure(max(6.0, 1.6 * (len(names) + 2)), 4.5)
     axes = figure.subplots()
-    scales = [_scale([summary["candidate"].get(name) for summary in sweep.candidates]) for name in names]
+    scales = [
+        _scale([summary["candidate"].get(name) for summary in sweep.candidates]) for name in names
+    ]
     last = _numbers([summary["score"] for summary in scored] or [0.0, 1.0], is_logarithmic=False)
     colours = _colours(sweep, scored)
     alpha = max(LEAST_ALPHA, min(0.9, MOST_CANDIDATES_OPAQUE / max(1, len(sweep.candidates))))
@@ -60,7 +64,11 @@ def plot_sweep(sweep: Sweep, title: str = "") -> Any:
 def _varied(sweep: Sweep) -> list[str]:
     """Return the names of values that are not the same for all candidates."""
     names = dict.fromkeys(name for summary in sweep.candidates for name in summary["candidate"])
-    return [name for name in names if len({repr(s["candidate"].get(name)) for s in sweep.candidates}) > 1]
+    return [
+        name
+        for name in names
+        if len({repr(s["candidate"].get(name)) for s in sweep.candidates}) > 1
+    ]
 
 
 def _best_first(sweep: Sweep) -> list[dict[str, Any]]:
@@ -97,7 +105,9 @@ def _scale(values: Sequence[Any]) -> _Scale:
         return _numbers(numbers, is_logarithmic=low > 0 and high / low >= LOGARITHMIC_FROM)
     texts = list(dict.fromkeys(map(value_text, values)))
     places = {text: idx / max(1, len(texts) - 1) for idx, text in enumerate(texts)}
-    return _Scale(lambda value: places[value_text(value)], [(place, text) for text, place in places.items()])
+    return _Scale(
+        lambda value: places[value_text(value)], [(place, text) for text, place in places.items()]
+    )
 
 
 def _numbers(values: Sequence[float], *, is_logarithmic: bool) -> _Scale:
@@ -109,7 +119,8 @@ def _numbers(values: Sequence[float], *, is_logarithmic: bool) -> _Scale:
     width = (high - low) or 1.0
     shown = _few(values) if len(set(values)) <= MOST_TICKS else _round_numbers(low, high)
     return _Scale(
-        lambda value: (value - low) / width, [((value - low) / width, f"{value:.4g}") for value in shown]
+        lambda value: (value - low) / width,
+        [((value - low) / width, f"{value:.4g}") for value in shown],
     )
 
 
@@ -129,7 +140,9 @@ def _round_numbers(low: float, high: float) -> list[float]:
 
 
 def _spread(heights: Sequence[float]) -> list[float]:
-    """Return heights of the candidates on an axis, in their order of rank, with those that are equal side by side."""
+    """Return heights of the candidates on an axis, in their order of rank, with those that are
+    equal side by side.
+    """
     counts = {height: heights.count(height) for height in set(heights)}
     if max(counts.values()) == 1:
         return list(heights)
@@ -143,7 +156,9 @@ def _spread(heights: Sequence[float]) -> list[float]:
 
 
 def _smooth(heights: Sequence[float]) -> tuple[Any, Any]:
-    """Return points of a curve through the heights, level at each axis, so that lines can be followed."""
+    """Return points of a curve through the heights, level at each axis, so that lines can be
+    followed.
+    """
     steps = np.linspace(0, 1, 24, endpoint=False)
     ease = steps * steps * (3 - 2 * steps)
     x = [idx + steps for idx in range(len(heights) - 1)]

@@ -1,4 +1,6 @@
-"""How a group's networks are trained on a GPU: by which launch that takes many, or why by `fit`, one by one."""
+"""How a group's networks are trained on a GPU: by which launch that takes many, or why by `fit`,
+one by one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ __all__ = ["prepare_group", "takes", "weighed"]
 
 
 def prepare_group(plan: Plan, tasks: Sequence[Task]) -> ManyLaunch | Obstacle:
-    """Return the launch that trains a group's networks at once, or why `fit` does; `plan` is of the first.
+    """Return the launch that trains a group's networks at once, or why `fit` does; `plan` is of the
+    first.
 
     The launch is of those that it `takes`.
     """

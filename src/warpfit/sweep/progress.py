@@ -19,7 +19,8 @@ SECONDS_BETWEEN_LINES = 10.0
 def tell_no_validation(metric: Metric) -> None:
     """Print to standard error that candidates are ranked by their training rows."""
     print(
-        f"fit_many: neither folds nor validation_data are given: candidates are ranked by {metric}, "
+        "fit_many: neither folds nor validation_data are given: candidates are ranked by "
+        f"{metric}, "
         "which does not tell how they do on new rows",
         file=sys.stderr,
     )
@@ -59,7 +60,13 @@ class SweepProgress:
 
     def _start_bar(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
         from rich.table import Column
 
         one_line = Column(no_wrap=True, overflow="ellipsis")
@@ -81,7 +88,9 @@ class SweepProgress:
             self._bar.update(self._task, advance=1, description=self.line)
         elif self.is_shown and monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = monotonic()
-            print(f"{self.num_ended}/{self.total} networks: {self.line}", file=sys.stderr, flush=True)
+            print(
+                f"{self.num_ended}/{self.total} networks: {self.line}", file=sys.stderr, flush=True
+            )
 
     @property
     def num_ended(self) -> int:

@@ -32,16 +32,20 @@ class Sweep:
     Attributes
     ----------
     records : list of dict
-        One for each network, by candidate, then by fold: ``candidate`` (a dict), ``fold`` (None without folds),
-        ``status`` (``'done'``, ``'stopped'`` by a callback or by halving, ``'diverged'``, ``'failed'``,
-        ``'interrupted'``, ``'not started'``), ``message`` (why), ``epochs`` (whole epochs done), ``seconds``, ``loss``,
-        ``accuracy``, ``val_loss``, ``val_accuracy`` (of the epoch whose weights the model has; None where there is no
-        such number), ``score`` (the metric), ``scored_on`` (the rows that the metric is measured on: ``'training'`` or
-        ``'validation'``), ``rank`` (the candidate's, from 1; None without a score).
+        One for each network, by candidate, then by fold: ``candidate`` (a dict), ``fold`` (None
+        without folds), ``status`` (``'done'``, ``'stopped'`` by a callback or by halving,
+        ``'diverged'``, ``'failed'``, ``'interrupted'``, ``'not started'``), ``message`` (why),
+        ``epochs`` (whole epochs done), ``seconds``, ``loss``, ``accuracy``, ``val_loss``,
+        ``val_accuracy`` (of the epoch whose weights the model has; None where there is no such
+        number), ``score`` (the metric), ``scored_on`` (the rows that the metric is measured on:
+        ``'training'`` or ``'validation'``), ``rank`` (the candidate's, from 1; None without a
+        score).
     candidates : list of dict
-        One for each candidate: ``candidate``, ``score`` (the mean over folds), ``std`` (over folds), ``rank``.
+        One for each candidate: ``candidate``, ``score`` (the mean over folds), ``std`` (over
+        folds), ``rank``.
     models : list of Module or None
-        As `records`; None for networks that failed or were not started, and for those that were not to be kept.
+        As `records`; None for networks that failed or were not started, and for those that were not
+        to be kept.
     histories : list of History
         As `records`.
     metric : Metric
@@ -117,7 +121,9 @@ class Sweep:
         return DataFrame(self.rows())
 
     def rows(self) -> list[Record]:
-        """Return the records as flat dicts, a key for each value of the candidates, as `to_pandas` has them."""
+        """Return the records as flat dicts, a key for each value of the candidates, as `to_pandas`
+        has them.
+        """
         taken = [name for name in self.records[0] if name != "candidate"]
         names = list(dict.fromkeys(name for record in self.records for name in record["candidate"]))
         keys = {name: f"candidate.{name}" if name in taken else name for name in names}
@@ -139,11 +145,22 @@ class Sweep:
     def table(self, num_rows: int = SHOWN_ROWS) -> tuple[list[str], list[list[str]]]:
         """Return header and rows, as text, of the best candidates."""
         ranked = sorted(
-            range(len(self.candidates)), key=lambda idx: (self.candidates[idx]["rank"] or len(self), idx)
+            range(len(self.candidates)),
+            key=lambda idx: (self.candidates[idx]["rank"] or len(self), idx),
         )
-        names = list(dict.fromkeys(name for summary in self.candidates for name in summary["candidate"]))
+        names = list(
+            dict.fromkeys(name for summary in self.candidates for name in summary["candidate"])
+        )
         has_folds = self.plan.num_folds > 0
-        header = ["rank", *names, self.metric.name, *(["±"] if has_folds else []), "epochs", "s", "status"]
+        header = [
+            "rank",
+            *names,
+            self.metric.name,
+            *(["±"] if has_folds else []),
+            "epochs",
+            "s",
+            "status",
+        ]
         return header, [self._row(idx, names, has_folds) for idx in ranked[:num_rows]]
 
     def _row(self, candidate: int, names: Sequence[str], has_folds: bool) -> list[str]:
@@ -207,7 +224,9 @@ class Collector:
         """Record a network's outcome once: a repeated one is the same."""
         if outcome.number in self.outcomes:
             return
-        self.outcomes[outcome.number] = replace(outcome, optimizer=None, callbacks=())  # free their memory
+        self.outcomes[outcome.number] = replace(
+            outcome, optimizer=None, callbacks=()
+        )  # free their memory
         self._last_rung = max(self._last_rung, outcome.halved_after or 0)
         candidate = outcome.number // len(self.folds)
         if len(self._members(candidate)) < len(self.folds):
@@ -252,7 +271,8 @@ class Collector:
     def _key(self, candidate: int) -> Any:
         """Return what sorts a candidate, less is better; None if not all its networks got through.
 
-        One that halving stopped comes after all that went on, and after those that were to when Ctrl-C came.
+        One that halving stopped comes after all that went on, and after those that were to when
+        Ctrl-C came.
         """
         members = self._members(candidate)
         key = self.metric.key(members) if all(map(self._got_through, members)) else None

@@ -1,7 +1,8 @@
 """Runners, which train the networks of a sweep: the interface, and one that trains in sequence.
 
-A `Runner` takes groups and yields outcomes. `here.py` says which one this process has, `together.py` for GPUs;
-`elsewhere.py` has those that lead to other processes. Nothing else asks how networks are trained.
+A `Runner` takes groups and yields outcomes. `here.py` says which one this process has,
+`together.py` for GPUs; `elsewhere.py` has those that lead to other processes. Nothing else asks how
+networks are trained.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ __all__ = ["OneByOne", "Runner", "in_order"]
 class Runner(ABC):
     """A way to train networks.
 
-    An engine that trains a group's networks at once derives from this. Tasks on the same rows have the same
-    `SweepData`, or others with the same array x, on the device if that has room. The engine may run groups in any order
-    and share the device out to them as it likes, and owes for each task
+    An engine that trains a group's networks at once derives from this. Tasks on the same rows have
+    the same `SweepData`, or others with the same array x, on the device if that has room. The
+    engine may run groups in any order and share the device out to them as it likes, and owes for
+    each task
 
-    * an `Outcome` as soon as it is known, with the weights in the outcome's model, the slots in its optimizer, and the
-      reports in its history, as `fit` leaves them: the bits that the runner gives that task alone;
-    * for `Task.until` and `Task.checkpoint`: a pause with a checkpoint's bytes, and going on from one, as `train`;
-    * status ``'diverged'`` with the DivergedError for a network whose loss is not finite, while the others go on;
+    * an `Outcome` as soon as it is known, with the weights in the outcome's model, the slots in its
+      optimizer, and the reports in its history, as `fit` leaves them: the bits that the runner
+      gives that task alone;
+    * for `Task.until` and `Task.checkpoint`: a pause with a checkpoint's bytes, and going on from
+      one, as `train`;
+    * status ``'diverged'`` with the DivergedError for a network whose loss is not finite, while the
+      others go on;
     * after Ctrl-C, what is finished, the networks at work as ``'interrupted'``, and no more.
 
     A task that it cannot take goes to `tasks.train`.
@@ -45,18 +50,23 @@ class Runner(ABC):
         """Return how many networks are trained at the same time."""
 
     def num_bytes(self, groups: Sequence[Group]) -> int:
-        """Return the bytes of memory that these take, data included; here as if each had its own."""
+        """Return the bytes of memory that these take, data included; here as if each had its
+        own.
+        """
         num_networks = sum(len(group.tasks) for group in groups)
         return min(self.at_once(groups), num_networks) * max(group.plan.bytes for group in groups)
 
     @abstractmethod
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
-        """Train the networks of groups, and yield what came of each as it is known, in any order."""
+        """Train the networks of groups, and yield what came of each as it is known, in any
+        order.
+        """
 
     def run_in_rungs(
         self, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
     ) -> Iterator[Outcome]:
-        """Do so, but halve the candidates at a rule's rungs; each has `num_folds` tasks, whose numbers are in line.
+        """Do so, but halve the candidates at a rule's rungs; each has `num_folds` tasks, whose
+        numbers are in line.
 
         Here the host does, and a rung is a run.
         """

@@ -21,7 +21,8 @@ def check_sendable(value: Any, what: str, error: Exception, dumps: Callable[[Any
         dumps(value)
     except Exception as reason:
         raise ConfigError(
-            f"expected {what} that can be pickled, to be sent to other processes, but {reason}; objects of classes "
+            f"expected {what} that can be pickled, to be sent to other processes, but {reason}; "
+            "objects of classes "
             "and functions at the top of a module can"
         ) from error
 
@@ -46,7 +47,9 @@ def joblibs_pickle() -> Callable[[Any], bytes]:
 
 
 def workers_of(executor: Any) -> int:
-    """Return how many workers an executor has, as far as it says, else the cores of this machine."""
+    """Return how many workers an executor has, as far as it says, else the cores of this
+    machine.
+    """
     for name in ("_max_workers", "num_workers"):
         count = getattr(executor, name, None)
         if isinstance(count, int) and count > 0:
@@ -58,7 +61,9 @@ def workers_of(executor: Any) -> int:
 
 
 def stop_of(executor: Executor) -> Event | None:
-    """Return what tells an executor's workers that they may stop, if it can: Ctrl-C does not reach threads."""
+    """Return what tells an executor's workers that they may stop, if it can: Ctrl-C does not reach
+    threads.
+    """
     return Event() if isinstance(executor, ThreadPoolExecutor) else None
 
 

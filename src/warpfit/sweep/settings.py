@@ -1,4 +1,6 @@
-"""The settings of a sweep, as ``warpfit sweep`` gives them: a training's, some of them with several values."""
+"""The settings of a sweep, as ``warpfit sweep`` gives them: a training's, some of them with several
+values.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,8 @@ def sweep_settings(flags: Mapping[str, Any]) -> SweepSettings:
         grid["seed"] = [base.seed + idx for idx in range(seeds)]
     if prod(map(len, grid.values())) > MOST_CANDIDATES:
         raise ConfigError(
-            f"expected at most {MOST_CANDIDATES:,} candidates, got {prod(map(len, grid.values())):,}"
+            f"expected at most {MOST_CANDIDATES:,} candidates, got "
+            f"{prod(map(len, grid.values())):,}"
         )
     settings = SweepSettings(base, grid, folds, Halving(factor) if factor else None, jobs, metric)
     for candidate in settings.candidates():
@@ -106,7 +109,9 @@ def sweep_settings(flags: Mapping[str, Any]) -> SweepSettings:
 
 
 def _parsed(name: str, text: str) -> list[Any]:
-    """Return the values in an option's text; layers of a network are joined by a hyphen: ``64,128-64``."""
+    """Return the values in an option's text; layers of a network are joined by a hyphen:
+    ``64,128-64``.
+    """
     values = [_value(name, part.strip()) for part in text.split(",")]
     return list(dict.fromkeys(values))
 

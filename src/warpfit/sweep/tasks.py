@@ -41,7 +41,8 @@ __all__ = [
     "unfinished",
 ]
 
-# How a network can end. PAUSED ones go on or are STOPPED, by a rule between epochs; callbacks stop networks as well.
+# How a network can end. PAUSED ones go on or are STOPPED, by a rule between epochs; callbacks stop
+# networks as well.
 DONE, STOPPED, DIVERGED, FAILED = "done", "stopped", "diverged", "failed"
 INTERRUPTED, PAUSED, NOT_STARTED = "interrupted", "paused", "not started"
 
@@ -69,7 +70,8 @@ class Task:
         Of `fit`, beside model, optimizer, data, callbacks and what a sweep says once.
     callbacks : sequence of Callback
     is_shared : bool
-        Whether other tasks have the same model, optimizer and callbacks, which are copied before training then.
+        Whether other tasks have the same model, optimizer and callbacks, which are copied before
+        training then.
     scoring : function, optional
         ``scoring(model, x, y)`` on the validation rows, after training.
     until : int, optional
@@ -96,7 +98,9 @@ class Task:
         return copy.deepcopy(given) if self.is_shared else given
 
     def score_of(self, model: Module) -> float | None:
-        """Return what `scoring` finds of the trained model; None without it, or without validation rows."""
+        """Return what `scoring` finds of the trained model; None without it, or without validation
+        rows.
+        """
         if self.scoring is None:
             return None
         validation = self.data.validation_of(self.fold)
@@ -120,13 +124,14 @@ class Outcome:
     number : int
         The task's.
     status : str
-        ``'done'``, ``'stopped'`` (by a callback or by halving), ``'paused'``, ``'diverged'``, ``'failed'`` or
-        ``'interrupted'``.
+        ``'done'``, ``'stopped'`` (by a callback or by halving), ``'paused'``, ``'diverged'``,
+        ``'failed'`` or ``'interrupted'``.
     message : str
         Why, where that is not all epochs.
     history : History
     model, optimizer, callbacks
-        After training; the task's own, unless they were copied on the way. None if they were not to be kept.
+        After training; the task's own, unless they were copied on the way. None if they were not to
+        be kept.
     seconds : float
     report : EpochReport or None
         Of the epoch whose weights the model has; None if there is none.
@@ -215,8 +220,14 @@ def errors_told(outcome: Outcome) -> Iterator[None]:
 
 
 def tell_diverged(outcome: Outcome, error: DivergedError) -> None:
-    """Let an outcome say that its network diverged; of the error without its frames, which would keep the network."""
-    outcome.status, outcome.message, outcome.error = DIVERGED, str(error), error.with_traceback(None)
+    """Let an outcome say that its network diverged; of the error without its frames, which would
+    keep the network.
+    """
+    outcome.status, outcome.message, outcome.error = (
+        DIVERGED,
+        str(error),
+        error.with_traceback(None),
+    )
 
 
 def draft_of_task(task: Task, model: Module, optimizer: Optimizer, x: Any) -> Plan:
@@ -250,12 +261,20 @@ def _train(task: Task, outcome: Outcome, recorder: _Recorder) -> None:
 
 def _ending(history: History) -> tuple[str, str]:
     """Return status and message of a run that ended without an error."""
-    known = {"epochs": (DONE, ""), "interrupt": (INTERRUPTED, "interrupt"), _Pause.reason: (PAUSED, "")}
+    known = {
+        "epochs": (DONE, ""),
+        "interrupt": (INTERRUPTED, "interrupt"),
+        _Pause.reason: (PAUSED, ""),
+    }
     return known.get(history.stopped_by, (STOPPED, history.stopped_by))
 
 
-def report_of_weights(history: History, callbacks: Sequence[Callback], status: str) -> EpochReport | None:
-    """Return the report of the epoch whose weights the model has: the best one's, if early stopping brought it back."""
+def report_of_weights(
+    history: History, callbacks: Sequence[Callback], status: str
+) -> EpochReport | None:
+    """Return the report of the epoch whose weights the model has: the best one's, if early stopping
+    brought it back.
+    """
     if not history.reports:
         return None
     stopping = next((c for c in callbacks if isinstance(c, EarlyStopping) and c.restore_best), None)

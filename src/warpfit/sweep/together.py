@@ -1,4 +1,6 @@
-"""Networks of a group trained in one launch of a GPU, wave by wave; those that no kernel takes, one after the other."""
+"""Networks of a group trained in one launch of a GPU, wave by wave; those that no kernel takes, one
+after the other.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Together"]
 
-# Seconds that a launch should take, so that progress is seen and Ctrl-C heard between two, and how much longer than the
-# one before one may be.
+# Seconds that a launch should take, so that progress is seen and Ctrl-C heard between two, and how
+# much longer than the one before one may be.
 LAUNCH_SECONDS, GROWTH = 2.0, 8
 # Groups that share the card at once: each has its rows there.
 SIDE_BY_SIDE = 8
@@ -72,8 +74,9 @@ MEMORY_SHARE = 0.5
 class Together(Runner):
     """Trains the networks of a group in one launch, as many at once as a device holds.
 
-    A network has the same bits alone as among others. They are not those of the engines of `fit`, whose kernels add up
-    in another order: a task that asks for an engine by its name is trained by that, after the others.
+    A network has the same bits alone as among others. They are not those of the engines of `fit`,
+    whose kernels add up in another order: a task that asks for an engine by its name is trained by
+    that, after the others.
 
     Parameters
     ----------
@@ -96,7 +99,9 @@ class Together(Runner):
         return max((own.groups(self._num_multiprocessors) for own in _launches(groups)), default=1)
 
     def num_bytes(self, groups: Sequence[Group]) -> int:
-        """Return the bytes of the group that takes most: its rows once, for all networks of a launch."""
+        """Return the bytes of the group that takes most: its rows once, for all networks of a
+        launch.
+        """
         return max(map(self._bytes_of, groups))
 
     def _bytes_of(self, group: Group) -> int:
@@ -108,7 +113,9 @@ class Together(Runner):
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:
-        """Have what is started in this block end before anything that comes after it, an error, too."""
+        """Have what is started in this block end before anything that comes after it, an error,
+        too.
+        """
         ops: Any = backends.get(self.device)
         try:
             yield
@@ -137,8 +144,12 @@ class Together(Runner):
     def run_in_rungs(
         self, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
     ) -> Iterator[Outcome]:
-        """Halve in one launch, where the kernel decides, if one takes all networks and can tell which are better."""
-        epochs = rule.rungs(max(task.arguments["epochs"] for group in groups for task in group.tasks))
+        """Halve in one launch, where the kernel decides, if one takes all networks and can tell
+        which are better.
+        """
+        epochs = rule.rungs(
+            max(task.arguments["epochs"] for group in groups for task in group.tasks)
+        )
         if epochs and self._halves(groups, metric):
             found = self._halved(groups[0], Rungs(epochs, rule.factor, num_folds, metric.name))
             if found:
@@ -147,7 +158,9 @@ class Together(Runner):
         yield from super().run_in_rungs(groups, rule, metric, num_folds)
 
     def _halved(self, group: Group, rungs: Rungs) -> list[Outcome]:
-        """Train a group's networks in a launch that halves them; none if one of them cannot begin."""
+        """Train a group's networks in a launch that halves them; none if one of them cannot
+        begin.
+        """
         tasks = in_order([group])
         try:
             with self._awaited(), _Wave.of(tasks, group.plan, _Rows.of(group)) as wave:
@@ -159,17 +172,25 @@ class Together(Runner):
             return [_interrupted(task) for task in tasks]
 
     def _halves(self, groups: Sequence[Group], metric: Metric) -> bool:
-        """Return whether all networks go into one launch, whose kernel finds the metric in each epoch."""
+        """Return whether all networks go into one launch, whose kernel finds the metric in each
+        epoch.
+        """
         group = groups[0]
         if len(groups) > 1 or metric.name not in COLUMNS or group.plan.report_every > 1:
             return False
         parts = list(_by_rows(group))
-        if isinstance(group.launch, Obstacle) or len(parts) != 1 or len(parts[0].tasks) < len(group.tasks):
+        if (
+            isinstance(group.launch, Obstacle)
+            or len(parts) != 1
+            or len(parts[0].tasks) < len(group.tasks)
+        ):
             return False
         return len(group.tasks) <= self._most(group.launch)
 
     def _run_side_by_side(self, groups: Sequence[Group]) -> Iterator[Outcome]:
-        """Train groups that share the card, wave by wave: a launch for each, whose blocks come as others leave."""
+        """Train groups that share the card, wave by wave: a launch for each, whose blocks come as
+        others leave.
+        """
         with self._awaited():
             queues = [_Queue.of(group) for group in groups]
         for queue in queues:
@@ -187,7 +208,9 @@ class Together(Runner):
             yield from outcomes
             longer = LAUNCH_SECONDS / (perf_counter() - start)
             for queue, tasks in zip(queues, taken, strict=True):
-                queue.count = max(1, min(queue.most, GROWTH * queue.count, int(len(tasks) * longer)))
+                queue.count = max(
+                    1, min(queue.most, GROWTH * queue.count, int(len(tasks) * longer))
+                )
             queues = [queue for queue in queues if queue.tasks]
 
     def _trained(self, queues: Sequence[_Queue], taken: Sequence[list[Task]]) -> list[Outcome]:
@@ -210,7 +233,9 @@ def _launches(groups: Sequence[Group]) -> list[ManyLaunch]:
 
 
 def _by_rows(group: Group) -> Iterator[Group]:
-    """Yield the tasks of a group that can be trained in one launch, those with the same data together."""
+    """Yield the tasks of a group that can be trained in one launch, those with the same data
+    together.
+    """
     parts: dict[int, list[Task]] = {}
     for task in group.tasks:
         if takes(task, group.plan):
@@ -251,7 +276,9 @@ class _Rows:
         for idx, fold in enumerate(data.folds):
             train[idx] = fold.train.astype(np.int32)
             test[idx] = fold.test.astype(np.int32) if data.is_validated(idx) else None
-        rows = DeviceRows(cast("ManyLaunch", group.launch), plan.device, TrainingData(x, y, weights))
+        rows = DeviceRows(
+            cast("ManyLaunch", group.launch), plan.device, TrainingData(x, y, weights)
+        )
         return _Rows(rows, len(data.x), train, test)
 
 
@@ -309,7 +336,9 @@ class _Wave:
 
     def outcomes(self) -> list[Outcome]:
         results = [] if self.launch is None else self.launch.outcomes()
-        seconds = (perf_counter() - self.began) / max(1, sum(len(result.reports) for result in results))
+        seconds = (perf_counter() - self.began) / max(
+            1, sum(len(result.reports) for result in results)
+        )
         for run, result in zip(self.runs, results, strict=True):
             run.tell(result, seconds * len(result.reports))
         return [*(run.outcome for run in self.runs), *self.failed]
@@ -364,7 +393,10 @@ class _Trained:
         if before is None:
             state = state_of(model, optimizer, ops, "float32", task.arguments["seed"])
             before = _Pause(state, [], callbacks, own.loss)
-        run, callbacks = Run(own, before.state, History(before.reports), ops, model), before.callbacks
+        run, callbacks = (
+            Run(own, before.state, History(before.reports), ops, model),
+            before.callbacks,
+        )
         show(model, run.state)
         remember_loss(model, own.loss)
         try:

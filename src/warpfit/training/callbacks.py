@@ -35,18 +35,17 @@ class Callback:
     Attributes
     ----------
     needs_run : bool
-        Whether `on_epoch_end` must be called before the next epoch starts, because it reads the state
-        or may end the run. If it only reads reports, an engine may train several epochs before it is
-        called for them; state and model are then those of the last of them.
+        Whether `on_epoch_end` must be called before the next epoch starts, because it reads the
+        state or may end the run. If it only reads reports, an engine may train several epochs
+        before it is called for them; state and model are then those of the last of them.
     needs_step_losses : bool
-        Whether it reads a report's losses of single steps, which networks that are trained many at once have not.
+        Whether it reads a report's losses of single steps, which networks that are trained many at
+        once have not.
     writes_file : bool
         Whether it writes to a file that its copies would write to as well.
 
-    Examples
-    --------
-    How sure the network is of some rows, after each epoch; ``run.model`` is the user's own model, which is up to date
-    whenever a callback is called:
+    Examples -------- How sure the network is of some rows, after each epoch; ``run.model`` is the
+    user's own model, which is up to date whenever a callback is called:
 
     >>> import numpy as np
     >>> import warpfit as wf
@@ -59,9 +58,11 @@ class Callback:
     ...         if run.report.accuracy == 1:
     ...             run.stop("all are right")
     >>> x = np.random.default_rng(0).normal(size=(256, 2)).astype("float32")
-    >>> model = wf.nn.Sequential(wf.nn.Linear(2, 16, seed=0), wf.nn.ReLU(), wf.nn.Linear(16, 2, seed=1))
+    >>> layers = wf.nn.Linear(2, 16, seed=0), wf.nn.ReLU(), wf.nn.Linear(16, 2, seed=1)
+    >>> model = wf.nn.Sequential(*layers)
     >>> watch, opt = Watch(x[:64]), wf.optim.Adam(model.parameters(), lr=0.01)
-    >>> history = wf.fit(model, x, x[:, 0] > 0, optimizer=opt, epochs=5, callbacks=[watch], device="cpu")
+    >>> settings = {"epochs": 5, "device": "cpu", "optimizer": opt}
+    >>> history = wf.fit(model, x, x[:, 0] > 0, callbacks=[watch], **settings)
     >>> bool(watch.sureness[-1] > watch.sureness[0])
     True
     """
@@ -71,15 +72,17 @@ class Callback:
     writes_file = False
 
     def may_act_after(self, epoch: int) -> bool:
-        """Return whether `on_epoch_end` may have to act on the run after an epoch that has not been reported yet.
+        """Return whether `on_epoch_end` may have to act on the run after an epoch that has not been
+        reported yet.
 
-        It is asked again as reports come. A callback with `needs_run` that knows of some epochs that nothing can
-        follow from them, whatever they bring, lets these be trained at once.
+        It is asked again as reports come. A callback with `needs_run` that knows of some epochs
+        that nothing can follow from them, whatever they bring, lets these be trained at once.
         """
         return True
 
     def rule(self) -> Stopping | None:
-        """Return the rule by which it ends a run, as it stands, if it does nothing else to the run; None otherwise.
+        """Return the rule by which it ends a run, as it stands, if it does nothing else to the run;
+        None otherwise.
 
         An engine that can follow it decides itself when the run is over.
         """
@@ -105,14 +108,16 @@ class Callback:
         """Release what the callback holds; the last call, also after an error."""
 
     def checkpoint_state(self) -> tuple[Numbers, Arrays]:
-        """Return what a resumed run needs to go on as if never stopped: JSON-ready numbers, and arrays.
+        """Return what a resumed run needs to go on as if never stopped: JSON-ready numbers, and
+        arrays.
 
         Neither may change afterwards.
         """
         return {}, {}
 
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
-        """Take over what `checkpoint_state` returned; both are empty if the checkpoint knows no such callback.
+        """Take over what `checkpoint_state` returned; both are empty if the checkpoint knows no
+        such callback.
 
         Raises
         ------
@@ -148,7 +153,12 @@ class EarlyStopping(Callback):
         min_delta: float = 0.0,
         restore_best: bool = True,
     ) -> None:
-        if not isinstance(monitor, str) or monitor not in ("val_loss", "loss", "val_accuracy", "accuracy"):
+        if not isinstance(monitor, str) or monitor not in (
+            "val_loss",
+            "loss",
+            "val_accuracy",
+            "accuracy",
+        ):
             raise ConfigError(
                 f"EarlyStopping: expected to monitor a loss or an accuracy, got {brief(monitor)}"
             )
@@ -176,7 +186,12 @@ class EarlyStopping(Callback):
 
     def _as_it_stands(self) -> Stopping:
         return Stopping(
-            self.monitor, self.patience, self.min_delta, self.restore_best, self.best, self.bad_epochs
+            self.monitor,
+            self.patience,
+            self.min_delta,
+            self.restore_best,
+            self.best,
+            self.bad_epochs,
         )
 
     def on_start(self, run: Run) -> None:
@@ -185,23 +200,29 @@ class EarlyStopping(Callback):
             self.resume({}, {})
         shapes = {name: array.shape for name, array in run.state.arrays.items()}
         if self._best_arrays and shapes != {name: a.shape for name, a in self._best_arrays.items()}:
-            raise FileFormatError("EarlyStopping: expected best weights in the model's shapes, found others")
+            raise FileFormatError(
+                "EarlyStopping: expected best weights in the model's shapes, found others"
+            )
 
     def on_epoch_end(self, run: Run) -> None:
         value = getattr(run.report, self.monitor)
         if value is None:
             raise ConfigError(
-                f"EarlyStopping: expected reports of {self.monitor}, got none; is validation_data given?"
+                f"EarlyStopping: expected reports of {self.monitor}, got none; is validation_data "
+                "given?"
             )
         if self._improves(value):
             self.best, self.best_epoch, self.bad_epochs = value, run.report.epoch, 0
             if self.restore_best and self._followed is None:
-                self._best_arrays = {name: run.ops.copy(array) for name, array in run.state.arrays.items()}
+                self._best_arrays = {
+                    name: run.ops.copy(array) for name, array in run.state.arrays.items()
+                }
             return
         self.bad_epochs += 1
         if self.bad_epochs >= self.patience:
             run.stop(
-                f"early stopping: no better {self.monitor} than {self.best:.6g} (epoch {self.best_epoch})"
+                f"early stopping: no better {self.monitor} than {self.best:.6g} (epoch "
+                f"{self.best_epoch})"
             )
 
     def _improves(self, value: float) -> bool:
@@ -306,5 +327,7 @@ class JSONLLog(_Log):
 def checked_callbacks(callbacks: Any) -> list[Callback]:
     """Return callbacks as a list, or raise ConfigError unless they are a sequence of them."""
     if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
-        raise ConfigError(f"expected callbacks to be a sequence of Callback objects, got {brief(callbacks)}")
+        raise ConfigError(
+            f"expected callbacks to be a sequence of Callback objects, got {brief(callbacks)}"
+        )
     return list(callbacks)

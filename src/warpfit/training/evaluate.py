@@ -61,7 +61,8 @@ class Evaluation:
 
 
 def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | TapedNetwork:
-    """Return the network of a model for samples of a shape: a spec for chains of known layers, else the tape's.
+    """Return the network of a model for samples of a shape: a spec for chains of known layers, else
+    the tape's.
 
     Raises
     ------
@@ -76,7 +77,8 @@ def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | Tap
 
 
 def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
-    """Return the loss that says what a model's outputs mean: the one given, or the model's own; None if unknown.
+    """Return the loss that says what a model's outputs mean: the one given, or the model's own;
+    None if unknown.
 
     Raises
     ------
@@ -90,18 +92,23 @@ def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
     try:
         return losses.resolve(model.loss)
     except ConfigError as error:
-        raise ConfigError(f"model.loss does not say what the outputs mean, give loss=: {error}") from error
+        raise ConfigError(
+            f"model.loss does not say what the outputs mean, give loss=: {error}"
+        ) from error
 
 
 def _meaning(
     model: Module, loss: str | Loss | None, output_shape: tuple[int, ...], kind: str = "labels"
 ) -> Loss:
-    """Return the loss of a model; where none is known, outputs are taken for logits of two or more classes."""
+    """Return the loss of a model; where none is known, outputs are taken for logits of two or more
+    classes.
+    """
     known = loss_of(model, loss)
     if known is None and (kind == "values" or output_shape[-1:] in ((), (1,))):
         shape = "".join(f", {size}" for size in output_shape)
         raise ConfigError(
-            f"expected to know what the model's outputs (N{shape}) mean, but no loss of it is known; set model.loss, "
+            f"expected to know what the model's outputs (N{shape}) mean, but no loss of it is "
+            "known; set model.loss, "
             "or give loss=, such as 'binary_cross_entropy' for one logit or 'mse' for a regression"
         )
     return known or SoftmaxCrossEntropy()
@@ -115,13 +122,16 @@ def _batches(
     batch_size: int,
     dtype: str,
 ) -> Iterator[tuple[slice, Array]]:
-    """Yield the rows and the outputs of each batch; rows that are not on the backend's device are brought there."""
+    """Yield the rows and the outputs of each batch; rows that are not on the backend's device are
+    brought there.
+    """
     fused = network.fused
     for start in range(0, len(x), batch_size):
         ops.begin_step()
         rows = slice(start, min(start + batch_size, len(x)))
         batch = moved(x[rows], ops, dtype)
-        # Weights near overflow give infinite outputs, which the result shows better than NumPy's warnings.
+        # Weights near overflow give infinite outputs, which the result shows better than NumPy's
+        # warnings.
         with np.errstate(over="ignore", invalid="ignore"):
             outputs, _ = fused.vjp(ops, arrays, batch, Call())
         yield rows, outputs
@@ -181,12 +191,13 @@ def evaluate(
     ----------
     model : Module
     x : array_like (N, ...)
-        uint8 means x / 255. An array on the model's device, of this package or another, is taken as it is.
+        uint8 means x / 255. An array on the model's device, of this package or another, is taken as
+        it is.
     y : array_like (N,) or (N, ...)
         As the loss takes them.
     loss : str or Loss, optional
-        By default the one that the model was trained with, ``model.loss``, class weights included; if none is known,
-        cross_entropy for two or more outputs.
+        By default the one that the model was trained with, ``model.loss``, class weights included;
+        if none is known, cross_entropy for two or more outputs.
     sample_weight : array_like (N,), optional
     batch_size : int
         Rows at a time; bounds the memory, and does not change the result beyond rounding.
@@ -198,7 +209,9 @@ def evaluate(
     """
     rows = as_rows("x", x, dtype=_dtype_of(model))
     warn_of_pixels(rows)
-    return evaluate_rows(model, rows, y, loss=loss, sample_weight=sample_weight, batch_size=batch_size)
+    return evaluate_rows(
+        model, rows, y, loss=loss, sample_weight=sample_weight, batch_size=batch_size
+    )
 
 
 def evaluate_rows(
@@ -213,7 +226,9 @@ def evaluate_rows(
     """Return a model's loss and accuracy on checked rows, as `evaluate` does."""
     network = network_of(model, rows.shape[1:])
     loss = _meaning(model, loss, network.output_shape)
-    targets = loss.prepare_targets(as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype)
+    targets = loss.prepare_targets(
+        as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype
+    )
     check_same_length("y", targets, len(rows))
     weights = as_sample_weight(sample_weight, len(rows), model.dtype)
     check_weight_left(loss, targets, weights)
@@ -231,7 +246,12 @@ def evaluate_rows(
 
 
 def predict(
-    model: Module, x: Any, *, kind: str = "outputs", loss: str | Loss | None = None, batch_size: int = 1024
+    model: Module,
+    x: Any,
+    *,
+    kind: str = "outputs",
+    loss: str | Loss | None = None,
+    batch_size: int = 1024,
 ) -> npt.NDArray[Any]:
     """Return a model's outputs for rows x, or what they mean, computed where the model lives.
 
@@ -239,17 +259,19 @@ def predict(
     ----------
     model : Module
     x : array_like (N, ...)
-        uint8 means x / 255. An array on the model's device, of this package or another, is taken as it is.
+        uint8 means x / 255. An array on the model's device, of this package or another, is taken as
+        it is.
     kind : str
-        ``'outputs'``: what the network gives, (N, ...). What else there is, the loss says. Of C classes
-        (``'cross_entropy'``), ``'probabilities'``: the outputs' softmax, (N, C); ``'labels'``: the index of the
-        largest output, (N,) int64. Of one logit (``'binary_cross_entropy'``), ``'probabilities'``: that of label 1,
-        (N, 1); ``'labels'``: 1 where it exceeds 0.5, else 0, (N,) int64; of K logits, each by itself, (N, K).
-        In regression, ``'values'``: the targets that are predicted, which are the outputs, but for ``'poisson'``
-        their exponentials.
+        ``'outputs'``: what the network gives, (N, ...). What else there is, the loss says. Of C
+        classes (``'cross_entropy'``), ``'probabilities'``: the outputs' softmax, (N, C);
+        ``'labels'``: the index of the largest output, (N,) int64. Of one logit
+        (``'binary_cross_entropy'``), ``'probabilities'``: that of label 1, (N, 1); ``'labels'``: 1
+        where it exceeds 0.5, else 0, (N,) int64; of K logits, each by itself, (N, K). In
+        regression, ``'values'``: the targets that are predicted, which are the outputs, but for
+        ``'poisson'`` their exponentials.
     loss : str or Loss, optional
-        What the outputs mean. By default the loss that the model was trained with, ``model.loss``; if none is known,
-        two or more outputs are logits of classes.
+        What the outputs mean. By default the loss that the model was trained with, ``model.loss``;
+        if none is known, two or more outputs are logits of classes.
     batch_size : int
         Rows at a time; bounds the memory.
 
@@ -302,7 +324,8 @@ def _check_outputs(outputs: npt.NDArray[Any]) -> None:
     lost = np.flatnonzero(~np.isfinite(outputs.max(axis=-1)))
     if lost.size:
         raise DataError(
-            f"expected outputs that tell a class, got NaN or infinity for {lost.size} of {len(outputs)} rows, first "
+            f"expected outputs that tell a class, got NaN or infinity for {lost.size} of "
+            f"{len(outputs)} rows, first "
             f"row {lost[0]}; its numbers, or the model's weights, are too large or not finite"
         )
 
@@ -317,7 +340,9 @@ def predict_network(
     dtype: str,
     form: Callable[[Backend, Array], Array] | None = None,
 ) -> npt.NDArray[Any]:
-    """Return the outputs for rows x, or what `form` makes of them, for arrays on the backend; see `predict`."""
+    """Return the outputs for rows x, or what `form` makes of them, for arrays on the backend; see
+    `predict`.
+    """
     result = np.empty((len(x), *network.output_shape), dtype)
     for part, outputs in _batches(ops, network, arrays, x, batch_size, dtype):
         with np.errstate(over="ignore", invalid="ignore"):  # as for the outputs

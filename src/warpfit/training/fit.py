@@ -75,46 +75,50 @@ def fit(
     Parameters
     ----------
     model : Module
-        A `Sequential` of the package's layers runs on every engine, any other module on ``layerwise``. While it
-        trains it holds the run's own arrays, so that callbacks see it as it is; afterwards it knows its loss, too.
+        A `Sequential` of the package's layers runs on every engine, any other module on
+        ``layerwise``. While it trains it holds the run's own arrays, so that callbacks see it as it
+        is; afterwards it knows its loss, too.
     x : array_like (N, ...)
-        Rows of any numeric dtype; uint8 means x / 255. An array in C order is not copied where the device can
-        read it. An array or ``np.memmap`` that the device has no room for stays on the host, and
-        ``'one_launch'`` trains on one piece of it after the other.
+        Rows of any numeric dtype; uint8 means x / 255. An array in C order is not copied where the
+        device can read it. An array or ``np.memmap`` that the device has no room for stays on the
+        host, and ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
     loss : str or Loss
     optimizer : Optimizer
-        Over the model's parameters, or some of them; the others stay as they are, and so do those of its own with
-        ``requires_grad=False``.
+        Over the model's parameters, or some of them; the others stay as they are, and so do those
+        of its own with ``requires_grad=False``.
     epochs, batch_size : int
         The last, shorter batch of an epoch counts, divided by its own size.
     validation_data : (x, y), optional
-        Evaluated after every reported epoch: in float32, or, where the kernel of ``'one_launch'`` does it by itself
-        (see docs/one-launch.md), in the precision of training. ``'one_launch'`` may choose its kernel by whether there
-        are any, so that weights of runs with and without differ by rounding.
+        Evaluated after every reported epoch: in float32, or, where the kernel of ``'one_launch'``
+        does it by itself (see docs/one-launch.md), in the precision of training. ``'one_launch'``
+        may choose its kernel by whether there are any, so that weights of runs with and without
+        differ by rounding.
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
-        At least 0; a batch whose weights, those of classes included, sum to 0 has loss 0 and gradients of 0.
+        At least 0; a batch whose weights, those of classes included, sum to 0 has loss 0 and
+        gradients of 0.
     device : str
-        ``'auto'``, ``'cpu'``, ``'cuda'`` or ``'cuda:1'``, ...: where it is trained, and where the model lives
-        afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none.
+        ``'auto'``, ``'cpu'``, ``'cuda'`` or ``'cuda:1'``, ...: where it is trained, and where the
+        model lives afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none.
     precision : str
-        ``'float32'`` or ``'float64'``; on CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``: products on
-        tensor cores, with sums and parameters in float32. The model's parameters are float64 afterwards for
-        ``'float64'``, else float32. ``'auto'`` is their own dtype, except where ``'one_launch'`` or ``'graph'`` runs
-        a model in float32: float16 then, or bfloat16 if x exceeds 1024 in magnitude, or the targets of ``'mse'`` do.
+        ``'float32'`` or ``'float64'``; on CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``:
+        products on tensor cores, with sums and parameters in float32. The model's parameters are
+        float64 afterwards for ``'float64'``, else float32. ``'auto'`` is their own dtype, except
+        where ``'one_launch'`` or ``'graph'`` runs a model in float32: float16 then, or bfloat16 if
+        x exceeds 1024 in magnitude, or the targets of ``'mse'`` do.
     loss_scale : 'auto', 'dynamic' or float
-        For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of two.
-        ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and targets reach. ``'dynamic'``
-        leaves out a step whose gradients overflow and halves the scale, doubles it after 2,000 steps without, and
-        waits for the device at every step.
+        For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of
+        two. ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and targets
+        reach. ``'dynamic'`` leaves out a step whose gradients overflow and halves the scale,
+        doubles it after 2,000 steps without, and waits for the device at every step.
     engine : str
         ``'layerwise'``; ``'graph'``: the same operations and bits, many steps as one CUDA graph; or
         ``'one_launch'``: many epochs as one kernel, on CUDA in half precision. ``'auto'`` is
-        ``'one_launch'`` wherever that runs the model in this precision, else ``'graph'`` where that does. The
-        plan, ``history.plan``, says what was taken, and why.
+        ``'one_launch'`` wherever that runs the model in this precision, else ``'graph'`` where that
+        does. The plan, ``history.plan``, says what was taken, and why.
     plan : Plan, optional
         An earlier run's plan, taken in place of everything that a plan holds.
     seed : int
@@ -125,12 +129,13 @@ def fit(
         Epochs between two reports: validation, callbacks, and entries of the history.
     callbacks : sequence of Callback
     resume_from : path, optional
-        A checkpoint of the same run; the weights come out as if it had never stopped. It must be of the same x, y
-        and sample weights, and of the same rows to validate on where a callback or the schedule acts by them: digests
-        in the checkpoint tell. Of an array of more than 16 MiB they see every k-th row and the last, at most 16 MiB.
+        A checkpoint of the same run; the weights come out as if it had never stopped. It must be of
+        the same x, y and sample weights, and of the same rows to validate on where a callback or
+        the schedule acts by them: digests in the checkpoint tell. Of an array of more than 16 MiB
+        they see every k-th row and the last, at most 16 MiB.
     new_data : bool
-        Whether to go on from `resume_from` with other data, or more, on purpose: weights, optimizer and epochs done
-        are the checkpoint's.
+        Whether to go on from `resume_from` with other data, or more, on purpose: weights, optimizer
+        and epochs done are the checkpoint's.
     verbose : bool
         Whether to show progress; only on a terminal.
 
@@ -143,11 +148,12 @@ def fit(
     ShapeError, DTypeError, DataError, ConfigError, DeviceError
         If an argument is not what is described here; nothing has changed then.
     DivergedError
-        If the loss or a weight becomes NaN or infinite. Like after Ctrl-C, which ends the run without an
-        error, the model has the weights of the last whole epoch then; of the last before those that an engine
-        trains at once: a quarter of a second's (layer by layer 2 s'), or one if it takes longer, and only where
-        nothing is to be done between them that the engine does not do itself: no validation, no checkpoint, no
-        callback that looks at the run. An engine that hears of Ctrl-C while it trains ends after an epoch instead.
+        If the loss or a weight becomes NaN or infinite. Like after Ctrl-C, which ends the run
+        without an error, the model has the weights of the last whole epoch then; of the last before
+        those that an engine trains at once: a quarter of a second's (layer by layer 2 s'), or one
+        if it takes longer, and only where nothing is to be done between them that the engine does
+        not do itself: no validation, no checkpoint, no callback that looks at the run. An engine
+        that hears of Ctrl-C while it trains ends after an epoch instead.
     """
     _check_kinds(optimizer, plan, callbacks)
     check_flag("verbose", verbose)
@@ -206,7 +212,8 @@ def fit_rows(
     resume_from: str | os.PathLike[str] | None = None,
     **drafted: Any,
 ) -> History:
-    """Train a model, as `fit` does, on rows x of finite numbers; none of its warnings of data is given.
+    """Train a model, as `fit` does, on rows x of finite numbers; none of its warnings of data is
+    given.
 
     Parameters are those of `fit`; `drafted` are those of `draft_of`.
     """
@@ -243,7 +250,9 @@ def _train_draft(
     new_data: bool = False,
     verbose: bool = False,
 ) -> History:
-    """Train a model as a draft of its plan says, on checked rows and prepared targets, as `fit` does."""
+    """Train a model as a draft of its plan says, on checked rows and prepared targets, as `fit`
+    does.
+    """
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
@@ -278,7 +287,8 @@ def draft_of(
     shuffle: bool,
     report_every: int = 1,
 ) -> Plan:
-    """Return the plan of a run as far as `fit`'s arguments say it, for checked rows x; see `plan.plan` for the rest.
+    """Return the plan of a run as far as `fit`'s arguments say it, for checked rows x; see
+    `plan.plan` for the rest.
 
     Raises
     ------
@@ -309,20 +319,27 @@ def draft_of(
 
 def _check_scale(loss_scale: Any) -> None:
     if not isinstance(loss_scale, str | Real):
-        raise ConfigError(f"expected loss_scale 'auto', 'dynamic' or a power of two, got {brief(loss_scale)}")
+        raise ConfigError(
+            f"expected loss_scale 'auto', 'dynamic' or a power of two, got {brief(loss_scale)}"
+        )
 
 
 def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
-    """Return the draft with class weights, as `fit` takes them; ``'balanced'`` follows from the labels."""
+    """Return the draft with class weights, as `fit` takes them; ``'balanced'`` follows from the
+    labels.
+    """
     num_classes = (*draft.network.output_shape, 0)[0]
     return replace(draft, loss=resolve_class_weight(draft.loss, class_weight, labels, num_classes))
 
 
 def prepared_validation(draft: Plan, x: Any, y: Any) -> Any:
-    """Return the targets of checked rows to validate on as the draft's loss takes them, or raise as `fit` does."""
+    """Return the targets of checked rows to validate on as the draft's loss takes them, or raise as
+    `fit` does.
+    """
     if x.shape[1:] != draft.network.input_shape:
         raise ShapeError(
-            f"expected validation x with rows of shape {draft.network.input_shape}, got {x.shape[1:]}"
+            f"expected validation x with rows of shape {draft.network.input_shape}, got "
+            f"{x.shape[1:]}"
         )
     targets = draft.loss.prepare_targets(y, draft.network.output_shape, draft.dtype)
     check_same_length("validation y", targets, len(x))
@@ -343,14 +360,22 @@ def _check_kinds(optimizer: Any, plan: Any, callbacks: Any) -> None:
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(f"expected an optimizer of warpfit.optim, got {type(optimizer).__name__}")
     if not isinstance(plan, Plan | None):
-        raise ConfigError(f"expected plan to be an earlier run's plan or None, got {type(plan).__name__}")
+        raise ConfigError(
+            f"expected plan to be an earlier run's plan or None, got {type(plan).__name__}"
+        )
     checked_callbacks(callbacks)
 
 
 def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer: Optimizer) -> Plan:
     """Return the plan, or raise ConfigError if it was made for something else."""
-    if plan.network != network or plan.trained != trained or type(plan.optimizer) is not type(optimizer.spec):
-        raise ConfigError("expected a plan made for this model, optimizer and shape of x, got one for others")
+    if (
+        plan.network != network
+        or plan.trained != trained
+        or type(plan.optimizer) is not type(optimizer.spec)
+    ):
+        raise ConfigError(
+            "expected a plan made for this model, optimizer and shape of x, got one for others"
+        )
     if plan.optimizer.slot_names != optimizer.spec.slot_names:
         raise ConfigError(
             f"expected a plan whose optimizer keeps {optimizer.spec.slot_names}, "
@@ -359,7 +384,9 @@ def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer:
     return plan
 
 
-def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_weight: Any) -> TrainingData:
+def _training_data(
+    ops: Backend, plan: Plan, rows: Any, targets: Any, sample_weight: Any
+) -> TrainingData:
     weights = as_sample_weight(sample_weight, len(rows), plan.dtype)
     check_weight_left(plan.loss, targets, weights)
     class_weights = plan.loss.class_weights()
@@ -367,7 +394,9 @@ def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_wei
         x=rows,
         y=targets,
         sample_weight=weights,
-        class_weight=None if class_weights is None else ops.asarray(np.array(class_weights), plan.dtype),
+        class_weight=None
+        if class_weights is None
+        else ops.asarray(np.array(class_weights), plan.dtype),
     )
 
 
@@ -389,8 +418,8 @@ def _where_they_run(
 ) -> tuple[TrainingData, TrainingData | None]:
     """Return data and validation data where the plan wants them.
 
-    Streamed data stays on the host. So does x to validate on that has no room beside copies of the data; it comes
-    batch by batch.
+    Streamed data stays on the host. So does x to validate on that has no room beside copies of the
+    data; it comes batch by batch.
     """
     prepared = cast(Prepared, plan.prepared)
     data = replace(data, y=to_host(data.y)) if prepared.is_streamed else data.on(plan.device)

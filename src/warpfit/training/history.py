@@ -57,10 +57,13 @@ class History:
     def to_dict(self) -> dict[str, list[Any]]:
         """Return one list per column, JSON-ready; columns that hold nothing are left out."""
         table = {column: self[column] for column in (*COLUMNS, "samples_per_second")}
-        return {column: values for column, values in table.items() if any(v is not None for v in values)}
+        return {
+            column: values for column, values in table.items() if any(v is not None for v in values)
+        }
 
     def plot(self, path: str | Path | None = None, *, title: str = "") -> Any:
-        """Draw loss and accuracy over the epochs; write the picture to `path` if given, and return the figure.
+        """Draw loss and accuracy over the epochs; write the picture to `path` if given, and return
+        the figure.
 
         Raises
         ------

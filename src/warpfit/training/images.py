@@ -59,7 +59,8 @@ class _Image:
 def predict_images(
     trained: TrainedModel, path: PathLike, *, invert: bool = False, top: int = 3
 ) -> tuple[list[ImagePrediction], list[Skipped]]:
-    """Return a model's predictions for an image file, or for every image in a folder, sorted by name.
+    """Return a model's predictions for an image file, or for every image in a folder, sorted by
+    name.
 
     Images become gray or coloured and are resized as the model needs them; pixels count as x/255.
 
@@ -75,7 +76,8 @@ def predict_images(
     Returns
     -------
     (list of ImagePrediction, list of Skipped)
-        Of a folder, hidden files and sub-folders are ignored, and files that are no images are skipped.
+        Of a folder, hidden files and sub-folders are ignored, and files that are no images are
+        skipped.
 
     Raises
     ------
@@ -88,13 +90,18 @@ def predict_images(
         raise ConfigError(f"expected top of at least 1, got {top}")
     card = trained.card
     if len(card.input_shape) not in (2, 3) or card.input_shape[2:] not in ((), (1,), (3,)):
-        raise ShapeError(f"expected a model of images, got one of samples of shape {card.input_shape}")
+        raise ShapeError(
+            f"expected a model of images, got one of samples of shape {card.input_shape}"
+        )
     if card.scale is None:
-        raise ConfigError("expected a model trained on pixels from 0 to 1, got one trained on other numbers")
+        raise ConfigError(
+            "expected a model trained on pixels from 0 to 1, got one trained on other numbers"
+        )
     images, skipped = _read(Path(path).expanduser(), card.input_shape, invert)
     rows = trained.predictions(np.stack([image.pixels for image in images]))
     return [
-        _as_prediction(image, row, card.class_names, top) for image, row in zip(images, rows, strict=True)
+        _as_prediction(image, row, card.class_names, top)
+        for image, row in zip(images, rows, strict=True)
     ], skipped
 
 
@@ -124,7 +131,9 @@ def _read(path: Path, shape: tuple[int, ...], invert: bool) -> tuple[list[_Image
         except DataError as error:
             skipped.append(Skipped(file, str(error)))
     if not images:
-        raise DataError(f"{path} has no images; expected files ending in {', '.join(IMAGE_SUFFIXES)}")
+        raise DataError(
+            f"{path} has no images; expected files ending in {', '.join(IMAGE_SUFFIXES)}"
+        )
     return images, skipped
 
 

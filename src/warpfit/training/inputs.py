@@ -37,25 +37,32 @@ __all__ = [
 CHUNK_BYTES = 1 << 24
 # Rows that are looked at first to see whether x holds pixels as bytes have them.
 GLIMPSE, WHITE = 256, 255
-# Rows that are looked at for their scale; how far columns may reach at most, how far in any case, and how much further
-# than others.
+# Rows that are looked at for their scale; how far columns may reach at most, how far in any case,
+# and how much further than others.
 SAMPLE, FAR, NEAR, UNEVEN = 1000, 1e3, 20.0, 1e2
 
 
 def as_rows(name: str, value: Any, *, min_rows: int = 1, dtype: str | None = "float64") -> Array:
-    """Return `value` as an array of rows (N, ...) of finite numbers, without a copy if it is one in C order.
+    """Return `value` as an array of rows (N, ...) of finite numbers, without a copy if it is one in
+    C order.
 
-    What lives on a GPU, whichever library it is of, becomes a device array there; all else is NumPy's. `dtype` is
-    what is computed in, which must be able to hold the numbers; None leaves them to `check_finite`.
+    What lives on a GPU, whichever library it is of, becomes a device array there; all else is
+    NumPy's. `dtype` is what is computed in, which must be able to hold the numbers; None leaves
+    them to `check_finite`.
 
     Raises
     ------
     DTypeError, ShapeError, DataError
-        If it holds something other than numbers, too few rows, masked values, NaN or infinity, or numbers too large.
+        If it holds something other than numbers, too few rows, masked values, NaN or infinity, or
+        numbers too large.
     """
     home = home_of(value)
     # In C order, because taking a batch out of any other may copy the whole array.
-    rows = np.asarray(as_numbers(value, name), order="C") if home.name == "numpy" else home.asarray(value)
+    rows = (
+        np.asarray(as_numbers(value, name), order="C")
+        if home.name == "numpy"
+        else home.asarray(value)
+    )
     if rows.dtype.kind not in "fiub":
         raise DTypeError(f"expected {name} to hold numbers, got dtype {rows.dtype}")
     if rows.ndim == 0:
@@ -78,16 +85,21 @@ def check_finite(name: str, rows: Array, dtype: str) -> None:
 
 
 def check_held(name: str, rows: Array, dtype: str) -> None:
-    """Raise DataError unless finite rows can be computed with in `dtype`, which may be narrower than theirs."""
+    """Raise DataError unless finite rows can be computed with in `dtype`, which may be narrower
+    than theirs.
+    """
     if rows.dtype.itemsize > np.dtype(dtype).itemsize:
         check_finite(name, rows, dtype)
 
 
 def _check_finite_on_host(name: str, rows: npt.NDArray[Any], dtype: str) -> None:
-    """Raise DataError naming the first number that is not finite, or too large; a chunk at a time, to stay small."""
+    """Raise DataError naming the first number that is not finite, or too large; a chunk at a time,
+    to stay small.
+    """
     largest = min(float(np.finfo(kind).max) for kind in (dtype, rows.dtype))
     if rows.dtype in (np.float32, np.float64):
-        # Nearly always enough, and several times as quick: a sum of squares is finite only if all of them are.
+        # Nearly always enough, and several times as quick: a sum of squares is finite only if all
+        # of them are.
         flat = rows.reshape(-1)
         with np.errstate(over="ignore"):
             squares = np.vdot(flat, flat)
@@ -103,7 +115,9 @@ def _check_finite_on_host(name: str, rows: npt.NDArray[Any], dtype: str) -> None
 
 
 def _of_wrong_number(name: str, number: Any, start: int, place: Sequence[Any], dtype: str) -> str:
-    """Return what is wrong with the number at a place of the rows from `start` on, and where it stands."""
+    """Return what is wrong with the number at a place of the rows from `start` on, and where it
+    stands.
+    """
     column = f", column {', '.join(map(str, place[1:]))}" if len(place) > 1 else ""
     where = f"in row {start + int(place[0])}{column}"
     if np.isfinite(number):
@@ -118,7 +132,9 @@ def check_same_length(name: str, rows: Array, num_rows: int) -> None:
 
 
 def as_sample_weight(value: Any, num_rows: int, dtype: str) -> npt.NDArray[Any] | None:
-    """Return weights (N,) as `dtype`, None for None, or raise unless they are finite and at least 0."""
+    """Return weights (N,) as `dtype`, None for None, or raise unless they are finite and at least
+    0.
+    """
     if value is None:
         return None
     weights = to_host(as_rows("sample_weight", value, dtype=dtype))
@@ -136,7 +152,9 @@ def some_above_0(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return weights
 
 
-def check_weight_left(loss: Loss, targets: Any, sample_weight: npt.NDArray[Any] | None = None) -> None:
+def check_weight_left(
+    loss: Loss, targets: Any, sample_weight: npt.NDArray[Any] | None = None
+) -> None:
     """Raise DataError if class and sample weights are 0 for every row: the loss would be 0 / 0."""
     by_class = loss.class_weights()
     if by_class is not None and min(by_class) == 0:
@@ -144,7 +162,9 @@ def check_weight_left(loss: Loss, targets: Any, sample_weight: npt.NDArray[Any] 
         sample_weight = weights if sample_weight is None else weights * sample_weight
     if sample_weight is not None and not sample_weight.any():
         classes = "" if by_class is None else f", class weights {by_class}"
-        raise DataError(f"expected weights that leave a row to train or test on, got none above 0{classes}")
+        raise DataError(
+            f"expected weights that leave a row to train or test on, got none above 0{classes}"
+        )
 
 
 def warn_of_data(x: Array, y: Array, loss: Loss) -> None:
@@ -155,11 +175,14 @@ def warn_of_data(x: Array, y: Array, loss: Loss) -> None:
 
 
 def _warn_of_one_class(targets: Any, loss: Loss) -> None:
-    """Warn if all training rows, of several, have one class: a network cannot learn to distinguish it."""
+    """Warn if all training rows, of several, have one class: a network cannot learn to distinguish
+    it.
+    """
     on_host = to_host(targets)
     if loss.counts_correct and len(on_host) > 1 and (on_host == on_host[0]).all():
         warn(
-            f"expected rows of at least two classes in y, got {len(on_host)} rows of one, {brief(on_host[0])}: the "
+            f"expected rows of at least two classes in y, got {len(on_host)} rows of one, "
+            f"{brief(on_host[0])}: the "
             "network learns to answer it whatever x is",
             DataWarning,
         )
@@ -167,29 +190,39 @@ def _warn_of_one_class(targets: Any, loss: Loss) -> None:
 
 def warn_of_probabilities(network: Any, loss: Loss) -> None:
     """Warn if a network ends in probabilities before a loss that takes logits."""
-    if not isinstance(loss, SoftmaxCrossEntropy | BinaryCrossEntropy) or not isinstance(network, NetworkSpec):
+    if not isinstance(loss, SoftmaxCrossEntropy | BinaryCrossEntropy) or not isinstance(
+        network, NetworkSpec
+    ):
         return
     last = network.layers[-1][1] if network.layers else None
     if last in (SoftmaxSpec(), ActivationSpec(Activation("sigmoid"))):
         name = "Softmax" if isinstance(last, SoftmaxSpec) else "Sigmoid"
         warn(
-            f"the network ends in {name}, but {loss.name} takes logits and makes probabilities of them itself; leave "
+            f"the network ends in {name}, but {loss.name} takes logits and makes probabilities of "
+            "them itself; leave "
             f"{name} out, and ask predict for kind='probabilities'",
             DataWarning,
         )
 
 
 def resolve_class_weight(
-    loss: Loss, class_weight: str | Mapping[int, float] | Sequence[float] | None, y: Any, num_classes: int
+    loss: Loss,
+    class_weight: str | Mapping[int, float] | Sequence[float] | None,
+    y: Any,
+    num_classes: int,
 ) -> Loss:
-    """Return the loss with class weights, given as 'balanced', {class: weight} or one weight a class.
+    """Return the loss with class weights, given as 'balanced', {class: weight} or one weight a
+    class.
 
-    ``'balanced'`` is N / (C · rows of the class), as scikit-learn's; classes left out of a mapping weigh 1.
+    ``'balanced'`` is N / (C · rows of the class), as scikit-learn's; classes left out of a mapping
+    weigh 1.
     """
     if class_weight is None:
         return loss
     if not isinstance(loss, SoftmaxCrossEntropy):
-        raise ConfigError(f"expected no class_weight for the loss {loss.name!r}, got {class_weight!r}")
+        raise ConfigError(
+            f"expected no class_weight for the loss {loss.name!r}, got {class_weight!r}"
+        )
     weights: Any
     if isinstance(class_weight, str):
         if class_weight != "balanced":
@@ -201,18 +234,23 @@ def resolve_class_weight(
     elif isinstance(class_weight, Mapping):
         foreign = [label for label in class_weight if label not in range(num_classes)]
         if foreign:
-            raise ConfigError(f"expected class weights for classes in [0, {num_classes}), got {foreign}")
+            raise ConfigError(
+                f"expected class weights for classes in [0, {num_classes}), got {foreign}"
+            )
         weights = [class_weight.get(label, 1.0) for label in range(num_classes)]
     else:
         weights = class_weight
     checked = as_rows("class_weight", weights)
     if checked.shape != (num_classes,):
-        raise ShapeError(f"expected {num_classes} class weights, one a class, got shape {checked.shape}")
+        raise ShapeError(
+            f"expected {num_classes} class weights, one a class, got shape {checked.shape}"
+        )
     return replace(loss, class_weight=tuple(checked.tolist()))
 
 
 def _warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
-    """Warn if x reaches beyond 1000, or beyond 20 in one column and 100 times as far as in another; and of large y.
+    """Warn if x reaches beyond 1000, or beyond 20 in one column and 100 times as far as in another;
+    and of large y.
 
     A sample of rows is looked at; pixels, and rows of more than one dimension, have one scale.
     """
@@ -224,27 +262,33 @@ def _warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
             least = int(np.flatnonzero(reach == known.min())[0])
             other = f", column {least} {reach[least]:.3g}" if least != most else ""
             warn(
-                f"x has columns of very different or large scale: column {most} reaches {reach[most]:.3g}{other}; "
+                f"x has columns of very different or large scale: column {most} reaches "
+                f"{reach[most]:.3g}{other}; "
                 "standardise them, as wf.data.TablePreprocessor does",
                 DataWarning,
             )
     if loss.name in DISTANCES and (reach_of_y := np.abs(_sample(y)).max(initial=0)) > FAR:
         warn(
-            f"y reaches {reach_of_y:.3g}, which makes gradients of {loss.name!r} as large; standardise targets, as "
+            f"y reaches {reach_of_y:.3g}, which makes gradients of {loss.name!r} as large; "
+            "standardise targets, as "
             "wf.data.TablePreprocessor does",
             DataWarning,
         )
 
 
 def _sample(rows: Array) -> npt.NDArray[Any]:
-    """Return some rows as an array on the host: spread over all rows, or the first ones of a device array."""
+    """Return some rows as an array on the host: spread over all rows, or the first ones of a device
+    array.
+    """
     if backends.is_device_array(rows):
         return to_host(rows[:SAMPLE])
     return np.asarray(rows[:: max(1, len(rows) // SAMPLE)])
 
 
 def warn_of_pixels(x: Array) -> None:
-    """Warn if rows hold numbers from 0 to 255 in another dtype than uint8, like pixels: they are not scaled."""
+    """Warn if rows hold numbers from 0 to 255 in another dtype than uint8, like pixels: they are
+    not scaled.
+    """
     if x.dtype == np.uint8 or x.ndim < 2 or backends.is_device_array(x):
         return
     glimpse = x[:GLIMPSE]
@@ -252,7 +296,8 @@ def warn_of_pixels(x: Array) -> None:
         return
     if x.min() == 0 and x.max() == WHITE:
         warn(
-            f"x holds {x.dtype} numbers from 0 to 255, like pixels, and they are taken as they are; make them uint8, "
+            f"x holds {x.dtype} numbers from 0 to 255, like pixels, and they are taken as they "
+            "are; make them uint8, "
             "which means x / 255, or divide x by 255",
             DataWarning,
         )

@@ -37,7 +37,16 @@ from warpfit.training.trained import ModelCard, Score, TrainedModel
 if TYPE_CHECKING:
     from warpfit.data import TablePreprocessor
 
-__all__ = ["Job", "Outcome", "hold_out", "model_card", "num_outputs", "opened", "prepare", "resolved_for"]
+__all__ = [
+    "Job",
+    "Outcome",
+    "hold_out",
+    "model_card",
+    "num_outputs",
+    "opened",
+    "prepare",
+    "resolved_for",
+]
 
 Array = npt.NDArray[Any]
 Rows = tuple[Array, Array]
@@ -47,7 +56,8 @@ VALIDATION_FRACTION = 0.1
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a training: its reports, its test (None without test rows or whole epochs), its files.
+    """The results of a training: its reports, its test (None without test rows or whole epochs),
+    its files.
 
     `notes` say what was asked for and is not in the files.
     """
@@ -88,7 +98,9 @@ class Job:
         widths = "-".join(
             map(str, (*shape[:1], *(settings.hidden or ()), num_outputs(self.dataset, self.loss)))
         )
-        return f"{self.dataset.name}, {'mlp ' + widths if settings.model == 'mlp' else settings.model}"
+        return (
+            f"{self.dataset.name}, {'mlp ' + widths if settings.model == 'mlp' else settings.model}"
+        )
 
     @property
     def validation_source(self) -> str:
@@ -98,11 +110,14 @@ class Job:
         part = "training" if self.settings.watches_validation else "test"
         return f"{len(self.validation[0]):,} rows of the {part} set"
 
-    def run(self, folder: str | Path, callbacks: Sequence[Callback] = (), *, verbose: bool = True) -> Outcome:
+    def run(
+        self, folder: str | Path, callbacks: Sequence[Callback] = (), *, verbose: bool = True
+    ) -> Outcome:
         """Train, test, and write everything into a folder.
 
-        The folder is made when `fit` has checked its arguments. If the training fails, what remains is its
-        last checkpoint, or nothing. After Ctrl-C the results are those of the last whole epoch.
+        The folder is made when `fit` has checked its arguments. If the training fails, what remains
+        is its last checkpoint, or nothing. After Ctrl-C the results are those of the last whole
+        epoch.
 
         Raises
         ------
@@ -136,7 +151,11 @@ class Job:
             new_data=settings.new_data,
             verbose=verbose,
         )
-        test = self.trained.test_on(self.dataset) if len(history) and len(self.dataset.x_test) else None
+        test = (
+            self.trained.test_on(self.dataset)
+            if len(history) and len(self.dataset.x_test)
+            else None
+        )
         if len(history):
             run_folder.write_results(self.title, self.trained, history, test)
         if profile is None:
@@ -166,10 +185,17 @@ def prepare(settings: TrainSettings) -> Job:
     """
     settings, dataset = opened(settings)
     if dataset.num_classes == 1:
-        raise DataError(f"{dataset.name}: expected at least two classes, got one, {dataset.class_names[0]!r}")
-    if not dataset.num_classes and len(dataset.y_train) > 1 and not np.ptp(dataset.y_train, axis=0).any():
         raise DataError(
-            f"{dataset.name}: expected targets that differ, got {brief(dataset.y_train[0])} in every training row"
+            f"{dataset.name}: expected at least two classes, got one, {dataset.class_names[0]!r}"
+        )
+    if (
+        not dataset.num_classes
+        and len(dataset.y_train) > 1
+        and not np.ptp(dataset.y_train, axis=0).any()
+    ):
+        raise DataError(
+            f"{dataset.name}: expected targets that differ, got {brief(dataset.y_train[0])} in "
+            "every training row"
         )
     validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
     if settings.watches_validation:
@@ -185,7 +211,8 @@ def prepare(settings: TrainSettings) -> Job:
 
 
 def opened(settings: TrainSettings) -> tuple[TrainSettings, Dataset]:
-    """Return the data that settings name, with the training rows that they ask for, and the settings with full paths.
+    """Return the data that settings name, with the training rows that they ask for, and the
+    settings with full paths.
 
     Raises
     ------
@@ -213,7 +240,11 @@ def _with_full_paths(settings: TrainSettings) -> TrainSettings:
         paths["resume"] = str(checkpoint_file(settings.resume))
     if settings.data not in dataset_names():
         paths["data"] = settings.data
-    full = {name: str(Path(path).expanduser().resolve()) for name, path in paths.items() if path is not None}
+    full = {
+        name: str(Path(path).expanduser().resolve())
+        for name, path in paths.items()
+        if path is not None
+    }
     return replace(settings, **full)  # type: ignore[arg-type]
 
 
@@ -226,7 +257,8 @@ def hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
     kept, held_out = split_rows(dataset.y_train, VALIDATION_FRACTION, seed)
     if not len(held_out):
         raise DataError(
-            f"{dataset.name} has {len(kept)} training rows, too few to hold out a tenth for validation"
+            f"{dataset.name} has {len(kept)} training rows, too few to hold out a tenth for "
+            "validation"
         )
     validation = (taken(dataset.x_train, held_out), dataset.y_train[held_out])
     return _with_training_rows(dataset, kept), validation
@@ -273,7 +305,9 @@ def model_card(settings: TrainSettings, dataset: Dataset) -> ModelCard:
 
 
 def _preprocessor(settings: TrainSettings, dataset: Dataset) -> TablePreprocessor | None:
-    """Return the preprocessor of samples and targets, fitted on the training rows; None if there is none."""
+    """Return the preprocessor of samples and targets, fitted on the training rows; None if there is
+    none.
+    """
     targets = None if dataset.class_names or settings.loss not in DISTANCES else dataset.y_train
     if not settings.preprocess or not (is_table(dataset.x_train) or targets is not None):
         return None

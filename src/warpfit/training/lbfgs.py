@@ -60,8 +60,8 @@ def fit_lbfgs(
 ) -> LBFGSResult:
     """Minimize the mean loss over all rows, and write the weights back into the model.
 
-    The arithmetic of the network is that of the model's dtype where the model lives, L-BFGS itself float64 on the
-    host. Dropout layers let everything through.
+    The arithmetic of the network is that of the model's dtype where the model lives, L-BFGS itself
+    float64 on the host. Dropout layers let everything through.
 
     Parameters
     ----------
@@ -71,7 +71,8 @@ def fit_lbfgs(
         As the loss takes them.
     loss : str or Loss
     l2 : float
-        l2 / (2 n) · Σ w² joins the loss, n the number of rows, or the sum of their weights; biases are left out.
+        l2 / (2 n) · Σ w² joins the loss, n the number of rows, or the sum of their weights; biases
+        are left out.
     sample_weight : array_like (N,), optional
     max_iterations, max_evaluations : int
         The run ends at either; an iteration takes one evaluation of the loss or a few.
@@ -119,16 +120,24 @@ def fit_lbfgs(
     )
     objective.unpack(result.x)
     remember_loss(model, objective.loss)
-    return LBFGSResult(float(result.fun), int(result.nit), bool(result.success), str(result.message))
+    return LBFGSResult(
+        float(result.fun), int(result.nit), bool(result.success), str(result.message)
+    )
 
 
 class _Objective:
-    """The penalized loss of a model on some data and its gradient, as functions of what trains in one vector."""
+    """The penalized loss of a model on some data and its gradient, as functions of what trains in
+    one vector.
+    """
 
-    def __init__(self, model: Module, x: Any, y: Any, loss: Loss, l2: float, sample_weight: Any) -> None:
+    def __init__(
+        self, model: Module, x: Any, y: Any, loss: Loss, l2: float, sample_weight: Any
+    ) -> None:
         rows = as_rows("x", x, dtype=model.dtype)
         network = network_of(model, rows.shape[1:])
-        targets = loss.prepare_targets(as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype)
+        targets = loss.prepare_targets(
+            as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype
+        )
         check_same_length("y", targets, len(rows))
         weights = as_sample_weight(sample_weight, len(rows), model.dtype)
         self.ops = backends.create(model.device)
@@ -139,12 +148,16 @@ class _Objective:
         self.decay = l2 / total
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
-            raise ConfigError("expected parameters to train, but all of the model's have requires_grad=False")
+            raise ConfigError(
+                "expected parameters to train, but all of the model's have requires_grad=False"
+            )
         self.arrays = {name: holder.data for name, holder in model.named_arrays().items()}
 
     def packed(self) -> Vector:
         """Return the model's weights as one vector."""
-        return _joined([self.ops.to_numpy(parameter.data) for parameter in self.parameters.values()])
+        return _joined(
+            [self.ops.to_numpy(parameter.data) for parameter in self.parameters.values()]
+        )
 
     def unpack(self, vector: Vector) -> None:
         """Set the model's weights."""
@@ -170,7 +183,9 @@ class _Objective:
     def _penalize(self, gradients: list[Any]) -> float:
         """Add the penalty's gradient, and return the penalty."""
         pairs = [
-            (p.data, g) for p, g in zip(self.parameters.values(), gradients, strict=True) if p.data.ndim > 1
+            (p.data, g)
+            for p, g in zip(self.parameters.values(), gradients, strict=True)
+            if p.data.ndim > 1
         ]
         penalty = self.ops.l2_penalty([w for w, _ in pairs], [g for _, g in pairs], self.decay)
         return float(self.ops.to_numpy(penalty))

@@ -1,7 +1,7 @@
 """The training loop: the epochs of an engine, and what goes on between them.
 
-Reports come from the engine; callbacks, validation, snapshots and checkpoints follow at borders, and the numbers go
-back into the model and the optimizer however the run ends.
+Reports come from the engine; callbacks, validation, snapshots and checkpoints follow at borders,
+and the numbers go back into the model and the optimizer however the run ends.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class TrainingLoop:
         stored = load_checkpoint(path, run.plan, run.state, run.ops, check_data)
         if stored.state.epoch > run.plan.epochs:
             raise ConfigError(
-                f"expected epochs to be at least the {stored.state.epoch} that {path} has done, got {run.plan.epochs}"
+                f"expected epochs to be at least the {stored.state.epoch} that {path} has done, "
+                f"got {run.plan.epochs}"
             )
         try:
             self._go_to(stored)
@@ -81,25 +82,33 @@ class TrainingLoop:
         self.whole = stored
 
     def _go_to(self, snapshot: Snapshot) -> None:
-        """Put the run and its callbacks where they stood at `snapshot`; callbacks are known by their kind."""
+        """Put the run and its callbacks where they stood at `snapshot`; callbacks are known by
+        their kind.
+        """
         self.run.state, self.run.history.reports = snapshot.state, list(snapshot.reports)
         remembered = list(snapshot.callbacks)
         for callback in self.callbacks:
             kind = type(callback).__name__
-            known = next((state for state in remembered if state.kind == kind), CallbackState(kind, {}, {}))
+            known = next(
+                (state for state in remembered if state.kind == kind), CallbackState(kind, {}, {})
+            )
             callback.resume(known.numbers, known.arrays)
             remembered = [state for state in remembered if state is not known]
 
     def _snapshot(self) -> Snapshot:
         """Return the run as it stands; a state that goes on is copied."""
         run = self.run
-        remembered = [CallbackState(type(c).__name__, *c.checkpoint_state()) for c in self.callbacks]
+        remembered = [
+            CallbackState(type(c).__name__, *c.checkpoint_state()) for c in self.callbacks
+        ]
         is_over = run.stop_reason is not None or run.state.epoch == run.plan.epochs
         state = run.state if is_over else run.state.copy(run.ops)
         return Snapshot(state, list(run.history.reports), remembered)
 
     def carry_out(self) -> None:
-        """Run, and hand the numbers over, however it ends; an error before the first step changes nothing."""
+        """Run, and hand the numbers over, however it ends; an error before the first step changes
+        nothing.
+        """
         run = self.run
         try:
             self._start()
@@ -111,7 +120,9 @@ class TrainingLoop:
             self._tell(lambda callback: callback.close())
 
     def _start(self) -> None:
-        """Let callbacks see the model as the run begins; if one of them refuses, it is as it was."""
+        """Let callbacks see the model as the run begins; if one of them refuses, it is as it
+        was.
+        """
         run, model = self.run, self.run.model
         untouched = [(holder, holder.data) for holder in model.named_arrays().values()]
         loss = model.loss
@@ -142,11 +153,22 @@ class TrainingLoop:
         run = self.run
         remaining = run.plan.epochs - run.state.epoch
         self.whole = self._snapshot()
-        on_step = self._on_step if any(_listens_to_steps(callback) for callback in self.callbacks) else None
+        on_step = (
+            self._on_step
+            if any(_listens_to_steps(callback) for callback in self.callbacks)
+            else None
+        )
         validation = self.validation if self.engine_validates else None
         stopping = None if self.followed is None else self.followed.hand_over()
         reports = self.engine.run(
-            run.plan, run.state, self.data, remaining, on_step, self._is_border, validation, stopping
+            run.plan,
+            run.state,
+            self.data,
+            remaining,
+            on_step,
+            self._is_border,
+            validation,
+            stopping,
         )
         for report in reports:
             if run.plan.reports(report.epoch):
@@ -161,7 +183,9 @@ class TrainingLoop:
                 return
 
     def _tell_of_epoch(self) -> None:
-        """Let callbacks act after an epoch; those that look at the run find the model up to date."""
+        """Let callbacks act after an epoch; those that look at the run find the model up to
+        date.
+        """
         run = self.run
         is_seen = any(callback is not self.followed for callback in self.looking)
         if is_seen:
@@ -175,19 +199,25 @@ class TrainingLoop:
         names = _names_with_gradient(self.run.model)
         if names != self.trained:
             raise ConfigError(
-                "expected the same parameters to train from the first epoch to the last, but requires_grad of "
-                f"{', '.join(sorted(names ^ self.trained))} was changed on the way; change it between two calls of fit"
+                "expected the same parameters to train from the first epoch to the last, but "
+                "requires_grad of "
+                f"{', '.join(sorted(names ^ self.trained))} was changed on the way; change it "
+                "between two calls of fit"
             )
 
     def _is_border(self, epoch: int) -> bool:
-        """Return whether anyone needs the state after an epoch, or may change how the run goes on."""
+        """Return whether anyone needs the state after an epoch, or may change how the run goes
+        on.
+        """
         if any(isinstance(c, Checkpoint) and epoch % c.every == 0 for c in self.callbacks):
             return True
         return self.run.plan.reports(epoch) and (
             (self.validation is not None and not self.engine_validates)
             or _watches_the_loss(self.run.plan.optimizer.lr)
             or any(
-                callback.may_act_after(epoch) for callback in self.looking if callback is not self.followed
+                callback.may_act_after(epoch)
+                for callback in self.looking
+                if callback is not self.followed
             )
         )
 
@@ -228,11 +258,15 @@ class TrainingLoop:
     def _save_checkpoints(self, due: Callable[[Checkpoint], bool]) -> None:
         for checkpoint in self.callbacks:
             if isinstance(checkpoint, Checkpoint) and due(checkpoint):
-                save_checkpoint(checkpoint.path, self.run.plan, self.whole, self.run.ops, self.data_digests)
+                save_checkpoint(
+                    checkpoint.path, self.run.plan, self.whole, self.run.ops, self.data_digests
+                )
 
 
 def rule_of(callbacks: Sequence[Callback], schedule: Schedule) -> Stopping | None:
-    """Return the rule by which a callback ends a run, if nothing else looks at the run between epochs."""
+    """Return the rule by which a callback ends a run, if nothing else looks at the run between
+    epochs.
+    """
     looking = _looking(callbacks)
     return looking[0].rule() if len(looking) == 1 and not _watches_the_loss(schedule) else None
 

@@ -1,4 +1,6 @@
-"""Plans on paper: how a network would be trained in one launch, on a card that need not be there."""
+"""Plans on paper: how a network would be trained in one launch, on a card that need not be
+there.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def plan_on_paper(
         If the network cannot be trained in one launch, or there is no such card or device.
     """
     device, found = _device_and_card(settings.device, card)
-    resolved = settings.resolved(num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy"))
+    resolved = settings.resolved(
+        num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy")
+    )
     model = make_model(resolved, (features,), outputs)
     optimizer, loss = make_optimizer(resolved, model), make_loss(resolved)
     precision = "float16" if settings.precision == "auto" else settings.precision
@@ -62,7 +66,9 @@ def plan_on_paper(
 
 
 def _device_and_card(device: str, name: str | None) -> tuple[str, Any]:
-    """Return the device of a plan and its `Card`: the one of this name, or else that of the device."""
+    """Return the device of a plan and its `Card`: the one of this name, or else that of the
+    device.
+    """
     from warpfit.backends.cuda.cards import CARDS, card_of
 
     if name is not None:
@@ -71,11 +77,17 @@ def _device_and_card(device: str, name: str | None) -> tuple[str, Any]:
         return "cuda:0", CARDS[name]
     device = backends.resolve_device(device)
     if device == "cpu":
-        raise ConfigError(f"expected a GPU, or --card with one of {', '.join(CARDS)}, got device 'cpu'")
+        raise ConfigError(
+            f"expected a GPU, or --card with one of {', '.join(CARDS)}, got device 'cpu'"
+        )
     return device, card_of(cast(Any, backends.get(device)).runtime)
 
 
 def _blank(num_rows: int, features: int, numbers: int) -> TrainingData:
     """Return data of bytes, and labels, or so many numbers a row, that take no memory."""
-    targets = np.broadcast_to(np.float32(0), (num_rows, numbers)) if numbers else np.broadcast_to(0, num_rows)
+    targets = (
+        np.broadcast_to(np.float32(0), (num_rows, numbers))
+        if numbers
+        else np.broadcast_to(0, num_rows)
+    )
     return TrainingData(np.broadcast_to(np.uint8(0), (num_rows, features)), targets)

@@ -33,7 +33,8 @@ BEST_FIRST = (OneLaunchEngine.name, GraphEngine.name, Layerwise.name)
 def resolve_precision(precision: str, dtype: str, device: str) -> str:
     """Return the precision that `precision` stands for, as far as the parameters' dtype decides it.
 
-    ``'auto'`` is float64 for parameters in float64. It stays open for those in float32, until `plan` has an engine.
+    ``'auto'`` is float64 for parameters in float64. It stays open for those in float32, until
+    `plan` has an engine.
 
     Raises
     ------
@@ -45,7 +46,8 @@ def resolve_precision(precision: str, dtype: str, device: str) -> str:
     known = FLOAT_DTYPES if device == "cpu" else PRECISIONS
     if not isinstance(precision, str) or precision not in known:
         raise ConfigError(
-            f"expected precision 'auto', {' or '.join(map(repr, known))} on device {device!r}, got {brief(precision)}"
+            f"expected precision 'auto', {' or '.join(map(repr, known))} on device {device!r}, "
+            f"got {brief(precision)}"
         )
     return precision
 
@@ -57,7 +59,8 @@ def plan(
     validation: TrainingData | None = None,
     stopping: Stopping | None = None,
 ) -> Plan:
-    """Return the draft with its engine, its precision, what was prepared, its memory and the reason filled in.
+    """Return the draft with its engine, its precision, what was prepared, its memory and the reason
+    filled in.
 
     Parameters
     ----------
@@ -65,26 +68,32 @@ def plan(
         What is to be run; its engine is a name or ``'auto'``. A reason that is there stays.
     state : TrainState
     data, validation : TrainingData
-        Where they were found. Unless the plan `is_streamed`, data is on the device afterwards (`TrainingData.on`).
+        Where they were found. Unless the plan `is_streamed`, data is on the device afterwards
+        (`TrainingData.on`).
     stopping : Stopping, optional
         The rule by which a callback ends the run, if nothing else looks at the run between epochs.
 
     Raises
     ------
     ConfigError
-        If there is no such engine, it cannot run the draft, or a batch of the epoch is too small for a layer.
+        If there is no such engine, it cannot run the draft, or a batch of the epoch is too small
+        for a layer.
     """
     backends.resolve_device(draft.device)
     _check_last_batch(draft, len(data))
     check_choice("an engine", draft.engine, (AUTO, *ENGINES))
     asked = draft.engine
-    names = (asked,) if asked != AUTO else (Layerwise.name,) if draft.device == "cpu" else BEST_FIRST
+    names = (
+        (asked,) if asked != AUTO else (Layerwise.name,) if draft.device == "cpu" else BEST_FIRST
+    )
     obstacles: list[str] = []
     for name in names:
         prepared = ENGINES[name]().prepare(draft, data, validation, stopping)
         if isinstance(prepared, Prepared):
             return _planned(draft, name, prepared, obstacles, state, data)
-        obstacles.append(f"{name}: {prepared}" if asked == AUTO else f"engine {asked!r}: {prepared}")
+        obstacles.append(
+            f"{name}: {prepared}" if asked == AUTO else f"engine {asked!r}: {prepared}"
+        )
     raise ConfigError(obstacles[-1] if asked != AUTO else str(prepared))
 
 
@@ -96,7 +105,9 @@ def _planned(
     state: TrainState,
     data: TrainingData,
 ) -> Plan:
-    """Return the draft for an engine, with nothing left open; before it came others, which had obstacles."""
+    """Return the draft for an engine, with nothing left open; before it came others, which had
+    obstacles.
+    """
     rows = data if prepared.is_streamed else data.on(draft.device)
     chosen = replace(
         draft,
@@ -107,7 +118,9 @@ def _planned(
     )
     _check_half_precision(chosen)
     reason = "; ".join(filter(None, (*_why(draft, engine, obstacles), prepared.reason)))
-    return replace(chosen, bytes=_bytes(chosen, prepared, state, data), reason=draft.reason or reason)
+    return replace(
+        chosen, bytes=_bytes(chosen, prepared, state, data), reason=draft.reason or reason
+    )
 
 
 def _why(draft: Plan, engine: str, obstacles: Sequence[str]) -> tuple[str, ...]:
@@ -119,7 +132,9 @@ def _why(draft: Plan, engine: str, obstacles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _loss_scale(draft: Plan, precision: str, data: TrainingData) -> float | str:
-    """Return the loss scale for gradients in a precision; at first, outputs may be off by as much as x is large."""
+    """Return the loss scale for gradients in a precision; at first, outputs may be off by as much
+    as x is large.
+    """
     derivative, loss = 1.0, draft.loss
     if precision == "float16" and draft.loss_scale == AUTO and loss.largest_derivative(inf) > 1:
         derivative = loss.largest_derivative(max(data.largest_x, data.largest_y))
@@ -135,29 +150,44 @@ def _check_half_precision(draft: Plan) -> None:
     """Raise ConfigError for a network that half precision does not suit."""
     if draft.precision in HALF_DTYPES and not isinstance(draft.network, NetworkSpec):
         raise ConfigError(
-            f"expected precision 'float32', 'tf32' or 'float64' for a module that is no Sequential of known layers, "
+            "expected precision 'float32', 'tf32' or 'float64' for a module that is no "
+            "Sequential of known layers, "
             f"got {draft.precision!r}"
         )
 
 
 def _check_last_batch(draft: Plan, num_rows: int) -> None:
-    """Raise ConfigError before the first step if the epoch's last batch would fail after all others."""
+    """Raise ConfigError before the first step if the epoch's last batch would fail after all
+    others.
+    """
     last = num_rows % draft.batch_size or draft.batch_size
     for name, spec in draft.network.layers if isinstance(draft.network, NetworkSpec) else ():
         if last < spec.least_rows:
             raise ConfigError(
-                f"layer {name} ({spec.kind}) expects batches of at least {spec.least_rows} rows, but {num_rows} rows "
-                f"in batches of {draft.batch_size} leave {last} for the last; another batch_size will do"
+                f"layer {name} ({spec.kind}) expects batches of at least {spec.least_rows} rows, "
+                f"but {num_rows} rows "
+                f"in batches of {draft.batch_size} leave {last} for the last; another batch_size "
+                "will do"
             )
 
 
 def _bytes(draft: Plan, prepared: Prepared, state: TrainState, data: TrainingData) -> int:
-    """Return the device's bytes of data with its copies, state, gradients, and of a step's activations with theirs."""
+    """Return the device's bytes of data with its copies, state, gradients, and of a step's
+    activations with theirs.
+    """
     itemsize = 2 if draft.precision in HALF_DTYPES else np.dtype(draft.dtype).itemsize
-    shapes = draft.network.shapes if isinstance(draft.network, NetworkSpec) else (draft.network.input_shape,)
+    shapes = (
+        draft.network.shapes
+        if isinstance(draft.network, NetworkSpec)
+        else (draft.network.input_shape,)
+    )
     activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
     rows: list[Any] = [] if prepared.is_streamed else [data.x, data.y, data.sample_weight]
     slots = [array for arrays in state.slots.values() for array in arrays.values()]
     gradients = [state.parameters[name] for name in draft.trained]
     held = [*rows, *state.arrays.values(), *slots, *gradients]
-    return activations + prepared.copied_bytes + sum(int(array.nbytes) for array in held if array is not None)
+    return (
+        activations
+        + prepared.copied_bytes
+        + sum(int(array.nbytes) for array in held if array is not None)
+    )

@@ -32,14 +32,17 @@ def has_matplotlib() -> bool:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty matplotlib Figure of a size in inches, or raise ConfigError if matplotlib is not installed."""
+    """Return an empty matplotlib Figure of a size in inches, or raise ConfigError if matplotlib is
+    not installed.
+    """
     with needs("plot", "pictures need"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a matplotlib Figure to a file, whole or not at all, in the format that its name ends with.
+    """Write a matplotlib Figure to a file, whole or not at all, in the format that its name ends
+    with.
 
     Raises
     ------
@@ -78,9 +81,14 @@ def plot_history(columns: Mapping[str, Sequence[Any]], title: str = "") -> Any:
 
 
 def plot_confusion_matrix(
-    labels: npt.NDArray[Any], predicted: npt.NDArray[Any], class_names: Sequence[str], title: str = ""
+    labels: npt.NDArray[Any],
+    predicted: npt.NDArray[Any],
+    class_names: Sequence[str],
+    title: str = "",
 ) -> Any:
-    """Return a matplotlib Figure of the confusion matrix: true classes in rows, predicted ones in columns."""
+    """Return a matplotlib Figure of the confusion matrix: true classes in rows, predicted ones in
+    columns.
+    """
     num_classes = len(class_names)
     counts = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
     matrix = counts.reshape(num_classes, num_classes)
@@ -98,6 +106,12 @@ def plot_confusion_matrix(
         for row, column in zip(*np.nonzero(matrix), strict=True):
             color = "white" if share[row, column] > 0.3 else "black"
             axes.text(
-                column, row, str(matrix[row, column]), ha="center", va="center", color=color, fontsize=8
+                column,
+                row,
+                str(matrix[row, column]),
+                ha="center",
+                va="center",
+                color=color,
+                fontsize=8,
             )
     return figure

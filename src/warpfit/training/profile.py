@@ -15,7 +15,8 @@ from warpfit.training.run import Run
 
 __all__ = ["MOST_LAUNCHES", "Profile"]
 
-# Launches that a trace shows, the first ones: each is some 200 bytes of the file for the host and for the device.
+# Launches that a trace shows, the first ones: each is some 200 bytes of the file for the host and
+# for the device.
 MOST_LAUNCHES = 20_000
 
 HOST, DEVICE = 1, 2  # processes of the trace
@@ -32,10 +33,11 @@ TRACKS = {
 class Profile(Callback):
     """Writes a trace of the run, which https://ui.perfetto.dev and chrome://tracing show.
 
-    On the host: the run, its epochs, the steps of ``'layerwise'``, and the calls that launch kernels and graphs. On a
-    GPU: how long each launch takes there, by events before and after it, which cost some microseconds each. Epochs that
-    an engine trains at once are drawn one after the other, with equal shares of the time. While it runs, NVTX ranges
-    say the same to Nsight Systems, if there is a library for that.
+    On the host: the run, its epochs, the steps of ``'layerwise'``, and the calls that launch
+    kernels and graphs. On a GPU: how long each launch takes there, by events before and after it,
+    which cost some microseconds each. Epochs that an engine trains at once are drawn one after the
+    other, with equal shares of the time. While it runs, NVTX ranges say the same to Nsight Systems,
+    if there is a library for that.
 
     Parameters
     ----------
@@ -76,9 +78,16 @@ class Profile(Callback):
     def on_epoch_end(self, run: Run) -> None:
         report, now = run.report, perf_counter()
         end = self._epoch_start + report.seconds
-        numbers = {"loss": report.loss, "accuracy": report.accuracy, "rows": report.num_rows, "lr": report.lr}
+        numbers = {
+            "loss": report.loss,
+            "accuracy": report.accuracy,
+            "rows": report.num_rows,
+            "lr": report.lr,
+        }
         self._add(HOST, EPOCHS, f"epoch {report.epoch}", self._epoch_start, end, numbers)
-        if report.epoch < run.state.epoch:  # of those that were trained at once, others are still to come
+        if (
+            report.epoch < run.state.epoch
+        ):  # of those that were trained at once, others are still to come
             self._epoch_start = end
             return
         if now > end:
@@ -88,7 +97,9 @@ class Profile(Callback):
         self._ranges.push(f"{run.plan.engine}, epochs from {run.state.epoch + 1}")
 
     def on_end(self, run: Run) -> None:
-        self._add(HOST, EPOCHS, f"{run.plan.engine} on {run.plan.device}", self._start, perf_counter())
+        self._add(
+            HOST, EPOCHS, f"{run.plan.engine} on {run.plan.device}", self._start, perf_counter()
+        )
         if self._launches is not None:
             self._launches.ended(self._add)
             if self._launches.num_left_out:
@@ -256,4 +267,6 @@ def nvtx_ranges() -> Any:
         return _PackageRanges()
     with suppress(OSError, AttributeError):
         return _LibraryRanges()
-    return _NoRanges("NVTX ranges: neither the package nvtx nor the toolkit's libnvToolsExt is installed")
+    return _NoRanges(
+        "NVTX ranges: neither the package nvtx nor the toolkit's libnvToolsExt is installed"
+    )

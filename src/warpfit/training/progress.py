@@ -45,7 +45,13 @@ class ProgressBar(Callback):
         if not sys.stderr.isatty():
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
         self._epoch, self._epochs = run.state.epoch, run.plan.epochs
         self._progress = Progress(
@@ -67,7 +73,10 @@ class ProgressBar(Callback):
         if monotonic() - self._last_update > SECONDS_BETWEEN_UPDATES:
             self._last_update = monotonic()
             self._progress.update(
-                self._task, description=self._title(self._epoch), completed=step, total=steps_per_epoch
+                self._task,
+                description=self._title(self._epoch),
+                completed=step,
+                total=steps_per_epoch,
             )
 
     def on_epoch_end(self, run: Run) -> None:

@@ -63,10 +63,14 @@ def open_data(
     path = Path(source).expanduser()
     if not path.exists() and not path.suffix and path.name == source:
         raise ConfigError(
-            f"unknown data {source!r}: expected a dataset among {', '.join(datasets.dataset_names())}, or the "
-            "path of an .npz file, a .csv file or a folder of images; there is no such file here either"
+            f"unknown data {source!r}: expected a dataset among "
+            f"{', '.join(datasets.dataset_names())}, or the "
+            "path of an .npz file, a .csv file or a folder of images; there is no such file here "
+            "either"
         )
-    return datasets.load_user_data(source, label_column=label_column, task=task, image_size=image_size)
+    return datasets.load_user_data(
+        source, label_column=label_column, task=task, image_size=image_size
+    )
 
 
 def mnist_or_digits(data_dir: PathLike | None = None) -> str:
@@ -81,7 +85,8 @@ def mnist_or_digits(data_dir: PathLike | None = None) -> str:
 
 
 def network_shape(model: str, input_shape: Shape) -> Shape:
-    """Return the shape that samples of `input_shape` take for a model: flat for an mlp, with channels for a cnn.
+    """Return the shape that samples of `input_shape` take for a model: flat for an mlp, with
+    channels for a cnn.
 
     Raises
     ------
@@ -91,16 +96,18 @@ def network_shape(model: str, input_shape: Shape) -> Shape:
     if model == "mlp":
         return (prod(input_shape),)
     if len(input_shape) not in (2, 3):
-        raise ShapeError(f"expected images (H, W) or (H, W, C) for a cnn, got samples of shape {input_shape}")
+        raise ShapeError(
+            f"expected images (H, W) or (H, W, C) for a cnn, got samples of shape {input_shape}"
+        )
     return input_shape if len(input_shape) == 3 else (*input_shape, 1)
 
 
 def make_model(settings: TrainSettings, input_shape: Shape, num_outputs: int) -> nn.Sequential:
     """Return the network of resolved settings for samples of `input_shape`, with initial values.
 
-    An mlp is dense layers with the activation, and dropout after each if asked for. A cnn is PyTorch's MNIST
-    example: 3×3 convolutions to 32 and to 64 channels, 2×2 maximum, dense layers; dropout p is the example's two
-    dropouts, p/2 after the maximum and p after each dense layer.
+    An mlp is dense layers with the activation, and dropout after each if asked for. A cnn is
+    PyTorch's MNIST example: 3×3 convolutions to 32 and to 64 channels, 2×2 maximum, dense layers;
+    dropout p is the example's two dropouts, p/2 after the maximum and p after each dense layer.
 
     Parameters
     ----------
@@ -146,7 +153,9 @@ def _dropout(share: float) -> list[Module]:
 
 
 def make_schedule(settings: TrainSettings) -> Schedule:
-    """Return the schedule of resolved settings; ``step`` divides the rate by ten after each third of the run."""
+    """Return the schedule of resolved settings; ``step`` divides the rate by ten after each third
+    of the run.
+    """
     details: dict[str, Any] = {}
     if settings.schedule == optim.Cosine.name:
         details["warmup_epochs"] = settings.warmup_epochs

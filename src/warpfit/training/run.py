@@ -19,15 +19,16 @@ class Run:
     Attributes
     ----------
     model : Module
-        The model that `fit` was given, with the weights that it has by now, where the run has them: on the run's
-        device, in its dtype. Training goes on in the same arrays; ``state_dict()`` copies them.
+        The model that `fit` was given, with the weights that it has by now, where the run has them:
+        on the run's device, in its dtype. Training goes on in the same arrays; ``state_dict()``
+        copies them.
     history : History
         The reports so far; `report` is the last.
     plan : Plan
         How the run is computed, and why so.
     state : TrainState
-        All numbers after the last epoch, those of the model included; a callback may read them, and write them in
-        `Callback.on_end`.
+        All numbers after the last epoch, those of the model included; a callback may read them, and
+        write them in `Callback.on_end`.
     ops : Backend
         The backend that the state's arrays live on.
     stop_reason : str or None
@@ -47,7 +48,9 @@ class Run:
         return self.history.reports[-1]
 
     def stop(self, reason: str) -> None:
-        """End the run after this epoch, or after the last of those that were trained at once with it."""
+        """End the run after this epoch, or after the last of those that were trained at once with
+        it.
+        """
         self.stop_reason = reason
 
     def scale_lr(self, factor: float) -> None:

@@ -50,7 +50,9 @@ class RunFolder(Callback):
         self._folder.make()
 
     def on_epoch_end(self, run: Run) -> None:
-        if self.settings.checkpoint_every:  # a checkpoint is of use only with the settings of its run
+        if (
+            self.settings.checkpoint_every
+        ):  # a checkpoint is of use only with the settings of its run
             self._write_settings(run.plan)
 
     def on_end(self, run: Run) -> None:
@@ -63,7 +65,9 @@ class RunFolder(Callback):
     def close(self) -> None:
         self._folder.remove_if_empty()
 
-    def write_results(self, title: str, trained: TrainedModel, history: History, test: Score | None) -> None:
+    def write_results(
+        self, title: str, trained: TrainedModel, history: History, test: Score | None
+    ) -> None:
         """Write the model, the history, the settings and the pictures.
 
         Raises
@@ -80,11 +84,15 @@ class RunFolder(Callback):
         title = title if test is None else f"{title}\n{_in_words(test)}"
         history.plot(self._new("curves.png"), title=title)
         if test is not None and test.labels is not None and test.predicted is not None:
-            figure = plot_confusion_matrix(test.labels, test.predicted, trained.card.class_names, title)
+            figure = plot_confusion_matrix(
+                test.labels, test.predicted, trained.card.class_names, title
+            )
             save_figure(figure, self._new("confusion.png"))
 
     def _write_settings(self, plan: Plan) -> None:
-        settings = replace(self.settings, precision=plan.precision, device=plan.device, engine=plan.engine)
+        settings = replace(
+            self.settings, precision=plan.precision, device=plan.device, engine=plan.engine
+        )
         self._write_text(CONFIG_NAME, settings.to_toml())
 
     def _write_text(self, name: str, text: str) -> None:

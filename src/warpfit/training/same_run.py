@@ -37,8 +37,8 @@ def data_digests(data: TrainingData, validation: TrainingData | None) -> dict[st
 def _digest(rows: Array) -> str:
     """Return the SHA-256 of an array's shape and dtype, and of its rows, wherever it lives.
 
-    Of an array of more than 16 MiB it is every k-th row, beginning with the first, k so that they make no more than
-    that, and the last.
+    Of an array of more than 16 MiB it is every k-th row, beginning with the first, k so that they
+    make no more than that, and the last.
     """
     every = max(1, -(-rows.nbytes // SAMPLED_BYTES))
     digest = hashlib.sha256()
@@ -51,11 +51,17 @@ def _digest(rows: Array) -> str:
 
 
 def check_same_data(
-    path: PathLike, header: Mapping[str, Any], plan: Plan, digests: Mapping[str, str], *, decides: bool
+    path: PathLike,
+    header: Mapping[str, Any],
+    plan: Plan,
+    digests: Mapping[str, str],
+    *,
+    decides: bool,
 ) -> None:
     """Raise ConfigError unless a checkpoint is of a run on the data that have these digests.
 
-    Rows to validate on must be the same if they decide how the run goes on, and both runs have some.
+    Rows to validate on must be the same if they decide how the run goes on, and both runs have
+    some.
     """
     stored, num_rows = dict(header["data"]), header["plan"]["num_rows"]
     others = [
@@ -65,15 +71,20 @@ def check_same_data(
         and (not name.startswith(VALIDATION) or (decides and name in digests and name in stored))
     ]
     if others:
-        counts = f" ({num_rows} rows there, {plan.num_rows} here)" if num_rows != plan.num_rows else ""
+        counts = (
+            f" ({num_rows} rows there, {plan.num_rows} here)" if num_rows != plan.num_rows else ""
+        )
         raise ConfigError(
-            f"resume_from: expected the data that {path} was trained on, got another {', '.join(others)}{counts}; "
+            f"resume_from: expected the data that {path} was trained on, got another "
+            f"{', '.join(others)}{counts}; "
             "to go on with new data on purpose, give new_data=True (--new-data)"
         )
 
 
 def check_same_run(path: PathLike, header: Mapping[str, Any], plan: Plan, seed: int) -> None:
-    """Raise ConfigError, naming what differs, unless a checkpoint is of a run of the same plan and seed."""
+    """Raise ConfigError, naming what differs, unless a checkpoint is of a run of the same plan and
+    seed.
+    """
     ours, theirs = {**plan.identity(), "seed": seed}, {**header["plan"], "seed": header["seed"]}
     for identity in (ours, theirs):
         identity.pop("num_rows", None)  # is the data's
@@ -92,7 +103,11 @@ def _differences(ours: Any, theirs: Any, place: str = "") -> Iterator[str]:
     if isinstance(ours, dict) and isinstance(theirs, dict) and _kind(ours) == _kind(theirs):
         for key in ours:
             yield from _differences(ours[key], theirs.get(key), f"{place}.{key}" if place else key)
-    elif isinstance(ours, list) and isinstance(theirs, list) and any(isinstance(v, dict) for v in ours):
+    elif (
+        isinstance(ours, list)
+        and isinstance(theirs, list)
+        and any(isinstance(v, dict) for v in ours)
+    ):
         if len(ours) != len(theirs):
             yield f"the number of {place} ({len(theirs)} there, {len(ours)} here)"
         for idx, (own, other) in enumerate(zip(ours, theirs, strict=False)):
@@ -100,7 +115,10 @@ def _differences(ours: Any, theirs: Any, place: str = "") -> Iterator[str]:
     elif isinstance(ours, str) and isinstance(theirs, str) and "\n" in ours:
         for own, other in zip_longest(ours.splitlines(), theirs.splitlines(), fillvalue=""):
             if own != other:
-                yield f"{place} ({other.strip() or 'nothing'!r} there, {own.strip() or 'nothing'!r} here)"
+                yield (
+                    f"{place} ({other.strip() or 'nothing'!r} there, "
+                    f"{own.strip() or 'nothing'!r} here)"
+                )
     elif ours != theirs:
         yield f"{place} ({_in_short(theirs)} there, {_in_short(ours)} here)"
 

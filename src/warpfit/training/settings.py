@@ -59,15 +59,17 @@ _NOT_RECORDED = {"recorded": False}
 
 def optimizers_with(setting: str) -> tuple[str, ...]:
     """Return the names of the optimizers that take a setting."""
-    return tuple(name for name, kind in Optimizer.by_name.items() if setting in signature(kind).parameters)
+    return tuple(
+        name for name, kind in Optimizer.by_name.items() if setting in signature(kind).parameters
+    )
 
 
 @dataclass(frozen=True)
 class TrainSettings:
     """All settings of ``warpfit train``; a frozen value, checked when it is created.
 
-    None means that the value follows from the others, see `resolved`; 0 switches off `clip_norm`, `limit`,
-    `early_stopping` and `checkpoint_every`.
+    None means that the value follows from the others, see `resolved`; 0 switches off `clip_norm`,
+    `limit`, `early_stopping` and `checkpoint_every`.
 
     Parameters
     ----------
@@ -82,7 +84,8 @@ class TrainSettings:
     image_size : tuple of int, optional
         Height and width that the images of a folder are resized to.
     preprocess : bool
-        Whether columns of tables and targets of regressions are prepared, see `warpfit.data.TablePreprocessor`.
+        Whether columns of tables and targets of regressions are prepared, see
+        `warpfit.data.TablePreprocessor`.
     limit : int
         Train on the first rows of the training set only.
     model : {'mlp', 'cnn'}
@@ -94,8 +97,8 @@ class TrainSettings:
     optimizer : str
         A name of `warpfit.optim.Optimizer.by_name`.
     lr, momentum, weight_decay : float, optional
-        By default what the optimizer's class suggests. Where it suggests no weight decay it is 0, but for tables
-        10 over the number of rows, at most 0.03.
+        By default what the optimizer's class suggests. Where it suggests no weight decay it is 0,
+        but for tables 10 over the number of rows, at most 0.03.
     nesterov : bool
     clip_norm : float
         Largest joint norm of the gradients.
@@ -104,7 +107,8 @@ class TrainSettings:
     warmup_epochs : float
         For ``'cosine'``.
     epochs : int, optional
-        By default 5, 10 for a cnn, and more (up to 100) for small data: as many as make 1,000 steps.
+        By default 5, 10 for a cnn, and more (up to 100) for small data: as many as make 1,000
+        steps.
     batch_size : int
     loss : str
         ``'auto'`` is cross_entropy for classes and mse for float targets.
@@ -121,7 +125,8 @@ class TrainSettings:
     resume : str, optional
         A checkpoint to go on from, or the folder that holds it.
     new_data : bool
-        Whether the checkpoint to go on from may be of other data. Not recorded in the run's own settings file.
+        Whether the checkpoint to go on from may be of other data. Not recorded in the run's own
+        settings file.
     out : str, optional
         Folder for the results; None is ``runs/<time>``. Not recorded either.
     profile : bool
@@ -180,7 +185,9 @@ class TrainSettings:
             ("loss", LOSSES),
         ):
             if getattr(self, name) not in choices:
-                raise ConfigError(f"expected {name} among {', '.join(choices)}, got {getattr(self, name)!r}")
+                raise ConfigError(
+                    f"expected {name} among {', '.join(choices)}, got {getattr(self, name)!r}"
+                )
         for name in ("limit", "early_stopping", "checkpoint_every"):
             check_count(name, getattr(self, name), 0)
         check_count("batch_size", self.batch_size, 1)
@@ -208,15 +215,20 @@ class TrainSettings:
         ):
             if getattr(self, name) and getattr(self, works_with) not in allowed:
                 raise ConfigError(
-                    f"{name} works with {works_with} {' or '.join(allowed)}, not with {getattr(self, works_with)}"
+                    f"{name} works with {works_with} {' or '.join(allowed)}, not with "
+                    f"{getattr(self, works_with)}"
                 )
 
     @property
     def watches_validation(self) -> bool:
-        """Whether the validation loss decides over the run, and so must not come from the test set."""
+        """Whether the validation loss decides over the run, and so must not come from the test
+        set.
+        """
         return self.early_stopping > 0 or self.schedule == ReduceOnPlateau.name
 
-    def resolved(self, *, num_rows: int, has_classes: bool, is_table: bool = False) -> TrainSettings:
+    def resolved(
+        self, *, num_rows: int, has_classes: bool, is_table: bool = False
+    ) -> TrainSettings:
         """Return the same settings with nothing left open but precision, device and engine.
 
         Parameters
@@ -254,7 +266,9 @@ class TrainSettings:
         )
 
     def _default_weight_decay(self, num_rows: int, is_table: bool) -> float:
-        """Return the optimizer's own; for a table of R rows as if 10 rows in all spoke for small weights."""
+        """Return the optimizer's own; for a table of R rows as if 10 rows in all spoke for small
+        weights.
+        """
         suggested = Optimizer.by_name[self.optimizer].suggested.get("weight_decay")
         if suggested is not None or not is_table:
             return suggested or 0.0
@@ -273,7 +287,8 @@ def _given(value: Any, otherwise: Any) -> Any:
 
 
 def _toml(value: Any) -> str:
-    # JSON's strings, integers, booleans and lists are TOML's; repr gives floats that read back exactly.
+    # JSON's strings, integers, booleans and lists are TOML's; repr gives floats that read back
+    # exactly.
     if isinstance(value, float):
         return repr(value)
     return json.dumps(value, ensure_ascii=False)
@@ -303,7 +318,8 @@ def parse_image_size(text: str) -> tuple[int, ...]:
 def _check_sides(sides: tuple[int, ...], given: Any = None) -> tuple[int, ...]:
     if len(sides) != 2:
         raise ConfigError(
-            f"expected image_size as height and width like 32,48, or 32 for both, got {given or sides!r}"
+            "expected image_size as height and width like 32,48, or 32 for both, got "
+            f"{given or sides!r}"
         )
     return sides
 
@@ -313,7 +329,8 @@ PARSERS = {"hidden": parse_hidden, "image_size": parse_image_size}
 
 
 def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings in a TOML file, by the names of `TrainSettings`; ``-`` may stand for ``_``.
+    """Return the settings in a TOML file, by the names of `TrainSettings`; ``-`` may stand for
+    ``_``.
 
     Raises
     ------
@@ -331,15 +348,21 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in types:
-            raise ConfigError(f"{path}: unknown setting {key!r}; expected one of {', '.join(types)}")
+            raise ConfigError(
+                f"{path}: unknown setting {key!r}; expected one of {', '.join(types)}"
+            )
         settings[name] = _integers(value, PARSERS[name]) if name in PARSERS else value
         if not _fits(settings[name], types[name]):
-            raise ConfigError(f"{path}: expected {key} to be {_in_words(types[name])}, got {value!r}")
+            raise ConfigError(
+                f"{path}: expected {key} to be {_in_words(types[name])}, got {value!r}"
+            )
     return settings
 
 
 def _integers(value: Any, parse: Callable[[str], tuple[int, ...]]) -> Any:
-    """Return integers given as text, as one integer or as a list; what is none of these, as it is."""
+    """Return integers given as text, as one integer or as a list; what is none of these, as it
+    is.
+    """
     if isinstance(value, list):
         return tuple(value)
     try:
@@ -361,18 +384,24 @@ def _fits(value: Any, hint: Any) -> bool:
 def _in_words(hint: Any) -> str:
     words = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
     plain = next(
-        each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,)) if each != NoneType
+        each
+        for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,))
+        if each != NoneType
     )
     return words.get(plain, "a list of integers")
 
 
-def merged_settings(flags: Mapping[str, Any], config: str | os.PathLike[str] | None = None) -> TrainSettings:
-    """Return settings from flags, what they leave open from a TOML file, and the rest from the defaults.
+def merged_settings(
+    flags: Mapping[str, Any], config: str | os.PathLike[str] | None = None
+) -> TrainSettings:
+    """Return settings from flags, what they leave open from a TOML file, and the rest from the
+    defaults.
 
     Parameters
     ----------
     flags : mapping
-        By the names of `TrainSettings`; None means not given, and `hidden` and `image_size` may be text.
+        By the names of `TrainSettings`; None means not given, and `hidden` and `image_size` may be
+        text.
     config : path, optional
         If None and the flags have `resume`, the settings that lie beside that checkpoint.
     """

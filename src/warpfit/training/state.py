@@ -17,7 +17,8 @@ __all__ = ["remember_loss", "show", "state_of", "trained_names", "write_back"]
 
 
 def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
-    """Return the names of the model's parameters that the optimizer changes, in the optimizer's order.
+    """Return the names of the model's parameters that the optimizer changes, in the optimizer's
+    order.
 
     Parameters with ``requires_grad=False`` are frozen: it holds them, and leaves them as they are.
 
@@ -42,12 +43,15 @@ def _names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
     foreign = sum(id(parameter) not in names for parameter in optimizer.parameters)
     if foreign:
         raise ConfigError(
-            f"expected an optimizer over the model's own parameters, got {foreign} that are not among them"
+            f"expected an optimizer over the model's own parameters, got {foreign} that are not "
+            "among them"
         )
     return tuple(names[id(parameter)] for parameter in optimizer.parameters)
 
 
-def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, seed: int) -> TrainState:
+def state_of(
+    model: Module, optimizer: Optimizer, ops: Backend, precision: str, seed: int
+) -> TrainState:
     """Return the initial state of a run: copies in `precision` on the backend's device."""
 
     def owned(array: Array) -> Array:
@@ -78,20 +82,26 @@ def show(model: Module, state: TrainState) -> None:
 
 
 def remember_loss(model: Module, loss: Any) -> None:
-    """Set `model.loss` to the loss that it is trained with, unless its class defines that name otherwise."""
+    """Set `model.loss` to the loss that it is trained with, unless its class defines that name
+    otherwise.
+    """
     if isinstance(model.loss, Loss | str | Mapping | None):
         model.loss = loss
 
 
 def write_back(state: TrainState, model: Module, optimizer: Optimizer, loss: Loss) -> None:
-    """Copy the state and the loss of a finished run to the model and the optimizer; clear old gradients."""
+    """Copy the state and the loss of a finished run to the model and the optimizer; clear old
+    gradients.
+    """
     names = _names(model, optimizer)
     show(model, state)
     model.zero_grad()
     remember_loss(model, loss)
     kept = optimizer.slots  # of frozen parameters
     optimizer.slots = {
-        slot: [arrays[name] if name in arrays else kept[slot][idx] for idx, name in enumerate(names)]
+        slot: [
+            arrays[name] if name in arrays else kept[slot][idx] for idx, name in enumerate(names)
+        ]
         for slot, arrays in state.slots.items()
     }
     optimizer.step_count = state.step

@@ -1,7 +1,8 @@
 """Models and checkpoints as safetensors files; reading one never runs code.
 
-Both kinds are named arrays plus one JSON text: ``format``, ``version``, and what is described at `save` and
-`save_checkpoint`. The text ends with the SHA-256 of itself and the arrays (`checksum`), which is checked on reading.
+Both kinds are named arrays plus one JSON text: ``format``, ``version``, and what is described at
+`save` and `save_checkpoint`. The text ends with the SHA-256 of itself and the arrays (`checksum`),
+which is checked on reading.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from warpfit.callers import warn
 from warpfit.checks import brief
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import LossScale
-from warpfit.errors import ConfigError, DataError, DataWarning, FileFormatError, ShapeError, WarpfitError
+from warpfit.errors import (
+    ConfigError,
+    DataError,
+    DataWarning,
+    FileFormatError,
+    ShapeError,
+    WarpfitError,
+)
 from warpfit.files import as_path, atomic_path, check_is_file
 from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec, Sequential
@@ -52,7 +60,8 @@ MODEL, ESTIMATOR, CHECKPOINT = "warpfit-model", "warpfit-estimator", "warpfit-ch
 VERSION = 2
 UNCHECKED_VERSION = 1  # without a checksum; still read
 HEADER = "warpfit"
-# One entry of the metadata holds all: of several, safetensors would write now one first, now another.
+# One entry of the metadata holds all: of several, safetensors would write now one first, now
+# another.
 SEAL = ', "sha256": "'
 
 
@@ -80,7 +89,9 @@ def write_file(path: PathLike, kind: str, arrays: HostArrays, header: dict[str, 
     try:
         text = json.dumps({"format": kind, "version": VERSION, **header}, default=_plain)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"cannot write {path}: expected what JSON can hold, but {error}") from error
+        raise ConfigError(
+            f"cannot write {path}: expected what JSON can hold, but {error}"
+        ) from error
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = to_bytes(arrays, {HEADER: sealed(text, arrays)})
     with atomic_path(path) as temporary:
@@ -95,17 +106,22 @@ def sealed(text: str, arrays: HostArrays) -> str:
 def unsealed(text: str) -> tuple[str, str | None]:
     """Return the text that was sealed, and its checksum, None if it has none."""
     before, seal, after = text.rpartition(SEAL)
-    return (before + "}", after.removesuffix('"}')) if seal and after.endswith('"}') else (text, None)
+    return (
+        (before + "}", after.removesuffix('"}')) if seal and after.endswith('"}') else (text, None)
+    )
 
 
 def checksum(text: str, arrays: HostArrays) -> str:
     """Return the SHA-256 of a file's JSON text and arrays, in hexadecimal.
 
-    Hashed are ``[text, [[name, dtype, shape], ...]]`` as compact JSON in UTF-8, the arrays by ascending name, and
-    then their bytes, little-endian and in C order. Where in the file they lie does not matter.
+    Hashed are ``[text, [[name, dtype, shape], ...]]`` as compact JSON in UTF-8, the arrays by
+    ascending name, and then their bytes, little-endian and in C order. Where in the file they lie
+    does not matter.
     """
     described = [[name, str(arrays[name].dtype), arrays[name].shape] for name in sorted(arrays)]
-    digest = hashlib.sha256(json.dumps([text, described], separators=(",", ":"), ensure_ascii=False).encode())
+    digest = hashlib.sha256(
+        json.dumps([text, described], separators=(",", ":"), ensure_ascii=False).encode()
+    )
     for name in sorted(arrays):
         array = np.asarray(arrays[name], arrays[name].dtype.newbyteorder("<"), order="C")
         digest.update(array.reshape(-1).view(np.uint8).data)
@@ -129,26 +145,36 @@ def _int64(digits: str) -> int:
 def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
     """Return the JSON text and the arrays of a file of `kind`, or raise FileFormatError.
 
-    DataWarning is issued where an array holds NaN or infinity, and for a file of before there were checksums.
+    DataWarning is issued where an array holds NaN or infinity, and for a file of before there were
+    checksums.
     """
     text, stored_checksum, arrays = _read_safetensors(as_path("path", path), kind)
     header = _parsed(text, path, kind)
     if header.get("format") != kind:
         raise FileFormatError(_of_another_kind(path, kind, header))
-    if type(header.get("version")) is not int or header["version"] not in (VERSION, UNCHECKED_VERSION):
+    if type(header.get("version")) is not int or header["version"] not in (
+        VERSION,
+        UNCHECKED_VERSION,
+    ):
         raise FileFormatError(
-            f"expected {path} to have version {UNCHECKED_VERSION} or {VERSION}, found {header.get('version')!r}"
+            f"expected {path} to have version {UNCHECKED_VERSION} or {VERSION}, found "
+            f"{header.get('version')!r}"
         )
     if header["version"] == UNCHECKED_VERSION:
         warn(
-            f"{path} was written without a checksum, so damage to it would not be noticed; save it again",
+            f"{path} was written without a checksum, so damage to it would not be noticed; save "
+            "it again",
             DataWarning,
         )
     elif stored_checksum != checksum(text, arrays):
-        raise FileFormatError(f"{path} is damaged: its content is not what its checksum was computed from")
+        raise FileFormatError(
+            f"{path} is damaged: its content is not what its checksum was computed from"
+        )
     for name, array in arrays.items():
         if str(array.dtype) not in FLOAT_DTYPES:
-            raise FileFormatError(f"{path}: expected float32 or float64 in {name}, found {array.dtype}")
+            raise FileFormatError(
+                f"{path}: expected float32 or float64 in {name}, found {array.dtype}"
+            )
     _warn_unless_finite(path, arrays)
     return header, arrays
 
@@ -169,7 +195,14 @@ def _read_safetensors(path: Path, kind: str) -> tuple[str, str | None, HostArray
         with safe_open(str(path), framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise FileFormatError(f"{path} is no readable {kind} file: {error}") from error
     except MemoryError as error:
         size = path.stat().st_size / 2**30
@@ -198,7 +231,8 @@ def _of_another_kind(path: PathLike, kind: str, header: Mapping[str, Any]) -> st
     return f"expected {path} to be a {kind} file, found a {found} file, which {reader} reads"
 
 
-# -- models --------------------------------------------------------------------------------------------------
+# -- models
+# --------------------------------------------------------------------------------------------------
 
 
 def save(model: Sequential, path: PathLike, *, metadata: Mapping[str, Any] | None = None) -> None:
@@ -242,7 +276,9 @@ def _description(loss: Any) -> Any:
 
 
 def _loss(description: Any) -> Any:
-    """Return the loss of a description, or, of a class that is not imported here, the description; or ConfigError."""
+    """Return the loss of a description, or, of a class that is not imported here, the description;
+    or ConfigError.
+    """
     name = description.get("name") if isinstance(description, dict) else None
     if description is not None and not isinstance(name, str):
         raise ConfigError(f"expected a loss by its name, found {description!r}")
@@ -252,14 +288,14 @@ def _loss(description: Any) -> Any:
 def load(path: PathLike) -> Sequential:
     """Return the model in a file that `save` wrote.
 
-    Of a table that ``warpfit train`` has prepared it is the network alone, and warns of that: it takes and gives
-    standardised numbers. `load_trained` returns it with its preprocessing.
+    Of a table that ``warpfit train`` has prepared it is the network alone, and warns of that: it
+    takes and gives standardised numbers. `load_trained` returns it with its preprocessing.
 
     Raises
     ------
     FileFormatError
-        If the file is missing, cut short, damaged (its content is not that of its checksum), of another kind, or its
-        arrays do not fit its layers.
+        If the file is missing, cut short, damaged (its content is not that of its checksum), of
+        another kind, or its arrays do not fit its layers.
 
     Warns
     -----
@@ -270,7 +306,8 @@ def load(path: PathLike) -> Sequential:
     metadata = header.get("metadata")
     if isinstance(metadata, dict) and metadata.get("table"):
         warn(
-            f"{path} was trained on prepared data: rows and outputs of its network are standardised; "
+            f"{path} was trained on prepared data: rows and outputs of its network are "
+            "standardised; "
             "wf.load_trained applies what the file says",
             DataWarning,
         )
@@ -295,7 +332,9 @@ def model_of(path: PathLike, header: Mapping[str, Any], arrays: HostArrays) -> S
 
 
 def _check_arrays(network: NetworkSpec, arrays: HostArrays) -> None:
-    """Raise ShapeError unless the arrays are those of the layers: a forged size then asks for no memory."""
+    """Raise ShapeError unless the arrays are those of the layers: a forged size then asks for no
+    memory.
+    """
     specs: dict[str, LayerSpec] = {}
     expected: dict[str, Shape] = {}
     for name, spec in network.layers:
@@ -307,7 +346,8 @@ def _check_arrays(network: NetworkSpec, arrays: HostArrays) -> None:
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             raise ShapeError(
-                f"expected shape {expected.get(name)} for {name}, found {found.get(name)} (None: no such array)"
+                f"expected shape {expected.get(name)} for {name}, found {found.get(name)} (None: "
+                "no such array)"
             )
 
 
@@ -320,11 +360,14 @@ def metadata_of(path: PathLike, header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata in a file's JSON text, or raise FileFormatError."""
     metadata = header.get("metadata")
     if not isinstance(metadata, dict):
-        raise FileFormatError(f"{path}: expected metadata as a JSON object, found {type(metadata).__name__}")
+        raise FileFormatError(
+            f"{path}: expected metadata as a JSON object, found {type(metadata).__name__}"
+        )
     return metadata
 
 
-# -- checkpoints ---------------------------------------------------------------------------------------------
+# -- checkpoints
+# ---------------------------------------------------------------------------------------------
 
 
 class CallbackState(NamedTuple):
@@ -369,7 +412,9 @@ def save_checkpoint(
             {name: value for name, value in vars(report).items() if name != "step_losses"}
             for report in snapshot.reports
         ],
-        "callbacks": [{"kind": kind, "numbers": numbers} for kind, numbers, _ in snapshot.callbacks],
+        "callbacks": [
+            {"kind": kind, "numbers": numbers} for kind, numbers, _ in snapshot.callbacks
+        ],
     }
     write_file(path, CHECKPOINT, host, header)
 
@@ -410,7 +455,10 @@ def load_checkpoint(
         state = TrainState(
             parameters=_take(arrays, "parameters/", like.parameters, ops),
             buffers=_take(arrays, "buffers/", like.buffers, ops),
-            slots={slot: _take(arrays, f"slots/{slot}/", known, ops) for slot, known in like.slots.items()},
+            slots={
+                slot: _take(arrays, f"slots/{slot}/", known, ops)
+                for slot, known in like.slots.items()
+            },
             step=_count(header["step"]),
             epoch=_count(header["epoch"]),
             seed=like.seed,
@@ -424,7 +472,10 @@ def load_checkpoint(
                 CallbackState(
                     str(stored["kind"]),
                     dict(stored["numbers"]),
-                    {name: ops.asarray(array) for name, array in _under(arrays, f"callbacks/{idx}/").items()},
+                    {
+                        name: ops.asarray(array)
+                        for name, array in _under(arrays, f"callbacks/{idx}/").items()
+                    },
                 )
                 for idx, stored in enumerate(header["callbacks"])
             ],
@@ -432,7 +483,9 @@ def load_checkpoint(
     except WarpfitError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise FileFormatError(f"{path} holds no whole checkpoint, wrong or missing is: {error}") from error
+        raise FileFormatError(
+            f"{path} holds no whole checkpoint, wrong or missing is: {error}"
+        ) from error
 
 
 def _count(value: Any) -> int:
@@ -462,11 +515,17 @@ def _report(arrays: HostArrays, *, epoch: Any, num_rows: Any, **numbers: Any) ->
         for name, value in numbers.items()
     }
     losses = arrays[f"losses/{epoch}"].astype(np.float64).reshape(-1)
-    return EpochReport(epoch=_count(epoch), num_rows=_count(num_rows), step_losses=losses, **checked)
+    return EpochReport(
+        epoch=_count(epoch), num_rows=_count(num_rows), step_losses=losses, **checked
+    )
 
 
 def _under(arrays: HostArrays, prefix: str) -> HostArrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
 def _take(arrays: HostArrays, prefix: str, like: Mapping[str, Any], ops: Backend) -> dict[str, Any]:

@@ -41,16 +41,21 @@ class TablePredictions:
 
     def write(self, path: PathLike) -> None:
         """Write them as a ``.csv`` file, or raise ConfigError."""
-        with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        with (
+            atomic_path(path) as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as file,
+        ):
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.header)
             writer.writerows(self.rows)
 
 
 def predict_table(trained: TrainedModel, path: PathLike) -> TablePredictions:
-    """Return what a model predicts for the rows of a ``.csv`` file, or of x (or X, or x_test) of an ``.npz`` file.
+    """Return what a model predicts for the rows of a ``.csv`` file, or of x (or X, or x_test) of an
+    ``.npz`` file.
 
-    A ``.csv`` file has the columns that the model was trained on, by their names; the labels may be there or not.
+    A ``.csv`` file has the columns that the model was trained on, by their names; the labels may be
+    there or not.
 
     Raises
     ------
@@ -70,7 +75,8 @@ def predict_table(trained: TrainedModel, path: PathLike) -> TablePredictions:
             x = npz_samples(path)
         elif not card.columns:
             raise DataError(
-                f"{path} is a table, but the model was trained on samples of shape {card.input_shape} without names "
+                f"{path} is a table, but the model was trained on samples of shape "
+                f"{card.input_shape} without names "
                 "of columns; expected an .npz file"
             )
         else:
@@ -86,6 +92,8 @@ def predict_table(trained: TrainedModel, path: PathLike) -> TablePredictions:
         return TablePredictions(header, rows, notes)
     values = found.reshape(len(found), -1)
     names = (
-        ("prediction",) if values.shape[1] == 1 else (f"prediction {i + 1}" for i in range(values.shape[1]))
+        ("prediction",)
+        if values.shape[1] == 1
+        else (f"prediction {i + 1}" for i in range(values.shape[1]))
     )
     return TablePredictions(tuple(names), values.tolist(), notes)

@@ -1,4 +1,6 @@
-"""A model as ``warpfit train`` stores it: with a card that says what its inputs and outputs mean."""
+"""A model as ``warpfit train`` stores it: with a card that says what its inputs and outputs
+mean.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ class ModelCard:
     columns : tuple of str
         Names of a frame's columns; empty for arrays.
     table : dict or None
-        How samples become the network's inputs, and targets its outputs: see `TablePreprocessor.to_dict`.
+        How samples become the network's inputs, and targets its outputs: see
+        `TablePreprocessor.to_dict`.
     """
 
     data: str
@@ -85,7 +88,8 @@ class ModelCard:
             card = None
         if card is None or not card._is_sound():
             raise FileFormatError(
-                "expected a model that `warpfit train` wrote, found one without its card; of such a one "
+                "expected a model that `warpfit train` wrote, found one without its card; of such "
+                "a one "
                 "`warpfit evaluate --data` says how good it is"
             )
         return card
@@ -106,7 +110,9 @@ class ModelCard:
     @property
     def image_size(self) -> tuple[int, int] | None:
         """Height and width of samples that may be images."""
-        return (self.input_shape[0], self.input_shape[1]) if len(self.input_shape) in (2, 3) else None
+        return (
+            (self.input_shape[0], self.input_shape[1]) if len(self.input_shape) in (2, 3) else None
+        )
 
     @cached_property
     def preprocessor(self) -> TablePreprocessor | None:
@@ -118,7 +124,8 @@ class ModelCard:
         return TablePreprocessor.from_dict(self.table)
 
     def inputs(self, x: Any, dtype: str = "float64") -> Array:
-        """Return samples x (N, *input_shape), or a frame of `columns`, as the network takes them in `dtype`.
+        """Return samples x (N, *input_shape), or a frame of `columns`, as the network takes them in
+        `dtype`.
 
         Raises
         ------
@@ -129,13 +136,15 @@ class ModelCard:
             missing = [repr(name) for name in self.columns if name not in x.columns]
             if missing or not self.columns:
                 raise DataError(
-                    f"expected the columns that the model was trained on, {', '.join(self.columns) or 'of an array'}; "
+                    "expected the columns that the model was trained on, "
+                    f"{', '.join(self.columns) or 'of an array'}; "
                     f"missing are {', '.join(missing) or 'all'}"
                 )
             x = x[list(self.columns)]
         if x.shape[1:] != self.input_shape:
             raise ShapeError(
-                f"expected samples of shape {self.input_shape}, as the model was trained on, got {x.shape[1:]}"
+                f"expected samples of shape {self.input_shape}, as the model was trained on, got "
+                f"{x.shape[1:]}"
             )
         if self.preprocessor is not None:
             x = self.preprocessor.transform(x)
@@ -150,7 +159,9 @@ class ModelCard:
         return outputs if self.preprocessor is None else self.preprocessor.inverse_targets(outputs)
 
     def notes(self, dataset: Dataset) -> tuple[str, ...]:
-        """Return what was decided when a dataset was read, and what is done with its columns and targets."""
+        """Return what was decided when a dataset was read, and what is done with its columns and
+        targets.
+        """
         return (*dataset.notes, *(self.preprocessor.describe() if self.preprocessor else ()))
 
     def _num_inputs(self) -> int:
@@ -180,7 +191,8 @@ _TUPLES = ("input_shape", "network_shape", "class_names", "columns")
 class RegressionScore:
     """Scores of predictions: explained variance (R²), mean absolute and root mean square error.
 
-    Errors are in the units of the targets; `r2` is None for fewer than two rows. Of several targets these are means.
+    Errors are in the units of the targets; `r2` is None for fewer than two rows. Of several targets
+    these are means.
     """
 
     r2: float | None
@@ -189,7 +201,9 @@ class RegressionScore:
 
     @classmethod
     def of(cls, targets: Array, predicted: Array) -> RegressionScore:
-        """Return the score of predictions for targets, (N,) or (N, ...); NaN if a prediction is not finite."""
+        """Return the score of predictions for targets, (N,) or (N, ...); NaN if a prediction is not
+        finite.
+        """
         if not np.isfinite(predicted).all():
             return cls(nan if len(targets) > 1 else None, nan, nan)
         from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -206,7 +220,8 @@ class Score:
     Attributes
     ----------
     evaluation : Evaluation
-        Its loss is of what the network learns: of standardised targets, where the model's card has such.
+        Its loss is of what the network learns: of standardised targets, where the model's card has
+        such.
     labels, predicted : ndarray (N,) int64, or None for regression
     regression : RegressionScore or None
     loss_unit : str
@@ -249,7 +264,9 @@ class TrainedModel:
         return self.card.inputs(x, self.model.dtype)
 
     def predictions(self, x: Array) -> Array:
-        """Return what it predicts for samples x: the probability of each class, (N, C), or (N, ...) target values."""
+        """Return what it predicts for samples x: the probability of each class, (N, C), or (N, ...)
+        target values.
+        """
         loss = _loss_for_classes(self.model)
         kind = "probabilities" if loss.counts_correct else "values"
         found = predict_rows(self.model, self.inputs(x), kind=kind)
@@ -269,7 +286,8 @@ class TrainedModel:
         if bool(ours) != bool(class_names):
             kinds = ("labels of classes", "float targets")
             raise DataError(
-                f"expected {kinds[not ours]}, as the model was trained on, got {kinds[not class_names]}"
+                f"expected {kinds[not ours]}, as the model was trained on, got "
+                f"{kinds[not class_names]}"
             )
         foreign = [name for name in class_names if name not in ours]
         if foreign:
@@ -277,7 +295,9 @@ class TrainedModel:
         return np.array([ours.index(name) for name in class_names])[y] if class_names else y
 
     def test(self, x: Any, y: Array) -> Score:
-        """Return how the model does on samples x (N, *input_shape) with targets y, numbered as its classes."""
+        """Return how the model does on samples x (N, *input_shape) with targets y, numbered as its
+        classes.
+        """
         rows = self.inputs(x)
         evaluation = evaluate_rows(self.model, rows, self.card.targets(y))
         if self.card.class_names:
@@ -310,7 +330,9 @@ def _rows_of(dataset: Dataset, split: str) -> tuple[Any, Array]:
         return dataset.x_train, dataset.y_train
     if split == "test":
         return dataset.x_test, dataset.y_test
-    return joined(dataset.x_train, dataset.x_test), np.concatenate([dataset.y_train, dataset.y_test])
+    return joined(dataset.x_train, dataset.x_test), np.concatenate(
+        [dataset.y_train, dataset.y_test]
+    )
 
 
 def class_scores(result: Score, class_names: Sequence[str]) -> list[ClassScore]:
@@ -337,8 +359,8 @@ def _known(shares: Array) -> list[float | None]:
 def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
     """Return the model in a file that ``warpfit train`` wrote, with the description of its data.
 
-    `TrainedModel.predictions` takes rows as they are in the data, and gives probabilities of classes, or values in the
-    units of the targets.
+    `TrainedModel.predictions` takes rows as they are in the data, and gives probabilities of
+    classes, or values in the units of the targets.
 
     Parameters
     ----------
@@ -392,7 +414,9 @@ def trained_for(model: Sequential, data: str, dataset: Dataset) -> TrainedModel:
 
 
 def task_of(model: Sequential) -> str:
-    """Return whether a model's outputs tell classes or are a regression's, by its loss; ``'auto'`` without one."""
+    """Return whether a model's outputs tell classes or are a regression's, by its loss; ``'auto'``
+    without one.
+    """
     loss = loss_of(model)
     if loss is None:
         return "auto"
@@ -405,9 +429,13 @@ def _loss_for_classes(model: Sequential) -> Loss:
 
 
 def _check_outputs(model: Sequential, card: ModelCard) -> None:
-    """Raise ShapeError unless a model takes the card's samples, and has the outputs that its classes need."""
+    """Raise ShapeError unless a model takes the card's samples, and has the outputs that its
+    classes need.
+    """
     outputs = network_of(model, card.network_shape).output_shape
     loss, names = _loss_for_classes(model), card.class_names
     expected = (loss.num_outputs(len(names)),) if names else outputs
     if outputs != expected:
-        raise ShapeError(f"expected {expected[0]} outputs for {len(names)} classes, found {outputs}")
+        raise ShapeError(
+            f"expected {expected[0]} outputs for {len(names)} classes, found {outputs}"
+        )

@@ -1,4 +1,6 @@
-"""The climb: every rung trains the same network as NumPy does, and says what it did or why it did not."""
+"""The climb: every rung trains the same network as NumPy does, and says what it did or why it did
+not.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ def small_task(network: tuple[int, ...] = (12, 16, 4), rows: int = 44) -> Task:
     return Task(network, 16, 1.0, x, y)
 
 
-def losses_of(task: Task, name: str, device: str, epochs: int = 2, half: str = "float16") -> list[Any]:
+def losses_of(
+    task: Task, name: str, device: str, epochs: int = 2, half: str = "float16"
+) -> list[Any]:
     (rung,) = (rung for rung in RUNGS if rung.name == name)
-    return [epoch.step_losses for epoch in program_of(rung, task, device, half).run(len(task.x), epochs)]
+    return [
+        epoch.step_losses for epoch in program_of(rung, task, device, half).run(len(task.x), epochs)
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
@@ -85,7 +91,9 @@ def test_the_timed_steps_are_those_of_the_rung(cuda: str) -> None:
         before = losses_of(small_task(), name, cuda)
         assert (program.device_seconds() or 0) > 0
         after = [epoch.step_losses for epoch in program.run(44, 2)]
-        np.testing.assert_array_equal(np.ravel(after), np.ravel(before))  # they leave nothing behind
+        np.testing.assert_array_equal(
+            np.ravel(after), np.ravel(before)
+        )  # they leave nothing behind
 
 
 def test_reports_are_fewer_where_they_should_be(cuda: str) -> None:
@@ -162,7 +170,14 @@ def test_a_climb_that_breaks_off_leaves_no_folder(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        climb(device="cpu", data=blobs(40), epochs=1, rungs=["numpy"], out=tmp_path / "a" / "b", on_rung=stop)
+        climb(
+            device="cpu",
+            data=blobs(40),
+            epochs=1,
+            rungs=["numpy"],
+            out=tmp_path / "a" / "b",
+            on_rung=stop,
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -191,7 +206,12 @@ def test_times_of_fewer_steps_are_scaled_and_marked(monkeypatch: pytest.MonkeyPa
 
 def test_names_of_rungs() -> None:
     assert ladder.parse_names("numpy, graph,") == ["numpy", "graph"]
-    assert ladder.parse_names("fused..register,jax-scan") == ["fused", "tiled", "register", "jax-scan"]
+    assert ladder.parse_names("fused..register,jax-scan") == [
+        "fused",
+        "tiled",
+        "register",
+        "jax-scan",
+    ]
     assert ladder.parse_names("..textbook") == ["numpy", "textbook"]
     for text in ("numpi", "", "numpy..nothing", "numpy..jax-scan"):
         with pytest.raises(ConfigError, match="expected"):

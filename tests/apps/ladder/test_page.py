@@ -22,18 +22,40 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def made_up() -> Result:
-    """A result of numbers that nobody measured: of a rung that gains, one that does not, and a peer."""
+    """A result of numbers that nobody measured: of a rung that gains, one that does not, and a
+    peer.
+    """
     record = replace(Record(*["x"] * 5, is_peer=False), loss=0.25, accuracy=0.9, epochs=10, steps=8)
     records = [
         replace(record, name="numpy", title="NumPy", ms_per_epoch=900.0),
-        replace(record, title="quick", ms_per_epoch=9.0, gain=100.0, gain_over_first=100.0, device_ms=2.0),
-        replace(record, title="no better", ms_per_epoch=9.0, gain=1.0, gain_over_first=100.0, device_ms=2.0),
-        replace(record, title="busy", ms_per_epoch=9.0, gain=1.0, gain_over_first=100.0, device_ms=8.5),
+        replace(
+            record,
+            title="quick",
+            ms_per_epoch=9.0,
+            gain=100.0,
+            gain_over_first=100.0,
+            device_ms=2.0,
+        ),
+        replace(
+            record,
+            title="no better",
+            ms_per_epoch=9.0,
+            gain=1.0,
+            gain_over_first=100.0,
+            device_ms=2.0,
+        ),
+        replace(
+            record, title="busy", ms_per_epoch=9.0, gain=1.0, gain_over_first=100.0, device_ms=8.5
+        ),
         replace(record, title="missing", reason="it needs more"),
-        replace(record, title="other's", is_peer=True, ms_per_epoch=12_000.0, is_scaled=True, epochs=2),
+        replace(
+            record, title="other's", is_peer=True, ms_per_epoch=12_000.0, is_scaled=True, epochs=2
+        ),
     ]
     (own,) = climb(device="cpu", data=blobs(40), epochs=1, rungs=["numpy"])
-    return Result([own, *records[1:]], "6-256-3", "cuda:0", "a card", "data", 64, 500, 10, 8, 0.1, 12.0)
+    return Result(
+        [own, *records[1:]], "6-256-3", "cuda:0", "a card", "data", 64, 500, 10, 8, 0.1, 12.0
+    )
 
 
 def test_the_page_says_of_every_rung_and_peer_what_the_ladder_says() -> None:
@@ -58,7 +80,8 @@ def test_notes_explain_what_gains_little(made_up: Result) -> None:
     found = notes(made_up)
     assert "not run: missing: it needs more" in found
     assert (
-        "no better gains little (1.00×): the device works for 2 ms of 9 ms, and waits for the host" in found
+        "no better gains little (1.00×): the device works for 2 ms of 9 ms, and waits for the host"
+        in found
     )
     assert "busy gains little (1.00×): that is so where x" in found
     assert not any("quick" in note for note in found)
@@ -153,7 +176,10 @@ def test_results_become_a_table(benchmark: Callable[[str], Any], made_up: Result
 
 
 def test_what_was_measured_on_the_same_machine_stays(
-    benchmark: Callable[[str], Any], made_up: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    benchmark: Callable[[str], Any],
+    made_up: Result,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module, harness = benchmark("ladder"), benchmark("harness")
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
@@ -165,7 +191,9 @@ def test_what_was_measured_on_the_same_machine_stays(
     (tmp_path / "ladder.json").write_text(json.dumps(stored), encoding="utf-8")
     assert module.kept([]) == {}
     module.measure(["softmax-regression"], device="cpu", data=blobs(100), epochs=1, rungs=["numpy"])
-    (again,) = json.loads((tmp_path / "ladder.json").read_text(encoding="utf-8"))["networks"].values()
+    (again,) = json.loads((tmp_path / "ladder.json").read_text(encoding="utf-8"))[
+        "networks"
+    ].values()
     assert Result.from_dict(again)[0].ran
     (axes,) = module.draw({"networks": {"deep": again, "mlp": made_up.to_dict()}}).axes
     assert axes.get_title() == made_up.title

@@ -1,4 +1,6 @@
-"""Programs of others: processes that are ended when they hang or fail, and what the peers compute."""
+"""Programs of others: processes that are ended when they hang or fail, and what the peers
+compute.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ for name in names:
     if name == "fails":
         tell({"reason": "RuntimeError: no cuDNN"})
     else:
-        tell({"first_call": 1.0, "seconds": [9.0, 2.0, 2.5], "steps": 4, "loss": 0.5, "accuracy": 0.9})
+        seconds = [9.0, 2.0, 2.5]
+        tell({"first_call": 1.0, "seconds": seconds, "steps": 4, "loss": 0.5, "accuracy": 0.9})
 """
 
 
@@ -53,7 +56,9 @@ def small_task() -> Task:
     return Task((12, 16, 4), 10, 0.5, x, y)
 
 
-def outcomes(names: list[str], *, seconds: float = 20.0, deadline: float = 1e12) -> dict[str, Measured | str]:
+def outcomes(
+    names: list[str], *, seconds: float = 20.0, deadline: float = 1e12
+) -> dict[str, Measured | str]:
     kind = PEERS["numpy-by-hand"]
     chosen = [replace(kind, name=name, seconds=seconds) for name in names]
     found = run_peers(chosen, small_task(), "cpu", 3, "float16", deadline, lambda peer: None)
@@ -62,7 +67,9 @@ def outcomes(names: list[str], *, seconds: float = 20.0, deadline: float = 1e12)
 
 @pytest.fixture
 def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a worker in place whose programs succeed, fail, die and hang; return where the last one's child is told."""
+    """Put a worker in place whose programs succeed, fail, die and hang; return where the last one's
+    child is told.
+    """
     path = tmp_path / "worker.py"
     path.write_text(WORKER, encoding="utf-8")
     monkeypatch.setattr(peers, "worker_path", lambda: path)
@@ -72,7 +79,9 @@ def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def is_running(process: int) -> bool:
     try:
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        state = (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        )
     except OSError:
         return False
     return state != "Z"
@@ -89,10 +98,14 @@ def test_one_that_fails_or_dies_or_hangs_does_not_spoil_the_others(fake_worker: 
 
 
 def test_nothing_is_started_when_the_time_is_over(fake_worker: Path) -> None:
-    assert outcomes(["good"], deadline=perf_counter() + 1) == {"good": "there was no time left for it"}
+    assert outcomes(["good"], deadline=perf_counter() + 1) == {
+        "good": "there was no time left for it"
+    }
 
 
-def test_outside_of_a_checkout_peers_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_checkout_peers_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(peers, "worker_path", lambda: tmp_path / "missing.py")
     assert "checkout" in str(outcomes(["numpy-by-hand"])["numpy-by-hand"])
 
@@ -148,7 +161,14 @@ def test_the_loop_by_hand_computes_what_the_backend_does(worker: Any) -> None:
     losses = [by_hand.epoch()[0] for _ in range(4)]
     optimizer = optim.SGD(model.parameters(), task.lr)
     history = fit(
-        model, task.x, task.y, optimizer=optimizer, epochs=4, batch_size=50, device="cpu", verbose=False
+        model,
+        task.x,
+        task.y,
+        optimizer=optimizer,
+        epochs=4,
+        batch_size=50,
+        device="cpu",
+        verbose=False,
     )
     np.testing.assert_allclose(losses, history["loss"], rtol=1e-5)
 
@@ -200,7 +220,9 @@ def test_products_of_the_library_are_ours(
 
         def shared(self, array: Any) -> Any:
             place = (ctypes.c_uint8 * array.nbytes).from_address(array.pointer)
-            return torch.from_numpy(np.ctypeslib.as_array(place).view(np.float32).reshape(array.shape))
+            return torch.from_numpy(
+                np.ctypeslib.as_array(place).view(np.float32).reshape(array.shape)
+            )
 
     rng, (first, second) = np.random.default_rng(0), transposed
     a, b = rng.normal(size=(5, 7)).astype(np.float32), rng.normal(size=(7, 3)).astype(np.float32)

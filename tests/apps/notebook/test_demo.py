@@ -40,7 +40,10 @@ def test_the_picture_says_what_was_trained_and_how_well(trainer: Trainer, depth:
     figure.savefig(BytesIO(), format="png")
     words = texts(figure)
     assert f"{run.accuracy:.2%} of 359 test digits right" in words
-    assert f"{'-'.join(map(str, run.sizes))} ({run.num_parameters:,} parameters), SGD, rate 0.1" in words
+    assert (
+        f"{'-'.join(map(str, run.sizes))} ({run.num_parameters:,} parameters), SGD, rate 0.1"
+        in words
+    )
     assert "CPU, float32, engine layerwise" in words
     assert ("first-layer weights of all 8 units" if depth else "weights of all 10 units") in words
 
@@ -67,7 +70,9 @@ def test_a_run_without_a_result_is_a_picture_of_why(trainer: Trainer) -> None:
     assert " ".join(run.error.split()) in words
 
 
-def test_a_perfect_network_has_no_mistakes_to_show(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_perfect_network_has_no_mistakes_to_show(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Trainer, "MISTAKES", 0)
     run = trainer.train(DemoSettings(width=8))
     draw(run, trainer).savefig(BytesIO(), format="png")
@@ -108,7 +113,9 @@ def test_the_demo_shows_as_a_picture_where_there_are_no_widgets(trainer: Trainer
         ({"depth": 3}, "expected depth among 0, 1, 2, got 3"),
     ],
 )
-def test_settings_that_no_slider_has(trainer: Trainer, change: dict[str, int], message: str) -> None:
+def test_settings_that_no_slider_has(
+    trainer: Trainer, change: dict[str, int], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         Demo(trainer, DemoSettings(**{"width": 16, **change}))
 
@@ -120,7 +127,10 @@ def test_without_ipywidgets_the_error_names_the_extra(monkeypatch: pytest.Monkey
 
 
 def test_importing_it_imports_neither_widgets_nor_matplotlib() -> None:
-    code = "import sys, warpfit.apps.notebook; print([n for n in ('ipywidgets', 'matplotlib') if n in sys.modules])"
+    code = (
+        "import sys, warpfit.apps.notebook; print([n for n in ('ipywidgets', "
+        "'matplotlib') if n in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpfit.apps.notebook.trainer import FEW_ROWS, MANY_ROWS, OPTIMIZERS, Choices, DemoSettings, Trainer
+from warpfit.apps.notebook.trainer import (
+    FEW_ROWS,
+    MANY_ROWS,
+    OPTIMIZERS,
+    Choices,
+    DemoSettings,
+    Trainer,
+)
 from warpfit.data import Dataset, load_dataset
 from warpfit.errors import ConfigError, DeviceError
 
@@ -50,7 +57,11 @@ def test_what_comes_out(trainer: Trainer) -> None:
     y = trainer.dataset.y_test
     assert run.sizes == (64, 8, 8, 10)
     assert run.num_parameters == 64 * 8 + 8 + 8 * 8 + 8 + 8 * 10 + 10
-    assert run.accuracy == np.trace(run.confusion) / run.confusion.sum() == run.history["val_accuracy"][-1]
+    assert (
+        run.accuracy
+        == np.trace(run.confusion) / run.confusion.sum()
+        == run.history["val_accuracy"][-1]
+    )
     assert np.array_equal(run.confusion.sum(axis=1), np.bincount(y))
     assert run.weights.shape == (8, 8, 8)
     assert run.seconds > 0

@@ -39,7 +39,9 @@ def test_nothing_drawn(size: int) -> None:
         (slice(0, SIDE), slice(50, 51), (20, 1)),
     ],
 )
-def test_ink_fits_mnists_box_wherever_it_is(rows: slice, columns: slice, expected: tuple[int, int]) -> None:
+def test_ink_fits_mnists_box_wherever_it_is(
+    rows: slice, columns: slice, expected: tuple[int, int]
+) -> None:
     image = as_digit(drawn(rows, columns), 28)
     assert image is not None
     assert (image.shape, image.dtype, image.max()) == ((28, 28), np.float32, 1.0)

@@ -1,4 +1,6 @@
-"""What the page may ask: everything within bounds, nothing else, and one sentence for what is refused."""
+"""What the page may ask: everything within bounds, nothing else, and one sentence for what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,18 @@ def test_what_may_be_asked() -> None:
     assert parsed(TRAIN_DIGITS) == digits
     assert parsed(TRAIN_POINTS) == replace(digits, task="points", points=PointChoice("moons", 0.1))
     assert parsed({**TRAIN_DIGITS, "afresh": False}) == replace(digits, afresh=False)
-    assert parsed({"type": "reset", "task": "digits", "settings": SETTINGS}) == replace(digits, epochs=0)
+    assert parsed({"type": "reset", "task": "digits", "settings": SETTINGS}) == replace(
+        digits, epochs=0
+    )
     assert parsed({"type": "stop"}) == Stop()
     assert parsed({"type": "sample"}) == Sample()
     predict = parsed(PREDICT)
     assert isinstance(predict, Predict)
-    assert (predict.id, predict.pixels.shape, predict.pixels.dtype) == (3, (DRAWING_SIZE,) * 2, np.uint8)
+    assert (predict.id, predict.pixels.shape, predict.pixels.dtype) == (
+        3,
+        (DRAWING_SIZE,) * 2,
+        np.uint8,
+    )
     assert predict.pixels[50, 55] == 255
     assert predict.pixels[50, 65] == 0
 
@@ -119,15 +127,27 @@ def test_settings_out_of_bounds(name: str, value: Any, message: str) -> None:
         ({**TRAIN_DIGITS, "settings": []}, "expected settings to be an object, got a list"),
         ({**TRAIN_DIGITS, "settings": {}}, "expected width in settings, got none"),
         ({**TRAIN_DIGITS, "settings": {**SETTINGS, "seed": 1}}, 'in settings, got "seed"'),
-        ({**TRAIN_DIGITS, "points": {"name": "moons", "noise": 0}}, "and for no other, got task 'digits'"),
+        (
+            {**TRAIN_DIGITS, "points": {"name": "moons", "noise": 0}},
+            "and for no other, got task 'digits'",
+        ),
         ({**TRAIN_DIGITS, "task": "points"}, "expected points for the task points"),
-        ({**TRAIN_POINTS, "points": {"name": "stars", "noise": 0}}, "expected name among spirals, moons"),
-        ({**TRAIN_POINTS, "points": {"name": "moons", "noise": 1}}, "noise to be a number from 0 to 0.5"),
+        (
+            {**TRAIN_POINTS, "points": {"name": "stars", "noise": 0}},
+            "expected name among spirals, moons",
+        ),
+        (
+            {**TRAIN_POINTS, "points": {"name": "moons", "noise": 1}},
+            "noise to be a number from 0 to 0.5",
+        ),
         ({**PREDICT, "id": -1}, "expected id to be an integer from 0"),
         ({**PREDICT, "pixels": [0]}, "expected pixels in base64, got a list"),
         ({**PREDICT, "pixels": "é" * 9}, "expected pixels in base64, got other characters"),
         ({**PREDICT, "pixels": "AAAA"}, "expected 112×112 pixels of a byte, got 3 bytes"),
-        ({**PREDICT, "pixels": "A" * MAX_BYTES}, f"a message of at most {MAX_BYTES} bytes, got a longer one"),
+        (
+            {**PREDICT, "pixels": "A" * MAX_BYTES},
+            f"a message of at most {MAX_BYTES} bytes, got a longer one",
+        ),
     ],
 )
 def test_what_is_refused(message: Any, sentence: str) -> None:
@@ -146,7 +166,9 @@ def test_a_number_too_large_for_a_float() -> None:
 
 NESTED = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 

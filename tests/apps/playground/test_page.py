@@ -1,4 +1,6 @@
-"""The page in a browser: draw, predict, retrain, reconnect; and how it looks, with screenshots in pytest's folder."""
+"""The page in a browser: draw, predict, retrain, reconnect; and how it looks, with screenshots in
+pytest's folder.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ ZERO = [
 ]
 SIZES = [(1280, 800), (1920, 1080), (1024, 700), (800, 900), (390, 844), (320, 640)]
 
-# What is wrong with the layout, in words: boxes outside of the page or over each other, text that does not fit.
+# What is wrong with the layout, in words: boxes outside of the page or over each other, text that
+# does not fit.
 LAYOUT = """
 const wrong = [], width = document.documentElement.clientWidth;
 const isShown = (each) => each.checkVisibility() && each.getBoundingClientRect().width > 0;
@@ -40,7 +43,8 @@ for (const each of [...document.body.querySelectorAll('*')].filter(isShown)) {
   const box = each.getBoundingClientRect();
   if (box.left < -0.5 || box.right > width + 0.5) wrong.push(`${name(each)} is outside`);
 }
-const texts = [...document.querySelectorAll('h1,h2,p,dd,dt,label,output,button,legend,.value,select')];
+const kinds = 'h1,h2,p,dd,dt,label,output,button,legend,.value,select';
+const texts = [...document.querySelectorAll(kinds)];
 for (const each of texts.filter(isShown)) {
   if (each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).display !== 'inline')
     wrong.push(`${name(each)} overflows: ${each.textContent}`);
@@ -49,18 +53,21 @@ const apart = (selector) => {
   const all = [...document.querySelectorAll(selector)].filter(isShown);
   all.forEach((one, idx) => all.slice(idx + 1).forEach((other) => {
     const [a, b] = [one.getBoundingClientRect(), other.getBoundingClientRect()];
-    if (a.left < b.right - 0.5 && b.left < a.right - 0.5 && a.top < b.bottom - 0.5 && b.top < a.bottom - 0.5)
+    if (a.left < b.right - 0.5 && b.left < a.right - 0.5
+        && a.top < b.bottom - 0.5 && b.top < a.bottom - 0.5)
       wrong.push(`${name(one)} is over ${name(other)}`);
   }));
 };
-apart('header > *'); apart('.panel'); apart('.controls .field, .buttons button'); apart('.facts dl > div');
+apart('header > *'); apart('.panel');
+apart('.controls .field, .buttons button'); apart('.facts dl > div');
 apart('.curves figure'); apart('.answer > *'); apart('.board > *');
 return wrong;
 """
 
 # The pixels of a canvas, by way of another, lest Chromium complain that the page's is read.
 PIXELS = """
-const shown = document.getElementById(arguments[0]), copy = new OffscreenCanvas(shown.width, shown.height);
+const shown = document.getElementById(arguments[0]);
+const copy = new OffscreenCanvas(shown.width, shown.height);
 const context = copy.getContext('2d', { willReadFrequently: true });
 context.drawImage(shown, 0, 0);
 const { data } = context.getImageData(0, 0, copy.width, copy.height);
@@ -149,14 +156,17 @@ def slide(page: Browser, identity: str, position: str) -> None:
 
 def stop_early(page: Browser) -> None:
     """End the training after some epochs, if there is one."""
-    page.wait("/^[1-9]/.test(document.getElementById('fact-epoch').textContent)", "the first epochs")
+    page.wait(
+        "/^[1-9]/.test(document.getElementById('fact-epoch').textContent)", "the first epochs"
+    )
     page.script("document.getElementById('stop').click()")
     page.wait(TRAINED, "the end of the training")
 
 
 def shares(page: Browser, bars: str) -> list[float]:
     texts = page.script(
-        "return [...document.querySelectorAll(`#${arguments[0]} .value`)].map((each) => each.textContent)",
+        "return [...document.querySelectorAll(`#${arguments[0]} .value`)].map((each) => "
+        "each.textContent)",
         bars,
     )
     return [float(text.removesuffix(" %")) for text in texts]
@@ -170,7 +180,9 @@ def test_the_first_opening_trains_a_network(page: Browser, shared: Playground) -
     assert page.text("fact-reason") == "Why this engine: on the CPU there is one engine, layerwise"
     assert float(page.text("fact-accuracy").removesuffix(" %")) > 90
     assert page.text("fact-seconds").endswith((" ms", " µs", " s"))
-    assert "test 9" in page.script("return document.getElementById('accuracy').getAttribute('aria-label')")
+    assert "test 9" in page.script(
+        "return document.getElementById('accuracy').getAttribute('aria-label')"
+    )
     asked = page.script("return performance.getEntriesByType('resource').map((each) => each.name)")
     assert asked
     assert all(address.startswith(shared.url) for address in asked)
@@ -187,7 +199,9 @@ def test_a_drawing_is_recognised_while_it_is_drawn(page: Browser) -> None:
     assert page.text("guess-share") == f"{found[0]:.1f} %"
     assert page.script(COLOURS, "seen") > 3
     page.click("clear")
-    page.wait("document.getElementById('guess-share').textContent === 'nothing drawn'", "an empty drawing")
+    page.wait(
+        "document.getElementById('guess-share').textContent === 'nothing drawn'", "an empty drawing"
+    )
     page.click("sample")
     page.wait(GUESSED, "an answer to a test digit")
 
@@ -209,7 +223,9 @@ def test_a_change_trains_another_network(page: Browser) -> None:
     slide(page, "width", "3")
     slide(page, "width", "4")
     assert page.text("fact-parameters") == "9,610"  # only when the hand rests
-    page.wait("document.getElementById('fact-parameters').textContent === '460'", "a network of 6 units")
+    page.wait(
+        "document.getElementById('fact-parameters').textContent === '460'", "a network of 6 units"
+    )
     page.wait(TRAINED, "its training")
     assert shares(page, "bars") != before
     page.choose("optimizer", "rmsprop")
@@ -220,15 +236,21 @@ def test_a_change_trains_another_network(page: Browser) -> None:
 def test_train_stop_and_reset(page: Browser) -> None:
     slide(page, "epochs", "e.max")
     slide(page, "batch_size", "0")  # takes long enough to be stopped
-    page.wait("/of 1000$/.test(document.getElementById('fact-epoch').textContent)", "a long training")
-    page.wait("!document.getElementById('fact-epoch').textContent.startsWith('0 ')", "its first epoch")
+    page.wait(
+        "/of 1000$/.test(document.getElementById('fact-epoch').textContent)", "a long training"
+    )
+    page.wait(
+        "!document.getElementById('fact-epoch').textContent.startsWith('0 ')", "its first epoch"
+    )
     page.click("stop")
     page.wait(READY, "its end")
     done = int(page.text("fact-epoch").split()[0])
     assert 1 <= done < 1000
     page.click("train")
     page.wait("document.getElementById('status').dataset.state === 'training'", "more of it")
-    page.wait(f"parseInt(document.getElementById('fact-epoch').textContent) > {done}", "the next epoch")
+    page.wait(
+        f"parseInt(document.getElementById('fact-epoch').textContent) > {done}", "the next epoch"
+    )
     page.click("reset")
     page.wait("document.getElementById('fact-epoch').textContent === '0 of 0'", "a new network")
     page.wait(READY, "its end")
@@ -251,7 +273,9 @@ def test_decisions_are_drawn_while_it_trains(page: Browser) -> None:
     assert found[1] > 0.2
     assert sum(shares(page, "place-bars")) == pytest.approx(100, abs=0.6)
     page.choose("points", "blobs")
-    page.wait("document.getElementById('legend').textContent === 'class Aclass Bclass C'", "three classes")
+    page.wait(
+        "document.getElementById('legend').textContent === 'class Aclass Bclass C'", "three classes"
+    )
     page.wait("document.getElementById('fact-epoch').textContent === '20 of 20'", "the training")
     assert min(classes_shown(page)) > 0.15
     page.click("tab-digits")
@@ -271,7 +295,8 @@ def classes_shown(page: Browser) -> list[float]:
         const found = hues.map(() => 0);
         for (let at = 0; at < data.length; at += 4) {
           const own = hue(data.subarray(at, at + 3));
-          const away = hues.map((each) => Math.abs(Math.atan2(Math.sin(own - each), Math.cos(own - each))));
+          const turn = (by) => Math.abs(Math.atan2(Math.sin(by), Math.cos(by)));
+          const away = hues.map((each) => turn(own - each));
           found[away.indexOf(Math.min(...away))] += 4 / data.length;
         }
         return found;
@@ -285,9 +310,13 @@ def test_the_keyboard_is_enough(page: Browser) -> None:
     page.keys("pad", *[Keys.SHIFT + Keys.ARROW_DOWN] * 12)
     page.wait(GUESSED, "an answer")
     page.keys("pad", Keys.DELETE)
-    page.wait("document.getElementById('guess-share').textContent === 'nothing drawn'", "an empty drawing")
+    page.wait(
+        "document.getElementById('guess-share').textContent === 'nothing drawn'", "an empty drawing"
+    )
     page.keys("depth", Keys.ARROW_RIGHT)
-    page.wait("document.getElementById('fact-parameters').textContent === '26,122'", "another layer")
+    page.wait(
+        "document.getElementById('fact-parameters').textContent === '26,122'", "another layer"
+    )
     stop_early(page)
     page.keys("tab-digits", Keys.ARROW_RIGHT)
     stop_early(page)
@@ -300,7 +329,8 @@ def test_the_keyboard_is_enough(page: Browser) -> None:
 def test_every_control_has_a_name(page: Browser) -> None:
     unnamed = page.script("""
         return [...document.querySelectorAll('input, select, button, canvas, [role]')]
-          .filter((each) => !(each.labels?.length || each.textContent.trim() || each.getAttribute('aria-label')
+          .filter((each) => !(each.labels?.length || each.textContent.trim()
+              || each.getAttribute('aria-label')
             || each.getAttribute('aria-labelledby'))).map((each) => each.outerHTML)
           .filter((each) => !each.includes('notice-text'));
     """)
@@ -322,7 +352,9 @@ def test_a_failure_is_shown_until_a_training_starts(page: Browser) -> None:
     page.click("stop")
 
 
-def test_it_connects_again_when_the_server_restarts(digits: Digits, browser: Browser, tmp_path: Path) -> None:
+def test_it_connects_again_when_the_server_restarts(
+    digits: Digits, browser: Browser, tmp_path: Path
+) -> None:
     browser.resize(*SIZES[0])
     with serving(digits) as playground:
         browser.open(playground.url)
@@ -332,7 +364,9 @@ def test_it_connects_again_when_the_server_restarts(digits: Digits, browser: Bro
         browser.wait(TRAINED, "their training")
         browser.draw("pad", ZERO)
         browser.wait(GUESSED, "an answer")
-    browser.wait("document.getElementById('status').dataset.state === 'lost'", "the end of the server")
+    browser.wait(
+        "document.getElementById('status').dataset.state === 'lost'", "the end of the server"
+    )
     assert "keeps your settings" in browser.text("notice-text")
     assert browser.script("return document.getElementById('train').disabled")
     assert browser.script(LAYOUT) == []
@@ -412,7 +446,8 @@ def test_a_reload_keeps_settings_and_drawing(page: Browser, tmp_path: Path) -> N
     slide(page, "width", "4")
     before = page.script("return document.querySelector('output[for=width]').textContent")
     page.wait(
-        "sessionStorage.length === 1 && !document.getElementById('pad-empty').checkVisibility()", "keeping"
+        "sessionStorage.length === 1 && !document.getElementById('pad-empty').checkVisibility()",
+        "keeping",
     )
     ink = page.script(INK, "pad")
     page.driver.refresh()

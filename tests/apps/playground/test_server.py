@@ -33,8 +33,12 @@ SOCKET_HEADERS = {
 }
 
 
-def get(playground: Playground, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-    """Return the answer to a request with exactly these headers, and a right Host unless one is given."""
+def get(
+    playground: Playground, path: str, method: str = "GET", **headers: str
+) -> http.client.HTTPResponse:
+    """Return the answer to a request with exactly these headers, and a right Host unless one is
+    given.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", playground.port, timeout=10)
     try:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -145,7 +149,9 @@ def test_pages_are_bounded_in_number() -> None:
         with Page.of(playground) as one_more:
             error = one_more.hear()
             assert error["is_final"] is True
-            assert error["message"].startswith(f"expected at most {MAX_SESSIONS} open pages, got another")
+            assert error["message"].startswith(
+                f"expected at most {MAX_SESSIONS} open pages, got another"
+            )
             with pytest.raises(ConnectionClosed, match="1013"):
                 one_more.hear()
         open_pages[0].__exit__(None, None, None)
@@ -165,7 +171,9 @@ def test_the_server_ends_while_pages_train() -> None:
         playground.stop()
         with pytest.raises(ConnectionClosed, match="1012"):
             page.until_type("never")
-    assert [each.name for each in threading.enumerate() if each.name.startswith("warpfit-playground")] == []
+    assert [
+        each.name for each in threading.enumerate() if each.name.startswith("warpfit-playground")
+    ] == []
 
 
 def test_a_restart_takes_the_same_port() -> None:
@@ -178,7 +186,8 @@ def test_a_restart_takes_the_same_port() -> None:
 
 def test_a_port_that_is_taken(playground: Playground) -> None:
     with pytest.raises(
-        ConfigError, match=f"port {playground.port} is taken; expected a free one, or --port 0 for any"
+        ConfigError,
+        match=f"port {playground.port} is taken; expected a free one, or --port 0 for any",
     ):
         open_playground(port=playground.port, device="cpu")
     for port in (-1, 65536):
@@ -243,7 +252,8 @@ def test_the_browser_is_opened_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> N
     assert opened == [("http://127.0.0.1:1/", False)]
 
 
-# -- requests that never come --------------------------------------------------------------------------------
+# -- requests that never come
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
@@ -252,7 +262,9 @@ def test_half_open_connections_make_room(
 ) -> None:
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
     address = ("127.0.0.1", playground.port)
-    half_open = [socket.create_connection(address, timeout=10) for _ in range(server.MAX_CONNECTIONS + 6)]
+    half_open = [
+        socket.create_connection(address, timeout=10) for _ in range(server.MAX_CONNECTIONS + 6)
+    ]
     try:
         for connection in half_open:
             connection.sendall(begun)
@@ -270,7 +282,9 @@ def test_a_request_that_is_not_followed_up_makes_room(
 ) -> None:
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", playground.port), timeout=10) as connection:
-        connection.sendall(b"GET /icon.svg HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\nGET /" % playground.port)
+        connection.sendall(
+            b"GET /icon.svg HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\nGET /" % playground.port
+        )
         received = b""
         while part := connection.recv(4096):
             received += part

@@ -46,10 +46,19 @@ def test_a_training_of_digits(playground: Playground) -> None:
         heard = page.until_type("ended")
     started = next(message for message in heard if message["type"] == "started")
     assert started["reason"] == "on the CPU there is one engine, layerwise"
-    assert (started["task"], started["engine"], started["precision"]) == ("digits", "layerwise", "float32")
+    assert (started["task"], started["engine"], started["precision"]) == (
+        "digits",
+        "layerwise",
+        "float32",
+    )
     assert (started["epoch"], started["last_epoch"], started["goes_on"]) == (0, 2, False)
     assert (started["data"], started["rows"], started["num_parameters"]) == ("small", 60, 547)
-    reports = [report for message in heard if message["type"] == "progress" for report in message["reports"]]
+    reports = [
+        report
+        for message in heard
+        if message["type"] == "progress"
+        for report in message["reports"]
+    ]
     assert [report["epoch"] for report in reports] == [1, 2]
     assert all(report["seconds"] > 0 and 0 <= report["val_accuracy"] <= 1 for report in reports)
     assert heard[-1] == {
@@ -69,7 +78,9 @@ def test_a_training_of_points_brings_decisions(playground: Playground) -> None:
     assert started["points"]["classes"] == ["A", "B"]
     assert (len(started["points"]["train"]), len(started["points"]["test"])) == (400, 200)
     images = [message["image"] for message in heard if message["type"] == "progress"]
-    planes = np.frombuffer(base64.b64decode(images[-1]), np.uint8).reshape(2, GRID, GRID).astype(int)
+    planes = (
+        np.frombuffer(base64.b64decode(images[-1]), np.uint8).reshape(2, GRID, GRID).astype(int)
+    )
     assert np.abs(planes.sum(axis=0) - 255).max() <= 1
     assert planes[0].min() < 30
     assert planes[0].max() > 225
@@ -92,7 +103,13 @@ def test_drawings_are_answered_in_order(playground: Playground) -> None:
             assert sum(answer["probabilities"]) == pytest.approx(1, abs=1e-3)
         blank = base64.b64encode(bytes(112 * 112)).decode()
         page.send({"type": "predict", "id": 4, "pixels": blank})
-        assert page.hear() == {"type": "prediction", "id": 4, "seen": None, "probabilities": None, "epoch": 2}
+        assert page.hear() == {
+            "type": "prediction",
+            "id": 4,
+            "seen": None,
+            "probabilities": None,
+            "epoch": 2,
+        }
 
 
 def test_probabilities_change_while_it_trains(playground: Playground) -> None:
@@ -130,7 +147,10 @@ def test_mistakes_are_told_and_the_connection_stays(playground: Playground) -> N
                 {**TRAIN_DIGITS, "settings": {**SETTINGS, "width": 513}},
                 "expected width to be an integer from 1",
             ),
-            ("x" * (MAX_BYTES + 1), f"expected a message of at most {MAX_BYTES} bytes, got a longer one"),
+            (
+                "x" * (MAX_BYTES + 1),
+                f"expected a message of at most {MAX_BYTES} bytes, got a longer one",
+            ),
         ]:
             page.send(wrong)
             error = page.hear()
@@ -176,7 +196,10 @@ def test_a_page_that_does_not_listen_holds_nobody_up(playground: Playground) -> 
         time.sleep(0.3)  # of training without a listener
         heard = deaf.until_type("ended")
     reports = [
-        report["epoch"] for message in heard if message["type"] == "progress" for report in message["reports"]
+        report["epoch"]
+        for message in heard
+        if message["type"] == "progress"
+        for report in message["reports"]
     ]
     assert reports == list(range(1, 151))
 
@@ -186,7 +209,9 @@ def test_many_requests_at_once_are_all_answered(playground: Playground) -> None:
         page.hear()
         for _ in range(3 * MOST_WAITING):
             page.send({"type": "sample"})
-        assert [page.hear()["type"] for _ in range(3 * MOST_WAITING)] == ["sample"] * 3 * MOST_WAITING
+        assert [page.hear()["type"] for _ in range(3 * MOST_WAITING)] == [
+            "sample"
+        ] * 3 * MOST_WAITING
 
 
 def network(epoch: int) -> Network:
@@ -211,7 +236,9 @@ def test_epochs_that_wait_become_one_message() -> None:
         assert outbox.take() == {"type": "sample"}
         last: Any = outbox.take()
         assert [each.epoch for each in last.reports] == [4]
-        outbox.put_progress(1, "points", network(5), report(5))  # what was taken does not grow any more
+        outbox.put_progress(
+            1, "points", network(5), report(5)
+        )  # what was taken does not grow any more
         assert len(last.reports) == 1
 
     asyncio.run(scenario())

@@ -35,7 +35,9 @@ class Listener:
     def wait(self, wanted: Callable[[Event], object]) -> Event:
         """Return the first event that is wanted, and forget it and all before."""
         with self.changed:
-            assert self.changed.wait_for(lambda: any(map(wanted, self.events)), timeout=20), self.events
+            assert self.changed.wait_for(lambda: any(map(wanted, self.events)), timeout=20), (
+                self.events
+            )
             idx = next(idx for idx, event in enumerate(self.events) if wanted(event))
             found, self.events = self.events[idx], self.events[idx + 1 :]
             return found
@@ -112,15 +114,23 @@ def test_the_newest_request_wins() -> None:
         for _ in range(5):
             trainer.train(LONG)
         trainer.train(TRAIN)
-        assert heard.wait(lambda event: isinstance(event, Ended) and event.number == 1).how == "stopped"
+        assert (
+            heard.wait(lambda event: isinstance(event, Ended) and event.number == 1).how
+            == "stopped"
+        )
         started = heard.wait(lambda event: isinstance(event, Started) and event.number == 7)
         assert started.request == TRAIN
-        assert heard.wait(lambda event: isinstance(event, Ended) and event.number == 7).how == "finished"
+        assert (
+            heard.wait(lambda event: isinstance(event, Ended) and event.number == 7).how
+            == "finished"
+        )
 
 
 def test_a_step_is_enough_to_stop_after() -> None:
     with training(num_rows=60_000) as (trainer, heard):
-        trainer.train(replace(LONG, settings=replace(LONG.settings, batch_size=1)))  # an epoch takes seconds
+        trainer.train(
+            replace(LONG, settings=replace(LONG.settings, batch_size=1))
+        )  # an epoch takes seconds
         heard.wait_for(Started)
         trainer.stop()
         assert heard.wait_for(Ended).how == "stopped"
@@ -150,7 +160,10 @@ def test_tasks_have_networks_of_their_own() -> None:
 
 def test_failures_are_told_and_forgotten() -> None:
     wild = replace(
-        LONG, settings=replace(LONG.settings, lr=10.0, depth=4, width=512, activation="silu", epochs=1000)
+        LONG,
+        settings=replace(
+            LONG.settings, lr=10.0, depth=4, width=512, activation="silu", epochs=1000
+        ),
     )
     with training() as (trainer, heard):
         trainer.train(wild)
@@ -169,7 +182,10 @@ def test_a_fault_of_ours_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with training() as (trainer, heard):
         monkeypatch.setattr("warpfit.apps.playground.trainer.fit", fail)
         trainer.train(TRAIN)
-        assert heard.wait_for(Ended).reason == "unexpected ZeroDivisionError: oh no (please report this)"
+        assert (
+            heard.wait_for(Ended).reason
+            == "unexpected ZeroDivisionError: oh no (please report this)"
+        )
         monkeypatch.undo()
         trainer.train(TRAIN)
         assert heard.wait(lambda event: isinstance(event, Ended)).how == "finished"

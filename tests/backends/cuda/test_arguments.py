@@ -62,7 +62,11 @@ def test_members_are_where_c_has_them(kind: type[Arguments]) -> None:
     of_c = type(
         "OfC",
         (ctypes.Structure,),
-        {"_fields_": [(name, C_TYPES.get(kind, ctypes.c_void_p)) for name, kind in members.items()]},
+        {
+            "_fields_": [
+                (name, C_TYPES.get(kind, ctypes.c_void_p)) for name, kind in members.items()
+            ]
+        },
     )
     assert kind.layout().size == ctypes.sizeof(of_c)
     for name in members:
@@ -137,7 +141,9 @@ def test_all_fields_are_asked_for_by_name() -> None:
 @pytest.mark.parametrize("kind", ARGUMENTS.values(), ids=lambda kind: kind.__name__)
 def test_structs_that_addresses_lead_to_are_checked(kind: type[Arguments]) -> None:
     declaration = kind.declaration()
-    found = {kind.removeprefix("const ").rstrip("*") for kind in kind.members().values()} & {*STRUCTS}
+    found = {kind.removeprefix("const ").rstrip("*") for kind in kind.members().values()} & {
+        *STRUCTS
+    }
     for name in found:
         for struct, fields_of in STRUCTS[name].items():
             assert f"static_assert(sizeof({struct}) == {fields_of.itemsize}, " in declaration

@@ -25,7 +25,9 @@ DTYPES = ["float16", "float32", "float64", "uint8", "int32", "int64", "bool"]
 
 
 class StreamedRuntime(EmulatedRuntime):
-    """An emulated device with what arrays ask of a real one: its number, its stream, and who waits for it."""
+    """An emulated device with what arrays ask of a real one: its number, its stream, and who waits
+    for it.
+    """
 
     name = "cuda:0"
 
@@ -54,7 +56,8 @@ def grid(runtime: Any) -> tuple[DeviceArray, Any]:
     return upload(runtime, host), host
 
 
-# -- what it is ----------------------------------------------------------------------------------------------
+# -- what it is
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0, 4), (2, 3, 4)])
@@ -100,7 +103,9 @@ def test_item_is_a_python_number(runtime: Any) -> None:
         assert type(value) is type(host.item())
         assert value == host.item()
     assert float(upload(runtime, np.array([3]))) == 3.0
-    with pytest.raises(ShapeError, match=r"item: expected an array of one element, got shape \(2,\)"):
+    with pytest.raises(
+        ShapeError, match=r"item: expected an array of one element, got shape \(2,\)"
+    ):
         upload(runtime, np.zeros(2)).item()
 
 
@@ -120,7 +125,8 @@ def test_the_memory_lives_as_long_as_a_view(runtime: Any) -> None:
     np.testing.assert_array_equal(view.numpy(), host[1])
 
 
-# -- views ---------------------------------------------------------------------------------------------------
+# -- views
+# --------------------------------------------------------------------------------------------------
 
 BASIC = [
     0,
@@ -157,10 +163,14 @@ def test_basic_indices_are_views(runtime: Any, index: Any) -> None:
 
 def test_a_view_of_a_view(runtime: Any) -> None:
     array, host = grid(runtime)
-    np.testing.assert_array_equal(array[::-1, 1:][:, ::2, 1:-1].numpy(), host[::-1, 1:][:, ::2, 1:-1])
+    np.testing.assert_array_equal(
+        array[::-1, 1:][:, ::2, 1:-1].numpy(), host[::-1, 1:][:, ::2, 1:-1]
+    )
 
 
-@pytest.mark.parametrize("index", [3, -4, (0, 4), (0, 0, 0, 0), (..., 0, 0, 0, 0), (..., ...)], ids=str)
+@pytest.mark.parametrize(
+    "index", [3, -4, (0, 4), (0, 0, 0, 0), (..., 0, 0, 0, 0), (..., ...)], ids=str
+)
 def test_an_index_that_does_not_fit_is_refused(runtime: Any, index: Any) -> None:
     with pytest.raises(IndexError, match=r"expected an index into axis|expected at most"):
         grid(runtime)[0][index]
@@ -179,7 +189,8 @@ def test_axes_of_one_entry_may_have_any_stride(runtime: Any) -> None:
     assert array.view((0, 4), (999, 999)).is_contiguous
 
 
-# -- bfloat16 ------------------------------------------------------------------------------------------------
+# -- bfloat16
+# ------------------------------------------------------------------------------------------------
 
 
 def test_bfloat16_is_equal_to_its_name() -> None:
@@ -207,7 +218,9 @@ def test_other_dtypes_are_no_devices(dtype: Any) -> None:
 
 
 def test_bfloat16_is_the_upper_half_of_float32_rounded_to_even(runtime: Any) -> None:
-    words = np.array([0x3F800000, 0x3F808000, 0x3F818000, 0x3F808001, 0xFF7FFFFF, 0x7F800000, 0], np.uint32)
+    words = np.array(
+        [0x3F800000, 0x3F808000, 0x3F818000, 0x3F808001, 0xFF7FFFFF, 0x7F800000, 0], np.uint32
+    )
     array = upload(runtime, words.view(np.float32), "bfloat16")
     assert (array.dtype, array.itemsize, array.nbytes) == (BFLOAT16, 2, 14)
     result = array.numpy()
@@ -218,10 +231,13 @@ def test_bfloat16_is_the_upper_half_of_float32_rounded_to_even(runtime: Any) -> 
 
 
 def test_bfloat16_has_no_cuda_array_interface(runtime: Any) -> None:
-    assert not hasattr(upload(runtime, np.zeros(2, np.float32), "bfloat16"), "__cuda_array_interface__")
+    assert not hasattr(
+        upload(runtime, np.zeros(2, np.float32), "bfloat16"), "__cuda_array_interface__"
+    )
 
 
-# -- __cuda_array_interface__ --------------------------------------------------------------------------------
+# -- __cuda_array_interface__
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -257,7 +273,8 @@ def test_the_interface_of_no_entries_has_no_address(runtime: Any) -> None:
     assert upload(runtime, np.zeros((0, 3))).__cuda_array_interface__["data"] == (0, False)
 
 
-# -- DLPack --------------------------------------------------------------------------------------------------
+# -- DLPack
+# --------------------------------------------------------------------------------------------------
 
 
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -269,7 +286,9 @@ _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
 
 
 class Consumed:
-    """What a consumer reads from a capsule; `release` calls its deleter, as the last step of a consumer."""
+    """What a consumer reads from a capsule; `release` calls its deleter, as the last step of a
+    consumer.
+    """
 
     def __init__(self, capsule: Any) -> None:
         self._managed = dlpack._Managed.from_address(_pointer_of(capsule, b"dltensor"))
@@ -301,7 +320,9 @@ def test_a_capsule_describes_the_array(runtime: Any, dtype: str, code: int) -> N
     consumed.release()
 
 
-@pytest.mark.parametrize("index", [slice(None, None, 2), (slice(None), 1), (..., slice(None, None, -1)), 0])
+@pytest.mark.parametrize(
+    "index", [slice(None, None, 2), (slice(None), 1), (..., slice(None, None, -1)), 0]
+)
 def test_a_capsules_strides_count_elements(runtime: Any, index: Any) -> None:
     array, host = grid(runtime)
     view = array[index]
@@ -384,7 +405,9 @@ class Exporter:
     "index", [..., slice(None, None, 2), (slice(None), 1), (..., slice(None, None, -1)), slice(0)]
 )
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
-def test_another_librarys_array_is_taken_without_a_copy(runtime: Any, dtype: str, index: Any) -> None:
+def test_another_librarys_array_is_taken_without_a_copy(
+    runtime: Any, dtype: str, index: Any
+) -> None:
     pytest.importorskip("cuda.core")
     source = DeviceArray.allocate(runtime, (3, 4, 5), dtype)[index]
     exporter = Exporter(source)
@@ -424,7 +447,8 @@ def test_host_arrays_of_any_byte_order_become_native(runtime: Any) -> None:
     assert array.numpy().tolist() == [1.5, -2.0]
 
 
-# -- with other libraries, on a GPU --------------------------------------------------------------------------
+# -- with other libraries, on a GPU
+# --------------------------------------------------------------------------
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))]
 LIBRARIES = [pytest.param(name, marks=on_gpu) for name in ("torch", "cupy")]
@@ -441,7 +465,11 @@ def made_by(library: Any, host: Any) -> Any:
 
 
 def as_viewed(library: Any, ours: DeviceArray) -> Any:
-    return library.asarray(ours) if library.__name__ == "cupy" else library.as_tensor(ours, device="cuda")
+    return (
+        library.asarray(ours)
+        if library.__name__ == "cupy"
+        else library.as_tensor(ours, device="cuda")
+    )
 
 
 def on_host(theirs: Any) -> Any:
@@ -461,7 +489,8 @@ def test_others_read_our_memory(library: Any, dtype: str, index: Any) -> None:
     theirs = library.from_dlpack(ours)
     assert address(theirs) == ours.pointer
     np.testing.assert_array_equal(on_host(theirs), host[index])
-    backend.runtime.synchronize()  # not every consumer waits for the stream that the interface names
+    # Not every consumer waits for the stream that the interface names.
+    backend.runtime.synchronize()
     through_interface = as_viewed(library, ours)
     assert address(through_interface) == ours.pointer
     np.testing.assert_array_equal(on_host(through_interface), host[index])
@@ -476,7 +505,9 @@ def test_we_read_others_memory(library: Any, dtype: str, index: Any) -> None:
     assert ours.pointer == address(theirs)
     np.testing.assert_array_equal(ours.numpy(), host[index])
     theirs[...] = 1
-    np.testing.assert_array_equal(backends.get("cuda").asarray(theirs).numpy(), np.ones_like(host[index]))
+    np.testing.assert_array_equal(
+        backends.get("cuda").asarray(theirs).numpy(), np.ones_like(host[index])
+    )
 
 
 @pytest.mark.parametrize("library", [pytest.param("torch", marks=on_gpu)], indirect=True)

@@ -41,7 +41,9 @@ def test_the_fastest_is_measured_once(folder: Path) -> None:
     assert autotune.fastest("and here?", list(SECONDS), lambda config: -SECONDS[config]) == "slow"
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"question": "another", "fastest": "\'slow\'"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"question": "another", "fastest": "\'slow\'"}']
+)
 def test_what_is_not_an_answer_is_measured_again(folder: Path, content: str) -> None:
     autotune.fastest("which?", list(SECONDS), SECONDS.__getitem__)
     (path,) = folder.iterdir()
@@ -79,7 +81,9 @@ def test_a_folder_that_cannot_be_written_to(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [("", False), ("0", False), ("1", True)])
-def test_it_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch, given: str, expected: bool) -> None:
+def test_it_has_to_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, given: str, expected: bool
+) -> None:
     monkeypatch.setenv("WARPFIT_AUTOTUNE", given)
     assert autotune.is_asked_for() is expected
 
@@ -108,11 +112,17 @@ def test_products_take_the_fastest(
     expected, _ = NumpyBackend().linear_forward(x, w, b, Activation("relu"))
     for _ in range(2):  # the second one remembers
         ops: Any = create(cuda)
-        y, _ = ops.linear_forward(ops.asarray(x), ops.asarray(w), ops.asarray(b), Activation("relu"))
+        y, _ = ops.linear_forward(
+            ops.asarray(x), ops.asarray(w), ops.asarray(b), Activation("relu")
+        )
         np.testing.assert_allclose(ops.to_numpy(y), expected, rtol=1e-5, atol=1e-5)
         (launch,) = ops._products.values()
         assert launch.config == timed[-1 if slowest_first else 0]
-    shape = {"num_multiprocessors": ops.runtime.num_multiprocessors, "arch": ops.runtime.arch, "vector": True}
+    shape = {
+        "num_multiprocessors": ops.runtime.num_multiprocessors,
+        "arch": ops.runtime.arch,
+        "vector": True,
+    }
     assert timed == list(candidates(24, 16, 40, "float32", **shape))[: len(timed)]
     assert len(timed) > 1
     assert len(list(folder.iterdir())) == 1

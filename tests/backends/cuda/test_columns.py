@@ -56,4 +56,6 @@ def test_sums_of_half_precision_in_float32(ops: Any, dtype: str) -> None:
 def test_sums_do_not_depend_on_the_order_of_blocks(shape: tuple[int, int]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype("float32")
     first, second = (CudaBackend(EmulatedRuntime(reverse=reverse)) for reverse in (False, True))
-    np.testing.assert_array_equal(*(ops.sum_columns(ops.asarray(x)).numpy() for ops in (first, second)))
+    np.testing.assert_array_equal(
+        *(ops.sum_columns(ops.asarray(x)).numpy() for ops in (first, second))
+    )

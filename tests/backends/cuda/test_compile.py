@@ -1,4 +1,6 @@
-"""Every kernel compiles for every architecture, in every dtype it is used in, and keeps its numbers in registers."""
+"""Every kernel compiles for every architecture, in every dtype it is used in, and keeps its numbers
+in registers.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +18,37 @@ from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 
-# Kernels whose numbers do not all fit into registers on sm_90a: the most bytes that do not, and the reason.
+# Kernels whose numbers do not all fit into registers on sm_90a: the most bytes that do not, and the
+# reason.
 MAY_SPILL = {
     "conv2d_backward_input": (
         36,
-        "float32 without tensor cores, outputs not in whole vectors: the compiler keeps to 128 registers, for a "
+        "float32 without tensor cores, outputs not in whole vectors: the compiler keeps to 128 "
+        "registers, for a "
         "fourth block on a multiprocessor",
     ),
     "one_launch_layers": (
         160,
-        "784-128-128-10 with Adam: the optimizer state of some tiles is loaded ahead, and the second layer is updated "
-        "in two places, where an epoch ends and late (784-128-128-128-10: 9.3 us a step before, now 8.9)",
+        "784-128-128-10 with Adam: the optimizer state of some tiles is loaded ahead, and the "
+        "second layer is updated "
+        "in two places, where an epoch ends and late (784-128-128-128-10: 9.3 us a step before, "
+        "now 8.9)",
     ),
     "many_small_networks_sm90": (
         400,
-        "32-64-64-2: 42 parameters of a thread, 32 words of a tile and 32 sums, and addresses that the compiler keeps; "
+        "32-64-64-2: 42 parameters of a thread, 32 words of a tile and 32 sums, and addresses "
+        "that the compiler keeps; "
         "with Adam 58 numbers more of its averages",
     ),
     "many_networks_sm90": (
         230,
-        "784-128-10: 128 weights of a thread, 48 words of a product and 32 of its sums leave less than a step needs",
+        "784-128-10: 128 weights of a thread, 48 words of a product and 32 of its sums leave "
+        "less than a step needs",
     ),
     "one_launch": (
         88,
-        "784-256-10 with momentum: weights, velocities and sums of a gradient in 184 registers; looking ahead, in 200",
+        "784-256-10 with momentum: weights, velocities and sums of a gradient in 184 registers; "
+        "looking ahead, in 200",
     ),
 }
 
@@ -65,7 +74,9 @@ def variant_of(name: str, arch: str) -> dict[str, str]:
 
 
 def supported(name: str, defines: dict[str, str], arch: str) -> bool:
-    """Whether a variant is one that an architecture takes: half precision goes to its tensor cores, if it has them."""
+    """Whether a variant is one that an architecture takes: half precision goes to its tensor cores,
+    if it has them.
+    """
     if name.endswith("_sm90"):
         return generation(arch) == 90
     if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":
@@ -109,7 +120,9 @@ def ptx_and_machine_code(name: str, defines: dict[str, str]) -> tuple[bytes, byt
     flags += [f"-D{key}={value}" for key, value in defines.items()]
     (error,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
     assert int(error) == 0
-    ptx, code = (b" " * size(program)[1] for size in (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetCUBINSize))
+    ptx, code = (
+        b" " * size(program)[1] for size in (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetCUBINSize)
+    )
     nvrtc.nvrtcGetPTX(program, ptx)
     nvrtc.nvrtcGetCUBIN(program, code)
     nvrtc.nvrtcDestroyProgram(program)
@@ -128,7 +141,8 @@ def num_products(cubin: bytes) -> int:
     return found
 
 
-# Where a kernel lets a product begin with undefined sums, the compiler may take it for another one, and leave it out.
+# Where a kernel lets a product begin with undefined sums, the compiler may take it for another one,
+# and leave it out.
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,7 +1,8 @@
-"""Convolution kernels on the emulator: half precision, tensor cores, tiles, slices, vectors; and their registers.
+"""Convolution kernels on the emulator: half precision, tensor cores, tiles, slices, vectors; and
+their registers.
 
-The operands are small whole numbers, so that every product and sum is exact in every type, and results have to be
-equal to those of NumPy's backend.
+The operands are small whole numbers, so that every product and sum is exact in every type, and
+results have to be equal to those of NumPy's backend.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ SETTINGS = {
     "no_outputs": Setting((2, 5, 5, 8), (3, 3, 8, 0)),
 }
 CASES = [
-    (name, mode) for name in SETTINGS for mode in MODES if mode in ("float16", "tf32") or name == "many_tiles"
+    (name, mode)
+    for name in SETTINGS
+    for mode in MODES
+    if mode in ("float16", "tf32") or name == "many_tiles"
 ]
 
 
@@ -69,12 +73,16 @@ def dtype_of_mode(mode: str) -> str:
 def whole_numbers(setting: Setting) -> Iterator[Any]:
     """Yield x, w, b, dz, of numbers so small that sums are exact in bfloat16 too."""
     rng = np.random.default_rng(0)
-    y, _ = NumpyBackend().conv2d_forward(np.zeros(setting.x), np.zeros(setting.w), None, **setting.pairs)
+    y, _ = NumpyBackend().conv2d_forward(
+        np.zeros(setting.x), np.zeros(setting.w), None, **setting.pairs
+    )
     for shape in (setting.x, setting.w, setting.w[3:], y.shape):
         yield rng.integers(-1, 2, shape).astype("float64")
 
 
-def results(ops: Any, x: Any, w: Any, b: Any, dz: Any, setting: Setting, activation: Activation) -> list[Any]:
+def results(
+    ops: Any, x: Any, w: Any, b: Any, dz: Any, setting: Setting, activation: Activation
+) -> list[Any]:
     """Return y, dx, dw and db."""
     y, _ = ops.conv2d_forward(x, w, b, **setting.pairs, activation=activation)
     dx = ops.conv2d_backward_input(dz, w, x.shape, **setting.pairs)
@@ -83,7 +91,9 @@ def results(ops: Any, x: Any, w: Any, b: Any, dz: Any, setting: Setting, activat
 
 @pytest.mark.in_turns(8)
 @pytest.mark.parametrize(("name", "mode"), CASES)
-def test_whole_numbers_give_exact_results(kernel_runtime_of_any_order: Any, name: str, mode: str) -> None:
+def test_whole_numbers_give_exact_results(
+    kernel_runtime_of_any_order: Any, name: str, mode: str
+) -> None:
     setting, dtype, activation = SETTINGS[name], dtype_of_mode(mode), Activation("relu")
     arrays = list(whole_numbers(setting))
     expected = results(NumpyBackend(), *arrays, setting, activation)
@@ -122,7 +132,8 @@ def test_z_is_kept_if_the_activation_needs_it(kernel_runtime: Any, activation: s
         np.testing.assert_array_equal(z.numpy(), expected_z)
 
 
-# -- precision ---------------------------------------------------------------------------------------------
+# -- precision
+# ---------------------------------------------------------------------------------------------
 
 
 def largest_errors(runtime: Any, mode: str) -> list[float]:
@@ -151,7 +162,8 @@ def test_tf32_rounds_the_operands_of_products_only(kernel_runtime: Any) -> None:
     assert db < 1e-5
 
 
-# -- slices ------------------------------------------------------------------------------------------------
+# -- slices
+# ------------------------------------------------------------------------------------------------
 
 
 @needs_gxx
@@ -165,7 +177,9 @@ def test_slices_are_summed_in_one_order(mode: str) -> None:
         ops = make_backend(emulate(reverse), mode)
         operands = [ops.asarray(array, dtype_of_mode(mode)) for array in (dz, x)]
         for _ in range(2):
-            found.append([array.numpy() for array in ops.conv2d_backward_weight(*operands, setting.w[:2])])
+            found.append(
+                [array.numpy() for array in ops.conv2d_backward_weight(*operands, setting.w[:2])]
+            )
         assert not ops.arrivals(1).numpy().any()
     for dw, db in found[1:]:
         np.testing.assert_array_equal(dw, found[0][0])
@@ -190,16 +204,34 @@ def test_many_slices_have_groups() -> None:
         assert 1 < group < slices
 
 
-# -- kernels -----------------------------------------------------------------------------------------------
+# -- kernels
+# -----------------------------------------------------------------------------------------------
 
 
 def test_tensor_cores_only_where_they_know_the_type() -> None:
-    assert choose_tiling("conv2d_forward", "float16", 64, "sm_75", "float32").defines["TENSOR_CORES"] == 1
-    assert choose_tiling("conv2d_forward", "bfloat16", 64, "sm_75", "float32").defines["TENSOR_CORES"] == 0
-    assert choose_tiling("conv2d_forward", "float32", 64, "sm_75", "tf32").defines["TENSOR_CORES"] == 0
-    assert choose_tiling("conv2d_forward", "float32", 64, "sm_90a", "tf32").defines["TENSOR_CORES"] == 1
-    assert choose_tiling("conv2d_forward", "float32", 64, "sm_90a", "float32").defines["TENSOR_CORES"] == 0
-    assert choose_tiling("conv2d_forward", "float64", 64, "sm_90a", "tf32").defines["TENSOR_CORES"] == 0
+    assert (
+        choose_tiling("conv2d_forward", "float16", 64, "sm_75", "float32").defines["TENSOR_CORES"]
+        == 1
+    )
+    assert (
+        choose_tiling("conv2d_forward", "bfloat16", 64, "sm_75", "float32").defines["TENSOR_CORES"]
+        == 0
+    )
+    assert (
+        choose_tiling("conv2d_forward", "float32", 64, "sm_75", "tf32").defines["TENSOR_CORES"] == 0
+    )
+    assert (
+        choose_tiling("conv2d_forward", "float32", 64, "sm_90a", "tf32").defines["TENSOR_CORES"]
+        == 1
+    )
+    assert (
+        choose_tiling("conv2d_forward", "float32", 64, "sm_90a", "float32").defines["TENSOR_CORES"]
+        == 0
+    )
+    assert (
+        choose_tiling("conv2d_forward", "float64", 64, "sm_90a", "tf32").defines["TENSOR_CORES"]
+        == 0
+    )
 
 
 @needs_gxx

@@ -40,10 +40,13 @@ def on_device(values: Any) -> DeviceArray:
 
 
 def close(result: Any, expected: Any, tolerance: float = 1e-6) -> None:
-    np.testing.assert_allclose(np.asarray(result), np.asarray(expected), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        np.asarray(result), np.asarray(expected), rtol=tolerance, atol=tolerance
+    )
 
 
-# -- tensors -------------------------------------------------------------------------------------------------
+# -- tensors
+# -------------------------------------------------------------------------------------------------
 
 
 def test_a_tensor_lives_where_it_is_told_to(cuda: str) -> None:
@@ -167,7 +170,8 @@ def test_a_pickled_array_comes_back_to_its_device(cuda: str, dtype: str) -> None
         np.testing.assert_array_equal(back.numpy(), array.numpy())
 
 
-# -- arrays of other libraries -------------------------------------------------------------------------------
+# -- arrays of other libraries
+# -------------------------------------------------------------------------------
 
 
 class Exporter:
@@ -220,7 +224,9 @@ def test_arrays_of_other_libraries_on_the_host(foreign: DeviceArray) -> None:
     assert home_of(Exporter(foreign, (1, 0))) is backends.get("cpu")
 
 
-def test_arrays_of_a_gpu_that_is_not_there(foreign: DeviceArray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_of_a_gpu_that_is_not_there(
+    foreign: DeviceArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_gpu(monkeypatch)
     with pytest.raises(DeviceError, match="expected a CUDA device for 'cuda:1'"):
         Tensor(Exporter(foreign, (2, 1)))
@@ -249,7 +255,8 @@ def test_pytorch_reads_what_is_still_being_computed() -> None:
     assert (torch.as_tensor(product.data, device="cuda").cpu() == 2.0**-12).all()
 
 
-# -- modules -------------------------------------------------------------------------------------------------
+# -- modules
+# -------------------------------------------------------------------------------------------------
 
 
 def network(device: str = "cpu") -> nn.Sequential:
@@ -324,7 +331,9 @@ def test_a_copied_model_has_memory_of_its_own(cuda: str) -> None:
     copied = deepcopy(model)
     before = copied.state_dict()
     for holder in model.named_arrays().values():
-        backends.get(cuda).assign(holder.data, backends.get(cuda).zeros(holder.data.shape, "float32"))
+        backends.get(cuda).assign(
+            holder.data, backends.get(cuda).zeros(holder.data.shape, "float32")
+        )
     np.testing.assert_equal(copied.state_dict(), before)
 
 
@@ -346,7 +355,8 @@ def test_two_uses_of_a_layer_add_their_gradients(cuda: str) -> None:
         close(gradients[1][name], gradient, 1e-5)
 
 
-# -- optimizers and losses -----------------------------------------------------------------------------------
+# -- optimizers and losses
+# -----------------------------------------------------------------------------------
 
 
 def train_step(model: nn.Module, optimizer: Any) -> None:
@@ -356,13 +366,17 @@ def train_step(model: nn.Module, optimizer: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [adam, lambda model: sgd(model, momentum=0.9, nesterov=True)])
-def test_an_optimizer_keeps_its_slots_with_the_parameters(cuda: str, make: Callable[..., Any]) -> None:
+def test_an_optimizer_keeps_its_slots_with_the_parameters(
+    cuda: str, make: Callable[..., Any]
+) -> None:
     here, there = mlp(3, 5, 2), mlp(3, 5, 2).to(cuda)
     optimizers = make(here), make(there)
     for _ in range(3):
         train_step(here, optimizers[0])
         train_step(there, optimizers[1])
-    assert all(isinstance(array, DeviceArray) for slot in optimizers[1].slots.values() for array in slot)
+    assert all(
+        isinstance(array, DeviceArray) for slot in optimizers[1].slots.values() for array in slot
+    )
     assert relative_difference(there, here) < 1e-5
     states = [optimizer.state_dict() for optimizer in optimizers]
     for name, arrays in states[0]["slots"].items():
@@ -441,7 +455,9 @@ def test_the_explicit_style(cuda: str) -> None:
     assert relative_difference(models[1], models[0]) < 1e-5
 
 
-def test_the_example(cuda: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     example = runpy.run_path(str(EXAMPLE))
     x, y = blobs(48)
     names = ("a", "b", "c")
@@ -457,7 +473,8 @@ def test_the_example(cuda: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "epoch  2  loss" in printed[1]
 
 
-# -- evaluating ----------------------------------------------------------------------------------------------
+# -- evaluating
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
@@ -474,7 +491,9 @@ def test_rows_are_evaluated_where_the_model_lives(cuda: str, dtype: str) -> None
         predicted = wf.predict(there, rows, kind="probabilities", batch_size=16)
         assert isinstance(predicted, np.ndarray)
         close(predicted, probabilities, 1e-5)
-    np.testing.assert_array_equal(wf.predict(there, x, kind="labels"), wf.predict(model, x, kind="labels"))
+    np.testing.assert_array_equal(
+        wf.predict(there, x, kind="labels"), wf.predict(model, x, kind="labels")
+    )
     close(wf.predict(model, on_device(x)), wf.predict(model, x))
 
 
@@ -501,7 +520,8 @@ def test_a_users_own_module_on_the_device(cuda: str) -> None:
     assert wf.evaluate(Residual().to(cuda), x, y).loss == pytest.approx(expected.loss, rel=1e-5)
 
 
-# -- training, and what is left of it ------------------------------------------------------------------------
+# -- training, and what is left of it
+# ------------------------------------------------------------------------
 
 
 def fitted(device: str, **settings: Any) -> tuple[nn.Sequential, Any]:
@@ -582,7 +602,9 @@ def test_a_model_saved_on_a_gpu_loads_without_one(
 def test_a_resumed_run_gives_the_same_bits(cuda: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     validation = blobs(16, seed=1)
-    whole, _ = fitted(cuda, epochs=4, callbacks=[wf.EarlyStopping(patience=3)], validation_data=validation)
+    whole, _ = fitted(
+        cuda, epochs=4, callbacks=[wf.EarlyStopping(patience=3)], validation_data=validation
+    )
     settings = {
         "callbacks": [wf.EarlyStopping(patience=3), wf.Checkpoint(path)],
         "validation_data": validation,
@@ -592,7 +614,8 @@ def test_a_resumed_run_gives_the_same_bits(cuda: str, tmp_path: Path) -> None:
     assert_same_weights(resumed, whole)
 
 
-# -- the gradient check --------------------------------------------------------------------------------------
+# -- the gradient check
+# --------------------------------------------------------------------------------------
 
 
 def test_gradcheck_runs_on_the_device(cuda: str) -> None:

@@ -41,7 +41,8 @@ def assert_close(result: Any, expected: Any, limit: float) -> None:
     assert error.max(initial=0) <= limit
 
 
-# A single element, one block with a ragged end, and so many elements that the blocks go round more than once.
+# A single element, one block with a ragged end, and so many elements that the blocks go round more
+# than once.
 @pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (71, 1000)])
@@ -53,9 +54,13 @@ def test_losses(
     rng = np.random.default_rng(0)
     p, p_values = device_array(ops, rng.standard_normal(shape), dtype)
     t, t_values = device_array(ops, rng.uniform(0, 1, shape), dtype)
-    s, s_values = device_array(ops, rng.uniform(0.5, 2, shape[0]), dtype) if weighted else (None, None)
+    s, s_values = (
+        device_array(ops, rng.uniform(0.5, 2, shape[0]), dtype) if weighted else (None, None)
+    )
     loss, weight = getattr(ops, f"{name}_forward")(p, t, sample_weight=s, **options)
-    expected = getattr(numpy_ops, f"{name}_forward")(p_values, t_values, sample_weight=s_values, **options)
+    expected = getattr(numpy_ops, f"{name}_forward")(
+        p_values, t_values, sample_weight=s_values, **options
+    )
     assert loss.dtype == weight.dtype == ("float64" if dtype == "float64" else "float32")
     assert_close(loss, expected[0], MEAN_ROUNDING[dtype])
     assert_close(weight, expected[1], MEAN_ROUNDING[dtype])
@@ -66,7 +71,9 @@ def test_losses(
     assert gradient.dtype == dtype
     # Gradients are as small as 1 / (M N); the smallest step of float16 is 2^-24.
     size = np.abs(value).max()
-    assert np.abs(gradient.numpy() - value).max() <= ROUNDING[dtype] * size + 2.0**-25 * (dtype == "float16")
+    assert np.abs(gradient.numpy() - value).max() <= ROUNDING[dtype] * size + 2.0**-25 * (
+        dtype == "float16"
+    )
 
 
 def test_losses_refuse_a_weight_of_another_dtype(ops: Any) -> None:

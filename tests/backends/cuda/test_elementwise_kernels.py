@@ -1,4 +1,6 @@
-"""What the elementwise kernels do beyond the contract's tests: half precision, whole tiles, long sums, layouts."""
+"""What the elementwise kernels do beyond the contract's tests: half precision, whole tiles, long
+sums, layouts.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ NUMPY = NumpyBackend()
 
 
 def in_half_precision(names: Iterable[str]) -> pytest.MarkDecorator:
-    """All functions in float16; in bfloat16, which is loaded and stored by the same code in all, a few."""
+    """All functions in float16; in bfloat16, which is loaded and stored by the same code in all, a
+    few.
+    """
     few = ("exp", "maximum", "divide")
     cases = [(name, dtype) for name in names for dtype in HALVES]
     marked = [
-        pytest.param(*case, marks=[] if case[1] == "float16" or case[0] in few else pytest.mark.slow)
+        pytest.param(
+            *case, marks=[] if case[1] == "float16" or case[0] in few else pytest.mark.slow
+        )
         for case in cases
     ]
     return pytest.mark.parametrize(("name", "dtype"), marked)
@@ -47,7 +53,9 @@ def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
 
 def shifted(ops: Backend, host: Any) -> Any:
     """Return the values in memory that begins one element after an aligned address."""
-    return ops.reshape(ops.asarray(np.concatenate([host.ravel()[:1], host.ravel()]))[1:], host.shape)
+    return ops.reshape(
+        ops.asarray(np.concatenate([host.ravel()[:1], host.ravel()]))[1:], host.shape
+    )
 
 
 def transposed(ops: Backend, host: Any) -> Any:
@@ -76,13 +84,16 @@ PLACED: dict[str, Callable[[Backend, Any], Any]] = {
 each_placing = pytest.mark.parametrize("place", PLACED.values(), ids=PLACED)
 
 
-# -- functions -----------------------------------------------------------------------------------------------
+# -- functions
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*BINARY, *COMPARISONS])
 def test_special_values_are_numpys(ops: Backend, name: str, dtype: str) -> None:
-    a, b = (np.ascontiguousarray(grid, dtype) for grid in np.meshgrid(SPECIAL, SPECIAL, indexing="ij"))
+    a, b = (
+        np.ascontiguousarray(grid, dtype) for grid in np.meshgrid(SPECIAL, SPECIAL, indexing="ij")
+    )
     result = ops.binary(name, ops.asarray(a), ops.asarray(b)).numpy()
     expected = NUMPY.binary(name, a, b)
     if name in ("maximum", "minimum"):  # of +0 and -0 either may come
@@ -115,16 +126,22 @@ def test_unary_in_half_precision(ops: Backend, name: str, dtype: str) -> None:
 
 @in_half_precision([*BINARY, *COMPARISONS])
 def test_binary_in_half_precision(ops: Backend, name: str, dtype: str) -> None:
-    a, b = (ops.asarray(np.abs(normal(5000, seed=seed)) + np.float32(0.25), dtype) for seed in (0, 1))
+    a, b = (
+        ops.asarray(np.abs(normal(5000, seed=seed)) + np.float32(0.25), dtype) for seed in (0, 1)
+    )
     wide_a, wide_b = (x.numpy().astype("float64") for x in (a, b))
     result = ops.binary(name, a, b)
     assert result.dtype == ("bool" if name in COMPARISONS else dtype)
     rtol = 1.01 * HALVES[dtype]
-    np.testing.assert_allclose(result.numpy(), NUMPY.binary(name, wide_a, wide_b), rtol=rtol, atol=1e-6)
+    np.testing.assert_allclose(
+        result.numpy(), NUMPY.binary(name, wide_a, wide_b), rtol=rtol, atol=1e-6
+    )
     with_number = ops.binary(name, a, 2.1)
     rounded = ops.asarray(np.float32(2.1), dtype).item()
     assert with_number.dtype == result.dtype
-    np.testing.assert_allclose(with_number.numpy(), NUMPY.binary(name, wide_a, rounded), rtol=rtol, atol=1e-6)
+    np.testing.assert_allclose(
+        with_number.numpy(), NUMPY.binary(name, wide_a, rounded), rtol=rtol, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -136,7 +153,9 @@ def test_the_rest_in_half_precision(ops: Backend, dtype: str) -> None:
     np.testing.assert_array_equal(chosen.numpy(), np.where(host > 0, host, 7))
     places = np.array([2, 0, 2])
     np.testing.assert_array_equal(ops.take(x, places).numpy(), host[places])
-    np.testing.assert_array_equal(ops.concatenate([x, x], 1).numpy(), np.concatenate([host, host], 1))
+    np.testing.assert_array_equal(
+        ops.concatenate([x, x], 1).numpy(), np.concatenate([host, host], 1)
+    )
     np.testing.assert_array_equal(ops.copy(ops.transpose(x)).numpy(), host.T)
     added = ops.add_at((3, 5), dtype, places, ops.asarray(np.ones((3, 5), np.float32), dtype))
     assert added.dtype == dtype
@@ -161,7 +180,8 @@ def test_arrays_and_numbers_only(ops: Backend) -> None:
             ops.binary("add", x, stranger)
 
 
-# -- whole tiles: 8 KiB of the result for each block -----------------------------------------------------------
+# -- whole tiles: 8 KiB of the result for each block
+# -----------------------------------------------------------
 
 SHAPES = [(64, 96), (41, 101), (3, 2048)]
 
@@ -169,14 +189,20 @@ SHAPES = [(64, 96), (41, 101), (3, 2048)]
 @each_placing
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_operands_lie_anywhere(ops: Backend, dtype: str, shape: tuple[int, int], place: Any) -> None:
+def test_operands_lie_anywhere(
+    ops: Backend, dtype: str, shape: tuple[int, int], place: Any
+) -> None:
     a, b = normal(*shape, dtype=dtype), normal(*shape, seed=1, dtype=dtype)
     placed = place(ops, a)
     np.testing.assert_array_equal(ops.unary("neg", placed).numpy(), -a)
-    np.testing.assert_array_equal(ops.binary("maximum", ops.asarray(b), placed).numpy(), np.maximum(b, a))
+    np.testing.assert_array_equal(
+        ops.binary("maximum", ops.asarray(b), placed).numpy(), np.maximum(b, a)
+    )
     condition = ops.binary("lt", placed, ops.asarray(b))
     np.testing.assert_array_equal(condition.numpy(), a < b)
-    np.testing.assert_array_equal(ops.where(condition, placed, ops.asarray(b)).numpy(), np.minimum(a, b))
+    np.testing.assert_array_equal(
+        ops.where(condition, placed, ops.asarray(b)).numpy(), np.minimum(a, b)
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -184,10 +210,15 @@ def test_operands_repeat(ops: Backend, shape: tuple[int, int]) -> None:
     x = normal(*shape)
     array = ops.asarray(x)
     for other in (x[0], x[:1], x[:, :1], x[0, 0], x[::-1, :1][:, [0]]):
-        for a, b, c, d in ((array, ops.asarray(other), x, other), (ops.asarray(other), array, other, x)):
+        for a, b, c, d in (
+            (array, ops.asarray(other), x, other),
+            (ops.asarray(other), array, other, x),
+        ):
             np.testing.assert_array_equal(ops.binary("sub", a, b).numpy(), c - d)
     for number in (2, -0.5, True):
-        np.testing.assert_array_equal(ops.binary("sub", number, array).numpy(), np.float32(number) - x)
+        np.testing.assert_array_equal(
+            ops.binary("sub", number, array).numpy(), np.float32(number) - x
+        )
     narrow = x[:, :1] > 0
     chosen = ops.where(ops.asarray(narrow), 1.5, ops.asarray(x[0]))
     np.testing.assert_array_equal(chosen.numpy(), np.where(narrow, np.float32(1.5), x[0]))
@@ -199,7 +230,9 @@ def test_large_transposed_operands_are_put_into_order_first(
     x = normal(513, 512)
     copied: list[tuple[int, ...]] = []
     contiguous = ops.contiguous
-    monkeypatch.setattr(ops, "contiguous", lambda array: copied.append(array.shape) or contiguous(array))
+    monkeypatch.setattr(
+        ops, "contiguous", lambda array: copied.append(array.shape) or contiguous(array)
+    )
     across, along = ops.transpose(ops.asarray(x)), ops.asarray(x)[:, ::2]
     np.testing.assert_array_equal(ops.unary("neg", across).numpy(), -x.T)
     np.testing.assert_array_equal(ops.binary("sub", across, 1).numpy(), x.T - np.float32(1))
@@ -222,7 +255,8 @@ def test_more_axes_than_a_layout_holds(ops: Backend) -> None:
     np.testing.assert_array_equal(ops.unary("neg", joining).numpy(), -x[..., ::2])
 
 
-# -- copies --------------------------------------------------------------------------------------------------
+# -- copies
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("axes", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (2, 0, 1), (1, 2, 0)], ids=str)
@@ -234,7 +268,9 @@ def test_transposes_are_copied(ops: Backend, shape: tuple[int, ...], axes: tuple
     expected = x.transpose(axes)
     result = ops.transpose(ops.asarray(x), axes)
     np.testing.assert_array_equal(ops.copy(result).numpy(), expected)
-    np.testing.assert_array_equal(ops.asarray(result, "float32").numpy(), expected / np.float32(255))
+    np.testing.assert_array_equal(
+        ops.asarray(result, "float32").numpy(), expected / np.float32(255)
+    )
 
 
 @each_placing
@@ -251,7 +287,8 @@ def test_copies_from_and_to_any_layout(ops: Backend, place: Any) -> None:
 def test_repeated_values_are_copied(ops: Backend) -> None:
     x = normal(3, 1, 700)
     np.testing.assert_array_equal(
-        ops.copy(ops.broadcast_to(ops.asarray(x), (3, 5, 700))).numpy(), np.broadcast_to(x, (3, 5, 700))
+        ops.copy(ops.broadcast_to(ops.asarray(x), (3, 5, 700))).numpy(),
+        np.broadcast_to(x, (3, 5, 700)),
     )
 
 
@@ -270,7 +307,8 @@ def test_axes_join_only_where_they_lie_in_sequence_everywhere() -> None:
     assert len(layout((2, 3), (12, 4), 4)) == 136
 
 
-# -- reductions ----------------------------------------------------------------------------------------------
+# -- reductions
+# ----------------------------------------------------------------------------------------------
 
 REDUCED: list[tuple[tuple[int, ...], Any]] = [
     ((40_001,), None),
@@ -336,11 +374,14 @@ def test_repeated_values_are_reduced(ops: Backend) -> None:
     x = normal(1, 9)
     repeated = ops.broadcast_to(ops.asarray(x), (700, 9))
     np.testing.assert_allclose(ops.reduce("sum", repeated, 0).numpy(), 700 * x[0], rtol=1e-5)
-    np.testing.assert_allclose(ops.reduce("mean", repeated, 1).numpy(), np.full(700, x.mean()), rtol=1e-5)
+    np.testing.assert_allclose(
+        ops.reduce("mean", repeated, 1).numpy(), np.full(700, x.mean()), rtol=1e-5
+    )
     np.testing.assert_allclose(ops.reduce("sum", repeated).numpy(), 700 * x.sum(), rtol=1e-5)
 
 
-# -- places --------------------------------------------------------------------------------------------------
+# -- places
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "int32", "int64", "float64"])
@@ -395,7 +436,8 @@ def test_many_values_meet_at_one_place_in_their_order(ops: Backend) -> None:
     assert results[0][3].tolist() == [0, 0]
 
 
-# -- conversions ---------------------------------------------------------------------------------------------
+# -- conversions
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", DEVICE_FLOATS)
@@ -426,7 +468,8 @@ def test_sums_choices_and_places_in_every_dtype(ops: Backend, dtype: str) -> Non
     np.testing.assert_array_equal(chosen.numpy(), np.where(mask, x, 2 * x))
     index = np.array([1, 0, 1, 5])
     np.testing.assert_array_equal(
-        ops.add_at((7, 6), dtype, index, on_device).numpy(), NUMPY.add_at((7, 6), "float64", index, x)
+        ops.add_at((7, 6), dtype, index, on_device).numpy(),
+        NUMPY.add_at((7, 6), "float64", index, x),
     )
 
 
@@ -437,9 +480,15 @@ def test_transposed_integers_are_copied(ops: Backend) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "strides"),
-    [((256, 512), (4, 1024)), ((3, 256, 512), (524288, 4, 1024)), ((256, 5, 512), (4, 524288, 1024))],
+    [
+        ((256, 512), (4, 1024)),
+        ((3, 256, 512), (524288, 4, 1024)),
+        ((256, 5, 512), (4, 524288, 1024)),
+    ],
 )
-def test_a_tile_is_read_and_written_along_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+def test_a_tile_is_read_and_written_along_memory(
+    shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
     plan = copy_plan(shape, strides, 4, row_major_strides(shape, 4), 4)
     assert plan.is_tiled
     for packed, from_the_end in ((plan.x_layout, 2), (plan.y_layout, 1)):

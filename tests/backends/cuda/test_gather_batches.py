@@ -1,4 +1,6 @@
-"""gather_batches: rows in the order of an epoch, rounded to half precision and divided among blocks, as by NumPy."""
+"""gather_batches: rows in the order of an epoch, rounded to half precision and divided among
+blocks, as by NumPy.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ THREADS = 256
 
 
 class Shape(NamedTuple):
-    """Sizes of what is gathered: the width of a part is a multiple of 16, and all parts hold the features."""
+    """Sizes of what is gathered: the width of a part is a multiple of 16, and all parts hold the
+    features.
+    """
 
     num_rows: int
     features: int
@@ -54,7 +58,11 @@ def ops(kernel_runtime_of_any_order: Any) -> CudaBackend:
 def numbers(shape: Shape, source: str) -> Any:
     rng = np.random.default_rng(0)
     size = shape.num_rows, shape.features
-    return rng.integers(0, 256, size, "u1") if source == "uint8" else rng.standard_normal(size).astype(source)
+    return (
+        rng.integers(0, 256, size, "u1")
+        if source == "uint8"
+        else rng.standard_normal(size).astype(source)
+    )
 
 
 def in_half(values: Any, dtype: str) -> Any:
@@ -64,11 +72,16 @@ def in_half(values: Any, dtype: str) -> Any:
 
 def orders(shape: Shape, shuffle: bool, first_epoch: int) -> list[Any]:
     epochs = range(first_epoch, first_epoch + shape.epochs)
-    return [epoch_order(shape.num_rows, SEED, k) if shuffle else np.arange(shape.num_rows) for k in epochs]
+    return [
+        epoch_order(shape.num_rows, SEED, k) if shuffle else np.arange(shape.num_rows)
+        for k in epochs
+    ]
 
 
 def in_batches(shape: Shape, rows: Any, shuffle: bool, first_epoch: int) -> Any:
-    """Return rows (N, ...) as batches (epochs, steps, batch, ...), with zeros for rows that are missing."""
+    """Return rows (N, ...) as batches (epochs, steps, batch, ...), with zeros for rows that are
+    missing.
+    """
     found = np.zeros((shape.epochs, shape.steps * shape.batch, *rows.shape[1:]), rows.dtype)
     for epoch, order in enumerate(orders(shape, shuffle, first_epoch)):
         found[epoch, : shape.num_rows] = rows[order]
@@ -76,7 +89,9 @@ def in_batches(shape: Shape, rows: Any, shuffle: bool, first_epoch: int) -> Any:
 
 
 def in_parts(shape: Shape, batches: Any) -> Any:
-    """Return batches (..., batch, features) as (..., parts, batch, width), with zeros for missing features."""
+    """Return batches (..., batch, features) as (..., parts, batch, width), with zeros for missing
+    features.
+    """
     padding = [(0, 0)] * (batches.ndim - 1) + [(0, shape.parts * shape.width - shape.features)]
     padded = np.pad(batches, padding).reshape(*batches.shape[:-1], shape.parts, shape.width)
     return np.moveaxis(padded, -2, -3)
@@ -95,7 +110,8 @@ def gathered(
     sample_weight: Any = None,
     terms: int = 1,
 ) -> tuple[Any, Any]:
-    """Return the batches (epochs, steps, parts, batch, width) and the words of their targets, from the device.
+    """Return the batches (epochs, steps, parts, batch, width) and the words of their targets, from
+    the device.
 
     Of several terms, their sums.
     """
@@ -125,17 +141,21 @@ def gathered(
         shape.epochs,
     )
     found = batches.numpy()[..., : shape.width]
-    return found.sum(axis=3, dtype=found.dtype if terms == 1 else np.float32), batch_targets.numpy().view(
-        np.uint32
-    )
+    return found.sum(
+        axis=3, dtype=found.dtype if terms == 1 else np.float32
+    ), batch_targets.numpy().view(np.uint32)
 
 
-def assert_gathers(ops: CudaBackend, shape: Shape, source: str, dtype: str, **settings: Any) -> None:
+def assert_gathers(
+    ops: CudaBackend, shape: Shape, source: str, dtype: str, **settings: Any
+) -> None:
     x = numbers(shape, source)
     labels = np.random.default_rng(1).integers(0, 10, shape.num_rows)
     batches, targets = gathered(ops, shape, x, labels, dtype, **settings)
     how = settings.get("shuffle", True), settings.get("first_epoch", 0)
-    np.testing.assert_array_equal(batches, in_parts(shape, in_batches(shape, in_half(x, dtype), *how)))
+    np.testing.assert_array_equal(
+        batches, in_parts(shape, in_batches(shape, in_half(x, dtype), *how))
+    )
     np.testing.assert_array_equal(targets[..., 0], in_batches(shape, labels, *how))
 
 

@@ -41,7 +41,11 @@ def wgmma(
 ) -> WgmmaConfig:
     sizes = {"consumers": 1, "mma_rows": 1, "block_n": 64, "stages": 3, "out": dtype, **settings}
     block_m = 64 * sizes["mma_rows"] * sizes["consumers"]
-    stored = {"transpose_a": transpose_a, "transpose_b": transpose_b, "block_k": 128 // BYTES[dtype]}
+    stored = {
+        "transpose_a": transpose_a,
+        "transpose_b": transpose_b,
+        "block_k": 128 // BYTES[dtype],
+    }
     return WgmmaConfig("gemm_sm90", dtype, **stored, vector=True, block_m=block_m, **sizes)
 
 
@@ -74,7 +78,9 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.n
     return encoded(rng.uniform(-1, 1, shape), dtype)
 
 
-def operands(seed: int, config: WgmmaConfig, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+def operands(
+    seed: int, config: WgmmaConfig, m: int, n: int, k: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return A and B of the product that is asked for, as they are stored."""
     rng = np.random.default_rng(seed)
     a_across, b_across = config.transpose_a, config.transpose_b
@@ -103,7 +109,9 @@ def upload_padded(runtime: Any, x: np.ndarray) -> DeviceArray:
     """Upload a matrix with NaN after each row, up to a multiple of 16 bytes."""
     per_piece = 16 // x.itemsize
     nan = encoded(np.array([np.nan]), "bfloat16" if x.dtype == np.uint16 else x.dtype.name)
-    whole = np.repeat(nan, x.shape[0] * (x.shape[1] // per_piece + 1) * per_piece).reshape(x.shape[0], -1)
+    whole = np.repeat(nan, x.shape[0] * (x.shape[1] // per_piece + 1) * per_piece).reshape(
+        x.shape[0], -1
+    )
     whole[:, : x.shape[1]] = x
     return upload(runtime, whole)
 
@@ -144,8 +152,10 @@ def multiply(
     arrivals = upload(runtime, np.zeros(config.tiles(m, n), np.uint32))
     kernel = kernels.get(config.kernel, **{**config.defines(), "OUT": config.out, **defines})
     for _ in range(launches):
-        kernel(config.grid(m, n), config.block, *maps, dc, dbias, dsaved, dz, alpha, slope, partials, arrivals,
-               *config.sizes(m, n, k, 0, 0), shared_bytes=config.shared_bytes, cluster=config.cluster)  # fmt: skip
+        kernel(config.grid(m, n), config.block, *maps, dc, dbias, dsaved, dz, alpha, slope,
+               partials, arrivals,
+               *config.sizes(m, n, k, 0, 0), shared_bytes=config.shared_bytes,
+               cluster=config.cluster)  # fmt: skip
     assert not arrivals.numpy().any()
     return dc.numpy(), dz.numpy()
 
@@ -157,7 +167,14 @@ def assert_close(c: np.ndarray, expected: np.ndarray, out: str, k: int) -> None:
 
 
 def assert_product(
-    kernels: Kernels, config: WgmmaConfig, m: int, n: int, k: int, *, launches: int = 1, **defines: Any
+    kernels: Kernels,
+    config: WgmmaConfig,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    launches: int = 1,
+    **defines: Any,
 ) -> np.ndarray:
     a, b = operands(m + n + k, config, m, n, k)
     c, _ = multiply(kernels, config, a, b, launches=launches, **defines)
@@ -171,8 +188,12 @@ def assert_product(
     [
         ("float16", {"consumers": 2, "block_n": 128, "cluster": 2, "stages": 2}),
         ("bfloat16", {"consumers": 1, "mma_rows": 2, "block_n": 64}),
-        pytest.param("bfloat16", {"consumers": 2, "block_n": 256, "cluster": 2}, marks=pytest.mark.slow),
-        pytest.param("float16", {"consumers": 2, "mma_rows": 2, "block_n": 128}, marks=pytest.mark.slow),
+        pytest.param(
+            "bfloat16", {"consumers": 2, "block_n": 256, "cluster": 2}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "float16", {"consumers": 2, "mma_rows": 2, "block_n": 128}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_products_of_ragged_sizes(
@@ -187,7 +208,12 @@ def test_products_of_ragged_sizes(
 @pytest.mark.parametrize("block_n", [64, 192])
 def test_few_blocks_go_over_many_tiles(kernels: Kernels, cluster: int, block_n: int) -> None:
     config = wgmma(
-        transpose_b=True, block_n=block_n, cluster=cluster, stages=2, mma_rows=2, num_multiprocessors=2
+        transpose_b=True,
+        block_n=block_n,
+        cluster=cluster,
+        stages=2,
+        mma_rows=2,
+        num_multiprocessors=2,
     )
     m, n = 400, 2 * block_n + 72
     assert config.tiles_of_clusters(m, n) * cluster > 3 * config.grid(m, n)[0]
@@ -228,7 +254,12 @@ def test_adds_the_bias_activates_and_keeps_z(kernels: Kernels, settings: dict[st
     config = wgmma("float16", transpose_b=True, **settings)
     a, b = operands(5, config, 40, 72, 130)
     bias = random(np.random.default_rng(6), (72,), "float16")
-    names = {"EPILOGUE": "epilogue_activation", "ACTIVATION": "leaky_relu", "HAS_BIAS": 1, "STORE_Z": 1}
+    names = {
+        "EPILOGUE": "epilogue_activation",
+        "ACTIVATION": "leaky_relu",
+        "HAS_BIAS": 1,
+        "STORE_Z": 1,
+    }
     y, z = multiply(kernels, config, a, b, bias=bias, slope=0.25, **names)
     expected = exact(config, a, b) + decoded(bias)
     assert_close(z, expected, "float16", 130)
@@ -246,7 +277,9 @@ def test_adds_the_bias_activates_and_keeps_z(kernels: Kernels, settings: dict[st
         ({"swapped": True}, 0),
     ],
 )
-def test_masks_by_the_derivative(kernels: Kernels, settings: dict[str, Any], loads_saved: int) -> None:
+def test_masks_by_the_derivative(
+    kernels: Kernels, settings: dict[str, Any], loads_saved: int
+) -> None:
     config = wgmma(transpose_b=True, **settings)
     m, n, k = 200, 328, 130
     a, b = operands(7, config, m, n, k)
@@ -256,9 +289,14 @@ def test_masks_by_the_derivative(kernels: Kernels, settings: dict[str, Any], loa
     assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), config.out, k)
 
 
-# -- tf32: B along k, A along k or, by way of registers, across ---------------------------------------------
+# -- tf32: B along k, A along k or, by way of registers, across
+# ---------------------------------------------
 
-TF32 = [{"transpose_a": across, "swapped": swapped} for across in (False, True) for swapped in (False, True)]
+TF32 = [
+    {"transpose_a": across, "swapped": swapped}
+    for across in (False, True)
+    for swapped in (False, True)
+]
 
 
 @pytest.mark.parametrize("lies", TF32)
@@ -280,7 +318,14 @@ def test_products_of_tf32(kernels: Kernels, settings: dict[str, Any], lies: dict
 def test_few_blocks_go_over_many_tiles_of_tf32(kernels: Kernels, swapped: bool) -> None:
     """Stages of a tile are an odd number, of which two take turns in registers."""
     config = wgmma(
-        "float32", True, True, swapped=swapped, block_n=64, stages=2, consumers=2, num_multiprocessors=2
+        "float32",
+        True,
+        True,
+        swapped=swapped,
+        block_n=64,
+        stages=2,
+        consumers=2,
+        num_multiprocessors=2,
     )
     assert_product(kernels, config, 300, 200, 5 * 32)
 
@@ -297,7 +342,12 @@ def test_tf32_adds_the_bias_activates_and_keeps_z(kernels: Kernels, lies: dict[s
     config = wgmma("float32", transpose_b=True, **lies)
     a, b = operands(5, config, 39, 72, 70)
     bias = random(np.random.default_rng(6), (72,), "float32")
-    names = {"EPILOGUE": "epilogue_activation", "ACTIVATION": "leaky_relu", "HAS_BIAS": 1, "STORE_Z": 1}
+    names = {
+        "EPILOGUE": "epilogue_activation",
+        "ACTIVATION": "leaky_relu",
+        "HAS_BIAS": 1,
+        "STORE_Z": 1,
+    }
     y, z = multiply(kernels, config, a, b, bias=bias, slope=0.25, **names)
     expected = exact(config, a, b) + decoded(bias)
     assert_close(z, expected, "float32", 70)
@@ -309,7 +359,11 @@ def test_tf32_masks_by_the_derivative(kernels: Kernels, lies: dict[str, Any]) ->
     config = wgmma("float32", transpose_b=True, **lies)
     a, b = operands(7, config, 70, 76, 70)
     saved = random(np.random.default_rng(8), (70, 76), "float32")
-    names = {"EPILOGUE": "epilogue_mask", "ACTIVATION": "tanh", "LOADS_SAVED": int(config.stores_tensor)}
+    names = {
+        "EPILOGUE": "epilogue_mask",
+        "ACTIVATION": "tanh",
+        "LOADS_SAVED": int(config.stores_tensor),
+    }
     c, _ = multiply(kernels, config, a, b, saved=saved, alpha=2.0, **names)
     assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), "float32", 70)
 
@@ -360,9 +414,13 @@ def test_the_backend_turns_an_operand_where_the_kernel_needs_it(
     transpose_b: bool,
     swapped: bool,
 ) -> None:
-    def choose(*shape: Any, precision: str, vector: bool, arch: str, **settings: Any) -> WgmmaConfig:
+    def choose(
+        *shape: Any, precision: str, vector: bool, arch: str, **settings: Any
+    ) -> WgmmaConfig:
         assert (precision, vector, arch) == ("tf32", True, "sm_90a")
-        configs = (config for _, config in wgmma_choices(*shape, **settings) if config.block_n == 64)
+        configs = (
+            config for _, config in wgmma_choices(*shape, **settings) if config.block_n == 64
+        )
         return next(config for config in configs if config.swapped == swapped)
 
     monkeypatch.setattr(dense, "configure", choose)
@@ -392,7 +450,9 @@ def test_the_backend_turns_an_operand_where_the_kernel_needs_it(
     ],
     ids=["one set of registers", "no wait"],
 )
-def test_what_is_done_wrongly_with_registers(right: str, wrong: str, reverse: bool, tmp_path: Path) -> None:
+def test_what_is_done_wrongly_with_registers(
+    right: str, wrong: str, reverse: bool, tmp_path: Path
+) -> None:
     config = wgmma("float32", True, True, swapped=True, block_n=32, num_multiprocessors=2)
     run_wrongly(right, wrong, OPERANDS_WRITTEN, reverse, tmp_path, config)
 
@@ -413,7 +473,8 @@ def test_all_that_may_be_chosen(
     assert_product(kernels, replace(configs[0], splits=1, cluster=2), *shape)
 
 
-# -- planted mistakes ----------------------------------------------------------------------------------------
+# -- planted mistakes
+# ----------------------------------------------------------------------------------------
 
 # Each is once in the source of the kernel with all its headers.
 WAITS_FOR_STAGE = "wait(shared.full[cursor.slot], cursor.round);"
@@ -430,7 +491,9 @@ FENCE_AND_STORE = """fence_async();
         __syncwarp();"""
 WAITS_FOR_STORES = "if (threadIdx.x % 32 == 0) bulk_wait_read<0>();\n#endif"
 
-ONCE_MORE = r"mbarrier_expect: expected 1 arrivals in a phase of the barrier at .*, got one more, while"
+ONCE_MORE = (
+    r"mbarrier_expect: expected 1 arrivals in a phase of the barrier at .*, got one more, while"
+)
 OPERANDS_WRITTEN = r"wgmma_wait: expected the operands of a product to stay as they are until then"
 BOX_WRITTEN = r"bulk_wait_read: expected the 2048 bytes from .* on to stay as they are until stored"
 WAITS_FOR_EVER = r"deadlock: in block.* wait at mbarrier_test"
@@ -444,10 +507,15 @@ WAITS_FOR_EVER = r"deadlock: in block.* wait at mbarrier_test"
     [
         pytest.param(WAITS_FOR_STAGE, "", ONCE_MORE, id="no wait"),
         pytest.param(
-            WAITS_FOR_STAGE, f"if (threadIdx.x / 32 != 5) {WAITS_FOR_STAGE}", OPERANDS_WRITTEN, id="a warp"
+            WAITS_FOR_STAGE,
+            f"if (threadIdx.x / 32 != 5) {WAITS_FOR_STAGE}",
+            OPERANDS_WRITTEN,
+            id="a warp",
         ),
         pytest.param(WAITS_FOR_ROOM, "", ONCE_MORE, id="no room"),
-        pytest.param(WAITS_FOR_ROOM, WAITS_FOR_ROOM.replace(" + 1", ""), WAITS_FOR_EVER, id="parity"),
+        pytest.param(
+            WAITS_FOR_ROOM, WAITS_FOR_ROOM.replace(" + 1", ""), WAITS_FOR_EVER, id="parity"
+        ),
         pytest.param(
             WAITS_AND_RELEASES,
             "\n".join(WAITS_AND_RELEASES.splitlines()[::-1]) + "wgmma_wait<1>();",
@@ -455,18 +523,31 @@ WAITS_FOR_EVER = r"deadlock: in block.* wait at mbarrier_test"
             id="released early",
         ),
         pytest.param(WAITS_FOR_ALL, "", OPERANDS_WRITTEN, id="no last wait"),
-        pytest.param(FENCE, "", r"wgmma_bf16: expected wgmma_fence before a product", id="no fence"),
-        pytest.param(COMMIT, "", r"the thread leaves while \d+ products of its group", id="no commit"),
         pytest.param(
-            ALIGNMENT, "", r"wgmma_bf16: expected the atoms of a at multiples of 1024", id="alignment"
+            FENCE, "", r"wgmma_bf16: expected wgmma_fence before a product", id="no fence"
+        ),
+        pytest.param(
+            COMMIT, "", r"the thread leaves while \d+ products of its group", id="no commit"
+        ),
+        pytest.param(
+            ALIGNMENT,
+            "",
+            r"wgmma_bf16: expected the atoms of a at multiples of 1024",
+            id="alignment",
         ),
         pytest.param(TO_ALL, "1 << own_rank()", WAITS_FOR_EVER, id="to itself alone"),
         pytest.param(
-            TO_OTHERS, "if (lane == 0) mbarrier_arrive(&empty);", WAITS_FOR_EVER, id="released here alone"
+            TO_OTHERS,
+            "if (lane == 0) mbarrier_arrive(&empty);",
+            WAITS_FOR_EVER,
+            id="released here alone",
         ),
         pytest.param(WAITS_FOR_BUFFER, ";", BOX_WRITTEN, id="buffer in use"),
         pytest.param(
-            FENCE_AND_STORE, "__syncwarp();", r"store_tensor: expected fence_async after", id="no async fence"
+            FENCE_AND_STORE,
+            "__syncwarp();",
+            r"store_tensor: expected fence_async after",
+            id="no async fence",
         ),
         pytest.param(
             WAITS_FOR_STORES,
@@ -476,7 +557,9 @@ WAITS_FOR_EVER = r"deadlock: in block.* wait at mbarrier_test"
         ),
     ],
 )
-def test_what_is_done_wrongly(right: str, wrong: str, message: str, reverse: bool, tmp_path: Path) -> None:
+def test_what_is_done_wrongly(
+    right: str, wrong: str, message: str, reverse: bool, tmp_path: Path
+) -> None:
     run_wrongly(right, wrong, message, reverse, tmp_path)
 
 
@@ -488,13 +571,20 @@ def test_a_warp_that_does_not_meet_before_it_stores(tmp_path: Path) -> None:
 
 
 def run_wrongly(
-    right: str, wrong: str, message: str, reverse: bool, folder: Path, config: WgmmaConfig | None = None
+    right: str,
+    wrong: str,
+    message: str,
+    reverse: bool,
+    folder: Path,
+    config: WgmmaConfig | None = None,
 ) -> None:
     """Run a copy of the kernel with a mistake, which the emulator has to tell in these words."""
     source = jit.flattened("gemm_sm90", ())
     assert source.count(right) == 1
     (folder / "gemm_sm90.cu").write_text(source.replace(right, wrong))
     kernels = Kernels(EmulatedRuntime(folder=folder, reverse=reverse))
-    config = config or wgmma(transpose_b=True, block_n=128, cluster=2, stages=2, num_multiprocessors=2)
+    config = config or wgmma(
+        transpose_b=True, block_n=128, cluster=2, stages=2, num_multiprocessors=2
+    )
     with pytest.raises(DeviceError, match=rf"^kernel gemm_sm90, block \(\d, 0, 0\).*: {message}"):
         assert_product(kernels, config, 250, 200, 270)

@@ -1,4 +1,6 @@
-"""gram_batches: products of each batch's rows with those of the batch before, as NumPy finds them."""
+"""gram_batches: products of each batch's rows with those of the batch before, as NumPy finds
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from warpfit.backends.cuda import CudaBackend
 
 
 class Shape(NamedTuple):
-    """Batches of rows whose features are divided among parts of `width`, of which `features` count."""
+    """Batches of rows whose features are divided among parts of `width`, of which `features`
+    count.
+    """
 
     num_batches: int
     batch: int
@@ -41,13 +45,20 @@ def ops(kernel_runtime_of_any_order: Any) -> CudaBackend:
 def gram_of(
     ops: CudaBackend, shape: Shape, batches: Any, dtype: str = "float16", blocks: int = 2
 ) -> tuple[Any, Any]:
-    """Return the matrices (num_batches, rows, rows) of the device, without their scales, and these."""
+    """Return the matrices (num_batches, rows, rows) of the device, without their scales, and
+    these.
+    """
     padded = np.zeros((*batches.shape[:-1], shape.width + 8), "f4")
     padded[..., : shape.width] = batches
     rows = 16 * shape.row_tiles
     words = ops.asarray(np.zeros((shape.num_batches, rows, rows), "f4"), dtype)
     scales = ops.asarray(np.zeros(shape.num_batches, "f4"))
-    defines = {"DTYPE": dtype, "BATCH": shape.batch, "PARTS": shape.parts, "PART_WIDTH": shape.width}
+    defines = {
+        "DTYPE": dtype,
+        "BATCH": shape.batch,
+        "PARTS": shape.parts,
+        "PART_WIDTH": shape.width,
+    }
     ops.kernel("gram_batches", **defines)(
         blocks, shape.threads, ops.asarray(padded, dtype), words, scales, shape.num_batches
     )
@@ -55,23 +66,31 @@ def gram_of(
 
 
 def in_order(shape: Shape, words: Any) -> Any:
-    """Return what lanes have of fragments as matrices: of row 8 r + l / 4, the columns 16 s + 8 h + 2 (l % 4) + i."""
+    """Return what lanes have of fragments as matrices: of row 8 r + l / 4, the columns 16 s + 8 h +
+    2 (l % 4) + i.
+    """
     tiles = shape.row_tiles
     fragments = words.reshape(
         shape.num_batches, 2 * tiles, tiles, 8, 4, 2, 2
     )  # batch, r, s, l / 4, l % 4, h, i
-    return fragments.transpose(0, 1, 3, 2, 5, 4, 6).reshape(shape.num_batches, 16 * tiles, 16 * tiles)
+    return fragments.transpose(0, 1, 3, 2, 5, 4, 6).reshape(
+        shape.num_batches, 16 * tiles, 16 * tiles
+    )
 
 
 def products(shape: Shape, batches: Any) -> Any:
-    """Return 1 + the products of each batch with the one before, from the second on; rows that pad tiles have 1."""
+    """Return 1 + the products of each batch with the one before, from the second on; rows that pad
+    tiles have 1.
+    """
     rows = np.moveaxis(batches, 1, 2).reshape(shape.num_batches, shape.batch, -1).astype("f8")
     rows = np.pad(rows, ((0, 0), (0, 16 * shape.row_tiles - shape.batch), (0, 0)))
     return 1 + rows[1:] @ rows[:-1].transpose(0, 2, 1)
 
 
 def numbers(shape: Shape, largest: float = 4.0) -> Any:
-    """Return batches (num_batches, parts, batch, width) of numbers that half precision holds exactly."""
+    """Return batches (num_batches, parts, batch, width) of numbers that half precision holds
+    exactly.
+    """
     rng = np.random.default_rng(0)
     size = shape.num_batches, shape.parts, shape.batch, shape.width
     return rng.integers(-8, 9, size).astype("f4") * np.float32(largest / 8)
@@ -85,7 +104,9 @@ def test_products_with_the_batch_before(ops: CudaBackend, shape: Shape, dtype: s
     expected = products(shape, batches)
     relative = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     unscaled = found[1:] * scales[1:, None, None]
-    np.testing.assert_allclose(unscaled, expected, rtol=relative, atol=1e-4 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        unscaled, expected, rtol=relative, atol=1e-4 * np.abs(expected).max()
+    )
     assert (np.log2(scales[1:]) % 1 == 0).all()
     assert scales[0] == 0
     assert not found[0].any()
@@ -109,7 +130,9 @@ def test_no_product_leaves_the_range_of_float16(ops: CudaBackend, largest: float
 def test_any_number_of_blocks(ops: CudaBackend, blocks: int) -> None:
     batches = numbers(SHAPES[3])
     for found, expected in zip(
-        gram_of(ops, SHAPES[3], batches, blocks=blocks), gram_of(ops, SHAPES[3], batches), strict=True
+        gram_of(ops, SHAPES[3], batches, blocks=blocks),
+        gram_of(ops, SHAPES[3], batches),
+        strict=True,
     ):
         np.testing.assert_array_equal(found, expected)
 

@@ -1,4 +1,6 @@
-"""The kernel cache and the compiler: what an entry depends on, what becomes of bad ones, and what errors say."""
+"""The kernel cache and the compiler: what an entry depends on, what becomes of bad ones, and what
+errors say.
+"""
 
 from __future__ import annotations
 
@@ -80,13 +82,16 @@ def entry(folder: Path) -> Path:
     return path
 
 
-# -- what an entry depends on --------------------------------------------------------------------------------
+# -- what an entry depends on
+# --------------------------------------------------------------------------------
 
 
 def test_the_second_time_nothing_is_compiled(compiler: FakeCompiler) -> None:
     code = jit.cubin("probe", DEFINES, ARCH)
     assert jit.cubin("probe", DEFINES, ARCH) == code
-    assert jit.cubin("probe", DEFINES[::-1], ARCH) == code  # the order of the defines does not matter
+    assert (
+        jit.cubin("probe", DEFINES[::-1], ARCH) == code
+    )  # the order of the defines does not matter
     assert compiler.compiled == [("probe", DEFINES, ARCH)]
 
 
@@ -103,7 +108,9 @@ def add_header(kernels: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [change_source, change_header, add_header])
-def test_a_change_of_the_source_compiles_anew(compiler: FakeCompiler, kernels: Path, change: Any) -> None:
+def test_a_change_of_the_source_compiles_anew(
+    compiler: FakeCompiler, kernels: Path, change: Any
+) -> None:
     first = jit.cubin("probe", DEFINES, ARCH)
     change(kernels)
     forget_sources()  # as a new process would
@@ -142,7 +149,8 @@ def test_the_compiler_is_known_by_its_version() -> None:
     assert jit._compiler()[0].isdigit()
 
 
-# -- entries that are not whole ------------------------------------------------------------------------------
+# -- entries that are not whole
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,7 +176,9 @@ def test_the_compiler_is_known_by_its_version() -> None:
         "foreign",
     ],
 )
-def test_a_damaged_entry_is_compiled_anew(compiler: FakeCompiler, folder: Path, damage: Any) -> None:
+def test_a_damaged_entry_is_compiled_anew(
+    compiler: FakeCompiler, folder: Path, damage: Any
+) -> None:
     jit.cubin("probe", DEFINES, ARCH)
     path = entry(folder)
     path.write_bytes(damage(path.read_bytes()))
@@ -191,7 +201,8 @@ def test_a_folder_in_the_place_of_an_entry_costs_the_time_to_compile(
         assert len(compiler.compiled) == calls
 
 
-# -- where it is, and how large ------------------------------------------------------------------------------
+# -- where it is, and how large
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -281,7 +292,8 @@ def test_an_entry_that_another_process_removes_meanwhile(
     assert jit.cache_use().num_kernels == 1
 
 
-# -- the compiler itself -------------------------------------------------------------------------------------
+# -- the compiler itself
+# -------------------------------------------------------------------------------------
 
 
 @needs_compiler
@@ -313,7 +325,9 @@ def test_an_error_in_a_header_shows_the_headers_line(kernels: Path) -> None:
 
 
 def test_a_kernel_that_is_not_there(kernels: Path) -> None:
-    with pytest.raises(CompileError, match=r"expected a kernel among .*/\*\*/\*\.cu, got 'nowhere'"):
+    with pytest.raises(
+        CompileError, match=r"expected a kernel among .*/\*\*/\*\.cu, got 'nowhere'"
+    ):
         jit.cubin("nowhere", (), ARCH)
 
 

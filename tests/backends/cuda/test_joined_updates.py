@@ -26,7 +26,8 @@ UPDATES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "lion": ("lion", 1, {"lr": 0.01, "weight_decay": 0.1}),
     "rmsprop with momentum": ("rmsprop", 2, RMSPROP_MOMENTUM),
 }
-# Rows, and the layers' inputs and outputs: tiles, ragged ones, thin layers, some that are not joined.
+# Rows, and the layers' inputs and outputs: tiles, ragged ones, thin layers, some that are not
+# joined.
 NETWORKS = {
     "tiles": (32, [(136, 264), (264, 72)]),
     "more rows than a stage": (150, [(72, 136)]),
@@ -47,7 +48,9 @@ def rounded(ops: Any, x: Any, dtype: str) -> Any:
 class Layers:
     """Linear layers on a device, with what NumPy starts from."""
 
-    def __init__(self, ops: Any, dtype: str, rows: int, sizes: list[tuple[int, int]], num_slots: int) -> None:
+    def __init__(
+        self, ops: Any, dtype: str, rows: int, sizes: list[tuple[int, int]], num_slots: int
+    ) -> None:
         rng = np.random.default_rng(0)
         self.ops, self.dtype = ops, dtype
         draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
@@ -73,7 +76,9 @@ class Layers:
 
 
 def assert_updated(ops: Any, layers: Layers) -> None:
-    """Assert that parameters and slots are those that NumPy has come to, and copies the parameters rounded."""
+    """Assert that parameters and slots are those that NumPy has come to, and copies the parameters
+    rounded.
+    """
     for got, copy, expected in zip(layers.parameters, layers.copies, layers.host, strict=True):
         np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
         as_copied = ops.to_numpy(ops.asarray(copy, "float32"))
@@ -94,7 +99,9 @@ def test_joined_updates_are_those_of_numpy(cuda: str, name: str, network: str, d
     layers = Layers(ops, dtype, *NETWORKS[network], num_slots)
     assert ops.keep_copies(layers.parameters, layers.copies)
     update(ops, op, layers.parameters, layers.gradients(), *layers.slots, **settings)
-    update(NumpyBackend(), op, layers.host, layers.expected_gradients(), *layers.host_slots, **settings)
+    update(
+        NumpyBackend(), op, layers.host, layers.expected_gradients(), *layers.host_slots, **settings
+    )
     assert_updated(ops, layers)
 
 
@@ -112,5 +119,7 @@ def test_weights_that_begin_anywhere(cuda: str, name: str, sizes: tuple[int, int
     assert all(group[0].pointer % 16 == 4 for group in arrays)
     assert ops.keep_copies(layers.parameters, layers.copies)
     update(ops, op, layers.parameters, layers.gradients(), *layers.slots, **settings)
-    update(NumpyBackend(), op, layers.host, layers.expected_gradients(), *layers.host_slots, **settings)
+    update(
+        NumpyBackend(), op, layers.host, layers.expected_gradients(), *layers.host_slots, **settings
+    )
     assert_updated(ops, layers)

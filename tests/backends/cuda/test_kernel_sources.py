@@ -1,4 +1,6 @@
-"""What every kernel file promises its readers: a header that says all, one entry, PTX in one place."""
+"""What every kernel file promises its readers: a header that says all, one entry, PTX in one
+place.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
 SOURCES = sorted(KERNELS.rglob("*.cu"))
 HEADERS = sorted(KERNELS.rglob("*.cuh"))
 PTX = [KERNELS / "ptx" / name for name in ("ptx.cuh", "ptx_sm90a.cuh")]
-TWINS = [Path(__file__).parents[2] / "emulator" / name for name in ("ptx_twins.h", "ptx_sm90a_twins.h")]
+TWINS = [
+    Path(__file__).parents[2] / "emulator" / name for name in ("ptx_twins.h", "ptx_sm90a_twins.h")
+]
 FUNCTION = re.compile(r"\b__device__\s[\w:<>,\s&*]*?\b(\w+)\(")
-ENTRY = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(')
+ENTRY = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\('
+)
 
 
 def relative(path: Path) -> str:
@@ -34,7 +40,9 @@ def each(paths: list[Path]) -> Callable[[Callable[[Path], None]], Callable[[], N
     def of_all(test: Callable[[Path], None]) -> Callable[[], None]:
         def looks_at_all() -> None:
             assert paths
-            failed = {relative(path): failure for path in paths if (failure := failure_of(test, path))}
+            failed = {
+                relative(path): failure for path in paths if (failure := failure_of(test, path))
+            }
             assert failed == {}
 
         looks_at_all.__name__, looks_at_all.__doc__ = test.__name__, test.__doc__
@@ -105,7 +113,9 @@ def test_a_file_has_less_than_500_lines(path: Path) -> None:
 def test_the_page_on_kernels_names_all_parts_of_resident_kernels() -> None:
     page = (Path(__file__).parents[3] / "docs" / "kernels.md").read_text(encoding="utf-8")
     parts = [path for path in HEADERS if "resident" in path.parts]
-    table = page.partition("## How a resident kernel is put together")[2].partition("**The parts.**")[0]
+    table = page.partition("## How a resident kernel is put together")[2].partition(
+        "**The parts.**"
+    )[0]
     named = set(re.findall(r"`(?:[a-z]+/)?(\w+)`", table)) | {"network_defines"}
     assert {path.stem for path in parts} <= named
 
@@ -165,7 +175,9 @@ def test_tensor_maps_stay_where_copies_may_read_them(path: Path) -> None:
     assert found is not None
     parameters = code(path)[found.end() :].partition(")")[0].split(",")
     for parameter in parameters:
-        assert "TensorMap" not in parameter or "const __grid_constant__ TensorMap " in parameter, parameter
+        assert "TensorMap" not in parameter or "const __grid_constant__ TensorMap " in parameter, (
+            parameter
+        )
 
 
 @each(HEADERS)
@@ -195,17 +207,25 @@ def test_only_counters_are_atomic(path: Path) -> None:
         assert re.fullmatch(r"atomicAdd\([^;]*, 1u\)", call), call
 
 
-# What tells other threads that something lies in memory, and what waits for it. Other counters only hand out
-# numbers; a mark within the word that it marks needs no fence.
-TOLD = re.compile(r"atomicAdd\((arrivals|&returned), 1u\)|store_relaxed\(&(?:place\.epoch|published),")
-HEARD = re.compile(r"atomicAdd\((?:arrivals|&returned), 1u\)|load_relaxed\(&(?:place\.epoch|published)\)")
+# What tells other threads that something lies in memory, and what waits for it. Other counters only
+# hand out numbers; a mark within the word that it marks needs no fence.
+TOLD = re.compile(
+    r"atomicAdd\((arrivals|&returned), 1u\)|store_relaxed\(&(?:place\.epoch|published),"
+)
+HEARD = re.compile(
+    r"atomicAdd\((?:arrivals|&returned), 1u\)|load_relaxed\(&(?:place\.epoch|published)\)"
+)
 HANDED_OUT = {"&taken", "&end"}
 FENCE = re.compile(r"__threadfence(?:_block|_system)?\(\);")
 
 
 def test_fences_stand_before_what_is_told_and_behind_what_is_heard() -> None:
-    """The emulator's threads see all that is written at once: it would not notice one that is missing."""
-    bodies = [part for path in HEADERS if path not in PTX for part in code(path).split("__device__")]
+    """The emulator's threads see all that is written at once: it would not notice one that is
+    missing.
+    """
+    bodies = [
+        part for path in HEADERS if path not in PTX for part in code(path).split("__device__")
+    ]
     told = [(body, found) for body in bodies for found in TOLD.finditer(body)]
     heard = [(body, found) for body in bodies for found in HEARD.finditer(body)]
     assert (len(told), len(heard)) >= (6, 6)
@@ -217,15 +237,22 @@ def test_fences_stand_before_what_is_told_and_behind_what_is_heard() -> None:
 
 def test_every_counter_is_known() -> None:
     everything = "\n".join(map(code, (*SOURCES, *HEADERS)))
-    assert set(re.findall(r"atomicAdd\(([^,]+),", everything)) == HANDED_OUT | {"arrivals", "&returned"}
+    assert set(re.findall(r"atomicAdd\(([^,]+),", everything)) == HANDED_OUT | {
+        "arrivals",
+        "&returned",
+    }
 
 
 def chosen_by_define() -> set[str]:
-    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION, LOSS, EPILOGUE or OPTIMIZER."""
+    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION, LOSS, EPILOGUE or
+    OPTIMIZER.
+    """
     elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
     epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask")}
-    rules = {f"{name}_{part}" for name in UPDATE_RULES for part in ("rule", "fade", "quotient", "take")}
+    rules = {
+        f"{name}_{part}" for name in UPDATE_RULES for part in ("rule", "fade", "quotient", "take")
+    }
     losses = {f"{name}_{part}" for name in ELEMENT_LOSSES for part in ("term", "derivative")}
     return elementwise | activations | epilogues | rules | losses
 

@@ -42,7 +42,9 @@ ALIGNMENT_OF_STRUCTS = 8
 
 
 class ReadingDevice:
-    """A runtime whose launches read the arguments as a kernel with parameters of these C types would."""
+    """A runtime whose launches read the arguments as a kernel with parameters of these C types
+    would.
+    """
 
     watcher = None
 
@@ -53,7 +55,9 @@ class ReadingDevice:
     def load(self, name: str, defines: jit.Defines) -> str:
         return name
 
-    def launch(self, function: str, grid: Any, block: Any, shared_bytes: int, parameters: int) -> None:
+    def launch(
+        self, function: str, grid: Any, block: Any, shared_bytes: int, parameters: int
+    ) -> None:
         places = (ctypes.c_void_p * len(self.kinds)).from_address(parameters)
         values = []
         for place, kind in zip(places, self.kinds, strict=True):
@@ -85,7 +89,8 @@ def probe(monkeypatch: pytest.MonkeyPatch, kinds: list[str]) -> tuple[Kernel, Re
     return Kernel(device, "probe", ()), device
 
 
-# -- packing -------------------------------------------------------------------------------------------------
+# -- packing
+# -------------------------------------------------------------------------------------------------
 
 
 @given(data=st.data(), kinds=st.lists(st.sampled_from(list(SCALARS)), max_size=12))
@@ -109,7 +114,9 @@ def test_arrays_are_passed_by_address_and_none_as_null(monkeypatch: pytest.Monke
     ("given_size", "three"),
     [(7, (7, 1, 1)), ((7,), (7, 1, 1)), ((7, 2), (7, 2, 1)), ((7, 2, 3), (7, 2, 3))],
 )
-def test_sizes_have_three_parts(monkeypatch: pytest.MonkeyPatch, given_size: Any, three: Any) -> None:
+def test_sizes_have_three_parts(
+    monkeypatch: pytest.MonkeyPatch, given_size: Any, three: Any
+) -> None:
     kernel, device = probe(monkeypatch, [])
     kernel(given_size, given_size, shared_bytes=64)
     (launched,) = device.launches
@@ -117,7 +124,9 @@ def test_sizes_have_three_parts(monkeypatch: pytest.MonkeyPatch, given_size: Any
 
 
 @pytest.mark.parametrize("together", [(8, False), (1, True), (2, True)])
-def test_blocks_that_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, together: tuple[int, bool]) -> None:
+def test_blocks_that_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, together: tuple[int, bool]
+) -> None:
     kernel, device = probe(monkeypatch, ["int"])
     cluster, is_cooperative = together
     kernel(16, 32, 5, cluster=cluster, is_cooperative=is_cooperative)
@@ -149,7 +158,9 @@ def test_what_a_parameter_cannot_hold_is_refused(
 
 
 @pytest.mark.parametrize("values", [(), (1,), (1, 2, 3)])
-def test_as_many_arguments_as_parameters(monkeypatch: pytest.MonkeyPatch, values: tuple[int, ...]) -> None:
+def test_as_many_arguments_as_parameters(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[int, ...]
+) -> None:
     kernel, device = probe(monkeypatch, ["int", "int"])
     with pytest.raises(ShapeError, match=r"^probe: "):
         kernel(1, 1, *values)
@@ -163,7 +174,8 @@ def test_threads_do_not_mix_their_arguments(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(launched.values for launched in device.launches) == [[n] * 8 for n in range(2000)]
 
 
-# -- signatures ----------------------------------------------------------------------------------------------
+# -- signatures
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_kernel_that_nobody_has_declared() -> None:
@@ -174,7 +186,8 @@ def test_a_kernel_that_nobody_has_declared() -> None:
 
 
 SOURCE = """#include "ops/arrays/strided.cuh"
-extern "C" __global__ void probe(const float* __restrict__ x, const __grid_constant__ Layout layout, int n) {}
+extern "C" __global__ void probe(
+    const float* __restrict__ x, const __grid_constant__ Layout layout, int n) {}
 """
 
 
@@ -196,7 +209,11 @@ def test_the_compiler_holds_an_entry_to_its_signature(
     monkeypatch.setitem(FORMATS, "Layout", size)
     path = tmp_path / "probe.cu"
     path.write_text(SOURCE)
-    with nullcontext() if fits else pytest.raises(CompileError, match="the host packs other arguments"):
+    with (
+        nullcontext()
+        if fits
+        else pytest.raises(CompileError, match="the host packs other arguments")
+    ):
         build(path, "probe", {})
 
 
@@ -226,10 +243,13 @@ def test_every_kernel_can_be_launched(name: str) -> None:
     assert len(Kernel(ReadingDevice([]), name, ())._buffer) <= 4096
 
 
-# -- kernels of a device -------------------------------------------------------------------------------------
+# -- kernels of a device
+# -------------------------------------------------------------------------------------
 
 
-def test_kernels_are_loaded_once_for_each_choice_of_defines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_loaded_once_for_each_choice_of_defines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(SIGNATURES, "probe", "int")
     monkeypatch.setitem(SIGNATURES, "other", "int")
     loaded: list[tuple[str, jit.Defines]] = []

@@ -1,4 +1,6 @@
-"""Normalisation, dropout, pooling and the optimizers' lists on the emulator: what NumPy's backend cannot show."""
+"""Normalisation, dropout, pooling and the optimizers' lists on the emulator: what NumPy's backend
+cannot show.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ def assert_close(results: Any, expected: Any, dtypes: list[str], limit: float) -
         assert error.max(initial=0) <= limit
 
 
-# -- half precision ----------------------------------------------------------------------------------------
+# -- half precision
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -71,15 +74,28 @@ def test_batch_norm_in_half_precision(
     y, saved = ops.batch_norm_forward(x, *vectors, training=training)
     expected, exact_saved = numpy.batch_norm_forward(exact_x, *exact, training=training)
     assert saved[0].dtype == "float32"
-    results = (y, *vectors[2:], *ops.batch_norm_backward(dy, x, vectors[0], saved, training=training))
-    gradients = numpy.batch_norm_backward(exact_dy, exact_x, exact[0], exact_saved, training=training)
-    assert_close(results, (expected, *exact[2:], *gradients), [dtype] * 4 + ["float32"] * 2, LIMITS[dtype])
+    results = (
+        y,
+        *vectors[2:],
+        *ops.batch_norm_backward(dy, x, vectors[0], saved, training=training),
+    )
+    gradients = numpy.batch_norm_backward(
+        exact_dy, exact_x, exact[0], exact_saved, training=training
+    )
+    assert_close(
+        results, (expected, *exact[2:], *gradients), [dtype] * 4 + ["float32"] * 2, LIMITS[dtype]
+    )
 
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("shape", [(5, 7), (3, 64)])
 def test_layer_norm_in_half_precision(ops: CudaBackend, shape: tuple[int, int], dtype: str) -> None:
-    values = (1 + normal(*shape), normal(*shape, seed=1), normal(shape[1], seed=2), normal(shape[1], seed=3))
+    values = (
+        1 + normal(*shape),
+        normal(*shape, seed=1),
+        normal(shape[1], seed=2),
+        normal(shape[1], seed=3),
+    )
     (x, dy, weight, bias), (exact_x, exact_dy, exact_weight, exact_bias) = zip(
         *(rounded(ops, value, dtype) for value in values), strict=True
     )
@@ -117,7 +133,9 @@ def test_dropout_in_half_precision(ops: CudaBackend, units: int, dtype: str) -> 
     _, expected = NumpyBackend().dropout_forward(exact, **place)
     np.testing.assert_array_equal(mask.numpy() > 0, expected > 0)
     dx = ops.dropout_backward(x, mask)
-    assert_close((y, mask, dx), (exact * expected, expected, exact * expected), [dtype] * 3, LIMITS[dtype])
+    assert_close(
+        (y, mask, dx), (exact * expected, expected, exact * expected), [dtype] * 3, LIMITS[dtype]
+    )
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -146,7 +164,9 @@ def test_pooling_in_half_precision(ops: CudaBackend, channels: int, dtype: str) 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_updates_in_half_precision(ops: CudaBackend, dtype: str) -> None:
-    (w, g, v), exact = zip(*(rounded(ops, normal(2100, seed=i), dtype) for i in range(3)), strict=True)
+    (w, g, v), exact = zip(
+        *(rounded(ops, normal(2100, seed=i), dtype) for i in range(3)), strict=True
+    )
     norm = ops.clip_by_norm([g], 1.0)
     penalty = ops.l2_penalty([w], [g], 0.5)
     update(ops, "sgd", [w], [g], [v], lr=0.1, momentum=0.5)
@@ -156,7 +176,9 @@ def test_updates_in_half_precision(ops: CudaBackend, dtype: str) -> None:
     expected_penalty = numpy.l2_penalty(lists[0], lists[1], 0.5)
     update(numpy, "sgd", *lists, lr=0.1, momentum=0.5)
     assert_close((w, g, v), exact, [dtype] * 3, LIMITS[dtype])
-    np.testing.assert_allclose([float(norm), float(penalty)], [expected_norm, expected_penalty], rtol=1e-6)
+    np.testing.assert_allclose(
+        [float(norm), float(penalty)], [expected_norm, expected_penalty], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", [*TOLERANCE, *HALF])
@@ -164,7 +186,8 @@ def test_updates_in_half_precision(ops: CudaBackend, dtype: str) -> None:
 def test_every_update(ops: CudaBackend, name: str, dtype: str) -> None:
     case, rng = UPDATES[name], np.random.default_rng(0)
     lists = [
-        [rounded(ops, rng.uniform(0.1, 1, size), dtype) for size in (5, 130)] for _ in range(case.num_lists)
+        [rounded(ops, rng.uniform(0.1, 1, size), dtype) for size in (5, 130)]
+        for _ in range(case.num_lists)
     ]
     on_device = [[array for array, _ in group] for group in lists]
     exact = [[values for _, values in group] for group in lists]
@@ -174,7 +197,8 @@ def test_every_update(ops: CudaBackend, name: str, dtype: str) -> None:
         assert_close(group, references, [dtype] * 2, LIMITS.get(dtype) or TOLERANCE[dtype])
 
 
-# -- alignment ---------------------------------------------------------------------------------------------
+# -- alignment
+# ---------------------------------------------------------------------------------------------
 
 
 def run_all(ops: Backend, x: Any, dy: Any, weight: Any) -> list[Any]:
@@ -198,16 +222,21 @@ def run_all(ops: Backend, x: Any, dy: Any, weight: Any) -> list[Any]:
 @pytest.mark.parametrize("channels", [8, 5])
 def test_arrays_of_any_alignment(ops: CudaBackend, channels: int, dtype: str) -> None:
     shape = (3, 4, 4, channels)
-    values = [a.astype(dtype) for a in (normal(*shape), normal(*shape, seed=1), normal(channels, seed=2))]
+    values = [
+        a.astype(dtype) for a in (normal(*shape), normal(*shape, seed=1), normal(channels, seed=2))
+    ]
     expected = run_all(NumpyBackend(), *values)
     for place in (ops.asarray, lambda value: misaligned(ops, value)):
         results = run_all(ops, *map(place, values))
         for result, reference in zip(results, expected, strict=True):
             tolerance = 1e-5 if dtype == "float32" else 1e-12
-            np.testing.assert_allclose(download(ops, result), reference, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(
+                download(ops, result), reference, rtol=tolerance, atol=tolerance
+            )
 
 
-# -- lists of tensors --------------------------------------------------------------------------------------
+# -- lists of tensors
+# --------------------------------------------------------------------------------------
 
 
 def test_a_list_is_packed_as_the_kernels_declare_it() -> None:
@@ -261,7 +290,8 @@ def test_few_products_are_remembered(ops: CudaBackend, monkeypatch: pytest.Monke
         assert len(own._products) <= 2
 
 
-# -- images by the part ------------------------------------------------------------------------------------
+# -- images by the part
+# ------------------------------------------------------------------------------------
 
 
 def test_pooling_of_more_numbers_than_one_launch_can_index(

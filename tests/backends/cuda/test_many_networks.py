@@ -27,7 +27,10 @@ TABULAR, MNIST = network(32, 64, 64, 2, batch=128), network(784, 128, 10)
 
 def test_a_block_has_as_many_warps_as_rows_want() -> None:
     shape = many_networks.choose(TABULAR, "sm_90a", SHARED_BYTES)
-    expected = "a network in each block of 8 warps, its parameters in registers, one block a multiprocessor"
+    expected = (
+        "a network in each block of 8 warps, its parameters in registers, one block a "
+        "multiprocessor"
+    )
     assert str(shape) == expected
     assert shape.groups(132) == 132
     assert shape.shared_bytes <= SHARED_BYTES
@@ -46,7 +49,10 @@ def test_a_block_has_as_many_warps_as_rows_want() -> None:
             network(64, 128, 128, 10),
             "expected at most 255 registers of a thread for a network in a block, got",
         ),
-        (replace(TABULAR, penalized=True, weighted=True), "without clipping, or a penalty with weights"),
+        (
+            replace(TABULAR, penalized=True, weighted=True),
+            "without clipping, or a penalty with weights",
+        ),
         (replace(TABULAR, clips=True), "clipping"),
         (replace(TABULAR, terms=2), "expected at most 8 layers"),
         (network(32, 64, 200), "expected at most 128 outputs"),
@@ -70,7 +76,9 @@ def test_what_no_block_trains(wide: TrainedNetwork, words: str) -> None:
 def test_clusters_are_as_small_as_can_be(
     features: int, hidden: int, cluster: int, at_once: int, shared_slices: int, x_width: int
 ) -> None:
-    shape = many_networks_sm90.choose_clusters(network(features, hidden, 10), "sm_90a", SHARED_BYTES)
+    shape = many_networks_sm90.choose_clusters(
+        network(features, hidden, 10), "sm_90a", SHARED_BYTES
+    )
     assert (shape.cluster, shape.groups(132)) == (cluster, at_once)
     assert (shape.shared_slices, shape.x_width) == (shared_slices, x_width)
     assert f"{cluster} blocks" in str(shape) or cluster == 1
@@ -125,7 +133,11 @@ def test_a_block_has_as_many_groups_as_registers_and_shared_memory_are_for() -> 
         (network(32, 64, 17), "sm_90a", "at most 16 outputs"),
         (replace(TABULAR, batch=129), "sm_90a", "batches of at most 128 rows"),
         (replace(TABULAR, activations=(Activation("gelu"),) * 2), "sm_90a", "activations whose"),
-        (network(64, *[64] * 8, 2, batch=128), "sm_90a", "bytes of shared memory and 232 registers"),
+        (
+            network(64, *[64] * 8, 2, batch=128),
+            "sm_90a",
+            "bytes of shared memory and 232 registers",
+        ),
     ],
 )
 def test_what_no_group_trains(wide: TrainedNetwork, arch: str, words: str) -> None:

@@ -42,10 +42,17 @@ def assert_runs(config: MatmulConfig, arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_candidate_can_be_launched(shape: tuple[int, int, int], dtype: str, arch: str) -> None:
+def test_every_candidate_can_be_launched(
+    shape: tuple[int, int, int], dtype: str, arch: str
+) -> None:
     for (transpose_a, transpose_b), vector in product(TRANSPOSITIONS, [False, True]):
         found = candidates(
-            *shape, dtype, transpose_a=transpose_a, transpose_b=transpose_b, arch=arch, vector=vector
+            *shape,
+            dtype,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            arch=arch,
+            vector=vector,
         )
         assert found
         for config in found:
@@ -55,8 +62,12 @@ def test_every_candidate_can_be_launched(shape: tuple[int, int, int], dtype: str
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_configure_takes_the_first_candidate_and_always_the_same(shape: tuple[int, int, int]) -> None:
-    assert configure(*shape, "float32", vector=True) == candidates(*shape, "float32", vector=True)[0]
+def test_configure_takes_the_first_candidate_and_always_the_same(
+    shape: tuple[int, int, int],
+) -> None:
+    assert (
+        configure(*shape, "float32", vector=True) == candidates(*shape, "float32", vector=True)[0]
+    )
     assert configure(*shape, "float32", vector=True) is configure(*shape, "float32", vector=True)
 
 
@@ -105,7 +116,9 @@ def test_threads_and_shared_memory() -> None:
     assert kept.shared_bytes == 2 * (32 * 68 + 64 * 20) * 4
     turned = MatmulConfig("matmul_register", "float32", turn=True, **sizes)  # type: ignore[arg-type]
     assert turned.shared_bytes == 2 * 64 * (36 + 20) * 4
-    groups = MatmulConfig("matmul_register", "float32", block_m=64, block_n=64, block_k=8, groups=4, stages=2)
+    groups = MatmulConfig(
+        "matmul_register", "float32", block_m=64, block_n=64, block_k=8, groups=4, stages=2
+    )
     assert groups.shared_bytes == 3 * 64 * 64 * 4
 
 
@@ -117,7 +130,8 @@ def test_a_small_product_fills_the_card_and_a_large_one_takes_large_tiles() -> N
     assert large.splits == 1
 
 
-# -- Hopper ------------------------------------------------------------------------------------------------
+# -- Hopper
+# ------------------------------------------------------------------------------------------------
 
 HALF_SHAPES = [(1, 8, 8), (32, 4096, 4096), (784, 256, 64), (1000, 520, 1000), (8192, 8192, 8192)]
 
@@ -160,7 +174,8 @@ def test_products_of_few_rows_may_be_swapped() -> None:
 
 def test_large_products_in_half_precision_go_to_the_kernel_for_hopper() -> None:
     kernels = {
-        arch: configure(4096, 4096, 4096, "float16", arch=arch, vector=True).kernel for arch in ARCHITECTURES
+        arch: configure(4096, 4096, 4096, "float16", arch=arch, vector=True).kernel
+        for arch in ARCHITECTURES
     }
     assert kernels == {
         "sm_75": "matmul_mma",
@@ -194,7 +209,9 @@ def test_products_of_tf32_have_b_along_k(transpose_a: bool, transpose_b: bool) -
 
 
 def test_an_operand_is_turned_if_its_copy_has_whole_rows() -> None:
-    assert any(config.turns_b for config in tf32(512, 512, 512, transpose_a=True, transpose_b=False))
+    assert any(
+        config.turns_b for config in tf32(512, 512, 512, transpose_a=True, transpose_b=False)
+    )
     assert not tf32(512, 512, 510, transpose_a=True, transpose_b=False)
 
 
@@ -259,7 +276,8 @@ def test_unknown_settings_are_refused(dtype: str, precision: str) -> None:
         configure(1, 1, 1, dtype, precision=precision)
 
 
-# -- one kernel for all ------------------------------------------------------------------------------------
+# -- one kernel for all
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -274,18 +292,32 @@ def test_unknown_settings_are_refused(dtype: str, precision: str) -> None:
 )
 def test_a_kernel_that_is_asked_for_is_taken(kernel: str, dtype: str) -> None:
     for transpose_a, transpose_b in TRANSPOSITIONS:
-        settings = {"transpose_a": transpose_a, "transpose_b": transpose_b, "vector": True, "arch": "sm_90a"}
+        settings = {
+            "transpose_a": transpose_a,
+            "transpose_b": transpose_b,
+            "vector": True,
+            "arch": "sm_90a",
+        }
         config = configure_for(kernel, 64, 256, 784, dtype, **settings)
         assert (config.kernel, config.dtype) == (kernel, dtype)
-        assert (config.transpose_a, config.transpose_b) == (transpose_a, transpose_b) or kernel == "gemm_sm90"
+        assert (config.transpose_a, config.transpose_b) == (
+            transpose_a,
+            transpose_b,
+        ) or kernel == "gemm_sm90"
 
 
 def test_a_kernel_takes_the_tiles_that_suit_it_best() -> None:
-    assert configure_for("matmul_register", 64, 256, 784, "float32") == configure(64, 256, 784, "float32")
+    assert configure_for("matmul_register", 64, 256, 784, "float32") == configure(
+        64, 256, 784, "float32"
+    )
 
 
 def test_a_kernel_that_does_not_compute_a_product_says_so() -> None:
-    with pytest.raises(ConfigError, match="matmul_mma computes on sm_90a, got 64 x 256 x 784 of float32"):
+    with pytest.raises(
+        ConfigError, match="matmul_mma computes on sm_90a, got 64 x 256 x 784 of float32"
+    ):
         configure_for("matmul_mma", 64, 256, 784, "float32", arch="sm_90a")
-    with pytest.raises(ConfigError, match="gemm_sm90 computes on sm_80, got 64 x 256 x 784 of float16"):
+    with pytest.raises(
+        ConfigError, match="gemm_sm90 computes on sm_80, got 64 x 256 x 784 of float16"
+    ):
         configure_for("gemm_sm90", 64, 256, 784, "float16", arch="sm_80", vector=True)

@@ -21,7 +21,15 @@ NUMPY_DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.floa
 # Largest error, in units of what rounding sums of |a| |b| may give.
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11}
 
-RAGGED = [(1, 1, 1), (7, 5, 0), (16, 16, 16), (17, 63, 5), (65, 17, 64), (63, 130, 100), (130, 65, 37)]
+RAGGED = [
+    (1, 1, 1),
+    (7, 5, 0),
+    (16, 16, 16),
+    (17, 63, 5),
+    (65, 17, 64),
+    (63, 130, 100),
+    (130, 65, 37),
+]
 EVEN = [(8, 8, 8), (16, 24, 0), (40, 72, 16), (64, 136, 104), (136, 64, 40)]
 
 SMALL = {"block_m": 16, "block_n": 16, "block_k": 32, "thread_m": 4, "thread_n": 2, "stages": 3}
@@ -83,7 +91,8 @@ def multiply(
     n = b.shape[0] if config.transpose_b else b.shape[1]
     start = np.full((m, n), np.nan, a.dtype)
     on_device = [
-        None if x is None else upload(runtime, x) for x in (a, b, start, bias, saved, np.full_like(start, 7))
+        None if x is None else upload(runtime, x)
+        for x in (a, b, start, bias, saved, np.full_like(start, 7))
     ]
     da, db, dc, dbias, dsaved, dz = on_device
     sums = np.float64 if config.dtype == "float64" else np.float32
@@ -92,13 +101,16 @@ def multiply(
     kernel = kernels.get(config.kernel, **config.defines(), **defines)
     lda, ldb = a.shape[1], b.shape[1]
     for _ in range(launches):
-        kernel(config.grid(m, n), config.block, da, db, dc, dbias, dsaved, dz, alpha, slope, partials, arrivals,
+        kernel(config.grid(m, n), config.block, da, db, dc, dbias, dsaved, dz, alpha, slope,
+               partials, arrivals,
                m, n, k, lda, ldb, n, shared_bytes=config.shared_bytes)  # fmt: skip
     assert not arrivals.numpy().any()
     return dc.numpy(), dz.numpy()
 
 
-def assert_product(kernels: Kernels, config: MatmulConfig, shapes: list[tuple[int, int, int]]) -> None:
+def assert_product(
+    kernels: Kernels, config: MatmulConfig, shapes: list[tuple[int, int, int]]
+) -> None:
     rng = np.random.default_rng(0)
     for m, n, k in shapes:
         a, b = operands(rng, config, m, n, k)
@@ -118,7 +130,9 @@ TRANSPOSITIONS = list(product(BOTH, BOTH))
 
 @pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
 def test_tiled_kernel(kernels: Kernels, transpose_a: bool, transpose_b: bool) -> None:
-    assert_product(kernels, MatmulConfig("matmul_tiled", "float32", transpose_a, transpose_b), RAGGED)
+    assert_product(
+        kernels, MatmulConfig("matmul_tiled", "float32", transpose_a, transpose_b), RAGGED
+    )
 
 
 @pytest.mark.parametrize("transposed", BOTH)
@@ -160,7 +174,9 @@ def test_register_kernel_of_any_shape(
 def test_register_kernel_by_16_bytes(
     kernels: Kernels, transpose_a: bool, transpose_b: bool, turn: bool
 ) -> None:
-    config = register(transpose_a=transpose_a, transpose_b=transpose_b, turn=turn, vector=True, **SQUARE)
+    config = register(
+        transpose_a=transpose_a, transpose_b=transpose_b, turn=turn, vector=True, **SQUARE
+    )
     assert_product(kernels, config, EVEN)
 
 
@@ -168,8 +184,12 @@ def test_register_kernel_by_16_bytes(
     ("dtype", "vector", "shapes"),
     [("float64", False, RAGGED), ("float64", True, EVEN), ("float16", True, EVEN)],
 )
-def test_register_kernel_of_other_dtypes(kernels: Kernels, dtype: str, vector: bool, shapes: Any) -> None:
-    config = register(dtype, transpose_b=True, vector=vector, turn=False, groups=2, splits=2, **SMALL)
+def test_register_kernel_of_other_dtypes(
+    kernels: Kernels, dtype: str, vector: bool, shapes: Any
+) -> None:
+    config = register(
+        dtype, transpose_b=True, vector=vector, turn=False, groups=2, splits=2, **SMALL
+    )
     assert_product(kernels, config, shapes)
 
 
@@ -188,7 +208,8 @@ def test_rows_may_be_parts_of_longer_ones(kernels: Kernels) -> None:
     runtime = kernels._runtime
     c = upload(runtime, np.full((20, 25), 7, np.float32))
     kernel = kernels.get(config.kernel, **config.defines())
-    kernel(config.grid(20, 23), config.block, upload(runtime, a), upload(runtime, b), c, None, None, None, 1.0, 0.0,
+    kernel(config.grid(20, 23), config.block, upload(runtime, a), upload(runtime, b), c, None,
+           None, None, 1.0, 0.0,
            None, None, 20, 23, 30, 50, 40, 25)  # fmt: skip
     assert np.allclose(c.numpy()[:, :23], a[:, :30] @ b[:, :23], rtol=0, atol=1e-5)
     assert (c.numpy()[:, 23:] == 7).all()

@@ -27,14 +27,24 @@ UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 RAGGED = [(1, 1, 1), (7, 5, 0), (16, 17, 5), (63, 16, 16), (17, 65, 100), (65, 7, 130)]
 EVEN = [(8, 8, 8), (16, 24, 0), (40, 72, 16), (64, 136, 104), (136, 64, 200)]
 
-SMALL = {"block_m": 16, "block_n": 32, "warp_m": 16, "warp_n": 16, "groups": 2, "splits": 3, "stages": 2}
+SMALL = {
+    "block_m": 16,
+    "block_n": 32,
+    "warp_m": 16,
+    "warp_n": 16,
+    "groups": 2,
+    "splits": 3,
+    "stages": 2,
+}
 LARGE = {"block_m": 64, "block_n": 64, "warp_m": 32, "warp_n": 16, "stages": 4, "vector": True}
 
 BOTH = [False, True]
 TRANSPOSITIONS = list(product(BOTH, BOTH))
 # Every transposition is seen in float16, which sets them apart from what other dtypes share.
 PRODUCTS = [
-    pytest.param(*case, marks=[] if case[0] == "float16" or case[1] != case[2] else pytest.mark.slow)
+    pytest.param(
+        *case, marks=[] if case[0] == "float16" or case[1] != case[2] else pytest.mark.slow
+    )
     for case in product(DTYPES, BOTH, BOTH)
 ]
 each_product = pytest.mark.parametrize(("dtype", "transpose_a", "transpose_b"), PRODUCTS)
@@ -45,7 +55,9 @@ def kernels(kernel_runtime_of_any_order: Any) -> Kernels:
     return Kernels.of(kernel_runtime_of_any_order)
 
 
-def mma(dtype: str, transpose_a: bool = False, transpose_b: bool = False, **settings: Any) -> MmaConfig:
+def mma(
+    dtype: str, transpose_a: bool = False, transpose_b: bool = False, **settings: Any
+) -> MmaConfig:
     block_k = 64 * settings.get("groups", 1) // BYTES[dtype]
     return MmaConfig("matmul_mma", dtype, transpose_a, transpose_b, block_k=block_k, **settings)
 
@@ -131,7 +143,8 @@ def multiply(
     arrivals = upload(runtime, np.zeros(config.tiles(m, n), np.uint32))
     kernel = kernels.get(config.kernel, **config.defines(), OUT=out, **defines)
     for _ in range(launches):
-        kernel(config.grid(m, n), config.block, da, db, dc, dbias, dsaved, dz, alpha, slope, partials, arrivals,
+        kernel(config.grid(m, n), config.block, da, db, dc, dbias, dsaved, dz, alpha, slope,
+               partials, arrivals,
                m, n, k, a.shape[1], b.shape[1], n, shared_bytes=config.shared_bytes)  # fmt: skip
     assert dc is not None
     assert dz is not None
@@ -145,25 +158,32 @@ def assert_close(c: np.ndarray, expected: np.ndarray, out: str, k: int) -> None:
     assert (np.abs(decoded(c) - expected) <= bound).all(), np.abs(decoded(c) - expected).max()
 
 
-def assert_products(kernels: Kernels, config: MmaConfig, shapes: list[tuple[int, int, int]]) -> None:
+def assert_products(
+    kernels: Kernels, config: MmaConfig, shapes: list[tuple[int, int, int]]
+) -> None:
     for seed, (m, n, k) in enumerate(shapes):
         a, b = operands(seed, config, m, n, k)
         c, _ = multiply(kernels, config, a, b)
         assert_close(c, exact(config, a, b), config.dtype, k)
 
 
-# -- the kernel ----------------------------------------------------------------------------------------------
+# -- the kernel
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.in_turns(8)
 @each_product
-def test_products_of_any_shape(kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
+def test_products_of_any_shape(
+    kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool
+) -> None:
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **SMALL), RAGGED)
 
 
 @pytest.mark.in_turns(8)
 @each_product
-def test_products_by_16_bytes(kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
+def test_products_by_16_bytes(
+    kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool
+) -> None:
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **LARGE), EVEN)
 
 
@@ -244,7 +264,12 @@ def test_adds_the_bias_activates_and_keeps_z(
     config = mma("float16", **settings)
     a, b = operands(5, config, *shape)
     bias = random(np.random.default_rng(6), shape[1:2], "float16")
-    names = {"EPILOGUE": "epilogue_activation", "ACTIVATION": "leaky_relu", "HAS_BIAS": 1, "STORE_Z": 1}
+    names = {
+        "EPILOGUE": "epilogue_activation",
+        "ACTIVATION": "leaky_relu",
+        "HAS_BIAS": 1,
+        "STORE_Z": 1,
+    }
     y, z = multiply(kernels, config, a, b, bias=bias, slope=0.25, **names)
     expected = exact(config, a, b) + decoded(bias)
     assert_close(z, expected, "float16", shape[2])
@@ -260,7 +285,8 @@ def test_masks_by_the_derivative(kernels: Kernels) -> None:
     assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), "float32", 21)
 
 
-# -- the choice ----------------------------------------------------------------------------------------------
+# -- the choice
+# ----------------------------------------------------------------------------------------------
 
 SHAPES = [
     (0, 0, 0),
@@ -300,7 +326,9 @@ def test_refuses_what_tensor_cores_lack(arch: str, dtype: str) -> None:
 def test_candidates_can_be_launched(arch: str) -> None:
     dtypes = [dtype for dtype in DTYPES if supports(arch, dtype)]
     for shape, dtype, (transpose_a, transpose_b) in product(SHAPES, dtypes, TRANSPOSITIONS):
-        choices = mma_choices(*shape, dtype, transpose_a=transpose_a, transpose_b=transpose_b, arch=arch)
+        choices = mma_choices(
+            *shape, dtype, transpose_a=transpose_a, transpose_b=transpose_b, arch=arch
+        )
         assert list(choices) == sorted(choices, key=lambda choice: choice[0])
         found = [config for _, config in choices]
         assert 6 <= len(found) <= 14
@@ -337,14 +365,18 @@ def test_short_k_fills_its_block() -> None:
     assert (config.block_k, config.groups) == (64, 1)
 
 
-# -- compiled ------------------------------------------------------------------------------------------------
+# -- compiled
+# ------------------------------------------------------------------------------------------------
 
 
 def registers_and_spills(config: MmaConfig, arch: str) -> tuple[int, int]:
     pytest.importorskip("cuda.core")
     settings = tuple((name, str(value)) for name, value in config.defines().items())
     _, log = compile_kernel(config.kernel, settings, arch, verbose=True)
-    used, spilled = re.search(r"Used (\d+) registers", log), re.search(r"(\d+) bytes spill stores", log)
+    used, spilled = (
+        re.search(r"Used (\d+) registers", log),
+        re.search(r"(\d+) bytes spill stores", log),
+    )
     assert used is not None
     assert spilled is not None
     return int(used[1]), int(spilled[1])

@@ -37,7 +37,9 @@ LOSSES = {
 
 
 class Network:
-    """A chain of layers, rows and targets: on a device, and in float64 the numbers that it has there."""
+    """A chain of layers, rows and targets: on a device, and in float64 the numbers that it has
+    there.
+    """
 
     def __init__(
         self,
@@ -52,7 +54,11 @@ class Network:
         self.ops, self.loss, self.rows = ops, loss, rows
         pairs = list(pairwise(widths))
         draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
-        host = [array for i, o in pairs for array in (draw(i, o) / np.sqrt(i).astype("f4"), 0.1 * draw(o))]
+        host = [
+            array
+            for i, o in pairs
+            for array in (draw(i, o) / np.sqrt(i).astype("f4"), 0.1 * draw(o))
+        ]
         self.parameters = [ops.asarray(p) for p in host]
         self.copies = [ops.copy(ops.asarray(p, dtype)) for p in self.parameters]
         self.x = ops.asarray(ops.asarray(draw(rows, widths[0])), dtype)
@@ -72,11 +78,17 @@ class Network:
 
     def rounded(self, array: Any, scale: float = 1.0) -> Any:
         """Return numbers as layers pass them on."""
-        return self.exact(self.ops.asarray((array * scale).astype("f4"), self.network.dtype)) / scale
+        return (
+            self.exact(self.ops.asarray((array * scale).astype("f4"), self.network.dtype)) / scale
+        )
 
     def expected(self) -> tuple[list[Any], tuple[float, float, float]]:
         """Return the gradients of all parameters, and the row of the record."""
-        numpy, copies, x = NumpyBackend(), [self.exact(copy) for copy in self.copies], self.exact(self.x)
+        numpy, copies, x = (
+            NumpyBackend(),
+            [self.exact(copy) for copy in self.copies],
+            self.exact(self.x),
+        )
         kept = []
         for idx, activation in enumerate(self.activations):
             w, b = copies[2 * idx : 2 * idx + 2]
@@ -96,11 +108,16 @@ class Network:
         return found[::-1], (float(loss), float(weight), float(correct or 0))
 
     def layers(self, copies: list[Any]) -> list[Any]:
-        return [(*copies[2 * i : 2 * i + 2], activation) for i, activation in enumerate(self.activations)]
+        return [
+            (*copies[2 * i : 2 * i + 2], activation)
+            for i, activation in enumerate(self.activations)
+        ]
 
 
 def trained(network: Network, step: NarrowStep, **batch: Any) -> tuple[list[Any], Any]:
-    """Return what a step of gradient descent with a rate of 1 takes off the parameters, and the record."""
+    """Return what a step of gradient descent with a rate of 1 takes off the parameters, and the
+    record.
+    """
     ops, record = network.ops, network.ops.zeros((3, 3), "float64")
     before = [network.exact(p) for p in network.parameters]
     x, y = batch.get("x", network.x), batch.get("y", ops.asarray(network.y))
@@ -173,7 +190,9 @@ def test_losses(cuda: str, name: str, dtype: str) -> None:
 def test_activations(cuda: str, name: str, dtype: str) -> None:
     ops: Any = create(cuda, precision=dtype, loss_scale=LOSS_SCALE)
     activation = Activation(name, slope=0.25)
-    network = Network(ops, dtype, 40, (12, 24, 9, 5), (activation, RELU, activation), LOSSES["huber"])
+    network = Network(
+        ops, dtype, 40, (12, 24, 9, 5), (activation, RELU, activation), LOSSES["huber"]
+    )
     assert_as_expected(network, NarrowStep(network.network))
 
 
@@ -192,7 +211,9 @@ def test_rows_that_are_gathered(cuda: str, source: str, features: int, x_stages:
     own = order[720:1420]  # two steps of 350 rows from step 2 on would be theirs
     network.x = ops.gather_rows(x_source, ops.asarray(own), "float16")
     network.y = y[own]
-    rows = StepRows([x_source, y_source], ops.asarray(order), ops.asarray(np.float64(1)), 1, 360, 700)
+    rows = StepRows(
+        [x_source, y_source], ops.asarray(order), ops.asarray(np.float64(1)), 1, 360, 700
+    )
     step = NarrowStep(network.network, x_stages=x_stages, source=source)
     assert_as_expected(network, step, x=x_source, y=y_source, rows=rows)
 
@@ -220,8 +241,12 @@ def test_layers_without_biases(cuda: str) -> None:
     expected, _ = network.expected()
     for (of_weights, _), gradient in zip(found, expected[::2], strict=True):
         end = of_weights.first + gradient.size
-        sums = network.exact(of_weights.sums)[:, of_weights.first : end].sum(axis=0) * of_weights.scale
-        assert np.linalg.norm(sums - gradient.ravel()) <= TOLERANCE["float16"] * np.linalg.norm(gradient)
+        sums = (
+            network.exact(of_weights.sums)[:, of_weights.first : end].sum(axis=0) * of_weights.scale
+        )
+        assert np.linalg.norm(sums - gradient.ravel()) <= TOLERANCE["float16"] * np.linalg.norm(
+            gradient
+        )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -265,7 +290,9 @@ def test_what_is_left_to_other_kernels() -> None:
         assert choose(network, num_rows, shared_bytes) is None
     for widths, piece in (((128, 128, 3), (2, 1)), ((3, 128, 64, 3), (2, 2))):
         other = choose(
-            replace(fits, widths=widths, activations=(RELU,) * (len(widths) - 1)), 65536, shared_bytes
+            replace(fits, widths=widths, activations=(RELU,) * (len(widths) - 1)),
+            65536,
+            shared_bytes,
         )
         assert other is not None
         assert other.piece == piece

@@ -11,7 +11,14 @@ from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.next_batch import OrderedRows, StepSource
 
 NUM_ROWS, BATCH, STEPS = 23, 5, 5
-SHAPES = {"vectors": (8,), "words": (3,), "none": (0,), "one": (), "images": (3, 4, 2), "long": (5000,)}
+SHAPES = {
+    "vectors": (8,),
+    "words": (3,),
+    "none": (0,),
+    "one": (),
+    "images": (3, 4, 2),
+    "long": (5000,),
+}
 # As stored, and as a step takes them.
 DTYPES = [
     ("uint8", "uint8"),
@@ -40,7 +47,10 @@ def orders() -> Any:
 @pytest.mark.parametrize(("stored", "taken_as"), DTYPES)
 def test_every_step_gets_its_own(ops: CudaBackend, name: str, stored: str, taken_as: str) -> None:
     rng, numbers, order = np.random.default_rng(0), table(), orders()
-    hosts = [rng.integers(0, 200, (NUM_ROWS, *shape)).astype(stored) for shape in (SHAPES[name], (2,), ())]
+    hosts = [
+        rng.integers(0, 200, (NUM_ROWS, *shape)).astype(stored)
+        for shape in (SHAPES[name], (2,), ())
+    ]
     arrays = [ops.asarray(host) for host in hosts]
     dtypes = [taken_as, stored, stored]
     sources = list(zip(arrays, dtypes, strict=True))
@@ -103,7 +113,9 @@ def test_rows_that_stay_where_they_are(ops: CudaBackend) -> None:
         (ops.asarray(host), dtype)
         for host, dtype in zip(hosts, ("float16", "float32", "float32"), strict=True)
     ]
-    source = StepSource(ops, sources, ops.asarray(order), BATCH, ops.asarray(numbers), in_place=(1,))
+    source = StepSource(
+        ops, sources, ops.asarray(order), BATCH, ops.asarray(numbers), in_place=(1,)
+    )
     source.begin(3)
     x, y, weights = source.take(1, 3, (8, 4, 12))
     np.testing.assert_array_equal(source.numbers.numpy(), numbers[4])

@@ -1,4 +1,5 @@
-"""Kernels on architectures that lack some instructions: what stands in for these gives the same numbers.
+"""Kernels on architectures that lack some instructions: what stands in for these gives the same
+numbers.
 
 The operands are small whole numbers, so that every product and sum is exact in every type.
 """
@@ -43,7 +44,9 @@ def test_products_before_sm80(dtype: str, shape: tuple[int, int, int]) -> None:
     x, w, b, dz = numbers((m, k), (k, n), (n,), (m, n))
     ops, exact = before_sm80(MODES[dtype]), NumpyBackend()
     here = [ops.asarray(array, dtype) for array in (x, w, b, dz)]
-    assert_same(ops, ops.linear_forward(*here[:3], RELU)[:1], exact.linear_forward(x, w, b, RELU)[:1])
+    assert_same(
+        ops, ops.linear_forward(*here[:3], RELU)[:1], exact.linear_forward(x, w, b, RELU)[:1]
+    )
     assert_same(ops, ops.linear_backward(here[3], *here[:2]), exact.linear_backward(dz, x, w))
 
 
@@ -67,5 +70,7 @@ def test_rounding_to_bfloat16_before_sm80() -> None:
     special = np.array([0, 1 << 31, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0xFF800001], np.uint32)
     values = np.concatenate([bits, ties, special]).view(np.float32)
     old, new = before_sm80("float32"), CudaBackend(EmulatedRuntime())
-    results = [ops.cast(ops.cast(ops.asarray(values), "bfloat16"), "float32").numpy() for ops in (old, new)]
+    results = [
+        ops.cast(ops.cast(ops.asarray(values), "bfloat16"), "float32").numpy() for ops in (old, new)
+    ]
     np.testing.assert_array_equal(*results)

@@ -1,4 +1,6 @@
-"""How a training run is launched as one kernel: what the kernel asks of its shape, and what does not fit."""
+"""How a training run is launched as one kernel: what the kernel asks of its shape, and what does
+not fit.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from warpfit.errors import ConfigError, required
 
 SHARED_BYTES = shared_bytes_of("sm_90a")
 MULTIPROCESSORS = 132
-SIZES = [(1, 1, 1), (6, 0, 3), (17, 33, 2), (64, 64, 10), (784, 0, 10), (129, 0, 128), (784, 256, 10)]
+SIZES = [
+    (1, 1, 1),
+    (6, 0, 3),
+    (17, 33, 2),
+    (64, 64, 10),
+    (784, 0, 10),
+    (129, 0, 128),
+    (784, 256, 10),
+]
 BATCHES = (1, 16, 33, 64, 272, 512, 1024)
 
 
@@ -47,7 +57,11 @@ def of_size(size: tuple[int, int, int], **changes: Any) -> TrainedNetwork:
 
 
 def bytes_in_the_way(
-    network: TrainedNetwork, arch: str, limit: int, what: str, multiprocessors: int = MULTIPROCESSORS
+    network: TrainedNetwork,
+    arch: str,
+    limit: int,
+    what: str,
+    multiprocessors: int = MULTIPROCESSORS,
 ) -> tuple[int, int]:
     """Return what there is at most, and what would be needed, as the error names them."""
     with pytest.raises(ConfigError) as error:
@@ -57,7 +71,8 @@ def bytes_in_the_way(
     return int(found[1]), int(found[2])
 
 
-# -- what fits -----------------------------------------------------------------------------------------------
+# -- what fits
+# -----------------------------------------------------------------------------------------------
 
 
 def assert_can_be_launched(launch: OneLaunch, arch: str, limit: int) -> None:
@@ -86,7 +101,9 @@ def assert_can_be_launched(launch: OneLaunch, arch: str, limit: int) -> None:
 
 
 def assert_covers(launch: OneLaunch) -> None:
-    """Assert that blocks have room for the network, warps for a block's weights, and owners for all rows."""
+    """Assert that blocks have room for the network, warps for a block's weights, and owners for all
+    rows.
+    """
     network = launch.network
     if launch.hidden:
         assert launch.cluster * launch.block_units >= launch.hidden
@@ -121,7 +138,10 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(
         assert_covers(launch)
         assert launch.replicas == 1 or launch.cluster * launch.replicas <= 8 / 9 * multiprocessors
         fitting += 1
-    if arch in ("sm_90a", "sm_100a"):  # where all fit, or without replicas all but the longest batches
+    if arch in (
+        "sm_90a",
+        "sm_100a",
+    ):  # where all fit, or without replicas all but the longest batches
         assert fitting >= (28 if multiprocessors == MULTIPROCESSORS else 18)
     elif size != (784, 256, 10):
         assert fitting >= 7
@@ -136,7 +156,9 @@ def test_with_adam_a_batch_is_there_as_a_whole(size: tuple[int, int, int], arch:
         try:
             launch = choose(wanted, arch, limit, MULTIPROCESSORS)
         except ConfigError:
-            most, got = bytes_in_the_way(wanted, arch, limit, "(?:weights for the registers|shared memory)")
+            most, got = bytes_in_the_way(
+                wanted, arch, limit, "(?:weights for the registers|shared memory)"
+            )
             assert got > most
             continue
         assert_can_be_launched(launch, arch, limit)
@@ -151,8 +173,14 @@ def test_with_adam_a_batch_is_there_as_a_whole(size: tuple[int, int, int], arch:
 
 def test_where_adam_remembers() -> None:
     launch = choose(of_size((784, 256, 10), **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
-    # Of 49 tiles along the features, each of 8 warps has five with their optimizer state, and one or two more.
-    assert (launch.cluster, launch.warps_k, launch.near_k, launch.near_tiles) == (16, 8, 2, 49 - 5 * 8)
+    # Of 49 tiles along the features, each of 8 warps has five with their optimizer state, and one
+    # or two more.
+    assert (launch.cluster, launch.warps_k, launch.near_k, launch.near_tiles) == (
+        16,
+        8,
+        2,
+        49 - 5 * 8,
+    )
     assert launch.held == 8 * (7 + 2 * 5)
     assert launch.shared_parts["optimizer state"] == 9 * 256 * 2 * 4
     assert launch.registers == (216, 72)
@@ -161,15 +189,22 @@ def test_where_adam_remembers() -> None:
 
 def test_batches_that_replicas_would_partition_are_not_for_adam() -> None:
     assert (
-        choose(of_size((6, 8, 3), batch=176, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS).replicas == 1
+        choose(
+            of_size((6, 8, 3), batch=176, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS
+        ).replicas
+        == 1
     )
-    with pytest.raises(ConfigError, match="adam with batches that replicas need not partition, got 177 rows"):
+    with pytest.raises(
+        ConfigError, match="adam with batches that replicas need not partition, got 177 rows"
+    ):
         choose(of_size((6, 8, 3), batch=177, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
 
 
 @pytest.mark.parametrize("size", [(40, 37, 10), (784, 256, 10), (784, 0, 10)], ids=str)
 @pytest.mark.parametrize("momentum", [False, True])
-def test_no_shape_takes_more_shared_memory_than_there_is(size: tuple[int, int, int], momentum: bool) -> None:
+def test_no_shape_takes_more_shared_memory_than_there_is(
+    size: tuple[int, int, int], momentum: bool
+) -> None:
     wanted, kept = of_size(size, batch=128, momentum=momentum), set()
     for limit in range(SHARED_BYTES, 0, -2048):
         try:
@@ -184,9 +219,12 @@ def test_no_shape_takes_more_shared_memory_than_there_is(size: tuple[int, int, i
 def test_weights_are_shared_out_evenly() -> None:
     launch = choose(of_size((784, 256, 10)), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     assert (launch.cluster, launch.block_features, launch.block_units) == (16, 784, 16)
-    # 49 tiles of 16 by 16 weights over 8 warps: one has 7, of 4 bytes in float32 and 2 in half precision each.
+    # 49 tiles of 16 by 16 weights over 8 warps: one has 7, of 4 bytes in float32 and 2 in half
+    # precision each.
     assert (launch.warps_k, launch.warps_u, launch.tiles_of_warp, launch.held) == (8, 1, 7, 7 * 12)
-    with_momentum = choose(of_size((784, 256, 10), momentum=True), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
+    with_momentum = choose(
+        of_size((784, 256, 10), momentum=True), "sm_90a", SHARED_BYTES, MULTIPROCESSORS
+    )
     assert with_momentum.held == 7 * 20
 
 
@@ -210,7 +248,9 @@ def test_which_networks_look_ahead(
     assert launch.replicas == 1
     rows = 16 * launch.row_tiles
     assert launch.gram_bytes == (2 * rows**2 if looks_ahead else 0)
-    assert str(launch).endswith(", products of a batch ahead" if looks_ahead else " of shared memory")
+    assert str(launch).endswith(
+        ", products of a batch ahead" if looks_ahead else " of shared memory"
+    )
 
 
 @pytest.mark.parametrize(
@@ -255,7 +295,8 @@ def test_a_shape_says_its_numbers(
     launch = choose(network(batch=batch), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     one_launch.choose.cache_clear()
     assert str(launch) == (
-        f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, {launch.x_slots} tiles of rows in "
+        f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, "
+        f"{launch.x_slots} tiles of rows in "
         f"{launch.shared_bytes} bytes of shared memory"
     )
 
@@ -267,7 +308,8 @@ def test_architectures_without_clusters_have_one_block() -> None:
         assert launch.replicas == 8
 
 
-# -- what does not fit ---------------------------------------------------------------------------------------
+# -- what does not fit
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -277,7 +319,9 @@ def test_architectures_without_clusters_have_one_block() -> None:
 )
 def test_weights_that_registers_do_not_hold_name_their_bytes(changes: dict[str, Any]) -> None:
     wanted = network(**{"features": 784, **changes})
-    most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "weights for the registers of a block", 1)
+    most, got = bytes_in_the_way(
+        wanted, "sm_90a", SHARED_BYTES, "weights for the registers of a block", 1
+    )
     # In float32 and in half precision, and a velocity of each.
     own = wanted.features * (changes.get("hidden", 64) or 16) // 16 * (10 if wanted.momentum else 6)
     assert most < own <= got < 1.2 * own

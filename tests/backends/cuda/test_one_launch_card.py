@@ -1,4 +1,6 @@
-"""How a training run on most of a card is launched as one kernel: what the kernel asks of it, and what does not fit."""
+"""How a training run on most of a card is launched as one kernel: what the kernel asks of it, and
+what does not fit.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ WIDTHS = [
     (784, 2000, 10),
     (64, 1200, 900, 128),
 ]
-OPTIMIZERS: list[dict[str, Any]] = [{}, {"slots": 1, "momentum": True}, {"optimizer": "adam", "slots": 2}]
+OPTIMIZERS: list[dict[str, Any]] = [
+    {},
+    {"slots": 1, "momentum": True},
+    {"optimizer": "adam", "slots": 2},
+]
 
 
 def network(*widths: int, **changes: Any) -> TrainedNetwork:
@@ -46,7 +52,9 @@ def assert_can_be_launched(launch: CardLaunch, num_multiprocessors: int) -> None
     assert launch.clusters <= resident_clusters(launch.cluster, num_multiprocessors)
     assert launch.rows % launch.cluster == 0
     *hidden, last = launch.tiles
-    for tile, inputs, units in zip(hidden, launch.network.widths, launch.network.widths[1:], strict=False):
+    for tile, inputs, units in zip(
+        hidden, launch.network.widths, launch.network.widths[1:], strict=False
+    ):
         assert tile.inputs * launch.cluster >= inputs
         assert tile.units * launch.clusters >= units
         assert tile.inputs % 16 == tile.units % 16 == tile.sent_units % 16 == 0
@@ -124,14 +132,17 @@ def test_what_is_not_run_says_so(changes: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(("arch", "number"), [("sm_80", 108), ("sm_90a", 3)])
 def test_cards_without_enough_clusters_are_refused(arch: str, number: int) -> None:
-    with pytest.raises(ConfigError, match=r"expected an architecture with clusters|multiprocessors or more"):
+    with pytest.raises(
+        ConfigError, match=r"expected an architecture with clusters|multiprocessors or more"
+    ):
         required(choose_card(network(5, 4, 3), arch, SHARED_BYTES, number))
 
 
 def test_a_shape_says_its_numbers() -> None:
     launch = chosen(network(784, 1024, 1024, 1024, 10))
     assert str(launch) == (
-        f"13 clusters of 8 blocks of 16 warps that partition all weights, {launch.shared_bytes} bytes of shared "
+        f"13 clusters of 8 blocks of 16 warps that partition all weights, {launch.shared_bytes} "
+        "bytes of shared "
         "memory, 1 of 4 layers in float32 in device memory"
     )
 

@@ -1,4 +1,6 @@
-"""How a training run of many layers is launched as one kernel: what the kernel asks of it, and what does not fit."""
+"""How a training run of many layers is launched as one kernel: what the kernel asks of it, and what
+does not fit.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def assert_can_be_launched(launch: LayersLaunch, arch: str, limit: int) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_120a"])
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: "-".join(map(str, widths)))
-def test_every_shape_can_be_launched_or_says_what_is_in_the_way(widths: tuple[int, ...], arch: str) -> None:
+def test_every_shape_can_be_launched_or_says_what_is_in_the_way(
+    widths: tuple[int, ...], arch: str
+) -> None:
     limit, fitting = shared_bytes_of(arch), 0
     for batch, rule in product((1, 16, 33, 64, 512), OPTIMIZERS):
         wanted = network(*widths, batch=batch, **rule)
@@ -86,7 +90,9 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(widths: tuple[in
             assert_can_be_launched(launch, arch, limit)
             fitting += 1
             continue
-        found = re.search(r"expected at most (\d+) bytes of (weights|shared).*, got (\d+)$", message)
+        found = re.search(
+            r"expected at most (\d+) bytes of (weights|shared).*, got (\d+)$", message
+        )
         assert found, message
         assert int(found[3]) > int(found[1])
     if arch == "sm_90a":
@@ -99,7 +105,8 @@ def test_blocks_partition_the_units_of_hidden_layers_in_chunks() -> None:
     launch = choose_layers(network(784, 128, 100, 10), "sm_90a", SHARED_BYTES, 132)
     assert launch.cluster == 16
     assert [layer.block_units for layer in launch.layers] == [8, 8, 10]
-    # 8 units in a tile of 16, and of the last layer all: once by units, and from the second on by inputs.
+    # 8 units in a tile of 16, and of the last layer all: once by units, and from the second on by
+    # inputs.
     assert launch.matrices == [(49, 1), (8, 1), (7, 1), (7, 1), (1, 1)]
     # The 49 tiles of the first layer leave 7 to one of 8 warps, and the others one each.
     assert launch.tiles_of_warp == 7 + 1 + 1 + 1 + 1
@@ -114,12 +121,17 @@ def test_blocks_meet_where_some_have_no_units_of_the_first_layer(
         choose(network(64, units, 128, 10), "sm_90a", SHARED_BYTES, 132) for units in (128, 72)
     )
     assert (one_each.cluster, one_each.unit_copies, one_each.may_keep_apart) == (16, 2, True)
-    assert (none_for_some.cluster, none_for_some.unit_copies, none_for_some.may_keep_apart) == (16, 1, False)
+    assert (none_for_some.cluster, none_for_some.unit_copies, none_for_some.may_keep_apart) == (
+        16,
+        1,
+        False,
+    )
 
 
 def test_some_blocks_have_a_chunk_more() -> None:
     first = LayersLaunch(network(64, 100, 100, 10), 8, 2, 2).layers[0]
-    # 13 chunks: two for each of five blocks, one for three; the tile of the last begins at chunk 12.
+    # 13 chunks: two for each of five blocks, one for three; the tile of the last begins at chunk
+    # 12.
     assert (first.block_units, first.is_in_all, first.reach) == (16, True, 8 * 12 + 16)
 
 
@@ -129,17 +141,25 @@ def test_replicas_partition_the_rows_of_long_batches() -> None:
     assert launch.replicas > 1
     assert launch.row_tiles * launch.replicas >= 16
     assert str(launch).startswith(
-        f"{launch.replicas} clusters of {launch.cluster} blocks that partition a batch, each of 8 warps"
+        f"{launch.replicas} clusters of {launch.cluster} blocks that partition a batch, each of 8 "
+        "warps"
     )
     # A thread has every so many of its quads of weights in float32.
     assert launch.own_quads == -(-2 * launch.forward_tiles // launch.replicas)
-    assert launch.exchange_bytes > launch.cluster * 16 * 256 * 2 * launch.forward_tiles * launch.replicas
+    assert (
+        launch.exchange_bytes
+        > launch.cluster * 16 * 256 * 2 * launch.forward_tiles * launch.replicas
+    )
 
 
 def test_what_an_optimizer_remembers_goes_where_there_is_room() -> None:
     small = choose_layers(network(64, 64, 64, 10, **OPTIMIZERS[2]), "sm_90a", SHARED_BYTES, 132)
     large = choose_layers(network(784, 256, 256, 10, **OPTIMIZERS[2]), "sm_90a", SHARED_BYTES, 132)
-    assert (small.near_tiles + small.far_tiles <= 1, small.far_tiles, small.exchange_bytes) == (True, 0, 0)
+    assert (small.near_tiles + small.far_tiles <= 1, small.far_tiles, small.exchange_bytes) == (
+        True,
+        0,
+        0,
+    )
     assert min(large.near_tiles, large.far_tiles) > 0
     # Two numbers for each of 256 weights of a tile of each of 8 warps, in 16 blocks.
     assert large.exchange_bytes == large.far_bytes == 16 * large.far_tiles * 8 * 256 * 2 * 4
@@ -175,10 +195,13 @@ def test_what_is_not_run_at_all(wanted: TrainedNetwork, arch: str, words: str) -
 def test_a_shape_says_its_numbers() -> None:
     launch = choose_layers(network(784, 128, 128, 10), "sm_90a", SHARED_BYTES, 132)
     assert str(launch) == (
-        f"a cluster of 16 blocks of 8 warps, layer by layer, {launch.tiles_of_warp} tiles of weights in a warp's "
+        f"a cluster of 16 blocks of 8 warps, layer by layer, {launch.tiles_of_warp} tiles of "
+        "weights in a warp's "
         f"registers, {launch.shared_bytes} bytes of shared memory"
     )
-    assert str(choose_layers(network(6, 3), "sm_90a", SHARED_BYTES, 132)).startswith("one block of 8 warps, ")
+    assert str(choose_layers(network(6, 3), "sm_90a", SHARED_BYTES, 132)).startswith(
+        "one block of 8 warps, "
+    )
 
 
 def test_variants_are_of_all_dtypes_and_optimizers() -> None:

@@ -1,4 +1,6 @@
-"""Prices of a step's costs: a file for each card, by which plans choose, and the script that fits it."""
+"""Prices of a step's costs: a file for each card, by which plans choose, and the script that fits
+it.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,16 @@ def test_each_cost_has_a_price(kernel: str) -> None:
     launch = launch_of(KERNELS[kernel])
     assert launch.kernel == kernel
     known = read_prices()["kernels"][kernel]["nanoseconds"]
-    assert launch.costs.keys() | ({"meeting"} if kernel == "one_launch_layers" else set()) == known.keys()
+    assert (
+        launch.costs.keys() | ({"meeting"} if kernel == "one_launch_layers" else set())
+        == known.keys()
+    )
     expected = sum(known[name] * count for name, count in launch.costs.items()) / 1000
-    assert launch.microseconds == expected_microseconds(kernel, launch.costs) == pytest.approx(expected)
+    assert (
+        launch.microseconds
+        == expected_microseconds(kernel, launch.costs)
+        == pytest.approx(expected)
+    )
 
 
 def test_the_script_finds_the_prices_that_steps_were_made_of(
@@ -59,11 +68,18 @@ def test_the_script_finds_the_prices_that_steps_were_made_of(
     script, path = import_module("launch_costs"), tmp_path / "h200.json"
     prices, rng, rows = {"step": 600.0, "product": 40.0, "byte": 0.25}, np.random.default_rng(0), []
     for _ in range(12):
-        costs = {"step": 1.0, "product": float(rng.integers(1, 99)), "byte": float(rng.integers(1, 9999))}
+        costs = {
+            "step": 1.0,
+            "product": float(rng.integers(1, 99)),
+            "byte": float(rng.integers(1, 9999)),
+        }
         least = sum(prices[name] * count for name, count in costs.items()) / 1000
         rows.append({"kernel": "one_launch", "costs": costs, "microseconds": {"min": least}})
     other = {"date": "2026-11-22", "nanoseconds": {"matrix": 72.3}}
-    before: dict[str, Any] = {"one_launch": {"nanoseconds": {"meeting": 3.0}}, "one_launch_layers": other}
+    before: dict[str, Any] = {
+        "one_launch": {"nanoseconds": {"meeting": 3.0}},
+        "one_launch_layers": other,
+    }
     path.write_text(json.dumps({"kernels": before}))
     environment = {"gpu": "NVIDIA H200", "date": "2026-12-01 10:00 UTC"}
     script.write_prices({"environment": environment, "rows": rows}, path)

@@ -1,4 +1,6 @@
-"""Operations along rows on the ways that a row can take through the kernels, against NumPy in float64."""
+"""Operations along rows on the ways that a row can take through the kernels, against NumPy in
+float64.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from emulator.runtime import EmulatedRuntime
 from warpfit.backends import NumpyBackend
 from warpfit.backends.cuda import CudaBackend
 
-# A row in a lane, in a few, in a warp (8 and 16 entries a lane), in a block's registers, and in several rounds of a
-# block, which keeps some of them; of whole vectors and not.
+# A row in a lane, in a few, in a warp (8 and 16 entries a lane), in a block's registers, and in
+# several rounds of a block, which keeps some of them; of whole vectors and not.
 SHAPES = [
     (300, 3),
     (64, 10),
@@ -33,7 +35,8 @@ ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e
 MEAN_ROUNDING = {"float64": 1e-12, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
 numpy_ops: Any = NumpyBackend()
 
-# The ways of a row differ in code, not in dtype: all are seen in two dtypes, the others at length in `make test-all`.
+# The ways of a row differ in code, not in dtype: all are seen in two dtypes, the others at length
+# in `make test-all`.
 each_shape_and_dtype = pytest.mark.parametrize(
     ("shape", "dtype"),
     [
@@ -96,7 +99,9 @@ def test_softmax(ops: Any, name: str, shape: tuple[int, int], dtype: str) -> Non
 @pytest.mark.in_turns(3)
 @each_shape_and_dtype
 @pytest.mark.parametrize("weighted", [False, True])
-def test_softmax_cross_entropy(ops: Any, shape: tuple[int, int], dtype: str, weighted: bool) -> None:
+def test_softmax_cross_entropy(
+    ops: Any, shape: tuple[int, int], dtype: str, weighted: bool
+) -> None:
     rng = np.random.default_rng(2)
     z, z_values = device_array(ops, logits(shape), dtype)
     labels = rng.integers(0, shape[1], shape[0])
@@ -111,7 +116,9 @@ def test_softmax_cross_entropy(ops: Any, shape: tuple[int, int], dtype: str, wei
         assert result.dtype == ("float64" if dtype == "float64" else "float32")
         assert_close(result, value, MEAN_ROUNDING[dtype])
     assert_close(results[2], expected[2], ROUNDING[dtype])
-    gradient = ops.softmax_cross_entropy_backward(results[2], ops.asarray(labels), results[1], **options)
+    gradient = ops.softmax_cross_entropy_backward(
+        results[2], ops.asarray(labels), results[1], **options
+    )
     probabilities = results[2].numpy().astype(np.float64)
     total_weight = np.float64(results[1].item())
     value = numpy_ops.softmax_cross_entropy_backward(probabilities, labels, total_weight, **values)
@@ -164,7 +171,10 @@ def test_rows_that_begin_anywhere(ops: Any) -> None:
 @pytest.mark.parametrize("shape", [(3000, 10), (2500, 700)])
 def test_means_do_not_depend_on_the_order_of_blocks(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
-    values, labels = rng.standard_normal(shape).astype("float32"), rng.integers(0, shape[1], shape[0])
+    values, labels = (
+        rng.standard_normal(shape).astype("float32"),
+        rng.integers(0, shape[1], shape[0]),
+    )
     losses = []
     for reverse in (False, True):
         ops = CudaBackend(EmulatedRuntime(reverse=reverse))

@@ -1,4 +1,6 @@
-"""Parts of kernels, each by itself: rules of stopping, as the host has them, and what is known ahead of an update."""
+"""Parts of kernels, each by itself: rules of stopping, as the host has them, and what is known
+ahead of an update.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,17 @@ VALUES = np.random.default_rng(0).integers(-6, 7, (NUM, EPOCHS)) * STEP
 Rule = Any
 
 
-def run(rules: npt.NDArray[Any], numbers: npt.NDArray[np.float32], **defines: Any) -> tuple[Any, Any]:
+def run(
+    rules: npt.NDArray[Any], numbers: npt.NDArray[np.float32], **defines: Any
+) -> tuple[Any, Any]:
     """Return the verdicts on all epochs, and the weights after a step."""
     device = Device()
     device.runtime = EmulatedRuntime(folder=Path(__file__).parent / "parts")
     verdicts, found = np.empty((NUM, EPOCHS, 3), np.int32), np.empty((NUM, 2), np.float32)
     sgd = {"OPTIMIZER": "sgd", "ADAPTIVE": 0, "SLOTS": 1, "RATE_IN_VELOCITY": 0, "DECAYS": 1}
-    known = {name: str(value) for name, value in {**sgd, "MOMENTUM": 1, "NESTEROV": 1, **defines}.items()}
+    known = {
+        name: str(value) for name, value in {**sgd, "MOMENTUM": 1, "NESTEROV": 1, **defines}.items()
+    }
     device.run("rules", rules, VALUES, verdicts, EPOCHS, numbers, found, grid=NUM // 32, **known)
     return verdicts, found
 
@@ -67,7 +73,9 @@ def verdicts_of(rule: Rule, values: npt.NDArray[np.float64]) -> list[list[int]]:
     stops: list[str] = []
     for epoch, value in enumerate(values, 1):
         before = rule.hand_over().best
-        report = SimpleNamespace(epoch=epoch, loss=value, val_loss=value, accuracy=value, val_accuracy=value)
+        report = SimpleNamespace(
+            epoch=epoch, loss=value, val_loss=value, accuracy=value, val_accuracy=value
+        )
         if isinstance(rule, Convergence):
             rule.estimator.loss_ = value
         rule.on_epoch_end(SimpleNamespace(report=report, stop=stops.append))
@@ -111,6 +119,11 @@ def test_what_is_known_ahead_of_an_update_by_sgd_comes_to_the_same(nesterov: int
         numbers.astype(float), found, strict=True
     ):
         arrays = [np.array([number]) for number in (weight, gradient, velocity)]
-        settings = {"lr": rate, "momentum": momentum, "weight_decay": decay, "nesterov": bool(nesterov)}
+        settings = {
+            "lr": rate,
+            "momentum": momentum,
+            "weight_decay": decay,
+            "nesterov": bool(nesterov),
+        }
         update(backends.get("cpu"), "sgd", *([array] for array in arrays), **settings)
         np.testing.assert_allclose(own, arrays[0][0], rtol=1e-5, atol=1e-6)

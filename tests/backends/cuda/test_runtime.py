@@ -1,4 +1,6 @@
-"""The runtime over a driver that is not there, or that we made up: what it asks, and what its errors say."""
+"""The runtime over a driver that is not there, or that we made up: what it asks, and what its
+errors say.
+"""
 
 from __future__ import annotations
 
@@ -63,19 +65,24 @@ def launch(device: Runtime, *names: str) -> None:
         device.launch(function(name), GRID, BLOCK, 0, 0)
 
 
-# -- no device -----------------------------------------------------------------------------------------------
+# -- no device
+# -----------------------------------------------------------------------------------------------
 
 
 def test_without_the_drivers_library(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeDriver().install(monkeypatch)
     no_gpu(monkeypatch)
-    with pytest.raises(DeviceError, match=r"'cuda:0', but no NVIDIA driver was found \(libcuda.so.1"):
+    with pytest.raises(
+        DeviceError, match=r"'cuda:0', but no NVIDIA driver was found \(libcuda.so.1"
+    ):
         backends.resolve_device("cuda")
     assert runtime.devices() == []
 
 
 @pytest.mark.parametrize("missing", ["cuda", "cuda.core"])
-def test_without_cuda_core(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_without_cuda_core(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(
         DeviceError, match=r"but cuda-core is not installed \(pip install 'warpfit\[cuda\]'\)"
@@ -86,7 +93,11 @@ def test_without_cuda_core(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("version", "bindings", "remedy"),
     [
-        (12040, "13.1.0", r"CUDA 12.4, .* CUDA 13 \(update the driver, or pip install 'warpfit\[cu12\]'\)"),
+        (
+            12040,
+            "13.1.0",
+            r"CUDA 12.4, .* CUDA 13 \(update the driver, or pip install 'warpfit\[cu12\]'\)",
+        ),
         (11080, "12.9.0", r"CUDA 11.8, .* CUDA 12 \(update the driver\)"),
     ],
 )
@@ -99,7 +110,9 @@ def test_a_driver_too_old_for_the_bindings(
         backends.get("cuda:0")
 
 
-def test_a_newer_driver_serves_older_bindings(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_driver_serves_older_bindings(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver.install(monkeypatch, "12.9.0")
     assert backends.resolve_device("cuda") == "cuda:0"
 
@@ -113,7 +126,10 @@ def test_a_driver_that_sees_no_device(driver: FakeDriver, fault: dict[str, int])
 
 @pytest.mark.parametrize(
     ("error", "words"),
-    [(Result.CUDA_ERROR_INVALID_VALUE, r"CUDA_ERROR_INVALID_VALUE \(words for 1\)"), (4711, "error 4711")],
+    [
+        (Result.CUDA_ERROR_INVALID_VALUE, r"CUDA_ERROR_INVALID_VALUE \(words for 1\)"),
+        (4711, "error 4711"),
+    ],
 )
 def test_a_driver_that_does_not_start(driver: FakeDriver, error: Result, words: str) -> None:
     driver.init = error
@@ -138,11 +154,14 @@ def test_an_index_out_of_range(driver: FakeDriver) -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0 ", "", None])
 def test_unknown_names(driver: FakeDriver, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', \.\.\., got"):
+    with pytest.raises(
+        ConfigError, match=r"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', \.\.\., got"
+    ):
         backends.resolve_device(name)
 
 
-# -- 'auto' --------------------------------------------------------------------------------------------------
+# -- 'auto'
+# --------------------------------------------------------------------------------------------------
 
 
 def test_auto_is_the_first_device(driver: FakeDriver) -> None:
@@ -153,7 +172,9 @@ def test_auto_is_the_first_device(driver: FakeDriver) -> None:
 def test_auto_falls_back_to_the_cpu_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     no_gpu(monkeypatch)
     monkeypatch.setitem(sys.modules, "cuda.core", None)
-    with pytest.warns(DeviceWarning, match="device 'auto' is the CPU: no NVIDIA driver was found") as caught:
+    with pytest.warns(
+        DeviceWarning, match="device 'auto' is the CPU: no NVIDIA driver was found"
+    ) as caught:
         assert [backends.resolve_device("auto") for _ in range(3)] == ["cpu"] * 3
     assert len(caught) == 1
     assert caught[0].filename == __file__  # the caller's line, not one of ours
@@ -166,13 +187,15 @@ def test_a_driver_without_cuda_core_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert runtime.why_unavailable() == "cuda-core is not installed (pip install 'warpfit[cuda]')"
 
 
-# -- a device ------------------------------------------------------------------------------------------------
+# -- a device
+# ------------------------------------------------------------------------------------------------
 
 
 def test_what_a_device_is(driver: FakeDriver, device: Runtime) -> None:
     driver.count = 2
     assert runtime.devices() == [
-        DeviceInfo(f"cuda:{index}", f"Fake {index}", "sm_90a", 2 * GIB, "13.0") for index in range(2)
+        DeviceInfo(f"cuda:{index}", f"Fake {index}", "sm_90a", 2 * GIB, "13.0")
+        for index in range(2)
     ]
     assert (device.name, device.index, device.arch) == ("cuda:0", 0, "sm_90a")
     assert device.num_multiprocessors == 132
@@ -187,7 +210,13 @@ def test_a_device_is_opened_once(driver: FakeDriver, device: Runtime) -> None:
 
 @pytest.mark.parametrize(
     ("capability", "arch"),
-    [((7, 5), "sm_75"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100a"), ((12, 0), "sm_120a")],
+    [
+        ((7, 5), "sm_75"),
+        ((8, 9), "sm_89"),
+        ((9, 0), "sm_90a"),
+        ((10, 0), "sm_100a"),
+        ((12, 0), "sm_120a"),
+    ],
 )
 def test_architectures(capability: tuple[int, int], arch: str) -> None:
     assert arch_of(*capability) == arch
@@ -202,7 +231,8 @@ def test_devices_take_turns_as_the_threads_current_one(driver: FakeDriver, devic
     assert driver.calls["current 1"] == 2
 
 
-# -- memory --------------------------------------------------------------------------------------------------
+# -- memory
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 1000, STAGING_BYTES, 3 * STAGING_BYTES + 1])
@@ -246,10 +276,13 @@ def test_uploads_do_not_wait_for_the_device(driver: FakeDriver, device: Runtime)
     assert driver.calls["HtoD"] == 6
 
 
-def test_out_of_memory_says_how_much_and_can_be_recovered_from(driver: FakeDriver, device: Runtime) -> None:
+def test_out_of_memory_says_how_much_and_can_be_recovered_from(
+    driver: FakeDriver, device: Runtime
+) -> None:
     held = device.allocate(int(1.5 * GIB))
     with pytest.raises(
-        DeviceError, match=r"out of memory on cuda:0: asked for 1.00 GiB, 512.0 MiB of 2.00 GiB free"
+        DeviceError,
+        match=r"out of memory on cuda:0: asked for 1.00 GiB, 512.0 MiB of 2.00 GiB free",
     ):
         device.allocate(GIB)
     assert driver.calls["synchronize"] == 1  # what is freed in the stream's order may suffice
@@ -273,7 +306,9 @@ def test_what_the_pool_holds_for_no_array_is_left_too(driver: FakeDriver) -> Non
     assert runtime.open_device(0).memory_left() == driver.free + 400
 
 
-def test_an_upload_buffer_copies_beside_what_the_device_does(driver: FakeDriver, device: Runtime) -> None:
+def test_an_upload_buffer_copies_beside_what_the_device_does(
+    driver: FakeDriver, device: Runtime
+) -> None:
     buffer = device.create_upload_buffer(100)
     own, other = 77, 78  # the streams
     (_, released), *_ = driver.records
@@ -316,7 +351,8 @@ def test_an_upload_buffer_tells_what_is_missing(driver: FakeDriver, device: Runt
     buffer.close()
 
 
-# -- kernels -------------------------------------------------------------------------------------------------
+# -- kernels
+# -------------------------------------------------------------------------------------------------
 
 
 def test_loading_asks_for_all_shared_memory(
@@ -327,7 +363,9 @@ def test_loading_asks_for_all_shared_memory(
     assert driver.calls[f"dynamic shared {227 * 1024 - 1024}"] == 1
 
 
-def test_an_illegal_access_names_the_one_kernel_it_can_be(driver: FakeDriver, device: Runtime) -> None:
+def test_an_illegal_access_names_the_one_kernel_it_can_be(
+    driver: FakeDriver, device: Runtime
+) -> None:
     driver.faulty = {"softmax_forward"}
     launch(device, "softmax_forward", "softmax_forward")
     with pytest.raises(
@@ -338,7 +376,9 @@ def test_an_illegal_access_names_the_one_kernel_it_can_be(driver: FakeDriver, de
         device.synchronize()
 
 
-def test_an_illegal_access_names_all_kernels_since_the_last_wait(driver: FakeDriver, device: Runtime) -> None:
+def test_an_illegal_access_names_all_kernels_since_the_last_wait(
+    driver: FakeDriver, device: Runtime
+) -> None:
     launch(device, "early")
     device.synchronize()
     driver.faulty = {"second"}
@@ -355,7 +395,9 @@ def test_only_the_last_launches_are_remembered(driver: FakeDriver, device: Runti
         device.synchronize()
 
 
-def test_debugging_waits_for_each_launch(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debugging_waits_for_each_launch(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WARPFIT_DEBUG", "1")
     device = runtime.open_device(0)
     driver.faulty = {"second"}
@@ -375,7 +417,9 @@ def test_without_debugging_nothing_waits(
     assert driver.calls["synchronize"] == 0
 
 
-def test_a_stream_is_idle_when_all_has_ended_well_or_not(driver: FakeDriver, device: Runtime) -> None:
+def test_a_stream_is_idle_when_all_has_ended_well_or_not(
+    driver: FakeDriver, device: Runtime
+) -> None:
     driver.pending = [NOT_READY]
     assert [device.is_idle(), device.is_idle()] == [False, True]
     driver.faulty = {"add"}
@@ -411,15 +455,21 @@ def test_launches_of_blocks_that_wait_for_each_other(
     device.launch_cluster(train, (32, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
     (attributes,) = driver.attributes
     size = attributes.pop("clusterDim", None)
-    assert (vars(size) if size else None) == ({"x": cluster, "y": 1, "z": 1} if cluster > 1 else None)
+    assert (vars(size) if size else None) == (
+        {"x": cluster, "y": 1, "z": 1} if cluster > 1 else None
+    )
     assert attributes == ({"cooperative": 1} if is_cooperative else {})
     assert driver.calls["any cluster 1"] == (cluster > 1)
-    words = rf"launching train with grid \(0, 1, 1\) in clusters of {cluster} blocks of \(256, 1, 1\) failed"
+    words = (
+        rf"launching train with grid \(0, 1, 1\) in clusters of {cluster} blocks of "
+        r"\(256, 1, 1\) failed"
+    )
     with pytest.raises(DeviceError, match=words):
         device.launch_cluster(train, (0, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
 
 
-# -- tensor maps ---------------------------------------------------------------------------------------------
+# -- tensor maps
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_tensor_map_tells_the_driver_of_a_matrix(driver: FakeDriver, device: Runtime) -> None:
@@ -437,7 +487,8 @@ def test_a_tensor_map_tells_the_driver_of_a_matrix(driver: FakeDriver, device: R
 def test_a_tensor_map_that_the_driver_refuses(driver: FakeDriver, device: Runtime) -> None:
     driver.refuses_maps = True
     with pytest.raises(
-        KernelError, match=r"a tensor map of 9 by 60 numbers failed on cuda:0: CUDA_ERROR_INVALID_VALUE"
+        KernelError,
+        match=r"a tensor map of 9 by 60 numbers failed on cuda:0: CUDA_ERROR_INVALID_VALUE",
     ):
         device.tensor_map(4096, "bfloat16", 9, 60, 72, 128, 64)
 
@@ -448,15 +499,27 @@ def test_a_tensor_map_that_the_driver_refuses(driver: FakeDriver, device: Runtim
     [
         ({"pointer": 4104}, "a matrix at a multiple of 16 bytes for a tensor map, got 0x1008"),
         ({"pointer": 0}, "a matrix at a multiple of 16 bytes for a tensor map, got 0x0"),
-        ({"dtype_name": "float64"}, "a tensor map of float16, bfloat16, float32, tf32, got one of float64"),
+        (
+            {"dtype_name": "float64"},
+            "a tensor map of float16, bfloat16, float32, tf32, got one of float64",
+        ),
         ({"rows": 0}, "at least one row and column for a tensor map, got 0 and 60"),
         ({"columns": 0}, "at least one row and column for a tensor map, got 100 and 0"),
         ({"leading_dimension": 60}, "rows of a multiple of 16 bytes, .* got 60 columns of 2 bytes"),
-        ({"leading_dimension": 56}, "rows of .* with at least 60 columns, .* got 56 columns of 2 bytes"),
+        (
+            {"leading_dimension": 56},
+            "rows of .* with at least 60 columns, .* got 56 columns of 2 bytes",
+        ),
         ({"box_rows": 257}, "boxes of 1 to 256 rows and columns for a tensor map, got 257 by 64"),
         ({"box_columns": 0}, "boxes of 1 to 256 rows and columns for a tensor map, got 64 by 0"),
-        ({"box_columns": 128}, "boxes with a multiple of 16 bytes in a row, at most 128, .* got 256"),
-        ({"dtype_name": "float32"}, "boxes with a multiple of 16 bytes in a row, at most 128, .* got 256"),
+        (
+            {"box_columns": 128},
+            "boxes with a multiple of 16 bytes in a row, at most 128, .* got 256",
+        ),
+        (
+            {"dtype_name": "float32"},
+            "boxes with a multiple of 16 bytes in a row, at most 128, .* got 256",
+        ),
         ({"box_columns": 12}, "boxes with a multiple of 16 bytes in a row, at most 128, .* got 24"),
     ],
 )
@@ -464,7 +527,8 @@ def test_tensor_maps_that_cannot_be(
     driver: FakeDriver, changed: dict[str, Any], message: str, emulated: bool
 ) -> None:
     possible = {
-        "pointer": 4096, "dtype_name": "float16", "rows": 100, "columns": 60, "leading_dimension": 72,
+        "pointer": 4096, "dtype_name": "float16", "rows": 100, "columns": 60,
+        "leading_dimension": 72,
         "box_rows": 64, "box_columns": 64,
     }  # fmt: skip
     device = EmulatedRuntime() if emulated else runtime.open_device(0)
@@ -473,7 +537,8 @@ def test_tensor_maps_that_cannot_be(
         device.tensor_map(**{**possible, **changed})
 
 
-# -- other streams -------------------------------------------------------------------------------------------
+# -- other streams
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("asked", "waits"), [(None, 1), (1, 1), (4711, 4711)])
@@ -510,7 +575,9 @@ def test_a_join_is_for_the_kernels_of_its_thread(driver: FakeDriver, device: Run
         launch(device, "one")
     with ThreadPoolExecutor(1) as other:
         other.submit(device.join).result()
-        assert driver.waits == [(driver.streams[0], "event")]  # none but that of "one" for what came before
+        assert driver.waits == [
+            (driver.streams[0], "event")
+        ]  # none but that of "one" for what came before
         with device.beside():
             other.submit(launch, device, "meanwhile").result()
             launch(device, "two")
@@ -522,7 +589,8 @@ def test_a_join_is_for_the_kernels_of_its_thread(driver: FakeDriver, device: Run
     assert driver.records[-2:] == [(one, "event"), (two, "event")]
 
 
-# -- graphs ------------------------------------------------------------------------------------------------
+# -- graphs
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_graph_repeats_what_was_captured(driver: FakeDriver, device: Runtime) -> None:
@@ -567,8 +635,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_capture_refuses_what_no_graph_can_repeat(driver: FakeDriver, device: Runtime, what: str) -> None:
-    message = f"expected launches, copies and fills only while a graph is captured on cuda:0, got {what}$"
+def test_a_capture_refuses_what_no_graph_can_repeat(
+    driver: FakeDriver, device: Runtime, what: str
+) -> None:
+    message = (
+        f"expected launches, copies and fills only while a graph is captured on cuda:0, got {what}$"
+    )
     graphs = []
 
     def captured() -> None:
@@ -623,7 +695,9 @@ def test_kernels_of_a_graph_that_take_turns_come_early(driver: FakeDriver, devic
         device.launch(function("polite", takes_turn=True), GRID, BLOCK, 0, 0)
         device.launch(function("other"), GRID, BLOCK, 0, 0)
         device.launch_cluster(function("polite", takes_turn=True), GRID, BLOCK, 0, 0, 2, False)
-    early = [attributes.get("programmaticStreamSerializationAllowed") for attributes in driver.attributes]
+    early = [
+        attributes.get("programmaticStreamSerializationAllowed") for attributes in driver.attributes
+    ]
     assert early == [1, None, 1]
 
 
@@ -652,7 +726,9 @@ def test_a_faulty_graph_names_its_kernels(driver: FakeDriver, device: Runtime) -
         device.synchronize()
 
 
-def test_debugging_waits_for_each_graph(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debugging_waits_for_each_graph(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WARPFIT_DEBUG", "1")
     device = runtime.open_device(0)
     with device.capture() as graph:

@@ -1,4 +1,6 @@
-"""Losses of a step that find targets by an epoch's order: the bits that they have from copies, wherever these lie."""
+"""Losses of a step that find targets by an epoch's order: the bits that they have from copies,
+wherever these lie.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class Setting:
         gradient = getattr(self.ops, f"{self.op}_step")(
             outputs, targets, self.record, step, scale=8.0, **options
         )
-        return self.ops.to_numpy(self.ops.cast(gradient, "float64")).copy(), self.record.numpy()[step].copy()
+        return self.ops.to_numpy(self.ops.cast(gradient, "float64")).copy(), self.record.numpy()[
+            step
+        ].copy()
 
     def check(self, **options: Any) -> None:
         """Assert that every step has the bits of copies that begin at any address."""
@@ -104,7 +108,9 @@ def test_element_losses(ops: Any, name: str, columns: int, dtype: str, is_shuffl
 def test_labels(ops: Any, columns: int, smoothing: float, dtype: str, is_shuffled: bool) -> None:
     rng = np.random.default_rng(0)
     outputs, labels = rng.standard_normal((NUM_ROWS, columns)), rng.integers(0, columns, NUM_ROWS)
-    setting = Setting(ops, "softmax_cross_entropy", outputs, labels, order_of(is_shuffled), dtype, 8)
+    setting = Setting(
+        ops, "softmax_cross_entropy", outputs, labels, order_of(is_shuffled), dtype, 8
+    )
     weights = ops.asarray(rng.uniform(0.5, 2, NUM_ROWS).astype("f4"))
     of_classes = ops.asarray(rng.uniform(0.5, 2, columns).astype("f4"))
     setting.check(label_smoothing=smoothing)
@@ -113,7 +119,10 @@ def test_labels(ops: Any, columns: int, smoothing: float, dtype: str, is_shuffle
 
 def test_the_same_rows_are_those_of_the_step_that_comes(ops: Any) -> None:
     rng, order = np.random.default_rng(0), order_of(True)
-    outputs, targets = rng.standard_normal((NUM_ROWS, 8)), rng.standard_normal((NUM_ROWS, 8)).astype("f4")
+    outputs, targets = (
+        rng.standard_normal((NUM_ROWS, 8)),
+        rng.standard_normal((NUM_ROWS, 8)).astype("f4"),
+    )
     setting = Setting(ops, "mean_squared_error", outputs, targets, order, "float32", 0)
     setting.source.begin(0)
     _, y = setting.source.take(0, BATCH, (0, 0))

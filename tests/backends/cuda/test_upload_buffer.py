@@ -23,7 +23,9 @@ def buffer() -> Iterator[Any]:
 
 
 def test_two_in_turns(kernel_runtime: Any) -> None:
-    turns = [np.random.default_rng(turn).integers(0, 256, NBYTES, dtype=np.uint8) for turn in range(7)]
+    turns = [
+        np.random.default_rng(turn).integers(0, 256, NBYTES, dtype=np.uint8) for turn in range(7)
+    ]
     kept = kernel_runtime.allocate(NBYTES * len(turns))
     buffers = [kernel_runtime.create_upload_buffer(NBYTES) for _ in range(2)]
     for turn, content in enumerate(turns):
@@ -69,7 +71,9 @@ def test_the_emulator_tells_misuse(buffer: Any) -> None:
         buffer.send(NBYTES)
     buffer.host[7] = 1
     for act in (buffer.receive, buffer.await_host):
-        with pytest.raises(DeviceError, match="expected the host's side to stay as it is until await_host"):
+        with pytest.raises(
+            DeviceError, match="expected the host's side to stay as it is until await_host"
+        ):
             act()
 
 

@@ -1,5 +1,6 @@
-// A box of a matrix goes from global to shared memory, and from there to another matrix; `lines` gets what lies between
-// them. In a cluster, block 0 copies for those of which BLOCKS has the bits. Mistakes, one for each value of BUG:
+// A box of a matrix goes from global to shared memory, and from there to another matrix; `lines`
+// gets what lies between them. In a cluster, block 0 copies for those of which BLOCKS has the bits.
+// Mistakes, one for each value of BUG:
 enum Bug {
     NONE,
     READS_EARLY,
@@ -33,7 +34,9 @@ __device__ void copy(Shared& shared, const TensorMap& map, int row, int column) 
     if (BUG == MISALIGNED) to += 64;
     if (BUG == PAST_THE_END) to += sizeof(Shared) / 128 * 128;
     if (BUG == NOT_SHARED) to = nullptr;
-    const unsigned short blocks = BUG == NO_BLOCK ? 0 : BUG == NO_SUCH_BLOCK ? 1 << CLUSTER : BLOCKS;
+    const unsigned short blocks = BUG == NO_BLOCK        ? 0
+                                  : BUG == NO_SUCH_BLOCK ? 1 << CLUSTER
+                                                         : BLOCKS;
     for (int i = 0; i < (BUG == TWICE ? 2 : 1); ++i) {
         if (CLUSTER == 1)
             copy_tensor(to, &map, row, column, &shared.full);
@@ -43,7 +46,8 @@ __device__ void copy(Shared& shared, const TensorMap& map, int row, int column) 
 }
 
 __device__ void write_lines(const Shared& shared, uint4* lines) {
-    for (int i = threadIdx.x; i < PIECES; i += 32) lines[blockIdx.x * PIECES + i] = shared.pieces[i];
+    for (int i = threadIdx.x; i < PIECES; i += 32)
+        lines[blockIdx.x * PIECES + i] = shared.pieces[i];
 }
 
 __device__ void store(Shared& shared, const TensorMap& map, int row, int column) {
@@ -68,8 +72,8 @@ __device__ void store_again(Shared& shared, const TensorMap& map) {
 }
 
 extern "C" __global__ void __launch_bounds__(32)
-    boxes(const __grid_constant__ TensorMap source_map, const __grid_constant__ TensorMap target_map,
-          uint4* lines, int row, int column) {
+    boxes(const __grid_constant__ TensorMap source_map,
+          const __grid_constant__ TensorMap target_map, uint4* lines, int row, int column) {
     DYNAMIC_SHARED(Shared, shared);
     const TensorMap no_map{};
     const bool receives = BLOCKS >> own_rank() & 1;

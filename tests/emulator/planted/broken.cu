@@ -1,4 +1,5 @@
-// Mistakes that the emulator has to catch, one for each value of `bug`. `out` has one word a thread.
+// Mistakes that the emulator has to catch, one for each value of `bug`. `out` has one word a
+// thread.
 #include "base/types.cuh"
 
 // Not inlined, so that only AddressSanitizer can know where the array ends.
@@ -22,8 +23,8 @@ __device__ float no_barrier(int t, int n) {
     return values[(t + 1) % n];
 }
 
-// Needs a barrier at the end of a round: a warp may be in the next one before another has read. The right
-// result is 6.
+// Needs a barrier at the end of a round: a warp may be in the next one before another has read. The
+// right result is 6.
 __device__ float no_barrier_before_reuse(int t) {
     __shared__ float values[2];
     float value = 1.0f + t / 32;

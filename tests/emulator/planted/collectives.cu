@@ -1,4 +1,5 @@
-// Every shuffle, vote and counting barrier once; thread t writes the results to column t of `words`, `wide`.
+// Every shuffle, vote and counting barrier once; thread t writes the results to column t of
+// `words`, `wide`.
 #include "base/types.cuh"
 
 extern "C" __global__ void collectives(int64* words, double* wide, const float* values) {

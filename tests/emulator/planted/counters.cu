@@ -1,8 +1,9 @@
-// Every atomic operation, by all threads of the grid on the same words; `before` takes what atomicAdd
-// returned.
+// Every atomic operation, by all threads of the grid on the same words; `before` takes what
+// atomicAdd returned.
 #include "base/types.cuh"
 
-extern "C" __global__ void counters(int* signed_words, unsigned* words, uint64* wide, unsigned* before) {
+extern "C" __global__ void counters(int* signed_words, unsigned* words, uint64* wide,
+                                    unsigned* before) {
     const int t = blockIdx.x * blockDim.x + threadIdx.x;
     before[t] = atomicAdd(&words[0], 1);
     atomicInc(&words[1], 6);

@@ -1,6 +1,7 @@
-// Blocks of a cluster send each other two numbers a thread, `steps` times, and replace them by half of the sum over
-// the blocks, plus the own rank. Two buffers and barriers take turns: whoever sends for step s + 2 has all of step
-// s + 1, which others sent when they had read step s. Mistakes, one for each value of BUG:
+// Blocks of a cluster send each other two numbers a thread, `steps` times, and replace them by half
+// of the sum over the blocks, plus the own rank. Two buffers and barriers take turns: whoever sends
+// for step s + 2 has all of step s + 1, which others sent when they had read step s. Mistakes, one
+// for each value of BUG:
 enum Bug {
     NONE,
     LATE_WAIT,
@@ -31,8 +32,8 @@ struct Inbox {
 };
 
 __device__ void send(Inbox& inbox, int slot, const float (&own)[2], unsigned to) {
-    const unsigned place =
-        cluster_address(inbox.numbers[BUG == ONE_PLACE ? 0 : slot][cluster_rank()][threadIdx.x], to);
+    const unsigned place = cluster_address(
+        inbox.numbers[BUG == ONE_PLACE ? 0 : slot][cluster_rank()][threadIdx.x], to);
     const unsigned barrier =
         cluster_address(&inbox.barriers[slot], BUG == OTHER_BARRIER ? (to + 1) % CLUSTER : to);
     const unsigned first = __float_as_uint(own[0]), second = __float_as_uint(own[1]);
@@ -55,7 +56,8 @@ __device__ void exchange_once(Inbox& inbox, int step, bool is_last, float (&own)
     if (BUG != LATE_WAIT && waits) wait_for_step(inbox, step);
     float sums[2] = {};
     for (int rank = 0; rank < CLUSTER; ++rank) {
-        const float (&numbers)[2] = inbox.numbers[BUG == ONE_PLACE ? 0 : step % 2][rank][threadIdx.x];
+        const float (&numbers)[2] =
+            inbox.numbers[BUG == ONE_PLACE ? 0 : step % 2][rank][threadIdx.x];
         sums[0] += numbers[0];
         sums[1] += numbers[1];
     }

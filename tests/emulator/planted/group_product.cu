@@ -1,6 +1,7 @@
-// Two products by wgmma of a slice of k, KIND = f16 | bf16 | tf32 (A_IN_REGISTERS: its A comes from there): first (64, COLUMNS) = c + A B, then second = A B. A and
-// B come as they shall lie in shared memory. The second is still under way when the first is written. Mistakes, one for
-// each value of BUG:
+// Two products by wgmma of a slice of k, KIND = f16 | bf16 | tf32 (A_IN_REGISTERS: its A comes from
+// there): first (64, COLUMNS) = c + A B, then second = A B. A and B come as they shall lie in
+// shared memory. The second is still under way when the first is written. Mistakes, one for each
+// value of BUG:
 enum Bug {
     NONE,
     READS_FIRST_EARLY,
@@ -55,7 +56,8 @@ __device__ void load_registers(ARegisters& a, const uint4* matrix) {
     }
 }
 
-__device__ void multiply(float (&d)[COUNT], const ARegisters& registers, uint64 a, uint64 b, int adds) {
+__device__ void multiply(float (&d)[COUNT], const ARegisters& registers, uint64 a, uint64 b,
+                         int adds) {
 #if A_IN_REGISTERS
     wgmma_tf32_of_registers(d, registers, b, adds);
 #else
@@ -66,7 +68,8 @@ __device__ void multiply(float (&d)[COUNT], const ARegisters& registers, uint64 
 // The place in C of a thread's number.
 __device__ int place(int i) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int row = 16 * warp + lane / 4 + 8 * (i / 2 % 2), column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+    const int row = 16 * warp + lane / 4 + 8 * (i / 2 % 2),
+              column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
     return row * COLUMNS + column;
 }
 
@@ -79,7 +82,8 @@ extern "C" __global__ void __launch_bounds__(128)
     DYNAMIC_SHARED(Shared, shared);
     fill(*shared, a, b);
     if (BUG == ONE_WARP && threadIdx.x >= 32) return;
-    const uint64 of_a = descriptor(shared->a, PANEL_BYTES_A), of_b = descriptor(shared->b, PANEL_BYTES_B);
+    const uint64 of_a = descriptor(shared->a, PANEL_BYTES_A),
+                 of_b = descriptor(shared->b, PANEL_BYTES_B);
     float first[COUNT], second[COUNT];
     for (int i = 0; i < COUNT; ++i) {
         first[i] = c[place(i)];

@@ -1,4 +1,5 @@
-// Each block leaves a number for the last one to come, and each but the first one for the one before it.
+// Each block leaves a number for the last one to come, and each but the first one for the one
+// before it.
 //
 // Layout:   left and sums (blocks,), arrivals (1,), marks (blocks, 2).
 // Defines:  FENCES (0 or 1).

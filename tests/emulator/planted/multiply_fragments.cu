@@ -1,5 +1,6 @@
-// D = C + A B by one mma instruction, KIND = f16 | bf16 | tf32 | f16_k8. A (16 x K) and B (K x 8) come as
-// words, one an element; fragments are filled by the formulas of the PTX ISA, 9.7.14.5.7 and 9.7.14.5.8.
+// D = C + A B by one mma instruction, KIND = f16 | bf16 | tf32 | f16_k8. A (16 x K) and B (K x 8)
+// come as words, one an element; fragments are filled by the formulas of the PTX ISA, 9.7.14.5.7
+// and 9.7.14.5.8.
 #include "base/types.cuh"
 
 #define KIND_f16 0

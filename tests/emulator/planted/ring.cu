@@ -1,5 +1,6 @@
-// Doubles numbers in a ring of STAGES buffers: warp 0 copies them in with cp.async, warp 1 writes them out, and
-// barriers of shared memory keep them apart. PIECE words a lane and a step. Mistakes, one for each value of BUG:
+// Doubles numbers in a ring of STAGES buffers: warp 0 copies them in with cp.async, warp 1 writes
+// them out, and barriers of shared memory keep them apart. PIECE words a lane and a step. Mistakes,
+// one for each value of BUG:
 enum Bug {
     NONE,
     NO_WAIT,
@@ -46,7 +47,8 @@ __device__ void consume(Ring& ring, float* target, int steps) {
     for (int step = 0; step < steps; ++step) {
         const int stage = step % STAGES;
         const unsigned parity = step / STAGES % 2;
-        if (BUG != NO_WAIT) wait_for_phase(&ring.full[stage], BUG == NO_PARITY ? 2 + parity : parity);
+        if (BUG != NO_WAIT)
+            wait_for_phase(&ring.full[stage], BUG == NO_PARITY ? 2 + parity : parity);
         for (int i = threadIdx.x % 32; i < STEP; i += 32)
             target[step * STEP + i] = 2 * ring.buffers[stage][STEP - 1 - i];
         if (BUG == OVERWRITTEN) ring.empty[stage] = step;
@@ -55,7 +57,8 @@ __device__ void consume(Ring& ring, float* target, int steps) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(64) ring(float* target, const float* source, int steps) {
+extern "C" __global__ void __launch_bounds__(64)
+    ring(float* target, const float* source, int steps) {
     DYNAMIC_SHARED(Ring, shared);
     const int made = BUG == NOT_MADE ? STAGES - 1 : STAGES;
     if (threadIdx.x < made) {
@@ -65,7 +68,8 @@ extern "C" __global__ void __launch_bounds__(64) ring(float* target, const float
     }
     __syncthreads();
     if (BUG == MISALIGNED)
-        mbarrier_arrive(reinterpret_cast<unsigned long long*>(reinterpret_cast<char*>(shared->full) + 4));
+        mbarrier_arrive(
+            reinterpret_cast<unsigned long long*>(reinterpret_cast<char*>(shared->full) + 4));
     if (BUG == NOT_SHARED) mbarrier_arrive(reinterpret_cast<unsigned long long*>(target));
     if (threadIdx.x < 32)
         produce(*shared, source, steps);

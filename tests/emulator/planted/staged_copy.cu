@@ -1,6 +1,6 @@
-// Copies words through two shared buffers with cp.async, a group of PIECE words a thread at a time, the next
-// group in flight while one is written. From `valid` on, zeros. WAIT = 0 leaves the wait out; `skew` words
-// break the alignment.
+// Copies words through two shared buffers with cp.async, a group of PIECE words a thread at a time,
+// the next group in flight while one is written. From `valid` on, zeros. WAIT = 0 leaves the wait
+// out; `skew` words break the alignment.
 #include "base/types.cuh"
 
 constexpr int THREADS = 32;
@@ -15,13 +15,15 @@ __device__ void copy_piece(unsigned* shared, const unsigned* global, bool valid)
 #endif
 }
 
-__device__ void stage(unsigned* buffer, const unsigned* source, int start, int n, int valid, int skew) {
+__device__ void stage(unsigned* buffer, const unsigned* source, int start, int n, int valid,
+                      int skew) {
     const int own = start + PIECE * threadIdx.x;
     if (start < n) copy_piece(buffer + PIECE * threadIdx.x, source + own + skew, own < valid);
     copy_async_commit();
 }
 
-extern "C" __global__ void staged_copy(unsigned* target, const unsigned* source, int n, int valid, int skew) {
+extern "C" __global__ void staged_copy(unsigned* target, const unsigned* source, int n, int valid,
+                                       int skew) {
     __shared__ __align__(16) unsigned buffers[2][THREADS * PIECE];
     constexpr int STEP = THREADS * PIECE;
     stage(buffers[0], source, 0, n, valid, skew);

@@ -1,4 +1,5 @@
-"""The ladder: the same network trained once per rung, from textbook kernels to one launch, each timed.
+"""The ladder: the same network trained once per rung, from textbook kernels to one launch, each
+timed.
 
 >>> from warpfit.apps import ladder
 >>> result = ladder.climb("mlp", on_rung=lambda record: print(record.title, record.ms_per_epoch))

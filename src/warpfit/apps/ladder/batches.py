@@ -1,4 +1,6 @@
-"""Three ways of a batch to the device: uploaded at each step, through pinned memory meanwhile, or there all along."""
+"""Three ways of a batch to the device: uploaded at each step, through pinned memory meanwhile, or
+there all along.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ class Uploaded(Batches):
 
 
 class Pinned(Batches):
-    """Gathered straight into pinned memory, in two buffers in turns: one goes up while the device reads the other."""
+    """Gathered straight into pinned memory, in two buffers in turns: one goes up while the device
+    reads the other.
+    """
 
     ops: Any  # a device's
 
@@ -103,7 +107,9 @@ class Pinned(Batches):
 
         memory, runtime = buffer.memory, self.ops.runtime
         x, y = (
-            DeviceArray(runtime, memory, memory.pointer + place, (num_rows, *array.shape[1:]), array.dtype)
+            DeviceArray(
+                runtime, memory, memory.pointer + place, (num_rows, *array.shape[1:]), array.dtype
+            )
             for place, array in ((0, self.x), (self._y_place, self.y))
         )
         return x, y

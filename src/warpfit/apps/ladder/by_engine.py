@@ -32,8 +32,8 @@ class ByEngine:
     def prepare(self) -> tuple[float, int]:
         """Compile what is needed, and time some steps.
 
-        On a GPU these are two whole epochs, of which the second is timed: kernels depend on the data's sizes, and
-        graphs are captured in the first.
+        On a GPU these are two whole epochs, of which the second is timed: kernels depend on the
+        data's sizes, and graphs are captured in the first.
 
         Returns
         -------

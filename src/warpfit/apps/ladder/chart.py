@@ -23,7 +23,9 @@ def draw(result: Result, path: str | Path | None = None) -> Any:
         If matplotlib is not installed, or the picture cannot be written.
     """
     records = [record for record in result if record.ran]
-    gap = any(record.is_peer for record in records) and any(not record.is_peer for record in records)
+    gap = any(record.is_peer for record in records) and any(
+        not record.is_peer for record in records
+    )
     figure = new_figure(9.0, 1.6 + 0.34 * max(1, len(records) + gap))
     axes = figure.subplots()
     places = [idx + (gap and record.is_peer) for idx, record in enumerate(records)]
@@ -31,10 +33,17 @@ def draw(result: Result, path: str | Path | None = None) -> Any:
     colors = [PEER_COLOR if record.is_peer else RUNG_COLOR for record in records]
     axes.barh(places, found, color=colors, height=0.72)
     marked = [
-        (place, record.device_ms) for place, record in zip(places, records, strict=True) if record.device_ms
+        (place, record.device_ms)
+        for place, record in zip(places, records, strict=True)
+        if record.device_ms
     ]
     axes.plot(
-        [found for _, found in marked], [place for place, _ in marked], "|", color=DEVICE_COLOR, ms=16, mew=2
+        [found for _, found in marked],
+        [place for place, _ in marked],
+        "|",
+        color=DEVICE_COLOR,
+        ms=16,
+        mew=2,
     )
     for place, record in zip(places, records, strict=True):
         text = milliseconds(record.ms_per_epoch) + ("*" if record.is_scaled else "")

@@ -28,17 +28,20 @@ from warpfit.training.plots import has_matplotlib
 
 __all__ = ["climb", "parse_names", "save"]
 
-# What is trained where nothing else is asked for: on a CPU less, so that all of it takes well under a minute.
+# What is trained where nothing else is asked for: on a CPU less, so that all of it takes well under
+# a minute.
 EPOCHS_ON_GPU, EPOCHS_ON_CPU, ROWS_ON_CPU = 10, 4, 12_000
 
-# Seconds that a rung's epochs may take. One that would take longer trains for fewer, or on fewer rows.
+# Seconds that a rung's epochs may take. One that would take longer trains for fewer, or on fewer
+# rows.
 RUNG_SECONDS = 10.0
 # When no more peers are started, in seconds from the beginning.
 ALL_SECONDS = 170.0
 
 
 def save(result: Result, folder: str | Path) -> None:
-    """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed, and note their paths.
+    """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed, and note their
+    paths.
 
     Raises
     ------
@@ -56,7 +59,8 @@ def save(result: Result, folder: str | Path) -> None:
 
 
 def parse_names(text: str) -> list[str]:
-    """Return names of rungs and peers from text: names, or ``first..last`` of two rungs, between commas.
+    """Return names of rungs and peers from text: names, or ``first..last`` of two rungs, between
+    commas.
 
     Raises
     ------
@@ -79,7 +83,8 @@ def _checked(names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in (*rungs, *peers):
             raise ConfigError(
-                f"expected rungs among {', '.join(rungs)}, or peers among {', '.join(peers)}, got {name!r}"
+                f"expected rungs among {', '.join(rungs)}, or peers among {', '.join(peers)}, got "
+                f"{name!r}"
             )
     if not names:
         raise ConfigError("expected at least one rung, got none")
@@ -106,8 +111,8 @@ def climb(
 ) -> Result:
     """Train one network once per rung, and return what each did.
 
-    All rungs start from the same initial values and see the same batches. What fails has its reason in its record, and
-    the climb goes on.
+    All rungs start from the same initial values and see the same batches. What fails has its reason
+    in its record, and the climb goes on.
 
     Parameters
     ----------
@@ -115,8 +120,8 @@ def climb(
     device : str
         As `warpfit.fit` takes it. Rungs that need a GPU say so where there is none.
     epochs : int, optional
-        By default 10, or 4 without a GPU. A rung that would take more than 10 s trains for fewer, or on fewer rows, and
-        its time is scaled then.
+        By default 10, or 4 without a GPU. A rung that would take more than 10 s trains for fewer,
+        or on fewer rows, and its time is scaled then.
     rows : int, optional
         Train on the first rows; 0 is all of them, and so is the default, but 12,000 without a GPU.
     hidden : int
@@ -132,7 +137,8 @@ def climb(
     rungs : sequence of str, optional
         Which rungs, and which peers, by their names; by default all rungs.
     peers : bool
-        Whether all peers come after the rungs: they are there in a checkout, as far as they are installed.
+        Whether all peers come after the rungs: they are there in a checkout, as far as they are
+        installed.
     out : path, optional
         A folder for the results, which is made before anything runs; see `save`.
     on_start : function of Rung or Peer, optional
@@ -151,20 +157,28 @@ def climb(
     """
     start = perf_counter()
     if precision not in HALF_DTYPES:
-        raise ConfigError(f"expected precision {' or '.join(map(repr, HALF_DTYPES))}, got {precision!r}")
+        raise ConfigError(
+            f"expected precision {' or '.join(map(repr, HALF_DTYPES))}, got {precision!r}"
+        )
     device = backends.resolve_device(device)
     is_cpu = device == "cpu"
     number = (EPOCHS_ON_CPU if is_cpu else EPOCHS_ON_GPU) if epochs is None else epochs
     check_count("epochs", number, 1)
     limit = (ROWS_ON_CPU if is_cpu else 0) if rows is None else rows
     names = None if rungs is None else _checked(rungs)
-    task = make_task(network, hidden=hidden, data=data, data_dir=data_dir, rows=limit, lr=lr, seed=seed)
+    task = make_task(
+        network, hidden=hidden, data=data, data_dir=data_dir, rows=limit, lr=lr, seed=seed
+    )
     climber = _Climber(task, device, number, precision, on_start, on_rung)
     with nullcontext() if out is None else _folder_for(Path(out).expanduser()):
         for rung in RUNGS:
             if names is None or rung.name in names:
                 climber.step_up(rung)
-        wanted = [peer for name, peer in PEERS.items() if (peers and names is None) or name in (names or ())]
+        wanted = [
+            peer
+            for name, peer in PEERS.items()
+            if (peers and names is None) or name in (names or ())
+        ]
         climber.look_beside(wanted, deadline=start + ALL_SECONDS)
         result = climber.result(perf_counter() - start)
         if out is not None:
@@ -206,7 +220,9 @@ class _Climber:
         self._announce(rung)
         record = _blank(rung, is_peer=False)
         try:
-            record = _measured(program_of(rung, self.task, self.device, self.precision), record, self)
+            record = _measured(
+                program_of(rung, self.task, self.device, self.precision), record, self
+            )
         except WarpfitError as error:
             record = replace(record, reason=_reason(error, self.device))
         before = [other.ms_per_epoch for other in self.records if other.ms_per_epoch is not None]

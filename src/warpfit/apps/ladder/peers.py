@@ -1,8 +1,8 @@
 """Programs of others beside the ladder, each library in a process of its own.
 
-Their code lives in ``benchmarks/peers``, so they run in a checkout only. A process tells of one program after the other
-(`benchmarks/peers/ladder_worker.py`). One that fails, or takes longer than it may, is ended; the programs that were to
-come after it get a new process.
+Their code lives in ``benchmarks/peers``, so they run in a checkout only. A process tells of one
+program after the other (`benchmarks/peers/ladder_worker.py`). One that fails, or takes longer than
+it may, is ended; the programs that were to come after it get a new process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ __all__ = ["MARK", "PEERS", "Measured", "Peer", "run_peers"]
 
 # How a line begins with which a worker tells something.
 MARK = "ladder: "
-# Seconds that a peer's epochs may take, and that a library may take to be imported and find its device.
+# Seconds that a peer's epochs may take, and that a library may take to be imported and find its
+# device.
 EPOCH_SECONDS, IMPORT_SECONDS = 5.0, 60.0
 # Fewer seconds than this are not worth a start.
 LEAST_SECONDS = 5.0
@@ -92,7 +93,8 @@ PEERS = {
         Peer(
             "torch-dataloader",
             "PyTorch, DataLoader",
-            "PyTorch eager as its tutorials have it, rows from a DataLoader, pinned where there is a GPU",
+            "PyTorch eager as its tutorials have it, rows from a DataLoader, pinned where there "
+            "is a GPU",
             "time to write it, not to run it",
             "the DataLoader puts batches together row by row, in Python",
             "torch",
@@ -137,7 +139,8 @@ PEERS = {
         Peer(
             "jax-scan",
             "JAX, jit(scan)",
-            "an epoch is one compiled function, a scan over its batches; on a GPU in bfloat16, 32 steps unrolled",
+            "an epoch is one compiled function, a scan over its batches; on a GPU in bfloat16, "
+            "32 steps unrolled",
             "the host's time for each kernel",
             "each step is still several kernels",
             "jax",
@@ -184,7 +187,8 @@ def run_peers(
     deadline: float,
     on_start: Callable[[Peer], None],
 ) -> Iterator[tuple[Peer, Measured | str]]:
-    """Run peers one after the other, and yield each with what it did, or with the reason why it did not.
+    """Run peers one after the other, and yield each with what it did, or with the reason why it did
+    not.
 
     Parameters
     ----------
@@ -279,7 +283,9 @@ class _Worker:
         self._errors = (folder / f"{library}.log").open("w+", encoding="utf-8", errors="replace")
         environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         sources = str(Path(warpfit.__file__).resolve().parents[1])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (sources, os.environ.get("PYTHONPATH"))))
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (sources, os.environ.get("PYTHONPATH")))
+        )
         self._process = subprocess.Popen(
             [sys.executable, str(worker_path()), str(folder), library, *names],
             stdin=subprocess.DEVNULL,

@@ -40,8 +40,8 @@ class Record(Step):
     loss, accuracy : float or None
         Of the last epoch, on the rows trained on, each batch before its update.
     gain, gain_over_first : float or None
-        The time of the last rung that ran before it, and of the first that ran, over its own. A peer has the second
-        only.
+        The time of the last rung that ran before it, and of the first that ran, over its own. A
+        peer has the second only.
     reason : str
         Why it did not run.
     step_losses : ndarray (steps of the epochs with losses,) float64, or None
@@ -122,7 +122,9 @@ class Result(Sequence[Record]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it JSON-ready, with the versions it ran with."""
-        own = {name: value for name, value in vars(self).items() if name not in ("records", "files")}
+        own = {
+            name: value for name, value in vars(self).items() if name not in ("records", "files")
+        }
         versions = {
             "python": platform.python_version(),
             "warpfit": warpfit.__version__,
@@ -133,5 +135,9 @@ class Result(Sequence[Record]):
     @staticmethod
     def from_dict(stored: dict[str, Any]) -> Result:
         """Return what `to_dict` has stored."""
-        own = {name: stored[name] for name in Result.__dataclass_fields__ if name not in ("records", "files")}
+        own = {
+            name: stored[name]
+            for name in Result.__dataclass_fields__
+            if name not in ("records", "files")
+        }
         return Result([Record(**record) for record in stored["records"]], **own)

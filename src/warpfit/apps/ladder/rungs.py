@@ -1,4 +1,6 @@
-"""The rungs of the ladder, in order: what each changes in the one before, and what that should save."""
+"""The rungs of the ladder, in order: what each changes in the one before, and what that should
+save.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Program(Protocol):
     """Something that trains a task."""
 
     def prepare(self) -> tuple[float, int]:
-        """Do what is done but once, compile most of all; return the seconds of some steps after that, and how many."""
+        """Do what is done but once, compile most of all; return the seconds of some steps after
+        that, and how many.
+        """
 
     def run(self, rows: int, epochs: int) -> Iterator[Epoch]:
         """Train from the initial values on the first rows, and yield each epoch."""
@@ -79,10 +83,12 @@ RUNGS = (
     Rung(
         "textbook",
         "textbook kernels",
-        "a kernel for every operation, a thread for every number of a product; batches go up, loss and accuracy come "
+        "a kernel for every operation, a thread for every number of a product; batches go up, "
+        "loss and accuracy come "
         "back, at every step",
         "time: thousands of threads compute at once",
-        "the network is small, and the host spends longer on starting kernels than the device on running them",
+        "the network is small, and the host spends longer on starting kernels than the device on "
+        "running them",
         (
             "apps/ladder/trainer.py",
             f"{_KERNELS}gemm/matmul_naive.cu",
@@ -111,7 +117,8 @@ RUNGS = (
     Rung(
         "fused",
         "fused kernels",
-        "bias and ReLU join the product before them; loss, accuracy and gradient are one kernel, and so are all "
+        "bias and ReLU join the product before them; loss, accuracy and gradient are one kernel, "
+        "and so are all "
         "parameters' updates; every epoch has its loss again",
         "launches, and what lies between two operations need not be written and read again",
         "products take most of the time, and there are as many of them as before",
@@ -127,14 +134,16 @@ RUNGS = (
         "tiled products",
         "products take tiles of 16 by 16 through shared memory",
         "reads of global memory: 16 threads share each number",
-        "operands as small as these come from the caches anyway, or the host is what a step waits for",
+        "operands as small as these come from the caches anyway, or the host is what a step "
+        "waits for",
         (f"{_KERNELS}gemm/matmul_tiled.cu",),
         _TILED,
     ),
     Rung(
         "register",
         "register tiles",
-        "each thread computes a tile of its own in registers, from copies that run ahead; blocks partition k",
+        "each thread computes a tile of its own in registers, from copies that run ahead; blocks "
+        "partition k",
         "reads of shared memory, and waits; more blocks are at work on a small product",
         "the host is what a step waits for",
         (f"{_KERNELS}gemm/matmul_register.cu",),
@@ -143,16 +152,22 @@ RUNGS = (
     Rung(
         "tensor-cores",
         "tensor cores",
-        "activations and gradients in half precision, products on tensor cores; parameters and sums stay float32",
+        "activations and gradients in half precision, products on tensor cores; parameters and "
+        "sums stay float32",
         "multiplications: a warp does 16 x 8 x 16 at once; and half of the bytes",
         "the host is what a step waits for, and casting rows and parameters is two kernels more",
-        (f"{_KERNELS}gemm/matmul_mma.cu", f"{_KERNELS}mma/mma.cuh", f"{_KERNELS}ops/arrays/cast_into.cu"),
+        (
+            f"{_KERNELS}gemm/matmul_mma.cu",
+            f"{_KERNELS}mma/mma.cuh",
+            f"{_KERNELS}ops/arrays/cast_into.cu",
+        ),
         _TENSOR_CORES,
     ),
     Rung(
         "pinned",
         "pinned memory",
-        "rows are gathered straight into pinned memory, in two buffers in turns, and go up on a stream of their own",
+        "rows are gathered straight into pinned memory, in two buffers in turns, and go up on a "
+        "stream of their own",
         "a copy on the host, and the device's wait for the bus",
         "the host still gathers each batch, and that is what takes its time",
         ("apps/ladder/batches.py", "backends/cuda/transfers.py"),
@@ -174,11 +189,16 @@ RUNGS = (
     Rung(
         "chosen",
         "kernels by shape",
-        "engine layerwise: each product by the kernel and tiles that suit its shape; where Hopper's can, updates join "
+        "engine layerwise: each product by the kernel and tiles that suit its shape; where "
+        "Hopper's can, updates join "
         "the products of the gradients",
         "time in products; launches of updates and casts",
         "the host is what a step waits for, and this engine does more for each kernel it starts",
-        ("engines/layerwise.py", "backends/cuda/matmul.py", f"{_KERNELS}gemm/linear_update_sm90.cu"),
+        (
+            "engines/layerwise.py",
+            "backends/cuda/matmul.py",
+            f"{_KERNELS}gemm/linear_update_sm90.cu",
+        ),
         engine="layerwise",
     ),
     Rung(
@@ -193,7 +213,8 @@ RUNGS = (
     Rung(
         "one-launch",
         "one launch",
-        "engine one_launch: all steps of many epochs are one kernel, whose blocks keep the weights in registers",
+        "engine one_launch: all steps of many epochs are one kernel, whose blocks keep the "
+        "weights in registers",
         "every launch, and the way of weights and gradients through memory",
         "the network is so large that products take most of the time",
         (
@@ -226,7 +247,9 @@ def program_of(rung: Rung, task: Task, device: str, half: str = "float16") -> Pr
     if rung.needs_gpu and device == "cpu":
         raise DeviceError("it needs a CUDA device")
     if rung.recipe is not None:
-        recipe = replace(rung.recipe, precision=half) if rung.recipe.precision == HALF else rung.recipe
+        recipe = (
+            replace(rung.recipe, precision=half) if rung.recipe.precision == HALF else rung.recipe
+        )
         if recipe.precision in HALF_DTYPES:
             _check_tensor_cores(device, half)
         return StepByStep(task, device, recipe)

@@ -40,7 +40,9 @@ def table(records: Sequence[Record], running: Step | None = None) -> Any:
             about.append(f"; to save {record.saves}", "dim")
             shown.add_row(Text(record.title, "bold"), about, *map(Text, _numbers(record)))
         else:
-            shown.add_row(Text(record.title, "dim"), Text(record.changes, "dim"), Text("not run", "yellow"))
+            shown.add_row(
+                Text(record.title, "dim"), Text(record.changes, "dim"), Text("not run", "yellow")
+            )
     if running is not None:
         about = Text(running.changes).append(f"; to save {running.saves}", "dim")
         shown.add_row(Spinner("dots", Text(running.title, "bold")), about, *["…"] * 6)
@@ -80,14 +82,18 @@ def line_after(record: Record) -> str:
 def notes(result: Result) -> list[str]:
     """Return what is to be said below the table, a line each."""
     ran = [record for record in result if record.ran]
-    found = [f"not run: {'; '.join(titles)}: {reason}" for reason, titles in _not_run(result).items()]
+    found = [
+        f"not run: {'; '.join(titles)}: {reason}" for reason, titles in _not_run(result).items()
+    ]
     if any(record.is_scaled for record in ran):
         found.append(f"* on fewer than the {result.steps} steps of an epoch, and scaled to as many")
     fewer = [f"{record.title} {record.epochs}" for record in ran if record.epochs < result.epochs]
     if fewer:
         found.append(f"fewer than {result.epochs} epochs: {'; '.join(fewer)}")
     if any(record.device_ms is not None for record in ran):
-        found.append("device: how long it works on the kernels of an epoch, without waiting for the host")
+        found.append(
+            "device: how long it works on the kernels of an epoch, without waiting for the host"
+        )
     found += [
         f"{record.title} gains little ({times(record.gain)}): {_why_little(record)}"
         for record in ran
@@ -101,7 +107,8 @@ def _why_little(record: Record) -> str:
     whole, on_device = record.ms_per_epoch or 0.0, record.device_ms
     if on_device is not None and on_device < HOST_BOUND * whole:
         return (
-            f"the device works for {milliseconds(on_device)} of {milliseconds(whole)}, and waits for the host"
+            f"the device works for {milliseconds(on_device)} of {milliseconds(whole)}, and "
+            "waits for the host"
         )
     return f"that is so where {record.if_little}"
 

@@ -1,4 +1,6 @@
-"""What all rungs train: a network of the seeds' sizes from the same initial values, over the same batches."""
+"""What all rungs train: a network of the seeds' sizes from the same initial values, over the same
+batches.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,10 @@ class Task:
     @property
     def title(self) -> str:
         """The network and its data, in a few words."""
-        return f"{'-'.join(map(str, self.sizes))}, batch {self.batch}, {len(self.x):,} rows of {self.data}"
+        return (
+            f"{'-'.join(map(str, self.sizes))}, batch {self.batch}, {len(self.x):,} rows of "
+            f"{self.data}"
+        )
 
     @cached_property
     def steps(self) -> int:
@@ -121,8 +126,8 @@ def make_task(
     hidden : int
         The width of ``'deep'``.
     data : str or (x, y), optional
-        A dataset's name or a path, as ``warpfit train --data`` takes them, or rows (N, ...) and labels (N,); None is
-        MNIST, or digits where MNIST cannot be had.
+        A dataset's name or a path, as ``warpfit train --data`` takes them, or rows (N, ...) and
+        labels (N,); None is MNIST, or digits where MNIST cannot be had.
     rows : int
         Train on the first rows only; 0 for all.
     lr : float, optional
@@ -153,13 +158,22 @@ def _rows(data: str | tuple[Any, Any] | None, data_dir: Any) -> tuple[Any, Any, 
     if isinstance(data, tuple):
         x, y = (np.asarray(array) for array in data)
         if len(x) != len(y) or not len(x):
-            raise ShapeError(f"expected as many rows as labels, at least one, got {len(x)} and {len(y)}")
+            raise ShapeError(
+                f"expected as many rows as labels, at least one, got {len(x)} and {len(y)}"
+            )
         name, num_classes = "the given data", int(y.max()) + 1
     else:
         dataset = open_data(data or mnist_or_digits(data_dir), data_dir=data_dir)
         if not dataset.class_names:
-            raise DataError(f"expected data with classes, got {dataset.name}, whose targets are numbers")
-        x, y, name, num_classes = dataset.x_train, dataset.y_train, dataset.name, dataset.num_classes
+            raise DataError(
+                f"expected data with classes, got {dataset.name}, whose targets are numbers"
+            )
+        x, y, name, num_classes = (
+            dataset.x_train,
+            dataset.y_train,
+            dataset.name,
+            dataset.num_classes,
+        )
         if is_table(x):
             x = datasets.TablePreprocessor().fit_transform(x)
     flat = x.reshape(len(x), -1)

@@ -1,4 +1,6 @@
-"""The step of the lower rungs, written out: one operation after the other, as each rung wants them."""
+"""The step of the lower rungs, written out: one operation after the other, as each rung wants
+them.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,13 @@ class Recipe:
     feeding : type of Batches
         How rows come to the device.
     reads_every_step : bool
-        Whether the host waits for loss and accuracy of each step; otherwise it does so once an epoch.
+        Whether the host waits for loss and accuracy of each step; otherwise it does so once an
+        epoch.
     report_every : int
         Epochs of which one has loss and accuracy.
     is_fused : bool
-        Whether bias and activation join the products, the loss its gradient, and the updates each other; such steps
-        have their loss at no cost, and so all of them do.
+        Whether bias and activation join the products, the loss its gradient, and the updates each
+        other; such steps have their loss at no cost, and so all of them do.
     precision : str
         ``'float32'``; or ``'float16'`` or ``'bfloat16'``, in fused steps.
     """
@@ -66,7 +69,9 @@ class Recipe:
         return self.feeding is Preloaded
 
     def reports(self, epoch: int, epochs: int) -> bool:
-        """Return whether an epoch of so many, counted from 0, has loss and accuracy: the last one always has."""
+        """Return whether an epoch of so many, counted from 0, has loss and accuracy: the last one
+        always has.
+        """
         return self.is_fused or epoch % self.report_every == 0 or epoch == epochs - 1
 
 
@@ -79,7 +84,8 @@ class Epoch:
     seconds : float
         Wall time, until the device had done all of it.
     loss, accuracy : float or None
-        Mean loss of its rows, and the share that was right, each batch before its update; None without a report.
+        Mean loss of its rows, and the share that was right, each batch before its update; None
+        without a report.
     step_losses : ndarray (steps,) float64, or None
     """
 
@@ -116,8 +122,12 @@ class StepByStep:
     def _start(self) -> None:
         """Go back to the initial values."""
         ops = self.ops
-        self.parameters = [ops.copy(ops.asarray(start.data)) for start in self.task.model().parameters()]
-        self.copies = [ops.copy(ops.asarray(array, self.half)) for array in self.parameters if self.half]
+        self.parameters = [
+            ops.copy(ops.asarray(start.data)) for start in self.task.model().parameters()
+        ]
+        self.copies = [
+            ops.copy(ops.asarray(array, self.half)) for array in self.parameters if self.half
+        ]
         arrays = self.copies or self.parameters
         self.layers = list(zip(arrays[::2], arrays[1::2], strict=True))
 
@@ -153,10 +163,11 @@ class StepByStep:
             batches.close()
 
     def device_seconds(self) -> float | None:
-        """Return how long the device works on a step, without a wait for the host; None if that is the host itself.
+        """Return how long the device works on a step, without a wait for the host; None if that is
+        the host itself.
 
-        The kernels of some steps are captured and started together. They are those of a step that is reported, on a
-        batch that is there; nothing is read back.
+        The kernels of some steps are captured and started together. They are those of a step that
+        is reported, on a batch that is there; nothing is read back.
         """
         if self.ops.synchronous:
             return None
@@ -208,7 +219,8 @@ class StepByStep:
             return np.zeros((steps, 3))
         return self.ops.zeros((steps, 3), "float64")
 
-    # -- the textbook's step -----------------------------------------------------------------------------
+    # -- the textbook's step
+    # -----------------------------------------------------------------------------
 
     def _separate_step(self, x: Array, y: Array, record: Array | None, idx: int) -> None:
         """Train on a batch with a kernel for every operation."""
@@ -248,7 +260,8 @@ class StepByStep:
             self._weights[num_rows] = self.ops.asarray(np.float32(num_rows))
         return self._weights[num_rows]
 
-    # -- the fused step ----------------------------------------------------------------------------------
+    # -- the fused step
+    # ----------------------------------------------------------------------------------
 
     def _fused_step(self, x: Array, y: Array, record: Any, idx: int) -> None:
         """Train on a batch with as few kernels as the operations of the backend allow."""
@@ -267,7 +280,11 @@ class StepByStep:
         for place in reversed(range(len(self.layers))):
             activation = RELU if place else IDENTITY
             dz, *own = ops.linear_backward(
-                dz, inputs[place], self.layers[place][0], needs_dx=place > 0, x_activation=activation
+                dz,
+                inputs[place],
+                self.layers[place][0],
+                needs_dx=place > 0,
+                x_activation=activation,
             )
             gradients = [*own, *gradients]
         ops.update_parameters("sgd", self.parameters, gradients, [], UpdateNumbers(self.task.lr))

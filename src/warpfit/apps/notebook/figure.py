@@ -49,8 +49,10 @@ def _title(figure: Any, run: DemoRun, trainer: Trainer) -> None:
     )
     network = "-".join(map(str, run.sizes))
     words = (
-        f"{network} ({run.num_parameters:,} parameters), {settings.optimizer}, rate {settings.lr:.3g}, "
-        f"batch {settings.batch_size}: {len(run.history)} epochs, {steps:,} steps on {trainer.device_name}, "
+        f"{network} ({run.num_parameters:,} parameters), {settings.optimizer}, rate "
+        f"{settings.lr:.3g}, "
+        f"batch {settings.batch_size}: {len(run.history)} epochs, {steps:,} steps on "
+        f"{trainer.device_name}, "
         f"{plan.precision}, engine {plan.engine}"
     )
     figure.text(0.5, 0.945, words, ha="center", va="center", fontsize=10.5, color=QUIET)
@@ -79,10 +81,17 @@ def _draw_loss(axes: Any, run: DemoRun) -> None:
 
 def _draw_accuracy(axes: Any, run: DemoRun) -> None:
     epochs = run.history["epoch"]
-    for column, color, label in (("accuracy", TRAINING, "training"), ("val_accuracy", TEST, "test")):
-        axes.plot(epochs, run.history[column], "o-", color=color, markersize=3.5, linewidth=2, label=label)
+    for column, color, label in (
+        ("accuracy", TRAINING, "training"),
+        ("val_accuracy", TEST, "test"),
+    ):
+        axes.plot(
+            epochs, run.history[column], "o-", color=color, markersize=3.5, linewidth=2, label=label
+        )
     axes.set(title="accuracy", xlabel="epoch", xlim=(0, len(epochs) + 0.4))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}" if value > 1 else f"{100 * value:.4g} %")
+    axes.yaxis.set_major_formatter(
+        lambda value, _: f"{value:.4g}" if value > 1 else f"{100 * value:.4g} %"
+    )
     _finish(axes, "lower right")
 
 
@@ -113,19 +122,31 @@ def _draw_samples(figure: Any, run: DemoRun, trainer: Trainer) -> None:
     """Draw the samples in a row, and what the network says of each in the column below."""
     labels, names = trainer.dataset.y_test[run.samples], trainer.dataset.class_names
     predicted, count = run.probabilities.argmax(axis=1), len(run.samples)
-    figure.suptitle("the first of each class, and the worst mistakes: probabilities, %", fontsize=12)
+    figure.suptitle(
+        "the first of each class, and the worst mistakes: probabilities, %", fontsize=12
+    )
     pictures, table = figure.subplots(
         2, 1, sharex=True, height_ratios=(1.9, len(names)), gridspec_kw={"hspace": 0}
     )
     tiles = [_framed(trainer.image(row)) for row in run.samples]
-    pictures.imshow(np.hstack(tiles), cmap="gray_r", extent=(-0.5, count - 0.5, 0, 1), aspect="auto")
+    pictures.imshow(
+        np.hstack(tiles), cmap="gray_r", extent=(-0.5, count - 0.5, 0, 1), aspect="auto"
+    )
     pictures.axis("off")
     table.imshow(_shaded(run.probabilities, labels), aspect="auto")
     for column, (label, guess) in enumerate(zip(labels, predicted, strict=True)):
         for name in {label, guess}:
             share = run.probabilities[column, name]
             color = "white" if share > 0.45 else "black"
-            table.text(column, name, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=color)
+            table.text(
+                column,
+                name,
+                f"{100 * share:.0f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=color,
+            )
     table.axvline(len(names) - 0.5, color=QUIET, linewidth=1)
     table.set_yticks(np.arange(len(names)), names)
     table.set_xticks(np.arange(count), [names[label] for label in labels])
@@ -139,7 +160,9 @@ def _draw_samples(figure: Any, run: DemoRun, trainer: Trainer) -> None:
 
 
 def _shaded(probabilities: Array, labels: Array) -> Array:
-    """Return a picture (C, S, 3) of probabilities: that of the true class in one colour, those of others in another."""
+    """Return a picture (C, S, 3) of probabilities: that of the true class in one colour, those of
+    others in another.
+    """
     is_true = labels[:, None] == np.arange(probabilities.shape[1])
     color = np.where(is_true[..., None], _rgb(RIGHT), _rgb(WRONG))
     return np.asarray(1 - probabilities[..., None] * (1 - color)).transpose(1, 0, 2)
@@ -167,7 +190,9 @@ def _draw_weights(figure: Any, run: DemoRun) -> None:
 
 
 def _mosaic(images: Array, columns: int = 8) -> Array:
-    """Return images side by side, each scaled by its own largest magnitude; what lies between them is NaN."""
+    """Return images side by side, each scaled by its own largest magnitude; what lies between them
+    is NaN.
+    """
     columns = min(columns, len(images)) if len(images) != 10 else 5
     rows, side = -(-len(images) // columns), images.shape[1]
     gap = max(1, side // 14)

@@ -24,7 +24,8 @@ def _import_ipywidgets() -> Any:
 
 
 class Demo:
-    """Sliders for a network and its training, and a picture of what comes out; the last line of a cell shows both.
+    """Sliders for a network and its training, and a picture of what comes out; the last line of a
+    cell shows both.
 
     Parameters
     ----------
@@ -51,7 +52,9 @@ class Demo:
 
     run: DemoRun
 
-    def __init__(self, trainer: Trainer | None = None, settings: DemoSettings | None = None) -> None:
+    def __init__(
+        self, trainer: Trainer | None = None, settings: DemoSettings | None = None
+    ) -> None:
         widgets = _import_ipywidgets()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeviceWarning)  # the picture says where it was trained
@@ -59,7 +62,8 @@ class Demo:
         self.sliders = _sliders(widgets, self.trainer, settings or DemoSettings())
         self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
         rows = widgets.HBox(
-            list(self.sliders.values()), layout=widgets.Layout(flex_flow="row wrap", align_items="center")
+            list(self.sliders.values()),
+            layout=widgets.Layout(flex_flow="row wrap", align_items="center"),
         )
         self.widget = widgets.VBox([rows, self.picture])
         for slider in self.sliders.values():
@@ -89,7 +93,9 @@ class Demo:
 
 
 def _sliders(widgets: Any, trainer: Trainer, settings: DemoSettings) -> dict[str, Any]:
-    """Return a slider for each setting; training starts when one is released, not while it moves."""
+    """Return a slider for each setting; training starts when one is released, not while it
+    moves.
+    """
     choices = trainer.choices
     for name, value, known in (
         ("width", settings.width, choices.widths),
@@ -120,7 +126,10 @@ def _sliders(widgets: Any, trainer: Trainer, settings: DemoSettings) -> dict[str
             **common,
         ),
         "batch_size": widgets.SelectionSlider(
-            options=choices.batch_sizes, value=settings.batch_size, description="batch size", **common
+            options=choices.batch_sizes,
+            value=settings.batch_size,
+            description="batch size",
+            **common,
         ),
         "optimizer": widgets.Dropdown(
             options=list(OPTIMIZERS),

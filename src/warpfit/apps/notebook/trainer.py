@@ -28,7 +28,11 @@ Array = npt.NDArray[Any]
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"optimizer": "sgd", "momentum": 0.0},
     "SGD, momentum 0.9": {"optimizer": "sgd", "momentum": 0.9},
-    **{kind.__name__: {"optimizer": name} for name, kind in Optimizer.by_name.items() if name != "sgd"},
+    **{
+        kind.__name__: {"optimizer": name}
+        for name, kind in Optimizer.by_name.items()
+        if name != "sgd"
+    },
 }
 
 
@@ -67,7 +71,9 @@ class DemoSettings:
         if not 0 < self.lr < float("inf"):
             raise ConfigError(f"expected lr to be a positive number, got {self.lr!r}")
         if self.optimizer not in OPTIMIZERS:
-            raise ConfigError(f"expected optimizer among {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+            raise ConfigError(
+                f"expected optimizer among {', '.join(OPTIMIZERS)}, got {self.optimizer!r}"
+            )
 
     def train_settings(self, num_rows: int) -> TrainSettings:
         """Return these as the settings of ``warpfit train``."""
@@ -123,7 +129,8 @@ class DemoRun:
     confusion : ndarray (C, C) int64
         Test samples, by true class (rows) and by what they were taken for (columns).
     samples : ndarray (S,) int64
-        Rows of the test set: the first of each class, then those that were most surely taken for another.
+        Rows of the test set: the first of each class, then those that were most surely taken for
+        another.
     probabilities : ndarray (S, C) float32
         What the network says of these samples.
     weights : ndarray (U, H, W) float32
@@ -144,7 +151,9 @@ class DemoRun:
     @property
     def num_parameters(self) -> int:
         """Weights and biases of the network."""
-        return sum((inputs + 1) * units for inputs, units in zip(self.sizes, self.sizes[1:], strict=False))
+        return sum(
+            (inputs + 1) * units for inputs, units in zip(self.sizes, self.sizes[1:], strict=False)
+        )
 
 
 class Trainer:
@@ -153,8 +162,8 @@ class Trainer:
     Parameters
     ----------
     dataset : Dataset, optional
-        Of square images in one colour, in classes. None is MNIST on a GPU, as far as it can be had, else
-        scikit-learn's digits.
+        Of square images in one colour, in classes. None is MNIST on a GPU, as far as it can be had,
+        else scikit-learn's digits.
     device : str
         As `warpfit.fit` takes it.
     choices : Choices, optional
@@ -258,11 +267,15 @@ class Trainer:
 
 
 def _side_of(dataset: Dataset) -> int:
-    """Return the height and width of a data set's images, (N, H, W) or flat, or raise ConfigError."""
+    """Return the height and width of a data set's images, (N, H, W) or flat, or raise
+    ConfigError.
+    """
     shape = dataset.x_train.shape[1:]
     side = isqrt(int(np.prod(shape)))
     if shape not in ((side, side), (side * side,)) or not dataset.class_names:
-        raise ConfigError(f"expected a data set of square images in one colour, in classes, got {dataset}")
+        raise ConfigError(
+            f"expected a data set of square images in one colour, in classes, got {dataset}"
+        )
     return side
 
 

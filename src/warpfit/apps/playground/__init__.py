@@ -1,7 +1,9 @@
-"""The playground: a local web page on which one draws a digit, changes a network and watches it train.
+"""The playground: a local web page on which one draws a digit, changes a network and watches it
+train.
 
-``warpfit playground`` starts it. `drawing` and `points` are its data, `messages` what the page may ask, `trainer` the
-thread that trains, `session` a connection, `server` the pages, who may see them, and the process.
+``warpfit playground`` starts it. `drawing` and `points` are its data, `messages` what the page may
+ask, `trainer` the thread that trains, `session` a connection, `server` the pages, who may see them,
+and the process.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ __all__ = ["open_playground"]
 
 
 def open_playground(*, port: int, device: str = "auto") -> Playground:
-    """Return a playground that holds its port of 127.0.0.1 and has its data; `Playground.serve` runs it.
+    """Return a playground that holds its port of 127.0.0.1 and has its data; `Playground.serve`
+    runs it.
 
     Parameters
     ----------

@@ -19,8 +19,9 @@ SMALL, SMALL_TOP = 8, 16
 def as_digit(drawing: Pixels, size: int) -> npt.NDArray[np.float32] | None:
     """Return a drawing as an image of the data set, or None if nothing is drawn.
 
-    Of 28 pixels a side it is as MNIST's digits are: the ink fits a box of 20×20, with its centre of mass at pixel
-    (14, 14). Of 8 it is as scikit-learn's: the ink fills the height, at its own width up to 7, and is in the middle.
+    Of 28 pixels a side it is as MNIST's digits are: the ink fits a box of 20×20, with its centre of
+    mass at pixel (14, 14). Of 8 it is as scikit-learn's: the ink fills the height, at its own width
+    up to 7, and is in the middle.
 
     Parameters
     ----------
@@ -48,7 +49,9 @@ def as_digit(drawing: Pixels, size: int) -> npt.NDArray[np.float32] | None:
 
 
 def _scaled(ink: Pixels, height: int, width: int) -> Pixels:
-    """Return the ink at another size, at least a pixel wide and high, with the gray levels of anti-aliasing."""
+    """Return the ink at another size, at least a pixel wide and high, with the gray levels of
+    anti-aliasing.
+    """
     image = Image.fromarray(ink).resize((max(1, width), max(1, height)), Image.Resampling.BILINEAR)
     return np.asarray(image)
 
@@ -62,8 +65,12 @@ def _centre_of_mass(image: Pixels) -> tuple[float, float]:
 
 
 def _placed(image: Pixels, size: int, corner: tuple[float, float]) -> npt.NDArray[np.float32]:
-    """Return the image on black, with its upper left corner where asked for, or as near as keeps it whole."""
-    top, left = (min(max(0, round(at)), size - side) for at, side in zip(corner, image.shape, strict=True))
+    """Return the image on black, with its upper left corner where asked for, or as near as keeps it
+    whole.
+    """
+    top, left = (
+        min(max(0, round(at)), size - side) for at, side in zip(corner, image.shape, strict=True)
+    )
     paper = np.zeros((size, size), np.float32)
     paper[top : top + image.shape[0], left : left + image.shape[1]] = image
     return paper

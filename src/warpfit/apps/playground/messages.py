@@ -1,4 +1,6 @@
-"""What the page may ask of the server, and within what bounds. Whatever is not described here is refused."""
+"""What the page may ask of the server, and within what bounds. Whatever is not described here is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,14 @@ class Whole:
     most: int
 
     def check(self, name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not self.least <= value <= self.most
+        ):
             raise ConfigError(
-                f"expected {name} to be an integer from {self.least} to {self.most}, got {_shown(value)}"
+                f"expected {name} to be an integer from {self.least} to {self.most}, got "
+                f"{_shown(value)}"
             )
         return value
 
@@ -72,7 +79,8 @@ class Number:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not self.least <= value <= self.most:
             raise ConfigError(
-                f"expected {name} to be a number from {self.least:g} to {self.most:g}, got {_shown(value)}"
+                f"expected {name} to be a number from {self.least:g} to {self.most:g}, got "
+                f"{_shown(value)}"
             )
         return float(value)
 
@@ -240,8 +248,14 @@ def _reset(message: dict[str, Any]) -> Train:
 def _of_task(message: dict[str, Any], settings: Settings, afresh: bool, epochs: int) -> Train:
     task = Choice(TASKS).check("task", message["task"])
     if (task == POINTS) != ("points" in message):
-        raise ConfigError(f"expected points for the task {POINTS}, and for no other, got task {task!r}")
-    points = PointChoice(**_checked("points", message["points"], POINT_BOUNDS)) if task == POINTS else None
+        raise ConfigError(
+            f"expected points for the task {POINTS}, and for no other, got task {task!r}"
+        )
+    points = (
+        PointChoice(**_checked("points", message["points"], POINT_BOUNDS))
+        if task == POINTS
+        else None
+    )
     return Train(task, settings, points, afresh, epochs)
 
 
@@ -269,7 +283,9 @@ def _predict(message: dict[str, Any]) -> Predict:
     except (binascii.Error, ValueError):
         raise ConfigError("expected pixels in base64, got other characters") from None
     if pixels.size != DRAWING_SIZE**2:
-        raise ConfigError(f"expected {DRAWING_SIZE}×{DRAWING_SIZE} pixels of a byte, got {pixels.size} bytes")
+        raise ConfigError(
+            f"expected {DRAWING_SIZE}×{DRAWING_SIZE} pixels of a byte, got {pixels.size} bytes"
+        )
     return Predict(number, pixels.reshape(DRAWING_SIZE, DRAWING_SIZE))
 
 
@@ -283,7 +299,9 @@ _READERS: dict[str, Callable[[dict[str, Any]], Request]] = {
 
 
 def _checked(what: str, value: Any, bounds: Mapping[str, Bound]) -> dict[str, Any]:
-    """Return the values of an object that has exactly the keys of `bounds`, each within its bound."""
+    """Return the values of an object that has exactly the keys of `bounds`, each within its
+    bound.
+    """
     given = _object(what, value)
     _check_keys(what, given, tuple(bounds))
     return {name: bound.check(name, given[name]) for name, bound in bounds.items()}

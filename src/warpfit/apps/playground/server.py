@@ -1,8 +1,9 @@
 """The pages, access to them, and the process that serves them.
 
-A page of another site can send requests to 127.0.0.1 from its visitor's browser, and a name that resolves to 127.0.0.1
-makes such requests look as if they came from the same site. Hence every request must name this machine as its host,
-and only this page may open the WebSocket, or be named as the origin.
+A page of another site can send requests to 127.0.0.1 from its visitor's browser, and a name that
+resolves to 127.0.0.1 makes such requests look as if they came from the same site. Hence every
+request must name this machine as its host, and only this page may open the WebSocket, or be named
+as the origin.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ REQUEST_SECONDS = 5.0  # in which the headers of a request have to be there
 
 # {sockets} are the addresses of the WebSocket: not every browser takes them for the page's own.
 CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self' {sockets}; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self' "
+    "{sockets}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -64,7 +66,9 @@ HEADERS = {
 
 
 class TimedRequests(H11Protocol):
-    """uvicorn's HTTP, but whose connection sends no whole request in time is closed, lest it keep others out."""
+    """uvicorn's HTTP, but whose connection sends no whole request in time is closed, lest it keep
+    others out.
+    """
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -104,7 +108,8 @@ class TimedRequests(H11Protocol):
 
 
 class Guard:
-    """Refuses, with status 403, requests to other hosts and from other origins; adds the headers above to answers.
+    """Refuses, with status 403, requests to other hosts and from other origins; adds the headers
+    above to answers.
 
     Parameters
     ----------
@@ -118,7 +123,10 @@ class Guard:
         self.hosts = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
         self.origins = {f"http://{host}" for host in self.hosts}
         sockets = " ".join(sorted(f"ws://{host}" for host in self.hosts))
-        self.headers = {**HEADERS, "Content-Security-Policy": CONTENT_POLICY.format(sockets=sockets)}
+        self.headers = {
+            **HEADERS,
+            "Content-Security-Policy": CONTENT_POLICY.format(sockets=sockets),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -128,7 +136,9 @@ class Guard:
         if fault is None:
             await self.app(scope, receive, self._with_headers(send))
         elif scope["type"] == "http":
-            await PlainTextResponse(fault, status_code=403)(scope, receive, self._with_headers(send))
+            await PlainTextResponse(fault, status_code=403)(
+                scope, receive, self._with_headers(send)
+            )
         else:
             await receive()
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
@@ -162,7 +172,8 @@ def make_app(digits: Digits, *, port: int, device: str, device_label: str) -> AS
         await socket.accept()
         if len(running) >= MAX_SESSIONS:
             message = (
-                f"expected at most {MAX_SESSIONS} open pages, got another; close one and reload this one"
+                f"expected at most {MAX_SESSIONS} open pages, got another; close one and "
+                "reload this one"
             )
             await socket.send_json({"type": "error", "message": message, "is_final": True})
             await socket.close(TRY_AGAIN_LATER, "too many open pages")
@@ -182,12 +193,16 @@ def make_app(digits: Digits, *, port: int, device: str, device_label: str) -> AS
             await asyncio.wait(running, timeout=SHUTDOWN_SECONDS)
 
     folder = str(files("warpfit.apps.playground") / "static")
-    routes = [WebSocketRoute("/session", talk), Mount("/", StaticFiles(directory=folder, html=True))]
+    routes = [
+        WebSocketRoute("/session", talk),
+        Mount("/", StaticFiles(directory=folder, html=True)),
+    ]
     return Guard(Starlette(routes=routes, lifespan=lifespan), port)
 
 
 class Playground:
-    """A playground that holds its port and has its data; see `warpfit.apps.playground.open_playground`.
+    """A playground that holds its port and has its data; see
+    `warpfit.apps.playground.open_playground`.
 
     Attributes
     ----------
@@ -210,7 +225,9 @@ class Playground:
         self._server = uvicorn.Server(self._config())
 
     def _config(self) -> uvicorn.Config:
-        app = make_app(self.digits, port=self.port, device=self.device, device_label=self.device_label)
+        app = make_app(
+            self.digits, port=self.port, device=self.device, device_label=self.device_label
+        )
         return uvicorn.Config(
             app,
             http=TimedRequests,
@@ -255,7 +272,9 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"port {port} is taken; expected a free one, or --port 0 for any") from None
+            raise ConfigError(
+                f"port {port} is taken; expected a free one, or --port 0 for any"
+            ) from None
         raise ConfigError(f"cannot use port {port}: {error.strerror or error}") from None
     return listener
 
@@ -277,7 +296,8 @@ def _label(device: str) -> str:
 
 
 def open_browser(url: str) -> None:
-    """Open a page in the user's browser, in a thread: some browsers do not come back before they are closed.
+    """Open a page in the user's browser, in a thread: some browsers do not come back before they
+    are closed.
 
     Without a screen nothing is opened: that would be a browser in this very terminal.
     """

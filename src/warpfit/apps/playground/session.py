@@ -62,7 +62,9 @@ class _Progress:
 
 
 class Outbox:
-    """Messages to the page in their order. Epochs that wait are sent as one: a slow page misses images, no more."""
+    """Messages to the page in their order. Epochs that wait are sent as one: a slow page misses
+    images, no more.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[dict[str, Any] | _Progress] = deque()
@@ -75,7 +77,9 @@ class Outbox:
         self._open = None
         self._append(message)
 
-    def put_progress(self, number: int, task: str, network: Network, report: EpochReport | None) -> None:
+    def put_progress(
+        self, number: int, task: str, network: Network, report: EpochReport | None
+    ) -> None:
         if self._open is None or self._open.number != number:
             self._open = _Progress(number, task, network)
             self._append(self._open)
@@ -187,13 +191,19 @@ class Session:
             self.outbox.put(self._sample())
         elif isinstance(request, Predict):
             network = self.networks.get(DIGITS)
-            self.outbox.put(await asyncio.to_thread(_prediction, request, network, self.digits.size))
+            self.outbox.put(
+                await asyncio.to_thread(_prediction, request, network, self.digits.size)
+            )
 
     def _sample(self) -> dict[str, Any]:
         data = self.digits.data
         row = secrets.randbelow(len(data.x_test))
         image = data.x_test[row] * (255 / self.digits.top)
-        return {"type": "sample", "label": data.class_names[data.y_test[row]], "pixels": _base64(image)}
+        return {
+            "type": "sample",
+            "label": data.class_names[data.y_test[row]],
+            "pixels": _base64(image),
+        }
 
     def _tell(self, event: Event) -> None:
         """Hear of an event in the trainer's thread."""
@@ -211,7 +221,13 @@ class Session:
             self.outbox.put_progress(event.number, task, event.network, event.report)
         elif isinstance(event, Ended):
             self.outbox.put(
-                {"type": "ended", "run": event.number, "task": task, "how": event.how, "reason": event.reason}
+                {
+                    "type": "ended",
+                    "run": event.number,
+                    "task": task,
+                    "how": event.how,
+                    "reason": event.reason,
+                }
             )
 
     async def _send(self) -> None:
@@ -222,7 +238,11 @@ class Session:
                     await asyncio.sleep(last + 1 / FRAMES_PER_SECOND - time.monotonic())
                     last = time.monotonic()
                 item = self.outbox.take()
-                message = await asyncio.to_thread(_as_progress, item) if isinstance(item, _Progress) else item
+                message = (
+                    await asyncio.to_thread(_as_progress, item)
+                    if isinstance(item, _Progress)
+                    else item
+                )
                 await self.socket.send_text(json.dumps(message, allow_nan=False))
 
 
@@ -254,7 +274,8 @@ def _as_started(event: Started) -> dict[str, Any]:
 
 def _as_points(x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> list[list[float]]:
     return [
-        [round(float(a), 3), round(float(b), 3), int(label)] for (a, b), label in zip(x, labels, strict=True)
+        [round(float(a), 3), round(float(b), 3), int(label)]
+        for (a, b), label in zip(x, labels, strict=True)
     ]
 
 
@@ -276,11 +297,16 @@ def _as_report(report: EpochReport) -> dict[str, Any]:
     names = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "seconds")
     values = {name: getattr(report, name) for name in names}
     # JSON has no infinity, which the loss of a network that diverges on the test set can be.
-    return {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
+    return {
+        name: value if value is None or math.isfinite(value) else None
+        for name, value in values.items()
+    }
 
 
 def _prediction(request: Predict, network: Network | None, size: int) -> dict[str, Any]:
-    """Return the answer to a drawing; without probabilities if nothing is drawn, or no network is there yet."""
+    """Return the answer to a drawing; without probabilities if nothing is drawn, or no network is
+    there yet.
+    """
     digit = as_digit(request.pixels, size)
     seen = None if digit is None else _base64(digit * 255)
     probabilities = None
@@ -299,4 +325,6 @@ def _prediction(request: Predict, network: Network | None, size: int) -> dict[st
 def _base64(pixels: npt.NDArray[Any]) -> str:
     """Return numbers from 0 to 255 as bytes in base64."""
     finite = np.nan_to_num(pixels, posinf=255.0)
-    return base64.b64encode(np.clip(np.rint(finite), 0, 255).astype(np.uint8).tobytes()).decode("ascii")
+    return base64.b64encode(np.clip(np.rint(finite), 0, 255).astype(np.uint8).tobytes()).decode(
+        "ascii"
+    )

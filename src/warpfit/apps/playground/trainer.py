@@ -1,4 +1,6 @@
-"""The thread that trains a connection's networks, one training at a time: the newest request wins."""
+"""The thread that trains a connection's networks, one training at a time: the newest request
+wins.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Network:
         """Return the probabilities (N, C) of the classes of rows x (N, features)."""
         ops = backends.create("cpu")
         dtype = str(next(iter(self.arrays.values())).dtype)
-        return predict_network(ops, self.spec, self.arrays, x, dtype=dtype, form=self.loss.probabilities)
+        return predict_network(
+            ops, self.spec, self.arrays, x, dtype=dtype, form=self.loss.probabilities
+        )
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,8 @@ Event = Started | Reported | Ended
 class Turns:
     """A lock that goes round: who asked for it first has it first.
 
-    Trainings on one GPU share its stream and memory, which a single thread may use at a time: they take turns, an
-    epoch each.
+    Trainings on one GPU share its stream and memory, which a single thread may use at a time: they
+    take turns, an epoch each.
     """
 
     def __init__(self) -> None:
@@ -149,7 +153,9 @@ class Trainer:
         Hears of every `Event`, in this thread; it must not wait.
     """
 
-    def __init__(self, digits: Dataset, device: str, turns: Turns, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self, digits: Dataset, device: str, turns: Turns, tell: Callable[[Event], None]
+    ) -> None:
         self.digits, self.device, self.turns, self.tell = digits, device, turns, tell
         self._changed = threading.Condition()
         self._wanted: _Job | None = None
@@ -157,7 +163,9 @@ class Trainer:
         self._closed = False
         self._numbers = count(1)
         self._trained: dict[str, _Trained] = {}
-        self._thread = threading.Thread(target=self._work, name="warpfit-playground-trainer", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, name="warpfit-playground-trainer", daemon=True
+        )
         self._thread.start()
 
     def train(self, request: Train) -> None:
@@ -220,7 +228,9 @@ class Trainer:
     def _train(self, job: _Job) -> None:
         request, settings = job.request, job.request.settings
         data = (
-            self.digits if request.points is None else make_points(request.points.name, request.points.noise)
+            self.digits
+            if request.points is None
+            else make_points(request.points.name, request.points.noise)
         )
         trained, goes_on = self._network_for(request, data)
         missing = settings.epochs - trained.epochs
@@ -266,8 +276,16 @@ def _as_train_settings(settings: Settings, num_rows: int) -> TrainSettings:
 class _Watch(Callback):
     """Tells of a training, and ends it when it is no longer wanted."""
 
-    def __init__(self, trainer: Trainer, job: _Job, trained: _Trained, data: Dataset, goes_on: bool) -> None:
-        self.trainer, self.job, self.trained, self.data, self.goes_on = trainer, job, trained, data, goes_on
+    def __init__(
+        self, trainer: Trainer, job: _Job, trained: _Trained, data: Dataset, goes_on: bool
+    ) -> None:
+        self.trainer, self.job, self.trained, self.data, self.goes_on = (
+            trainer,
+            job,
+            trained,
+            data,
+            goes_on,
+        )
 
     def on_start(self, run: Run) -> None:
         self._look()
@@ -294,5 +312,7 @@ class _Watch(Callback):
             raise _StoppedError
 
     def _network(self, run: Run) -> Network:
-        arrays = {name: np.array(run.ops.to_numpy(array)) for name, array in run.state.arrays.items()}
+        arrays = {
+            name: np.array(run.ops.to_numpy(array)) for name, array in run.state.arrays.items()
+        }
         return Network(run.plan.network, arrays, run.plan.loss, self.trained.epochs)

@@ -14,7 +14,8 @@ __all__ = ["ElementContract"]
 class ElementContract(ABC):
     """What operators and indexing of tensors are made of."""
 
-    # -- elementwise, for the tape: IEEE arithmetic, infinities and NaN included ---------------------------
+    # -- elementwise, for the tape: IEEE arithmetic, infinities and NaN included
+    # ---------------------------
 
     @abstractmethod
     def unary(self, name: str, x: Array) -> Array:
@@ -24,8 +25,8 @@ class ElementContract(ABC):
     def binary(self, name: str, a: Array | float, b: Array | float) -> Array:
         """Return f(a, b), broadcast, for one of ``BINARY``, or for one of ``COMPARISONS`` as bool.
 
-        A number or an array of shape () takes the other operand's dtype. maximum and minimum return NaN
-        where either operand is NaN.
+        A number or an array of shape () takes the other operand's dtype. maximum and minimum return
+        NaN where either operand is NaN.
         """
 
     @abstractmethod
@@ -39,7 +40,8 @@ class ElementContract(ABC):
         Over no entries sum and mean are 0, and max and min raise ShapeError.
         """
 
-    # -- moving elements: results may share x's memory -----------------------------------------------------
+    # -- moving elements: results may share x's memory
+    # -----------------------------------------------------
 
     @abstractmethod
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:

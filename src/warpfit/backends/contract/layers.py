@@ -14,7 +14,8 @@ __all__ = ["LayerContract"]
 class LayerContract(ABC):
     """Convolutions, pooling, norms and dropout."""
 
-    # -- images: (M, H, W, C), weights (KH, KW, C, O), pairs are (height, width) ---------------------------
+    # -- images: (M, H, W, C), weights (KH, KW, C, O), pairs are (height, width)
+    # ---------------------------
 
     @abstractmethod
     def conv2d_forward(
@@ -30,9 +31,10 @@ class LayerContract(ABC):
     ) -> tuple[Array, Array | None]:
         """Return y = f(z) and z if the derivative of f needs it (else None).
 
-        z[m, i, j, o] = b[o] + Σ w[k, l, c, o] · x[m, i·stride + k·dilation - padding, (likewise j, l), c], x
-        being 0 outside the image (a cross-correlation). x (M, H, W, C), w (KH, KW, C, O), b (O,) or None; y
-        and z (M, OH, OW, O) with OH = ⌊(H + 2·padding - dilation·(KH - 1) - 1) / stride⌋ + 1, OW likewise.
+        z[m, i, j, o] = b[o] + Σ w[k, l, c, o] · x[m, i·stride + k·dilation - padding, (likewise j,
+        l), c], x being 0 outside the image (a cross-correlation). x (M, H, W, C), w (KH, KW, C, O),
+        b (O,) or None; y and z (M, OH, OW, O) with OH = ⌊(H + 2·padding - dilation·(KH - 1) - 1) /
+        stride⌋ + 1, OW likewise.
         """
 
     @abstractmethod
@@ -68,8 +70,9 @@ class LayerContract(ABC):
     ) -> tuple[Array, Array]:
         """Return the largest entry of every window, (M, OH, OW, C), and its place in the window.
 
-        Padding, at most half the kernel, counts as -inf. The place is row · KW + column, an unsigned integer;
-        of equal entries the first in that order counts. OH = ⌊(H + 2·padding - KH) / stride⌋ + 1.
+        Padding, at most half the kernel, counts as -inf. The place is row · KW + column, an
+        unsigned integer; of equal entries the first in that order counts. OH = ⌊(H + 2·padding -
+        KH) / stride⌋ + 1.
         """
 
     @abstractmethod
@@ -86,8 +89,12 @@ class LayerContract(ABC):
         """Return dx of shape `x_shape`: each dy added at the place that `indices` names."""
 
     @abstractmethod
-    def avg_pool2d_forward(self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Array:
-        """Return the mean of every window, (M, OH, OW, C); padding, at most half the kernel, counts as 0."""
+    def avg_pool2d_forward(
+        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+    ) -> Array:
+        """Return the mean of every window, (M, OH, OW, C); padding, at most half the kernel, counts
+        as 0.
+        """
 
     @abstractmethod
     def avg_pool2d_backward(
@@ -101,7 +108,8 @@ class LayerContract(ABC):
     ) -> Array:
         """Return dx of shape `x_shape`: dy / (KH · KW) added to every pixel of its window."""
 
-    # -- normalisation: forward returns (y, what backward needs), backward (dx, dweight, dbias) ------------
+    # -- normalisation: forward returns (y, what backward needs), backward (dx, dweight, dbias)
+    # ------------
 
     @abstractmethod
     def batch_norm_forward(
@@ -116,51 +124,64 @@ class LayerContract(ABC):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> tuple[Array, Any]:
-        """Return y = (x - mean) / √(variance + eps) · weight + bias, per channel, and what backward needs.
+        """Return y = (x - mean) / √(variance + eps) · weight + bias, per channel, and what backward
+        needs.
 
-        x (..., C), all else (C,); weight None means 1, bias None 0. In training, mean and variance are the
-        batch's (divided by n = the number of values a channel, which must be at least 2), and the running
-        statistics move in place: r ← (1 - momentum) · r + momentum · s, s being the mean, and the variance
-        divided by n - 1. Otherwise the running statistics take their place.
+        x (..., C), all else (C,); weight None means 1, bias None 0. In training, mean and variance
+        are the batch's (divided by n = the number of values a channel, which must be at least 2),
+        and the running statistics move in place: r ← (1 - momentum) · r + momentum · s, s being the
+        mean, and the variance divided by n - 1. Otherwise the running statistics take their place.
         """
 
     @abstractmethod
     def batch_norm_backward(
         self, dy: Array, x: Array, weight: Array | None, saved: Any, *, training: bool
     ) -> tuple[Array, Array, Array]:
-        """Return dx = weight / σ · (dy - mean(dy) - x̂ · mean(dy · x̂)), dweight = Σ dy · x̂, dbias = Σ dy.
+        """Return dx = weight / σ · (dy - mean(dy) - x̂ · mean(dy · x̂)), dweight = Σ dy · x̂, dbias
+        = Σ dy.
 
         x̂ = (x - mean) / σ. Out of training the statistics are constants, and dx = weight / σ · dy.
         """
 
     @abstractmethod
     def layer_norm_forward(
-        self, x: Array, weight: Array | None, bias: Array | None, *, num_axes: int = 1, eps: float = 1e-5
+        self,
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        *,
+        num_axes: int = 1,
+        eps: float = 1e-5,
     ) -> tuple[Array, Any]:
         """Return y = (x - mean) / √(variance + eps) · weight + bias and what backward needs.
 
-        Mean and variance are those of each sample's last `num_axes` axes; weight and bias, None or of those
-        axes' shape, act on every entry apart.
+        Mean and variance are those of each sample's last `num_axes` axes; weight and bias, None or
+        of those axes' shape, act on every entry apart.
         """
 
     @abstractmethod
     def layer_norm_backward(
         self, dy: Array, x: Array, weight: Array | None, saved: Any, *, num_axes: int = 1
     ) -> tuple[Array, Array, Array]:
-        """Return dx = (g - mean(g) - x̂ · mean(g · x̂)) / σ with g = dy · weight, dweight and dbias."""
+        """Return dx = (g - mean(g) - x̂ · mean(g · x̂)) / σ with g = dy · weight, dweight and
+        dbias.
+        """
 
-    # -- dropout -------------------------------------------------------------------------------------------
+    # -- dropout
+    # -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def dropout_forward(
         self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
     ) -> tuple[Array, Array]:
-        """Return x · mask and the mask (of x's shape and dtype): 0 with probability p, else 1 / (1 - p).
+        """Return x · mask and the mask (of x's shape and dtype): 0 with probability p, else 1 / (1
+        - p).
 
-        The mask is a pure function of its place, whatever the batch's size or padding: unit u of row r (u
-        counts through all other axes of the row, last axis fastest) is decided by word u % 4 of
-        ``philox((step, layer_idx, r, u // 4), stream_key(seed, DROPOUT))`` of `warpfit.random`, and kept if
-        that word is at least round(p · 2³²). x (M, ...), p in [0, 1), step and layer_idx below 2³².
+        The mask is a pure function of its place, whatever the batch's size or padding: unit u of
+        row r (u counts through all other axes of the row, last axis fastest) is decided by word u %
+        4 of ``philox((step, layer_idx, r, u // 4), stream_key(seed, DROPOUT))`` of
+        `warpfit.random`, and kept if that word is at least round(p · 2³²). x (M, ...), p in [0, 1),
+        step and layer_idx below 2³².
         """
 
     @abstractmethod

@@ -14,7 +14,8 @@ __all__ = ["OptimizerContract"]
 class OptimizerContract(ABC):
     """Updates of all parameters at once, and what is done to their gradients before."""
 
-    # -- optimizers: lists of arrays, updated in place ---------------------------------------------------
+    # -- optimizers: lists of arrays, updated in place
+    # ---------------------------------------------------
 
     @abstractmethod
     def update_parameters(
@@ -32,7 +33,9 @@ class OptimizerContract(ABC):
 
     @abstractmethod
     def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
-        """Scale all gradients by min(1, max_norm / (norm + 1e-6)) in place; return their joint norm ()."""
+        """Scale all gradients by min(1, max_norm / (norm + 1e-6)) in place; return their joint norm
+        ().
+        """
 
     @abstractmethod
     def l2_penalty(
@@ -42,4 +45,6 @@ class OptimizerContract(ABC):
         coefficient: float,
         divisor: Number = 1.0,
     ) -> Array:
-        """Add c · w to each gradient in place; return c / 2 · Σ w² as (); c is coefficient / divisor, or 0 over 0."""
+        """Add c · w to each gradient in place; return c / 2 · Σ w² as (); c is coefficient /
+        divisor, or 0 over 0.
+        """

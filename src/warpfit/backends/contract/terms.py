@@ -27,8 +27,8 @@ Array = Any
 Pair = tuple[int, int]
 Axis = int | tuple[int, ...] | None
 
-# A number that an operation is given, or that lies, () float64, on the backend's device: an operation that has been
-# captured finds another there each time.
+# A number that an operation is given, or that lies, () float64, on the backend's device: an
+# operation that has been captured finds another there each time.
 Number = float | Array
 
 FLOAT_DTYPES = ("float32", "float64")
@@ -36,11 +36,13 @@ FLOAT_DTYPES = ("float32", "float64")
 # Half-precision dtypes: stored as such, computed in float32. Only device arrays have them.
 HALF_DTYPES = ("float16", "bfloat16")
 
-# How a run computes: a float dtype for everything, or products of float32 numbers on tensor cores ("tf32"), or
-# activations and their gradients in half precision with parameters and sums in float32.
+# How a run computes: a float dtype for everything, or products of float32 numbers on tensor cores
+# ("tf32"), or activations and their gradients in half precision with parameters and sums in
+# float32.
 PRECISIONS = (*FLOAT_DTYPES, "tf32", *HALF_DTYPES)
 
-# Largest |result - reference| / max(1, |reference|) element by element, against the NumPy backend in float64.
+# Largest |result - reference| / max(1, |reference|) element by element, against the NumPy backend
+# in float64.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
 UNARY = ("neg", "exp", "log", "sqrt", "square", "abs", "sign", "reciprocal", "sin", "cos")
@@ -56,12 +58,13 @@ class LossTerms:
     Attributes
     ----------
     name : str
-        ``'cross_entropy'``, of labels; or of numbers ``'mse'``, ``'absolute_error'``, ``'huber'`` or
-        ``'binary_cross_entropy'``, as sums over outputs.
+        ``'cross_entropy'``, of labels; or of numbers ``'mse'``, ``'absolute_error'``, ``'huber'``
+        or ``'binary_cross_entropy'``, as sums over outputs.
     setting : float
         The share of label smoothing, or Huber's delta.
     of_term, of_derivative : float
-        What a row's sum and its derivatives are multiplied by; the derivative of a square comes as half of it.
+        What a row's sum and its derivatives are multiplied by; the derivative of a square comes as
+        half of it.
     """
 
     name: str

@@ -44,7 +44,8 @@ class CudaBackend(
     reuse : bool
         Whether results live in buffers that the next `begin_step` takes back.
     precision : str
-        ``'tf32'`` lets products of float32 numbers use tensor cores; every other is decided by the arrays' dtype.
+        ``'tf32'`` lets products of float32 numbers use tensor cores; every other is decided by the
+        arrays' dtype.
     loss_scale : float
         See `Backend.loss_scale`.
     product_kernel : str, optional
@@ -65,7 +66,8 @@ def backend_of(runtime: Any) -> CudaBackend:
     return _backends[runtime]
 
 
-# -- what an array does by its backend: it stands below, and cannot import it --------------------------------------
+# -- what an array does by its backend: it stands below, and cannot import it
+# --------------------------------------
 
 
 def _copied(array: DeviceArray) -> DeviceArray:

@@ -18,7 +18,9 @@ __all__ = ["ActivationOps", "variants"]
 class ActivationOps(RowOps):
     """y = f(z), and softmax along the last axis."""
 
-    def activation_forward(self, activation: Activation, z: Array, out: Array | None = None) -> Array:
+    def activation_forward(
+        self, activation: Activation, z: Array, out: Array | None = None
+    ) -> Array:
         check_float("activation_forward", z, out)
         y = self.empty(z.shape, z.dtype) if out is None else out
         check_same_shape("activation_forward", z, y)
@@ -33,7 +35,9 @@ class ActivationOps(RowOps):
             self._copy_into(y, target)
         return y
 
-    def activation_backward(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
+    def activation_backward(
+        self, activation: Activation, dy: Array, y: Array, z: Array | None
+    ) -> Array:
         check_activation_backward("activation_backward", activation, dy, y, z)
         saved: Any = z if activation.needs_input else y
         out = self.empty(y.shape, y.dtype)
@@ -41,7 +45,9 @@ class ActivationOps(RowOps):
         if n:
             kernel = self.kernel("activation_backward", DTYPE=y.dtype, ACTIVATION=activation.name)
             grid = blocks_for(n, elements_of_block(y.dtype.itemsize))
-            kernel(grid, THREADS, self.contiguous(dy), self.contiguous(saved), out, activation.slope, n)
+            kernel(
+                grid, THREADS, self.contiguous(dy), self.contiguous(saved), out, activation.slope, n
+            )
         return out
 
     def softmax_forward(self, z: Array) -> Array:
@@ -72,7 +78,9 @@ class ActivationOps(RowOps):
         num_rows = prod(shape) // num_columns
         launch = self.row_launch(num_rows, num_columns, dtype.itemsize, num_kept, is_summed=False)
         is_log = name.startswith("log_")
-        kernel = self.kernel(name.removeprefix("log_"), DTYPE=dtype, LOG=int(is_log), **launch.defines)
+        kernel = self.kernel(
+            name.removeprefix("log_"), DTYPE=dtype, LOG=int(is_log), **launch.defines
+        )
         inputs = [self.vectors(array) for array in arrays]
         sizes = (num_rows, num_columns, launch.lanes, launch.capacity)
         kernel(launch.grid, launch.block, *inputs, out, *sizes, shared_bytes=launch.shared_bytes)

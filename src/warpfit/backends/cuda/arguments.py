@@ -36,7 +36,8 @@ FORMATS = {
     "Windows": "0q72s",
 }
 
-# NVRTC has offsetof for constants from a release after 13.0 on; what its macro stood for before only NVRTC knows.
+# NVRTC has offsetof for constants from a release after 13.0 on; what its macro stood for before
+# only NVRTC knows.
 OFFSET_OF = """\
 #ifdef __CUDACC_RTC__
 #define OFFSET_OF(type, member) __INTADDR__(&((type*)0)->member)
@@ -56,13 +57,16 @@ def format_of(kind: str) -> str:
     if kind.endswith("*"):
         return "P"
     if kind not in FORMATS:
-        raise CompileError(f"expected a type of C among {', '.join(FORMATS)} and pointers, got {kind}")
+        raise CompileError(
+            f"expected a type of C among {', '.join(FORMATS)} and pointers, got {kind}"
+        )
     return FORMATS[kind]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What a kernel is handed over by value: a subclass's fields are ``struct Arguments``, in order.
+    """What a kernel is handed over by value: a subclass's fields are ``struct Arguments``, in
+    order.
 
     Each field is `Annotated` with its type of C; several numbers in a tuple are a struct of theirs.
     """
@@ -93,15 +97,20 @@ class Arguments:
         checks.append((f"sizeof(Arguments) == {cls.layout().size}", "another size"))
         members = [f"    {kind} {name};" for name, kind in cls.members().items()]
         tests = [
-            f'static_assert({test}, "for the host: {what}");' for test, what in [*checks, *cls._of_structs()]
+            f'static_assert({test}, "for the host: {what}");'
+            for test, what in [*checks, *cls._of_structs()]
         ]
         return "\n".join([OFFSET_OF, "struct Arguments {", *members, "};", *tests])
 
     @classmethod
     def _of_structs(cls) -> Iterator[tuple[str, str]]:
-        """Yield each check of a struct whose address is handed over, and what is wrong if it fails."""
+        """Yield each check of a struct whose address is handed over, and what is wrong if it
+        fails.
+        """
         for kind in cls.members().values():
-            for name, fields_of in STRUCTS.get(kind.removeprefix("const ").removesuffix("*"), {}).items():
+            for name, fields_of in STRUCTS.get(
+                kind.removeprefix("const ").removesuffix("*"), {}
+            ).items():
                 yield f"sizeof({name}) == {fields_of.itemsize}", f"another size of {name}"
                 for member, (_, offset, *_) in (fields_of.fields or {}).items():
                     yield (

@@ -1,4 +1,6 @@
-"""Arrays on a device: a place in memory with shape, dtype and strides. All arithmetic is the backend's."""
+"""Arrays on a device: a place in memory with shape, dtype and strides. All arithmetic is the
+backend's.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def row_major_strides(shape: Shape, itemsize: int) -> Shape:
 class DeviceArray:
     """An array in device memory, or a view of one.
 
-    Other libraries read it without a copy (``__dlpack__``, ``__cuda_array_interface__``); NumPy gets a copy.
+    Other libraries read it without a copy (``__dlpack__``, ``__cuda_array_interface__``); NumPy
+    gets a copy.
 
     Attributes
     ----------
@@ -63,13 +66,20 @@ class DeviceArray:
     )
 
     float_dtypes = DEVICE_FLOATS
-    # Returns a contiguous copy on the same device. It takes a kernel, so the backend above provides it.
+    # Returns a contiguous copy on the same device. It takes a kernel, so the backend above provides
+    # it.
     copied: ClassVar[Callable[[DeviceArray], DeviceArray]]
     # NumPy leaves operators between one of its arrays and this to this class, which has none.
     __array_ufunc__ = None
 
     def __init__(
-        self, runtime: Any, memory: Any, pointer: int, shape: Shape, dtype: Any, strides: Shape | None = None
+        self,
+        runtime: Any,
+        memory: Any,
+        pointer: int,
+        shape: Shape,
+        dtype: Any,
+        strides: Shape | None = None,
     ) -> None:
         self.runtime = runtime
         self.memory = memory
@@ -89,11 +99,14 @@ class DeviceArray:
         memory = runtime.allocate(prod(shape) * dtype.itemsize)
         return DeviceArray(runtime, memory, memory.pointer, tuple(shape), dtype)
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- what it is
+    # --------------------------------------------------------------------------------------
 
     @property
     def strides(self) -> Shape:
-        return row_major_strides(self.shape, self.itemsize) if self._strides is None else self._strides
+        return (
+            row_major_strides(self.shape, self.itemsize) if self._strides is None else self._strides
+        )
 
     @property
     def ndim(self) -> int:
@@ -115,11 +128,14 @@ class DeviceArray:
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.runtime.name!r})"
 
-    # -- views -------------------------------------------------------------------------------------------
+    # -- views
+    # -------------------------------------------------------------------------------------------
 
     def view(self, shape: Shape, strides: Shape, offset: int = 0) -> DeviceArray:
         """Return a view of the same memory; `strides` and `offset` in bytes."""
-        return DeviceArray(self.runtime, self.memory, self.pointer + offset, shape, self.dtype, strides)
+        return DeviceArray(
+            self.runtime, self.memory, self.pointer + offset, shape, self.dtype, strides
+        )
 
     def __getitem__(self, index: Any) -> DeviceArray:
         """Return a view at integers, slices, None and Ellipsis; `Backend.take` knows the rest."""
@@ -136,12 +152,14 @@ class DeviceArray:
         shape = (stop - start, *self.shape[1:])
         return DeviceArray(self.runtime, self.memory, self.pointer + offset, shape, self.dtype)
 
-    # -- copies ------------------------------------------------------------------------------------------
+    # -- copies
+    # ------------------------------------------------------------------------------------------
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceArray:
         return self.copied()
 
-    # -- on the host, and to other libraries ---------------------------------------------------------------
+    # -- on the host, and to other libraries
+    # ---------------------------------------------------------------
 
     def numpy(self) -> npt.NDArray[Any]:
         """Return a copy on the host; bfloat16 widens to float32."""
@@ -211,14 +229,17 @@ class DeviceArray:
 
 
 def _same_places(shape: Shape, strides: Shape, dense: Shape) -> bool:
-    """Whether strides lead where contiguous ones would: an axis of one entry may have any stride."""
+    """Whether strides lead where contiguous ones would: an axis of one entry may have any
+    stride.
+    """
     if strides == dense or 0 in shape:
         return True
     return all(size == 1 or a == b for size, a, b in zip(shape, strides, dense, strict=True))
 
 
 def viewed(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Shape]:
-    """Return offset in bytes, shape and strides of the elements at `index`: integers, slices, None and Ellipsis.
+    """Return offset in bytes, shape and strides of the elements at `index`: integers, slices, None
+    and Ellipsis.
 
     Raises
     ------
@@ -257,7 +278,9 @@ def _without_ellipsis(parts: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
             and part is not Ellipsis
             and (isinstance(part, bool) or not isinstance(part, int | np.integer | slice))
         ):
-            raise DTypeError(f"expected integers, slices, None or Ellipsis, got {type(part).__name__}")
+            raise DTypeError(
+                f"expected integers, slices, None or Ellipsis, got {type(part).__name__}"
+            )
     used = sum(part is not None and part is not Ellipsis for part in parts)
     if used > ndim:
         raise IndexError(f"expected at most {ndim} indices, got {used}")
@@ -296,14 +319,20 @@ def from_exporter(runtime: Any, value: Any) -> DeviceArray:
 
     view = StridedMemoryView.from_any_interface(value, stream_ptr=int(runtime.stream.handle))
     if not view.is_device_accessible or view.device_id != runtime.index:
-        raise DeviceError(f"expected an array on {runtime.name}, got one on device {view.device_id}")
+        raise DeviceError(
+            f"expected an array on {runtime.name}, got one on device {view.device_id}"
+        )
     dtype = _exported_dtype(value, view)
-    strides = None if view.strides is None else tuple(step * dtype.itemsize for step in view.strides)
+    strides = (
+        None if view.strides is None else tuple(step * dtype.itemsize for step in view.strides)
+    )
     return DeviceArray(runtime, _Borrowed(value, view), view.ptr, tuple(view.shape), dtype, strides)
 
 
 def _exported_dtype(value: Any, view: Any) -> Any:
-    return BFLOAT16 if str(getattr(value, "dtype", "")).endswith("bfloat16") else dtype_of(view.dtype)
+    return (
+        BFLOAT16 if str(getattr(value, "dtype", "")).endswith("bfloat16") else dtype_of(view.dtype)
+    )
 
 
 class _Borrowed:

@@ -84,7 +84,12 @@ class ArrayOps(Backend):
     """Conversion, allocation and gathering."""
 
     def __init__(
-        self, runtime: Any, reuse: bool = False, *, precision: str = "float32", loss_scale: float = 1.0
+        self,
+        runtime: Any,
+        reuse: bool = False,
+        *,
+        precision: str = "float32",
+        loss_scale: float = 1.0,
     ) -> None:
         self.runtime = runtime
         # Whether products of float32 numbers may use tensor cores.
@@ -99,11 +104,15 @@ class ArrayOps(Backend):
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
         array = value if isinstance(value, DeviceArray) else self._imported(value)
         if array.runtime is not self.runtime:
-            raise DeviceError(f"expected an array on {self.runtime.name}, got one on {array.runtime.name}")
+            raise DeviceError(
+                f"expected an array on {self.runtime.name}, got one on {array.runtime.name}"
+            )
         return array if dtype is None or array.dtype == dtype else self._converted(array, dtype)
 
     def _imported(self, value: Any) -> DeviceArray:
-        """Return a view of another library's array on this device, or an uploaded copy of anything else."""
+        """Return a view of another library's array on this device, or an uploaded copy of anything
+        else.
+        """
         if hasattr(value, "__cuda_array_interface__") or _is_on_device(value):
             return from_exporter(self.runtime, value)
         host = as_numbers(value)
@@ -113,7 +122,9 @@ class ArrayOps(Backend):
         return array
 
     def _converted(self, array: DeviceArray, dtype: Any) -> DeviceArray:
-        """Return an array of another dtype that belongs to the caller; uint8 to float divides by 255."""
+        """Return an array of another dtype that belongs to the caller; uint8 to float divides by
+        255.
+        """
         out = DeviceArray.allocate(self.runtime, array.shape, dtype)
         self._copy_into(out, array)
         return out
@@ -127,7 +138,9 @@ class ArrayOps(Backend):
             return
         kernel = self.kernel("copy_strided", SOURCE=x.dtype, DTYPE=out.dtype)
         plan = copy_plan(x.shape, x.strides, x.itemsize, out.strides, out.itemsize)
-        kernel(plan.num_blocks, THREADS, x, plan.x_layout, out, plan.y_layout, plan.is_tiled, x.size)
+        kernel(
+            plan.num_blocks, THREADS, x, plan.x_layout, out, plan.y_layout, plan.is_tiled, x.size
+        )
 
     def contiguous(self, x: DeviceArray) -> DeviceArray:
         """Return x, or a contiguous copy in a buffer of the step."""
@@ -169,7 +182,9 @@ class ArrayOps(Backend):
         self._copy_into(target, value)
 
     def arrivals(self, count: int) -> DeviceArray:
-        """Return at least `count` counters of uint32, which are zero between two kernels of this backend."""
+        """Return at least `count` counters of uint32, which are zero between two kernels of this
+        backend.
+        """
         if self._arrivals is None or self._arrivals.size < count:
             self._arrivals = self.zeros((max(count, 1024),), "uint32")
         return self._arrivals
@@ -179,7 +194,9 @@ class ArrayOps(Backend):
             self._buffers.rewind()
 
     def step_memory(self) -> list[DeviceArray]:
-        """Return what the operations of a step use besides their operands: a captured step needs it as it is."""
+        """Return what the operations of a step use besides their operands: a captured step needs it
+        as it is.
+        """
         held = [] if self._buffers is None else self._buffers.arrays()
         return held if self._arrivals is None else [*held, self._arrivals]
 
@@ -189,7 +206,14 @@ class ArrayOps(Backend):
         out = self.empty(x.shape, dtype)
         if out.size:
             kernel = self.kernel("cast", SOURCE=x.dtype, DTYPE=out.dtype)
-            kernel(blocks_for(out.size, 4 * THREADS, self.most_blocks), THREADS, x, out, scale, out.size)
+            kernel(
+                blocks_for(out.size, 4 * THREADS, self.most_blocks),
+                THREADS,
+                x,
+                out,
+                scale,
+                out.size,
+            )
         return out
 
     def cast_into(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
@@ -279,5 +303,9 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         *(("all_finite", {"DTYPE": dtype}) for dtype in ("float32", "float64")),
         *(("gather_rows", {"SOURCE": source, "DTYPE": to}) for source, to in pairs),
         *(("copy_strided", {"SOURCE": source, "DTYPE": to}) for source, to in pairs),
-        *((name, {"SOURCE": source, "DTYPE": to}) for name in ("cast", "cast_into") for source, to in casts),
+        *(
+            (name, {"SOURCE": source, "DTYPE": to})
+            for name in ("cast", "cast_into")
+            for source, to in casts
+        ),
     ]

@@ -1,7 +1,9 @@
-"""Which configuration of a kernel is fastest, measured once and cached, where WARPFIT_AUTOTUNE=1 asks for it.
+"""Which configuration of a kernel is fastest, measured once and cached, where WARPFIT_AUTOTUNE=1
+asks for it.
 
-What was found lies beside the cache of compiled kernels, a file for each question, and serves all later runs of this
-user on a card of this name. Without the variable, or with 0, nothing is measured and nothing of that is read.
+What was found lies beside the cache of compiled kernels, a file for each question, and serves all
+later runs of this user on a card of this name. Without the variable, or with 0, nothing is measured
+and nothing of that is read.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def forget() -> int:
     return len(paths)
 
 
-def fastest(question: str, configs: Sequence[Config], seconds_of: Callable[[Config], float]) -> Config:
+def fastest(
+    question: str, configs: Sequence[Config], seconds_of: Callable[[Config], float]
+) -> Config:
     """Return the configuration that takes least time.
 
     Parameters

@@ -1,4 +1,6 @@
-"""Sums over the rows of a matrix: gradients of biases, and of all that is shared by the rows of a batch."""
+"""Sums over the rows of a matrix: gradients of biases, and of all that is shared by the rows of a
+batch.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,12 @@ __all__ = ["ColumnOps", "variants"]
 THREADS = 512
 # Blocks that a multiprocessor holds at once, by the kernel's registers.
 BLOCKS_AT_ONCE = 3
-# Columns of a block: a line of memory where the matrix is small and its blocks are few, more where they are many.
+# Columns of a block: a line of memory where the matrix is small and its blocks are few, more where
+# they are many.
 NARROW, WIDE = 32, 128
 SMALL = 1 << 20
-# Where columns alone are enough for all blocks: as many as leave a thread for three rows, in whole sectors of memory
-# for float32.
+# Where columns alone are enough for all blocks: as many as leave a thread for three rows, in whole
+# sectors of memory for float32.
 WIDEST, SECTOR = 168, 8
 # Rows that a thread loads before it adds them up.
 ROWS_AT_ONCE = 8
@@ -78,5 +81,9 @@ class ColumnOps(ArrayOps):
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return the kernels with the defines that they are asked for."""
-    pairs = [(dtype, out) for dtype in DEVICE_FLOATS for out in dict.fromkeys((dtype, acc_dtype(dtype).name))]
+    pairs = [
+        (dtype, out)
+        for dtype in DEVICE_FLOATS
+        for out in dict.fromkeys((dtype, acc_dtype(dtype).name))
+    ]
     return [("sum_columns", {"DTYPE": dtype, "OUT": out}) for dtype, out in pairs]

@@ -1,4 +1,6 @@
-"""A CUDA device as one thread after another uses it: its context, its stream, and what its errors mean."""
+"""A CUDA device as one thread after another uses it: its context, its stream, and what its errors
+mean.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ class Context:
         if len(started) == 1:
             suspects = f"; the kernel was {started[0]}"
         elif started:
-            suspects = f"; the kernel is one of {', '.join(started)} (WARPFIT_DEBUG=1 waits for each, and so names it)"
+            suspects = (
+                f"; the kernel is one of {', '.join(started)} (WARPFIT_DEBUG=1 waits for "
+                "each, and so names it)"
+            )
         else:
             suspects = ""
         raise KernelError(f"{act} failed on {self.name}: {describe(error)}{suspects}")

@@ -24,8 +24,8 @@ THREADS = 128
 MOST_LAUNCHES = 4096
 # Of k, in a tile's row or column.
 BLOCK_K_BYTES = 64
-# Blocks that a multiprocessor should get where the sums over all windows are cut into slices, and the tiles that
-# a slice should have at least.
+# Blocks that a multiprocessor should get where the sums over all windows are cut into slices, and
+# the tiles that a slice should have at least.
 SLICES_PER_MULTIPROCESSOR = 3
 LEAST_TILES = 4
 # Which operands lie along k in memory, (A, B), so that a tile's rows do not go along k but across.
@@ -62,8 +62,8 @@ class Tiling(NamedTuple):
 def choose_tiling(kernel: str, dtype: str, num_cols: int, arch: str, precision: str) -> Tiling:
     """Return the tiling of a kernel's product with `num_cols` columns.
 
-    Half-precision numbers are multiplied on tensor cores, and float32 if `precision` is ``'tf32'``, where the
-    architecture's tensor cores know the type.
+    Half-precision numbers are multiplied on tensor cores, and float32 if `precision` is ``'tf32'``,
+    where the architecture's tensor cores know the type.
     """
     tensor_cores = (dtype != "float32" or precision == "tf32") and supports(arch, dtype)
     block_n = 64 if num_cols > 32 else 32
@@ -88,14 +88,18 @@ def choose_tiling(kernel: str, dtype: str, num_cols: int, arch: str, precision: 
 
 
 def _tile_bytes(size: int, itemsize: int, along_k: bool) -> int:
-    """Return the bytes of a tile of `size` rows of A (columns of B), its rows padded as in ops/conv/conv.cuh."""
+    """Return the bytes of a tile of `size` rows of A (columns of B), its rows padded as in
+    ops/conv/conv.cuh.
+    """
     if along_k:
         return size * (BLOCK_K_BYTES + 16)
     return BLOCK_K_BYTES // itemsize * (size + 8) * itemsize
 
 
 @lru_cache(maxsize=1024)
-def _slices(num_windows: int, num_tiles: int, block_k: int, num_multiprocessors: int) -> tuple[int, int]:
+def _slices(
+    num_windows: int, num_tiles: int, block_k: int, num_multiprocessors: int
+) -> tuple[int, int]:
     """Return into how many slices the windows are cut, and how many slices form a group."""
     at_most = -(-num_windows // block_k) // LEAST_TILES
     slices = max(1, min(SLICES_PER_MULTIPROCESSOR * num_multiprocessors // num_tiles, at_most))
@@ -108,7 +112,8 @@ class _Launch(NamedTuple):
     Attributes
     ----------
     pairs : tuple of Pair
-        Stride, padding and dilation as they were checked: numbers equal to integers need not be some.
+        Stride, padding and dilation as they were checked: numbers equal to integers need not be
+        some.
     num_windows : Pair
         (OH, OW).
     kernel : Kernel or None
@@ -185,7 +190,9 @@ class ConvOps(ArrayOps):
 
         dx = self.empty(x_shape, dz.dtype)
         if launch.kernel is not None:
-            launch.kernel(launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes)
+            launch.kernel(
+                launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes
+            )
         return dx
 
     def conv2d_backward_weight(
@@ -199,7 +206,9 @@ class ConvOps(ArrayOps):
         dilation: Pair = (1, 1),
         needs_db: bool = True,
     ) -> tuple[Array, Array | None]:
-        """Return dw and db as the contract says; for half-precision operands in float32, without the loss scale."""
+        """Return dw and db as the contract says; for half-precision operands in float32, without
+        the loss scale.
+        """
         op = "conv2d_backward_weight"
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
@@ -234,7 +243,9 @@ class ConvOps(ArrayOps):
         pairs: tuple[Pair, Pair, Pair],
         activation: Activation = IDENTITY,
     ) -> _Launch:
-        """Return how to launch an operation on operands a and b, checked and prepared when first asked for."""
+        """Return how to launch an operation on operands a and b, checked and prepared when first
+        asked for.
+        """
         chunks = (a.pointer % 16 == 0, b.pointer % 16 == 0)
         key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name)
         try:
@@ -260,7 +271,9 @@ class ConvOps(ArrayOps):
     ) -> _Launch:
         num_windows = check_conv2d(op, x_shape, w_shape, *pairs)
         if x_shape[1] * x_shape[2] >= 2**31:
-            raise ShapeError(f"{op}: expected images of fewer than 2**31 pixels, got {x_shape[1:3]}")
+            raise ShapeError(
+                f"{op}: expected images of fewer than 2**31 pixels, got {x_shape[1:3]}"
+            )
         num_channels, num_outputs = w_shape[2:]
         num_rows = x_shape[0] * prod(x_shape[1:3] if op == "conv2d_backward_input" else num_windows)
         num_cols = num_channels if op == "conv2d_backward_input" else num_outputs
@@ -292,7 +305,9 @@ def _own_defines(
     stride: Pair,
     activation: Activation,
 ) -> dict[str, str | int]:
-    """Return the defines that do not follow from the tiling; `chunks` says which operands begin at 16 bytes."""
+    """Return the defines that do not follow from the tiling; `chunks` says which operands begin at
+    16 bytes.
+    """
     itemsize = dtype_of(dtype).itemsize
     whole_c, whole_o = (size * itemsize % 16 == 0 for size in w_shape[2:])
     if op == "conv2d_backward_input":
@@ -306,11 +321,15 @@ def _own_defines(
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return kernels and defines that convolutions ask for: all of them, but activations with one tiling only."""
+    """Return kernels and defines that convolutions ask for: all of them, but activations with one
+    tiling only.
+    """
     found: list[tuple[str, dict[str, str]]] = []
     modes = [("float32", "tf32"), *((dtype, "float32") for dtype in DEVICE_FLOATS)]
     # An architecture whose tensor cores know all of them, and one whose do not.
-    for op, (dtype, precision), num_cols, arch in product(_ALONG_K, modes, (32, 64), ("sm_90a", "sm_75")):
+    for op, (dtype, precision), num_cols, arch in product(
+        _ALONG_K, modes, (32, 64), ("sm_90a", "sm_75")
+    ):
         tiling = choose_tiling(op, dtype, num_cols, arch, precision)
         for channels, outputs in product((1, 8), (1, 8)):
             whole = num_cols == 64 and channels == outputs == 8
@@ -319,5 +338,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
             for name, stride in product(names, strides):
                 shape = (1, 1, channels, outputs)
                 own = _own_defines(op, dtype, (True, True), shape, stride, Activation(name))
-                found.append((op, {key: str(value) for key, value in {**tiling.defines, **own}.items()}))
+                found.append(
+                    (op, {key: str(value) for key, value in {**tiling.defines, **own}.items()})
+                )
     return found

@@ -24,7 +24,8 @@ __all__ = ["DenseOps", "variants"]
 MOST_PRODUCTS = 4096
 MOST_MAPS = 4096
 
-# Of a product that is tuned: configurations that are measured, calls that are timed together, and how often they are.
+# Of a product that is tuned: configurations that are measured, calls that are timed together, and
+# how often they are.
 MOST_TUNED, TUNED_CALLS, TUNED_ROUNDS = 8, 20, 5
 
 
@@ -56,7 +57,9 @@ class _Launch(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """A product's arrays, each operand with its leading dimension, and the numbers of its epilogue."""
+    """A product's arrays, each operand with its leading dimension, and the numbers of its
+    epilogue.
+    """
 
     a: tuple[DeviceArray, int]
     b: tuple[DeviceArray, int]
@@ -69,7 +72,9 @@ class _Given(NamedTuple):
 
 
 class _Workspace(NamedTuple):
-    """What a product needs besides its arrays: of its sums over slices, and an operand turned to lie along k."""
+    """What a product needs besides its arrays: of its sums over slices, and an operand turned to
+    lie along k.
+    """
 
     partials: DeviceArray | None
     arrivals: DeviceArray | None
@@ -88,16 +93,25 @@ class DenseOps(ColumnOps):
     """
 
     def __init__(
-        self, runtime: Any, reuse: bool = False, *, product_kernel: str | None = None, **settings: Any
+        self,
+        runtime: Any,
+        reuse: bool = False,
+        *,
+        product_kernel: str | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__(runtime, reuse, **settings)
         self.product_kernel = product_kernel
         self._products: dict[Any, _Launch] = {}
         self._maps: dict[Any, bytes] = {}
 
-    def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+    def matmul(
+        self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> Array:
         check_matmul(a, b, transpose_a, transpose_b)
-        out = self.empty((a.shape[1 if transpose_a else 0], b.shape[0 if transpose_b else 1]), a.dtype)
+        out = self.empty(
+            (a.shape[1 if transpose_a else 0], b.shape[0 if transpose_b else 1]), a.dtype
+        )
         return self._product(a, b, out, transpose_a, transpose_b)
 
     def linear_forward(
@@ -122,13 +136,16 @@ class DenseOps(ColumnOps):
     ) -> tuple[Array | None, Array, Array | None]:
         check_linear_backward(dz, x, w, x_activation)
         dx = self._input_gradient(dz, x, w, x_activation) if needs_dx else None
-        # Parameters' gradients leave half precision, and with it the scale that kept them from underflow.
+        # Parameters' gradients leave half precision, and with it the scale that kept them from
+        # underflow.
         dtype = acc_dtype(dz.dtype)
         scale = 1 / self.loss_scale if dz.itemsize == 2 else 1.0
         joined = self.joined_updates and self.joined_updates.gradients(dz, x, w, scale)
         if joined:
             return dx, joined[0], joined[1] if needs_db else None
-        dw = self._product(x, dz, self.empty((x.shape[1], dz.shape[1]), dtype), transpose_a=True, alpha=scale)
+        dw = self._product(
+            x, dz, self.empty((x.shape[1], dz.shape[1]), dtype), transpose_a=True, alpha=scale
+        )
         return dx, dw, self.column_sums(dz, dtype, scale) if needs_db else None
 
     def _input_gradient(self, dz: Array, x: Array, w: Array, activation: Activation) -> Array:
@@ -196,7 +213,18 @@ class DenseOps(ColumnOps):
         launch.kernel(  # type: ignore[misc]  # there is something to compute
             launch.grid,
             launch.block,
-            *(*(maps or (a, b)), out, bias, saved, z, alpha, slope, partials, arrivals, *launch.sizes),
+            *(
+                *(maps or (a, b)),
+                out,
+                bias,
+                saved,
+                z,
+                alpha,
+                slope,
+                partials,
+                arrivals,
+                *launch.sizes,
+            ),
             shared_bytes=launch.shared_bytes,
             cluster=launch.cluster,
         )
@@ -204,7 +232,9 @@ class DenseOps(ColumnOps):
     def _maps_of(
         self, config: MatmulConfig | None, given: _Given, turned: DeviceArray | None
     ) -> tuple[bytes, ...]:
-        """Return tensor maps of operands, result and `saved`, if the kernel takes any; fill `turned`."""
+        """Return tensor maps of operands, result and `saved`, if the kernel takes any; fill
+        `turned`.
+        """
         if not isinstance(config, WgmmaConfig):
             return ()
         a_box, b_box, c_box = config.boxes
@@ -222,8 +252,11 @@ class DenseOps(ColumnOps):
         )
         return a_map, b_map, c_map, saved_map
 
-    def tensor_map_of(self, array: DeviceArray, ld: int, box: Box, dtype: str | None = None) -> bytes:
-        """Return the map by which tensor copies move boxes of a matrix whose rows are `ld` elements apart.
+    def tensor_map_of(
+        self, array: DeviceArray, ld: int, box: Box, dtype: str | None = None
+    ) -> bytes:
+        """Return the map by which tensor copies move boxes of a matrix whose rows are `ld` elements
+        apart.
 
         `dtype` is what `Runtime.tensor_map` takes, by default the array's.
         """
@@ -237,7 +270,9 @@ class DenseOps(ColumnOps):
         return found
 
     def _operand(self, x: DeviceArray, transposed: bool) -> tuple[DeviceArray, int, bool]:
-        """Return x, or its transpose, with rows in memory; their distance in elements; whether to transpose it."""
+        """Return x, or its transpose, with rows in memory; their distance in elements; whether to
+        transpose it.
+        """
         if x.is_contiguous:
             return x, x.shape[1], transposed
         rows, columns = x.strides
@@ -251,7 +286,9 @@ class DenseOps(ColumnOps):
         self, operands: tuple[Any, ...], epilogue: tuple[str, str, bool, bool], given: _Given
     ) -> _Launch:
         """Return how to launch a product; its kernel is None if there is nothing to compute."""
-        a_shape, b_shape, lda, ldb, transpose_a, transpose_b, (dtype, out_dtype), is_aligned = operands
+        a_shape, b_shape, lda, ldb, transpose_a, transpose_b, (dtype, out_dtype), is_aligned = (
+            operands
+        )
         k, m = a_shape if transpose_a else a_shape[::-1]
         n = b_shape[0 if transpose_b else 1]
         if not m or not n:
@@ -282,7 +319,9 @@ class DenseOps(ColumnOps):
             return launch_of(configure(m, n, k, **settings))
         configs = candidates(m, n, k, **settings)[:MOST_TUNED]
         question = f"{self.runtime.card}: {(m, n, k, lda, ldb)} {settings} {epilogue}"
-        best = autotune.fastest(question, configs, lambda config: self._seconds_of(launch_of(config), given))
+        best = autotune.fastest(
+            question, configs, lambda config: self._seconds_of(launch_of(config), given)
+        )
         return launch_of(best)
 
     def _seconds_of(self, launch: _Launch, given: _Given) -> float:
@@ -311,14 +350,21 @@ def _defines(
     }
 
 
-# What `variants` lists: dtypes and precisions; sizes M, N, K; an architecture with all instructions, one with few.
-_MODES = (("float32", "float32"), ("float32", "tf32"), *((dtype, "float32") for dtype in DEVICE_FLOATS[1:]))
+# What `variants` lists: dtypes and precisions; sizes M, N, K; an architecture with all
+# instructions, one with few.
+_MODES = (
+    ("float32", "float32"),
+    ("float32", "tf32"),
+    *((dtype, "float32") for dtype in DEVICE_FLOATS[1:]),
+)
 _SHAPES = ((64, 256, 784), (784, 256, 64), (64, 10, 256), (1024, 1024, 1024), (33, 7, 65))
 _ARCHITECTURES = ("sm_90a", "sm_75")
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what `DenseOps` compiles: every tiling depends on shapes, so not all can be listed."""
+    """Return a choice of what `DenseOps` compiles: every tiling depends on shapes, so not all can
+    be listed.
+    """
     found = []
     for mode, shape, arch in product(_MODES, _SHAPES, _ARCHITECTURES):
         for transpose_a, transpose_b in product((False, True), repeat=2):

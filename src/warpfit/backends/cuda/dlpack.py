@@ -46,10 +46,11 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 _CapsuleDestructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-# Prototypes of our own: other modules may declare the shared attributes of ctypes.pythonapi differently.
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _CapsuleDestructor)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
+# Prototypes of our own: other modules may declare the shared attributes of ctypes.pythonapi
+# differently.
+_new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _CapsuleDestructor
+)(("PyCapsule_New", ctypes.pythonapi))
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
 )
@@ -68,7 +69,9 @@ def _release(managed: Any) -> None:
 
 @_CapsuleDestructor
 def _discard(unused: int) -> None:
-    """Free what an unconsumed capsule holds; a consumer renames it, and calls the deleter itself."""
+    """Free what an unconsumed capsule holds; a consumer renames it, and calls the deleter
+    itself.
+    """
     if _is_valid(unused, _NAME):
         _exported.pop(_pointer_of(unused, _NAME), None)
 

@@ -54,7 +54,9 @@ def _in_words(version: int) -> str:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the driver's library, or None if it does not load; far cheaper than importing what needs it."""
+    """Return the driver's library, or None if it does not load; far cheaper than importing what
+    needs it.
+    """
     try:
         return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
@@ -85,7 +87,9 @@ def _bindings_major() -> int:
 
 
 def _fault() -> str | None:
-    """Return what is wrong with the driver: it does not start, is older than the bindings, or sees no device."""
+    """Return what is wrong with the driver: it does not start, is older than the bindings, or sees
+    no device.
+    """
     driver = bindings()
     wanted = _bindings_major()
     error, version = driver.cuDriverGetVersion()
@@ -93,7 +97,8 @@ def _fault() -> str | None:
     if int(error) == 0 and major < wanted:
         remedy = f", or pip install 'warpfit[cu{major}]'" if major in EXTRAS else ""
         return (
-            f"the driver is for CUDA {_in_words(version)}, too old for the installed bindings for CUDA {wanted} "
+            f"the driver is for CUDA {_in_words(version)}, too old for the installed bindings for "
+            f"CUDA {wanted} "
             f"(update the driver{remedy})"
         )
     import_module("cuda.core")  # 0.1 s, while another thread may be starting the driver
@@ -146,8 +151,12 @@ def info(index: int) -> DeviceInfo:
     _, device = driver.cuDeviceGet(index)
     _, model = driver.cuDeviceGetName(128, device)
     _, num_bytes = driver.cuDeviceTotalMem(device)
-    _, major = driver.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
-    _, minor = driver.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
+    _, major = driver.cuDeviceGetAttribute(
+        kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device
+    )
+    _, minor = driver.cuDeviceGetAttribute(
+        kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device
+    )
     name = model.split(b"\0")[0].decode()
     return DeviceInfo(
         f"cuda:{index}", name, arch_of(int(major), int(minor)), int(num_bytes), _in_words(version)
@@ -156,10 +165,13 @@ def info(index: int) -> DeviceInfo:
 
 def arch_of(major: int, minor: int) -> str:
     """Return what kernels are compiled for on a device of this compute capability."""
-    # Only the "a" targets have the instructions of their own generation; older ones have no such target.
+    # Only the "a" targets have the instructions of their own generation; older ones have no such
+    # target.
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
 
 def is_debugging() -> bool:
-    """Return whether ``$WARPFIT_DEBUG`` asks that each launch is waited for, and that kernels bound their own waits."""
+    """Return whether ``$WARPFIT_DEBUG`` asks that each launch is waited for, and that kernels bound
+    their own waits.
+    """
     return os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")

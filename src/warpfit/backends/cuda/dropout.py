@@ -27,7 +27,9 @@ _key = lru_cache(maxsize=64, typed=True)(lambda seed: stream_key(seed, DROPOUT))
 
 
 @lru_cache(maxsize=512)
-def _spread(num_rows: int, num_units: int, most_blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _spread(
+    num_rows: int, num_units: int, most_blocks: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return grid and block for a thread for every four units of every row."""
     num_groups = -(-num_units // UNITS)
     across = min(THREADS, power_of_two(num_groups))
@@ -72,7 +74,9 @@ class DropoutOps(ArrayOps):
         size = dx.size
         if size:
             per_block = THREADS * VECTORS_PER_THREAD * VECTOR_BYTES // dx.itemsize
-            grid = blocks_for(size, per_block, self.runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR)
+            grid = blocks_for(
+                size, per_block, self.runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
+            )
             self.kernel("dropout_backward", DTYPE=dx.dtype)(grid, THREADS, dy, mask, dx, size)
         return dx
 

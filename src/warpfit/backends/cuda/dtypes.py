@@ -59,5 +59,7 @@ def host_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def acc_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the dtype that kernels compute in: float64 for itself, float32 for every other float."""
+    """Return the dtype that kernels compute in: float64 for itself, float32 for every other
+    float.
+    """
     return _FLOAT64 if dtype == _FLOAT64 else _FLOAT32

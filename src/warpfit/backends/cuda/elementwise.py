@@ -14,7 +14,13 @@ from warpfit.backends.checks import check_axis, check_float, check_known
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.indexing import IndexingOps
-from warpfit.backends.cuda.layouts import BLOCK_BYTES, broadcast_shape, broadcast_strides, copy_plan, layout
+from warpfit.backends.cuda.layouts import (
+    BLOCK_BYTES,
+    broadcast_shape,
+    broadcast_strides,
+    copy_plan,
+    layout,
+)
 from warpfit.backends.cuda.reduction import ReductionOps
 from warpfit.errors import DTypeError, ShapeError
 
@@ -31,7 +37,9 @@ _BOOL = np.dtype(bool)
 
 
 class _Plan(NamedTuple):
-    """What a kernel over broadcast operands is launched with: the layout of every operand in the result's shape."""
+    """What a kernel over broadcast operands is launched with: the layout of every operand in the
+    result's shape.
+    """
 
     shape: Shape
     size: int
@@ -59,9 +67,13 @@ def _plan(op: str, itemsize: int, *operands: tuple[Shape, Shape, int]) -> _Plan:
 
 @lru_cache(maxsize=4096)
 def _is_worth_copying(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Whether a strided operand is so large, and lies so far across, that tiles put it into order at a gain."""
+    """Whether a strided operand is so large, and lies so far across, that tiles put it into order
+    at a gain.
+    """
     dense = row_major_strides(shape, itemsize)
-    return prod(shape) >= LEAST_COPIED and bool(copy_plan(shape, strides, itemsize, dense, itemsize).is_tiled)
+    return prod(shape) >= LEAST_COPIED and bool(
+        copy_plan(shape, strides, itemsize, dense, itemsize).is_tiled
+    )
 
 
 _NUMBER: tuple[Shape, Shape, int] = ((), (), 1)
@@ -107,7 +119,9 @@ class ElementwiseOps(ReductionOps, IndexingOps):
             a, a_number = (None, a) if type(a) is float else (a, 0.0)
             b, b_number = (None, b) if type(b) is float else (b, 0.0)
             a_layout, b_layout = plan.layouts
-            kernel(plan.num_blocks, THREADS, a, a_layout, a_number, b, b_layout, b_number, y, plan.size)
+            kernel(
+                plan.num_blocks, THREADS, a, a_layout, a_number, b, b_layout, b_number, y, plan.size
+            )
         return y
 
     def where(self, condition: Array, a: Any, b: Any) -> Array:
@@ -130,7 +144,9 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return y
 
     def _operands(self, op: str, a: Any, b: Any) -> tuple[Any, Any]:
-        """Return two arrays of one float dtype, or one and a number; arrays of shape () take the other's dtype."""
+        """Return two arrays of one float dtype, or one and a number; arrays of shape () take the
+        other's dtype.
+        """
         if type(a) is not DeviceArray:
             if type(b) is not DeviceArray:
                 # Two numbers: NumPy knows what their dtypes are.
@@ -149,7 +165,9 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return self._in_order(a), self._in_order(b)
 
     def _number_as(self, x: DeviceArray, dtype: Any) -> DeviceArray:
-        """Return x () as another dtype, in a buffer of the step: a captured one may ask for no other memory."""
+        """Return x () as another dtype, in a buffer of the step: a captured one may ask for no
+        other memory.
+        """
         out: DeviceArray = self.empty((), dtype)
         self._copy_into(out, x)
         return out
@@ -160,24 +178,29 @@ class ElementwiseOps(ReductionOps, IndexingOps):
             return x
         return self.contiguous(x)
 
-    # -- moving elements -----------------------------------------------------------------------------------
+    # -- moving elements
+    # -----------------------------------------------------------------------------------
 
     def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         check_float("concatenate", *arrays)
         if not arrays or not arrays[0].shape:
             raise ShapeError(
-                f"concatenate: expected at least one array, each of at least one axis, got {_shapes(arrays)}"
+                "concatenate: expected at least one array, each of at least one axis, got "
+                f"{_shapes(arrays)}"
             )
         axis = check_axis("concatenate", axis, arrays[0].ndim)
         rest = _without(arrays[0].shape, axis)
         for array in arrays:
             if array.ndim != arrays[0].ndim or _without(array.shape, axis) != rest:
                 raise ShapeError(
-                    f"concatenate: expected shapes that differ along axis {axis} only, got {_shapes(arrays)}"
+                    f"concatenate: expected shapes that differ along axis {axis} only, got "
+                    f"{_shapes(arrays)}"
                 )
         total = sum(array.shape[axis] for array in arrays)
         return self._join(
-            [(array, array.shape[axis]) for array in arrays], axis, (*rest[:axis], total, *rest[axis:])
+            [(array, array.shape[axis]) for array in arrays],
+            axis,
+            (*rest[:axis], total, *rest[axis:]),
         )
 
     def stack(self, arrays: Sequence[Array], axis: int = 0) -> Array:
@@ -217,7 +240,9 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return every kernel of this file with its defines."""
-    found: list[tuple[str, dict[str, str]]] = [("where", {"DTYPE": dtype}) for dtype in DEVICE_FLOATS]
+    found: list[tuple[str, dict[str, str]]] = [
+        ("where", {"DTYPE": dtype}) for dtype in DEVICE_FLOATS
+    ]
     for dtype in DEVICE_FLOATS:
         found += [("unary", {"FUNCTION": name, "DTYPE": dtype}) for name in UNARY]
         found += [("binary", {"FUNCTION": name, "DTYPE": dtype}) for name in _BINARY]

@@ -48,7 +48,9 @@ class Selection(NamedTuple):
 
 
 def _part(part: Any) -> Any:
-    """Return one part of an index: None, Ellipsis, a slice, an int, or a NumPy array of integers or bools."""
+    """Return one part of an index: None, Ellipsis, a slice, an int, or a NumPy array of integers or
+    bools.
+    """
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
     if isinstance(part, int | np.integer) and not isinstance(part, bool):
@@ -90,9 +92,12 @@ class _Reader:
         self.is_parted = False
 
     def read(self, parts: tuple[Any, ...]) -> None:
-        """Fill `basic`, `indexed` and `is_parted`, or raise IndexError if the parts do not fit the shape."""
+        """Fill `basic`, `indexed` and `is_parted`, or raise IndexError if the parts do not fit the
+        shape.
+        """
         used = sum(
-            part.ndim if _is_mask(part) else part is not None and part is not Ellipsis for part in parts
+            part.ndim if _is_mask(part) else part is not None and part is not Ellipsis
+            for part in parts
         )
         if used > len(self._shape):
             raise IndexError(f"expected at most {len(self._shape)} indices, got {used}")
@@ -130,7 +135,8 @@ class _Reader:
         wrong = (places < -size) | (places >= size)
         if wrong.any():
             raise IndexError(
-                f"expected an index into axis {self._axis} of size {size}, got {places[wrong].flat[0]}"
+                f"expected an index into axis {self._axis} of size {size}, got "
+                f"{places[wrong].flat[0]}"
             )
         self._axis += 1
         self._add(np.where(places < 0, places + size, places), slice(None))
@@ -170,7 +176,10 @@ def select(shape: Shape, strides: Shape, itemsize: int, parts: tuple[Any, ...]) 
     first = 0 if reader.is_parted else min(indexed)
     outer = [axis for axis in range(len(shape)) if axis not in indexed and axis < first]
     inner = [axis for axis in range(len(shape)) if axis not in indexed and axis >= first]
-    outer_shape, inner_shape = tuple(shape[axis] for axis in outer), tuple(shape[axis] for axis in inner)
+    outer_shape, inner_shape = (
+        tuple(shape[axis] for axis in outer),
+        tuple(shape[axis] for axis in inner),
+    )
     return Selection(
         shape=(*outer_shape, *place_shape, *inner_shape),
         offset=offset,
@@ -181,7 +190,9 @@ def select(shape: Shape, strides: Shape, itemsize: int, parts: tuple[Any, ...]) 
 
 
 class IndexingOps(ArrayOps):
-    """Indices are read on the host: an index array on the device is downloaded first, which waits for it."""
+    """Indices are read on the host: an index array on the device is downloaded first, which waits
+    for it.
+    """
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
         wanted = _whole_shape(x, shape)
@@ -190,11 +201,15 @@ class IndexingOps(ArrayOps):
 
     def transpose(self, x: Array, axes: tuple[int, ...] | None = None) -> Array:
         order = (
-            range(x.ndim)[::-1] if axes is None else [axis + x.ndim if axis < 0 else axis for axis in axes]
+            range(x.ndim)[::-1]
+            if axes is None
+            else [axis + x.ndim if axis < 0 else axis for axis in axes]
         )
         if sorted(order) != list(range(x.ndim)):
             raise ShapeError(f"transpose: expected an order of the {x.ndim} axes, got {axes}")
-        return x.view(tuple(x.shape[axis] for axis in order), tuple(x.strides[axis] for axis in order))
+        return x.view(
+            tuple(x.shape[axis] for axis in order), tuple(x.strides[axis] for axis in order)
+        )
 
     def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array:
         return _broadcast("broadcast_to", x, shape)
@@ -209,7 +224,11 @@ class IndexingOps(ArrayOps):
             kernel = self.kernel("take", DTYPE=f"uint{8 * x.itemsize}")
             kernel(
                 *(blocks_for(y.size, TAKEN_PER_BLOCK), THREADS, x.pointer + chosen.offset),
-                *(layout(*chosen.outer, x.itemsize), self.asarray(chosen.places), len(chosen.places)),
+                *(
+                    layout(*chosen.outer, x.itemsize),
+                    self.asarray(chosen.places),
+                    len(chosen.places),
+                ),
                 *(layout(*chosen.inner, x.itemsize), prod(chosen.inner[0]), y, y.size),
             )
         return y
@@ -231,7 +250,9 @@ class IndexingOps(ArrayOps):
         return out
 
     def _add_chosen(self, out: DeviceArray, chosen: Selection, values: DeviceArray) -> None:
-        """Add values to their places; those of one place are brought together by sorting, so no two threads meet."""
+        """Add values to their places; those of one place are brought together by sorting, so no two
+        threads meet.
+        """
         order = np.argsort(chosen.places, kind="stable")
         sorted_places = chosen.places[order]
         starts = np.flatnonzero(np.diff(sorted_places, prepend=sorted_places[0] - 1))
@@ -262,7 +283,9 @@ def _whole_shape(x: DeviceArray, shape: Shape) -> Shape:
     if open_axes == 1 and known > 0 and x.size % known == 0:
         shape, known = tuple(x.size // known if size == -1 else size for size in shape), x.size
     if open_axes > 1 or known != x.size or any(size < 0 for size in shape):
-        raise ShapeError(f"reshape: expected a shape of {x.size} entries for {x.shape}, got {shape}")
+        raise ShapeError(
+            f"reshape: expected a shape of {x.size} entries for {x.shape}, got {shape}"
+        )
     return tuple(shape)
 
 

@@ -1,7 +1,8 @@
 """From kernel source to machine code: compiled once for each architecture, kept on disk.
 
-An entry's name is a digest of all that decides its content: source, headers, defines, options, compiler and
-architecture. The file begins with a digest of the machine code in it, so a damaged one is compiled again.
+An entry's name is a digest of all that decides its content: source, headers, defines, options,
+compiler and architecture. The file begins with a digest of the machine code in it, so a damaged one
+is compiled again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ KERNELS = Path(__file__).parent / "kernels"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 CACHE_BYTES = 256 << 20
 # A lambda with `auto` parameters cannot say that it is for the device.
-OPTIONS: dict[str, Any] = {"std": "c++17", "lineinfo": True, "device_as_default_execution_space": True}
+OPTIONS: dict[str, Any] = {
+    "std": "c++17",
+    "lineinfo": True,
+    "device_as_default_execution_space": True,
+}
 
 _MAGIC = b"warpfit kernel 1\n"
 _DIGEST_BYTES = 32
@@ -68,7 +73,9 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def path_of(name: str) -> Path:
-    """Return the file of the kernel `name`, in whatever folder it is; CompileError if there is none."""
+    """Return the file of the kernel `name`, in whatever folder it is; CompileError if there is
+    none.
+    """
     try:
         return _files(KERNELS)[name]
     except KeyError:
@@ -82,7 +89,9 @@ def source_of(name: str) -> str:
 
 
 def unit_of(name: str, source: str) -> str:
-    """Return what is compiled of a kernel's source: with what the host packs declared, or checked."""
+    """Return what is compiled of a kernel's source: with what the host packs declared, or
+    checked.
+    """
     if name in SIGNATURES:
         return f"{source}\n{check_of(name)}\n"
     lines = source.splitlines()
@@ -93,7 +102,9 @@ def unit_of(name: str, source: str) -> str:
 
 
 def flattened(name: str, defines: Defines) -> str:
-    """Return a kernel's source with its defines and, in their place, its headers: what the compiler sees."""
+    """Return a kernel's source with its defines and, in their place, its headers: what the compiler
+    sees.
+    """
     seen: set[Path] = set()
 
     def lines_of(path: Path) -> list[str]:
@@ -125,7 +136,9 @@ def _headers_digest() -> bytes:
 
 @cache
 def _compiler() -> str:
-    """Return the compiler's version, from its package if it has one: asking the library means loading it."""
+    """Return the compiler's version, from its package if it has one: asking the library means
+    loading it.
+    """
     versions = []
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -152,10 +165,13 @@ def _key(name: str, defines: Defines, arch: str) -> str:
     return digest.hexdigest()
 
 
-# -- the compiler --------------------------------------------------------------------------------------------
+# -- the compiler
+# --------------------------------------------------------------------------------------------
 
 
-def compile_kernel(name: str, defines: Defines, arch: str, *, verbose: bool = False) -> tuple[bytes, str]:
+def compile_kernel(
+    name: str, defines: Defines, arch: str, *, verbose: bool = False
+) -> tuple[bytes, str]:
     """Return machine code and the compiler's log for one architecture; needs no GPU.
 
     Parameters
@@ -187,11 +203,15 @@ def compile_kernel(name: str, defines: Defines, arch: str, *, verbose: bool = Fa
         **OPTIONS,
     )
     try:
-        code = Program(unit_of(name, source_of(name)), "c++", options).compile("cubin", logs=log).code
+        code = (
+            Program(unit_of(name, source_of(name)), "c++", options).compile("cubin", logs=log).code
+        )
     except Exception as error:
         settings = " ".join(f"-D{key}={value}" for key, value in defines)
         text = _with_source_lines(str(error).rstrip("\0\n"), name)
-        raise CompileError(f"kernel {name} does not compile for {arch} with {settings}:\n{text}") from error
+        raise CompileError(
+            f"kernel {name} does not compile for {arch} with {settings}:\n{text}"
+        ) from error
     return bytes(code), log.getvalue()
 
 
@@ -212,7 +232,8 @@ def _with_source_lines(log: str, name: str) -> str:
     return "\n".join(lines)
 
 
-# -- the cache -----------------------------------------------------------------------------------------------
+# -- the cache
+# -----------------------------------------------------------------------------------------------
 
 
 class CacheUse(NamedTuple):
@@ -224,7 +245,9 @@ class CacheUse(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache: ``$WARPFIT_CACHE_DIR/kernels``, or ``~/.cache/warpfit/kernels``."""
+    """Return the folder of the cache: ``$WARPFIT_CACHE_DIR/kernels``, or
+    ``~/.cache/warpfit/kernels``.
+    """
     root = os.environ.get("WARPFIT_CACHE_DIR")
     return (Path(root).expanduser() if root else Path.home() / ".cache" / "warpfit") / "kernels"
 

@@ -1,7 +1,9 @@
-"""Updates of linear layers that are joined with the products of their gradients: one kernel for several layers.
+"""Updates of linear layers that are joined with the products of their gradients: one kernel for
+several layers.
 
-`linear_backward` then says which products the gradients are, and the optimizer's update computes them: no gradient goes
-to memory, and the update writes the copies in half precision that the next step computes with.
+`linear_backward` then says which products the gradients are, and the optimizer's update computes
+them: no gradient goes to memory, and the update writes the copies in half precision that the next
+step computes with.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ PARTS_BYTES = _COUNT.size + MOST_PARTS * _PART.size
 LIST_BYTES = _HEAD.size + MAX_LAYERS * _LAYER.size
 _LINE_BYTES, _BARRIER_BYTES = 128, 8
 
-# Of layers with few outputs, whose rows tensor copies may not take: as long as a thread can go over all rows.
+# Of layers with few outputs, whose rows tensor copies may not take: as long as a thread can go over
+# all rows.
 MOST_THIN_OUTPUTS, MOST_THIN_ROWS = 32, 256
 # From so many rows on, by the number of slots, products count, not memory.
 ROWS_OF_SHARED_TILES = (256, 256, 1024)
-# Up to so many rows, or from so many tiles of a layer on, a product need not be cut into slices of rows.
+# Up to so many rows, or from so many tiles of a layer on, a product need not be cut into slices of
+# rows.
 MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
 # How many lists of layers are cached as bytes.
 MOST_LISTS = 256
@@ -76,7 +80,9 @@ class SumGradient:
 
 @dataclass(frozen=True, eq=False)
 class PartialGradient:
-    """scale · the sum over blocks, not computed: of `sums` (blocks, gradients) those from a column on."""
+    """scale · the sum over blocks, not computed: of `sums` (blocks, gradients) those from a column
+    on.
+    """
 
     sums: DeviceArray
     first: int
@@ -117,7 +123,9 @@ class _Layer(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """The tiles of weights that pieces are: of one warpgroup that multiplies, or of both together."""
+    """The tiles of weights that pieces are: of one warpgroup that multiplies, or of both
+    together.
+    """
 
     block_m: int
     block_n: int
@@ -132,9 +140,13 @@ class _Tiles(NamedTuple):
         return 1 if self.are_shared else CONSUMERS
 
     def room(self, num_slots: int, shared_bytes: int) -> tuple[int, int]:
-        """Return how many strips each warp has room for, and the bytes that the kernel takes then."""
+        """Return how many strips each warp has room for, and the bytes that the kernel takes
+        then.
+        """
         of_stages = (
-            self.stages * self.rings * ((self.block_m + self.block_n) * _LINE_BYTES + 2 * _BARRIER_BYTES)
+            self.stages
+            * self.rings
+            * ((self.block_m + self.block_n) * _LINE_BYTES + 2 * _BARRIER_BYTES)
         )
         of_strips = (1 + num_slots) * STRIP.rows * _LINE_BYTES + _BARRIER_BYTES
         of_strips *= CONSUMERS * WARPGROUP // 32
@@ -183,10 +195,13 @@ class JoinedUpdates:
     ----------
     ops : ArrayOps
     parameters, copies : sequence of DeviceArray
-        float32 and half precision, each of one shape; an update of a parameter also writes its copy.
+        float32 and half precision, each of one shape; an update of a parameter also writes its
+        copy.
     """
 
-    def __init__(self, ops: Any, parameters: Sequence[DeviceArray], copies: Sequence[DeviceArray]) -> None:
+    def __init__(
+        self, ops: Any, parameters: Sequence[DeviceArray], copies: Sequence[DeviceArray]
+    ) -> None:
         self.ops = ops
         self.copies = {p.pointer: copy for p, copy in zip(parameters, copies, strict=True)}
         self.weights = {copy.pointer for copy in copies}
@@ -200,7 +215,9 @@ class JoinedUpdates:
     def gradients(
         self, dz: DeviceArray, x: DeviceArray, w: DeviceArray, scale: float
     ) -> tuple[ProductGradient, SumGradient] | None:
-        """Return the gradients of a layer with weights w, a copy, and of its bias; None if they are to be computed."""
+        """Return the gradients of a layer with weights w, a copy, and of its bias; None if they are
+        to be computed.
+        """
         if w.pointer not in self.weights or not (dz.is_contiguous and x.is_contiguous and len(dz)):
             return None
         is_thin = dz.shape[1] <= MOST_THIN_OUTPUTS and len(dz) <= MOST_THIN_ROWS
@@ -220,7 +237,9 @@ class JoinedUpdates:
         for first in range(0, len(in_parts), MOST_PARTS):
             self._start_parts(rule, in_parts[first : first + MOST_PARTS], arguments)
         tensors = [tensor for tensor in tensors if not isinstance(tensor[1], PartialGradient)]
-        biases = {id(g.dz): idx for idx, (_, g, *_) in enumerate(tensors) if isinstance(g, SumGradient)}
+        biases = {
+            id(g.dz): idx for idx, (_, g, *_) in enumerate(tensors) if isinstance(g, SumGradient)
+        }
         layers, joined = [], set()
         for idx, (_, gradient, *_) in enumerate(tensors):
             if isinstance(gradient, ProductGradient):
@@ -248,7 +267,9 @@ class JoinedUpdates:
         return _Parameter(values, self.copies[values.pointer], tuple(slots))
 
     def _with_array(self, tensor: Sequence[Any]) -> Sequence[DeviceArray]:
-        """Return a tensor's row of the groups; its gradient may be a bias', whose weights are not trained."""
+        """Return a tensor's row of the groups; its gradient may be a bias', whose weights are not
+        trained.
+        """
         values, gradient, *slots = tensor
         if isinstance(gradient, SumGradient):
             gradient = self.ops.column_sums(gradient.dz, values.dtype, gradient.scale)
@@ -270,8 +291,12 @@ class JoinedUpdates:
             shared_bytes=shared_bytes,
         )
 
-    def _start_parts(self, rule: str, tensors: Sequence[Sequence[Any]], arguments: Sequence[Any]) -> None:
-        """Update parameters whose gradients are to be summed over blocks, all of them of one step."""
+    def _start_parts(
+        self, rule: str, tensors: Sequence[Sequence[Any]], arguments: Sequence[Any]
+    ) -> None:
+        """Update parameters whose gradients are to be summed over blocks, all of them of one
+        step.
+        """
         parts, sums, scale = [_COUNT.pack(len(tensors))], tensors[0][1].sums, tensors[0][1].scale
         for tensor in tensors:
             parameter = self._parameter(tensor)
@@ -290,7 +315,12 @@ class JoinedUpdates:
 
     def _launch_of(self, layers: Sequence[_Layer]) -> _Launch:
         key = tuple(
-            (layer.gradient.x.pointer, layer.gradient.dz.pointer, *layer.gradient.x.shape, *layer.w.pointers)
+            (
+                layer.gradient.x.pointer,
+                layer.gradient.dz.pointer,
+                *layer.gradient.x.shape,
+                *layer.w.pointers,
+            )
             for layer in layers
         )
         found = self._lists.get(key)

@@ -30,7 +30,8 @@ def parameter_formats(name: str) -> tuple[str, ...]:
 
 
 def scalar(number: float | DeviceArray) -> tuple[int, float]:
-    """Return the two arguments for a parameter of type ``Scalar``: a number, or its place, () float64, on the device.
+    """Return the two arguments for a parameter of type ``Scalar``: a number, or its place, ()
+    float64, on the device.
 
     Raises
     ------
@@ -40,7 +41,9 @@ def scalar(number: float | DeviceArray) -> tuple[int, float]:
     if type(number) is not DeviceArray:
         return 0, number  # type: ignore[return-value]
     if number.shape or number.dtype != "float64":
-        raise DTypeError(f"expected a number of shape () and float64, got {number.shape} and {number.dtype}")
+        raise DTypeError(
+            f"expected a number of shape () and float64, got {number.shape} and {number.dtype}"
+        )
     return number.pointer, 0.0
 
 
@@ -90,7 +93,9 @@ class Kernel:
         if self._takes_struct:
             values = self._values(arguments)
         else:
-            values = [a.pointer if type(a) is DeviceArray else 0 if a is None else a for a in arguments]
+            values = [
+                a.pointer if type(a) is DeviceArray else 0 if a is None else a for a in arguments
+            ]
         with self._lock:
             try:
                 self._pack_into(self._buffer, 0, *values)
@@ -154,7 +159,9 @@ class Kernels:
         return cls._of_runtime[runtime]
 
     def get(self, name: str, **defines: Any) -> Kernel:
-        """Return a kernel compiled with these defines, in the order given; a value is taken as its text."""
+        """Return a kernel compiled with these defines, in the order given; a value is taken as its
+        text.
+        """
         key = (name, *defines.items())
         kernel = self._loaded.get(key)
         if kernel is None:

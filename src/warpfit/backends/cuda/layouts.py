@@ -28,7 +28,8 @@ AxisStrides = tuple[int, ...]
 MAX_AXES = 8
 # What a block of a kernel that goes through its elements in runs of 16 bytes takes.
 BLOCK_BYTES = 8192
-# Edge of the square that a block turns over in shared memory, and the shortest axis for which that pays.
+# Edge of the square that a block turns over in shared memory, and the shortest axis for which that
+# pays.
 TILE, SHORTEST_TILED = 64, 8
 
 
@@ -47,7 +48,9 @@ def pack_layout(shape: list[int], strides: list[int]) -> bytes:
 
 
 def joined(axes: Iterable[AxisStrides]) -> list[AxisStrides]:
-    """Return the axes without those of one entry, neighbours joined where one continues the other everywhere."""
+    """Return the axes without those of one entry, neighbours joined where one continues the other
+    everywhere.
+    """
     result: list[AxisStrides] = []
     for size, *strides in axes:
         if size == 1:
@@ -68,14 +71,17 @@ def packed(axes: Sequence[AxisStrides], array: int = 0) -> bytes:
 
 @lru_cache(maxsize=4096)
 def layout(shape: Shape, strides: Shape, itemsize: int) -> bytes:
-    """Return the kernels' ``Layout``: an array's axes, joined where they lie in sequence, strides in elements.
+    """Return the kernels' ``Layout``: an array's axes, joined where they lie in sequence, strides
+    in elements.
 
     Raises
     ------
     ShapeError
         If more than 8 axes remain.
     """
-    return packed(joined((size, step // itemsize) for size, step in zip(shape, strides, strict=True)))
+    return packed(
+        joined((size, step // itemsize) for size, step in zip(shape, strides, strict=True))
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -102,14 +108,22 @@ class CopyPlan(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def copy_plan(shape: Shape, x_strides: Shape, x_itemsize: int, y_strides: Shape, y_itemsize: int) -> CopyPlan:
-    """Return how to copy an array of at least one entry; both are gone through in the order of y's memory.
+def copy_plan(
+    shape: Shape, x_strides: Shape, x_itemsize: int, y_strides: Shape, y_itemsize: int
+) -> CopyPlan:
+    """Return how to copy an array of at least one entry; both are gone through in the order of y's
+    memory.
 
-    Where x's memory runs along another axis than y's, those two come last, x's first, for the tiles.
+    Where x's memory runs along another axis than y's, those two come last, x's first, for the
+    tiles.
     """
     sizes = zip(shape, x_strides, y_strides, strict=True)
-    in_elements = ((size, x_step // x_itemsize, y_step // y_itemsize) for size, x_step, y_step in sizes)
-    axes = joined(sorted((axis for axis in in_elements if axis[0] > 1), key=lambda axis: -abs(axis[2])))
+    in_elements = (
+        (size, x_step // x_itemsize, y_step // y_itemsize) for size, x_step, y_step in sizes
+    )
+    axes = joined(
+        sorted((axis for axis in in_elements if axis[0] > 1), key=lambda axis: -abs(axis[2]))
+    )
     count = 1
     for axis in axes:
         count *= axis[0]

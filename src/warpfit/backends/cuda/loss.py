@@ -20,7 +20,8 @@ from warpfit.errors import DTypeError
 
 __all__ = ["COUNTING_LOSSES", "ELEMENT_LOSSES", "LossOps", "num_outputs_of", "variants"]
 
-# Losses by the names of their terms in ``kernels/ops/loss/loss_terms.cuh``; of all, those with an accuracy.
+# Losses by the names of their terms in ``kernels/ops/loss/loss_terms.cuh``; of all, those with an
+# accuracy.
 ELEMENT_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")
 COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 
@@ -30,7 +31,9 @@ def _check_total(op: str, total_weight: Array, like: Array) -> None:
     expected = acc_dtype(like.dtype)
     if total_weight.dtype != expected or total_weight.shape != ():
         check_shape(op, "total_weight", total_weight, ())
-        raise DTypeError(f"{op}: expected total_weight of dtype {expected}, got {total_weight.dtype}")
+        raise DTypeError(
+            f"{op}: expected total_weight of dtype {expected}, got {total_weight.dtype}"
+        )
 
 
 class LossOps(RowOps):
@@ -48,7 +51,9 @@ class LossOps(RowOps):
         sample_weight: Array | None = None,
         label_smoothing: float = 0.0,
     ) -> tuple[Array, Array, Array]:
-        check_cross_entropy("softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight)
+        check_cross_entropy(
+            "softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight
+        )
         num_rows, num_classes = logits.shape
         dtype = logits.dtype
         launch = self.row_launch(num_rows, num_classes, dtype.itemsize)
@@ -111,10 +116,17 @@ class LossOps(RowOps):
         return gradient
 
     def mean_squared_error_forward(
-        self, prediction: Array, target: Array, *, sample_weight: Array | None = None, half: bool = False
+        self,
+        prediction: Array,
+        target: Array,
+        *,
+        sample_weight: Array | None = None,
+        half: bool = False,
     ) -> tuple[Array, Array]:
         scale = 0.5 if half else 1.0
-        return self._mean("mean_squared_error_forward", prediction, target, sample_weight, scale=scale)
+        return self._mean(
+            "mean_squared_error_forward", prediction, target, sample_weight, scale=scale
+        )
 
     def mean_squared_error_backward(
         self,
@@ -135,7 +147,12 @@ class LossOps(RowOps):
         return self._mean("absolute_error_forward", prediction, target, sample_weight)
 
     def absolute_error_backward(
-        self, prediction: Array, target: Array, total_weight: Array, *, sample_weight: Array | None = None
+        self,
+        prediction: Array,
+        target: Array,
+        total_weight: Array,
+        *,
+        sample_weight: Array | None = None,
     ) -> Array:
         divisor = num_outputs_of(prediction)
         return self._gradient(
@@ -143,7 +160,12 @@ class LossOps(RowOps):
         )
 
     def huber_forward(
-        self, prediction: Array, target: Array, *, delta: float = 1.0, sample_weight: Array | None = None
+        self,
+        prediction: Array,
+        target: Array,
+        *,
+        delta: float = 1.0,
+        sample_weight: Array | None = None,
     ) -> tuple[Array, Array]:
         return self._mean("huber_forward", prediction, target, sample_weight, delta)
 
@@ -162,7 +184,12 @@ class LossOps(RowOps):
         )
 
     def binary_cross_entropy_forward(
-        self, logits: Array, target: Array, *, sample_weight: Array | None = None, sum_outputs: bool = False
+        self,
+        logits: Array,
+        target: Array,
+        *,
+        sample_weight: Array | None = None,
+        sum_outputs: bool = False,
     ) -> tuple[Array, Array]:
         op = "binary_cross_entropy_forward"
         return self._mean(op, logits, target, sample_weight, divisor=1.0 if sum_outputs else None)
@@ -198,7 +225,9 @@ class LossOps(RowOps):
             num_classes,
             launch.lanes,
             launch.capacity,
-            shared_bytes=0 if launch.defines["LONG_ROWS"] else launch.shared_bytes,  # long rows are read once
+            shared_bytes=0
+            if launch.defines["LONG_ROWS"]
+            else launch.shared_bytes,  # long rows are read once
         )
         return count
 
@@ -226,10 +255,14 @@ class LossOps(RowOps):
         scale: float = 1.0,
         divisor: float | None = None,
     ) -> tuple[Array, Array]:
-        """Return scale · Σ s · term / (divisor · Σ s), by default over the number of outputs, and Σ s."""
+        """Return scale · Σ s · term / (divisor · Σ s), by default over the number of outputs, and Σ
+        s.
+        """
         check_prediction(op, prediction, target, sample_weight)
         num_rows, num_outputs, dtype = len(prediction), num_outputs_of(prediction), prediction.dtype
-        grid = blocks_for(num_rows * num_outputs, elements_of_block(dtype.itemsize), self.most_blocks // 2)
+        grid = blocks_for(
+            num_rows * num_outputs, elements_of_block(dtype.itemsize), self.most_blocks // 2
+        )
         acc = acc_dtype(dtype)
         loss, weight = self.empty((), acc), self.empty((), acc)
         self.kernel("element_loss_forward", DTYPE=dtype, LOSS=_term_of(op))(
@@ -282,8 +315,12 @@ class LossOps(RowOps):
         )
         return gradient
 
-    def _partials(self, num_blocks: int, num_sums: int) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """Return memory for the sums of each block, and a counter of blocks; None for a single block."""
+    def _partials(
+        self, num_blocks: int, num_sums: int
+    ) -> tuple[DeviceArray | None, DeviceArray | None]:
+        """Return memory for the sums of each block, and a counter of blocks; None for a single
+        block.
+        """
         if num_blocks == 1:
             return None, None
         return self.empty((num_blocks, num_sums), "float64"), self.arrivals(1)

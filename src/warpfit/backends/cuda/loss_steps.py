@@ -1,4 +1,6 @@
-"""Losses of a step, each as one kernel: the loss and what is right go to the record, the gradient is returned."""
+"""Losses of a step, each as one kernel: the loss and what is right go to the record, the gradient
+is returned.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from warpfit.errors import DTypeError, ShapeError
 
 __all__ = ["LossStepOps", "variants"]
 
-# Outputs of a row from which on a block may take it, where there are not enough rows for a warp each.
+# Outputs of a row from which on a block may take it, where there are not enough rows for a warp
+# each.
 LONG_ROW = 1024
 
 
@@ -29,8 +32,12 @@ def _check_step(op: str, outputs: Array, **others: Array | None) -> None:
             )
 
 
-def _check_element_step(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
-    """Raise unless target is like prediction, rows of outputs, in its arithmetic type, with a weight a row."""
+def _check_element_step(
+    op: str, prediction: Array, target: Array, sample_weight: Array | None
+) -> None:
+    """Raise unless target is like prediction, rows of outputs, in its arithmetic type, with a
+    weight a row.
+    """
     _check_step(op, prediction, target=target, sample_weight=sample_weight)
     check_same_shape(op, prediction, target)
     if prediction.ndim == 0:
@@ -98,7 +105,9 @@ class LossStepOps(LossOps):
         sample_weight: Array | None = None,
         half: bool = False,
     ) -> Array | None:
-        term_scale, derivative_divisor = (0.5, 1.0) if half else (1.0, num_outputs_of(prediction) / 2)
+        term_scale, derivative_divisor = (
+            (0.5, 1.0) if half else (1.0, num_outputs_of(prediction) / 2)
+        )
         return self._element_step(
             "mean_squared_error_step",
             "mse",
@@ -123,7 +132,9 @@ class LossStepOps(LossOps):
         sample_weight: Array | None = None,
     ) -> Array | None:
         op = "absolute_error_step"
-        return self._element_step(op, "absolute_error", prediction, target, record, row, scale, sample_weight)
+        return self._element_step(
+            op, "absolute_error", prediction, target, record, row, scale, sample_weight
+        )
 
     def huber_step(
         self,
@@ -137,7 +148,15 @@ class LossStepOps(LossOps):
         sample_weight: Array | None = None,
     ) -> Array | None:
         return self._element_step(
-            "huber_step", "huber", prediction, target, record, row, scale, sample_weight, setting=delta
+            "huber_step",
+            "huber",
+            prediction,
+            target,
+            record,
+            row,
+            scale,
+            sample_weight,
+            setting=delta,
         )
 
     def binary_cross_entropy_step(
@@ -184,7 +203,8 @@ class LossStepOps(LossOps):
     ) -> Array | None:
         """Record term_scale · Σ s · term / (divisor · Σ s), and return the gradient.
 
-        It is scale · s · derivative / (derivative_divisor · Σ s). Divisors are the number of outputs by default.
+        It is scale · s · derivative / (derivative_divisor · Σ s). Divisors are the number of
+        outputs by default.
         """
         _check_element_step(op, prediction, target, sample_weight)
         check_record(op, record, row)
@@ -194,7 +214,9 @@ class LossStepOps(LossOps):
         counts_rows, itemsize = loss in COUNTING_LOSSES, prediction.dtype.itemsize
         lanes = self._lanes_of_row(num_rows, num_outputs, itemsize) if counts_rows else 0
         blocks = -(-num_rows * lanes // THREADS) if counts_rows else num_rows * num_outputs
-        grid = blocks_for(blocks, 1 if counts_rows else elements_of_block(itemsize), self.most_blocks // 2)
+        grid = blocks_for(
+            blocks, 1 if counts_rows else elements_of_block(itemsize), self.most_blocks // 2
+        )
         gradient = self.empty(prediction.shape, prediction.dtype)
         by_order = isinstance(target, OrderedRows)
         defines = {"LOSS": loss, "COUNTS_ROWS": int(counts_rows), "GATHERS": int(by_order)}
@@ -221,7 +243,9 @@ class LossStepOps(LossOps):
         return gradient
 
     def _lanes_of_row(self, num_rows: int, num_outputs: int, itemsize: int) -> int:
-        """Return how many threads take a row together: part of a warp, or a block where long rows are few."""
+        """Return how many threads take a row together: part of a warp, or a block where long rows
+        are few.
+        """
         if num_outputs >= LONG_ROW and num_rows < self.most_blocks:
             return THREADS
         is_in_vectors = num_outputs * itemsize % 16 == 0
@@ -231,7 +255,12 @@ class LossStepOps(LossOps):
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return the kernels with the defines that they are asked for."""
     steps = [
-        {"DTYPE": dtype, "LOSS": loss, "COUNTS_ROWS": str(int(loss in COUNTING_LOSSES)), "GATHERS": gathers}
+        {
+            "DTYPE": dtype,
+            "LOSS": loss,
+            "COUNTS_ROWS": str(int(loss in COUNTING_LOSSES)),
+            "GATHERS": gathers,
+        }
         for loss in ELEMENT_LOSSES
         for dtype in DEVICE_FLOATS
         for gathers in "01"

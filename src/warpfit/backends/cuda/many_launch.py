@@ -1,7 +1,9 @@
-"""What all launches have in common that train many networks of one shape, each whole in a part of a block or more.
+"""What all launches have in common that train many networks of one shape, each whole in a part of a
+block or more.
 
-`many_small_networks_sm90.py`, `many_networks.py` and `many_networks_sm90.py` say how large such a launch is, and how
-its kernel takes rows; an engine asks for both here, and never which kernel it is.
+`many_small_networks_sm90.py`, `many_networks.py` and `many_networks_sm90.py` say how large such a
+launch is, and how its kernel takes rows; an engine asks for both here, and never which kernel it
+is.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class ManyLaunch(ABC):
     label_dtype : str
         Of labels.
     pads_rows : bool
-        Whether rows of x have `x_width` numbers, of which the last are zeros, and a row of zeros stands before them.
+        Whether rows of x have `x_width` numbers, of which the last are zeros, and a row of zeros
+        stands before them.
     has_ones : bool
         Whether a one follows the features of a row, for the biases.
     weighs_targets : bool
@@ -74,7 +77,9 @@ class ManyLaunch(ABC):
     @property
     @abstractmethod
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Where the weights and biases of each layer begin among a network's parameters, and their shapes."""
+        """Where the weights and biases of each layer begin among a network's parameters, and their
+        shapes.
+        """
 
     @property
     @abstractmethod
@@ -95,5 +100,7 @@ class ManyLaunch(ABC):
         return 4 * (1 + self.network.slots) * self.num_parameters
 
     def bytes_of_rows(self, nbytes: int, num_rows: int) -> int:
-        """Return the bytes on the device of rows x, as they are given, in `nbytes`, and as the kernel takes them."""
+        """Return the bytes on the device of rows x, as they are given, in `nbytes`, and as the
+        kernel takes them.
+        """
         return nbytes + 2 * num_rows * self.x_width

@@ -1,7 +1,8 @@
-"""Whole training runs of many small networks of one shape in one launch: a network at a time in each block.
+"""Whole training runs of many small networks of one shape in one launch: a network at a time in
+each block.
 
-`many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how warps share
-them out, and what does not fit.
+`many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how
+warps share them out, and what does not fit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from warpfit.errors import Obstacle, required
 __all__ = ["ManyNetworks", "choose", "variants"]
 
 WARPS = (8, 4, 2, 1)
-# Registers of a multiprocessor, the most of a thread, and those that it needs beside parameters, sums and rows.
+# Registers of a multiprocessor, the most of a thread, and those that it needs beside parameters,
+# sums and rows.
 REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 65536, 255, 64
 MOST_BLOCKS = 8
 
@@ -92,15 +94,23 @@ class ManyNetworks(ManyLaunch):
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs, about: for what it holds, sums, and rows before and after the widest layer."""
+        """Registers that a thread needs, about: for what it holds, sums, and rows before and after
+        the widest layer.
+        """
         rows, cols = self.piece
-        of_pieces = (8 * rows * cols + 4 * cols) * self.pieces_of_warp + self.held * self.in_registers
-        of_rows = max(padded(inputs) // 4 + padded(outputs) // 2 for inputs, outputs in self._layers)
+        of_pieces = (
+            8 * rows * cols + 4 * cols
+        ) * self.pieces_of_warp + self.held * self.in_registers
+        of_rows = max(
+            padded(inputs) // 4 + padded(outputs) // 2 for inputs, outputs in self._layers
+        )
         return of_pieces + of_rows + OTHER_REGISTERS
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: weights and biases; rows, values and gradients; parameters, if they are there."""
+        """Shared memory of a block: weights and biases; rows, values and gradients; parameters, if
+        they are there.
+        """
         strides = [padded(width) + 8 for width in self.network.widths]
         weights = sum(padded(inputs) * (padded(outputs) + 8) for inputs, outputs in self._layers)
         rows = 2 * strides[0] + sum(strides[1:-1]) + sum(strides[1:])
@@ -119,16 +129,22 @@ class ManyNetworks(ManyLaunch):
 
     @property
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Where the weights and biases of each layer begin among a network's parameters, and their shapes."""
+        """Where the weights and biases of each layer begin among a network's parameters, and their
+        shapes.
+        """
         found: list[tuple[int, tuple[int, ...]]] = []
-        for (inputs, outputs), first in zip(self._layers, self._as_narrow.first_gradients, strict=False):
+        for (inputs, outputs), first in zip(
+            self._layers, self._as_narrow.first_gradients, strict=False
+        ):
             found += [(first, (inputs, outputs)), (first + inputs * outputs, (outputs,))]
         return found
 
     @property
     def _as_narrow(self) -> NarrowNetwork:
         activations = (*self.network.activations, Activation())
-        return NarrowNetwork(self.network.dtype, self.network.widths, activations, self.network.loss)
+        return NarrowNetwork(
+            self.network.dtype, self.network.widths, activations, self.network.loss
+        )
 
     @property
     def defines(self) -> dict[str, Any]:
@@ -153,7 +169,10 @@ class ManyNetworks(ManyLaunch):
         where = "registers" if self.in_registers else "shared memory"
         blocks = f"{self.blocks} blocks" if self.blocks > 1 else "one block"
         warps = f"{self.warps} warps" if self.warps > 1 else "one warp"
-        return f"a network in each block of {warps}, its parameters in {where}, {blocks} a multiprocessor"
+        return (
+            f"a network in each block of {warps}, its parameters in {where}, {blocks} a "
+            "multiprocessor"
+        )
 
 
 def suits(network: TrainedNetwork) -> bool:
@@ -168,7 +187,8 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNet
         return obstacle
     if not suits(network):
         return Obstacle(
-            f"expected at most {MOST_LAYERS} layers, without clipping, or a penalty with weights, got {network}"
+            f"expected at most {MOST_LAYERS} layers, without clipping, or a penalty with weights, "
+            f"got {network}"
         )
     shapes = list(_shapes(network, max_shared_bytes))
     if not shapes:
@@ -178,12 +198,22 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNet
 
 def _too_large(network: TrainedNetwork, max_shared_bytes: int) -> str:
     """Return what of a block a network has not enough of in any shape."""
-    shapes = [ManyNetworks(network, warps, 1, piece, False) for warps, piece in product(WARPS, PIECES)]
+    shapes = [
+        ManyNetworks(network, warps, 1, piece, False) for warps, piece in product(WARPS, PIECES)
+    ]
     fitting = [shape for shape in shapes if shape.shared_bytes <= max_shared_bytes]
     if fitting:
-        most, unit, got = MOST_REGISTERS, "registers of a thread", min(shape.registers for shape in fitting)
+        most, unit, got = (
+            MOST_REGISTERS,
+            "registers of a thread",
+            min(shape.registers for shape in fitting),
+        )
     else:
-        most, unit, got = max_shared_bytes, "bytes of shared memory", min(s.shared_bytes for s in shapes)
+        most, unit, got = (
+            max_shared_bytes,
+            "bytes of shared memory",
+            min(s.shared_bytes for s in shapes),
+        )
     return f"expected at most {most} {unit} for a network in a block, got {got}"
 
 
@@ -198,7 +228,9 @@ def _shapes(network: TrainedNetwork, max_shared_bytes: int) -> Iterator[ManyNetw
 
 
 def _preference(shape: ManyNetworks) -> Any:
-    """Return what is larger for the better of two shapes, as far as they were measured: see docs/log/sweeps.md."""
+    """Return what is larger for the better of two shapes, as far as they were measured: see
+    docs/log/sweeps.md.
+    """
     with_rows = min(shape.warps, ceil(shape.network.batch / 16))
     tiles = shape.pieces_of_warp * shape.piece[0] * shape.piece[1]
     return shape.blocks * with_rows, shape.in_registers, -tiles, -shape.warps, shape.piece
@@ -224,9 +256,20 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             weighted=True,
             class_weights=True,
         ),
-        replace(small, widths=(20, 10), activations=(), drops=(), loss="mse", decays=True, penalized=True),
+        replace(
+            small,
+            widths=(20, 10),
+            activations=(),
+            drops=(),
+            loss="mse",
+            decays=True,
+            penalized=True,
+        ),
     ]
     for network in networks:
         shape = required(choose(network, "sm_90a", shared_bytes_of("sm_90a")))
         halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.optimizer == "adam" else {}
-        yield "many_networks", {name: str(value) for name, value in {**shape.defines, **halves}.items()}
+        yield (
+            "many_networks",
+            {name: str(value) for name, value in {**shape.defines, **halves}.items()},
+        )

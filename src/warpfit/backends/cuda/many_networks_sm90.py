@@ -1,7 +1,9 @@
-"""Whole training runs of many networks with a hidden layer in one launch: a network at a time in each cluster.
+"""Whole training runs of many networks with a hidden layer in one launch: a network at a time in
+each cluster.
 
-`many_networks_sm90.cu` keeps the weights that meet the features in registers and shared memory of a cluster's
-blocks, which partition the features; this module says how large clusters are, and what does not fit.
+`many_networks_sm90.cu` keeps the weights that meet the features in registers and shared memory of a
+cluster's blocks, which partition the features; this module says how large clusters are, and what
+does not fit.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ BOX_BYTES, SLICES_OF_BOX, STAGES = 8192, 4, 2
 GROUPS, GROUP_THREADS, HELPERS, OUT_STRIDE = 2, 128, 4, 24
 # Numbers of a thread's weights, and of their optimizer state, that fit registers.
 MOST_HELD = 128
-# Registers of a thread of the warpgroups that have weights, of that which finds losses, and of that which brings
-# batches: without optimizer state, and with it.
+# Registers of a thread of the warpgroups that have weights, of that which finds losses, and of that
+# which brings batches: without optimizer state, and with it.
 REGISTERS = ((200, 88, 24), (192, 104, 24))
 # Dynamic shared memory begins at a multiple of so many bytes.
 ALIGNMENT = 1024
@@ -49,7 +51,8 @@ class ManyClusters(ManyLaunch):
     cluster : int
         Blocks.
     shared_slices : int
-        Of a part's slices of 16 features, those whose weights lie in shared memory; the others' lie in registers.
+        Of a part's slices of 16 features, those whose weights lie in shared memory; the others' lie
+        in registers.
     """
 
     network: TrainedNetwork
@@ -101,7 +104,10 @@ class ManyClusters(ManyLaunch):
             "x": (self.x_boxes * BOX_BYTES, ALIGNMENT),
             "passed": (self.passed_bytes, 1),
             "weights": (16 * max(1, self.shared_slices) * copies * 2 * threads, 16),
-            "dz, w2": (2 * OUT_STRIDE * (max(16, rows) + 8 * (self.parts == MOST_PARTS) + units), 2),
+            "dz, w2": (
+                2 * OUT_STRIDE * (max(16, rows) + 8 * (self.parts == MOST_PARTS) + units),
+                2,
+            ),
             "of_outputs": (8 * self.cluster * (network.widths[1] + 1) * pairs, 8),
             "sums, next": (8 * self.cluster * HELPERS * 4, 16),
             "penalties": (64 * self.cluster * network.penalized, 8),
@@ -121,11 +127,15 @@ class ManyClusters(ManyLaunch):
         """Boxes of 64 rows and 64 features that a block has of x."""
         whole, tail = divmod(self.slices, SLICES_OF_BOX)
         tails = STAGES * self.parts_of_block if tail else 0
-        return STAGES * self.parts_of_block * whole + (ceil(tails / (SLICES_OF_BOX // tail)) if tail else 0)
+        return STAGES * self.parts_of_block * whole + (
+            ceil(tails / (SLICES_OF_BOX // tail)) if tail else 0
+        )
 
     @property
     def reuses_sums(self) -> bool:
-        """Whether a block has room for what warpgroups pass to each other only one thing after the other."""
+        """Whether a block has room for what warpgroups pass to each other only one thing after the
+        other.
+        """
         return self.parts == GROUPS and self.cluster == 1
 
     @property
@@ -147,7 +157,9 @@ class ManyClusters(ManyLaunch):
 
     @property
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Where the weights and biases of each layer begin among a network's parameters, and their shapes."""
+        """Where the weights and biases of each layer begin among a network's parameters, and their
+        shapes.
+        """
         features, hidden, outputs = self.network.widths
         last = up((features + 1) * hidden, 4)
         return [
@@ -201,7 +213,10 @@ def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
     is_small = network.batch <= ROWS and network.outputs <= MOST_OUTPUTS
     return (
-        len(network.widths) == 3 and is_small and network.widths[1] <= MOST_HIDDEN and network.is_for_sweeps
+        len(network.widths) == 3
+        and is_small
+        and network.widths[1] <= MOST_HIDDEN
+        and network.is_for_sweeps
     )
 
 
@@ -212,15 +227,20 @@ def with_shared_slices(shape: ManyClusters) -> ManyClusters:
 
 
 @lru_cache(maxsize=256)
-def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyClusters | Obstacle:
-    """Return how clusters, as small as they can be, train networks of this shape, or what is in the way."""
+def choose_clusters(
+    network: TrainedNetwork, arch: str, max_shared_bytes: int
+) -> ManyClusters | Obstacle:
+    """Return how clusters, as small as they can be, train networks of this shape, or what is in the
+    way.
+    """
     if (obstacle := unsuited(network, arch)) is not None:
         return obstacle
     if arch != "sm_90a":
         return Obstacle(f"expected sm_90a, whose warpgroups multiply, got {arch}")
     if not suits(network):
         return Obstacle(
-            f"expected a hidden layer of at most {MOST_HIDDEN} units, batches of at most {ROWS} rows, at most "
+            f"expected a hidden layer of at most {MOST_HIDDEN} units, batches of at most {ROWS} "
+            "rows, at most "
             f"{MOST_OUTPUTS} outputs, and no clipping, or penalty with weights, got {network}"
         )
     shape = with_shared_slices(ManyClusters(network, 1))
@@ -228,7 +248,8 @@ def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -
         shape = with_shared_slices(ManyClusters(network, 2 * shape.cluster))
     if shape.shared_bytes > max_shared_bytes:
         return Obstacle(
-            f"expected at most {max_shared_bytes} bytes of shared memory, got {shape.shared_bytes} in each of "
+            f"expected at most {max_shared_bytes} bytes of shared memory, got "
+            f"{shape.shared_bytes} in each of "
             f"{shape.cluster} blocks"
         )
     return shape
@@ -256,4 +277,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     for network in networks:
         shape = required(choose_clusters(network, "sm_90a", shared_bytes_of("sm_90a")))
         halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.dtype == "bfloat16" else {}
-        yield "many_networks_sm90", {name: str(value) for name, value in {**shape.defines, **halves}.items()}
+        yield (
+            "many_networks_sm90",
+            {name: str(value) for name, value in {**shape.defines, **halves}.items()},
+        )

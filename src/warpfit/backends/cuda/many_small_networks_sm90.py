@@ -1,7 +1,8 @@
-"""Whole training runs of many small networks of one shape in one launch: a network in each group of four warps.
+"""Whole training runs of many small networks of one shape in one launch: a network in each group of
+four warps.
 
-`many_small_networks_sm90.cu` multiplies by warpgroup, with parameters in the registers of accumulators; this
-module says how many groups a block has, and what does not fit.
+`many_small_networks_sm90.cu` multiplies by warpgroup, with parameters in the registers of
+accumulators; this module says how many groups a block has, and what does not fit.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from warpfit.errors import Obstacle, required
 __all__ = ["ManySmallNetworks", "choose_small", "variants"]
 
 UNITS, MOST_ROWS, MOST_OUTPUTS, LINE_BYTES, GROUP_THREADS, WARPS = 64, 128, 16, 128, 128, 4
-# Registers of a multiprocessor; of a thread that brings rows, of one that trains the most that it can have, and what it
-# needs, about, beside parameters and a tile of sums.
+# Registers of a multiprocessor; of a thread that brings rows, of one that trains the most that it
+# can have, and what it needs, about, beside parameters and a tile of sums.
 REGISTERS, ROW_REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 65536, 56, 232, 14
 MOST_GROUPS = 4
 # Dynamic shared memory begins at a multiple of so many bytes, and so does a group's.
@@ -74,7 +75,9 @@ class ManySmallNetworks(ManyLaunch):
 
     @property
     def group_registers(self) -> int:
-        """Registers of a thread that trains: what a block begins with, but for those of threads that bring rows."""
+        """Registers of a thread that trains: what a block begins with, but for those of threads
+        that bring rows.
+        """
         at_launch = min(REGISTERS // self.threads, 255) // 8 * 8
         of_all = at_launch * (self.in_block + 1) - ROW_REGISTERS
         return min(MOST_REGISTERS, of_all // self.in_block // 8 * 8)
@@ -155,11 +158,15 @@ class ManySmallNetworks(ManyLaunch):
     @property
     def num_parameters(self) -> int:
         """Numbers of a network's parameters, padding included."""
-        return sum(up((inputs + 1) * outputs, 4) for inputs, outputs in pairwise(self.network.widths))
+        return sum(
+            up((inputs + 1) * outputs, 4) for inputs, outputs in pairwise(self.network.widths)
+        )
 
     @property
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Where the weights and biases of each layer begin among a network's parameters, and their shapes."""
+        """Where the weights and biases of each layer begin among a network's parameters, and their
+        shapes.
+        """
         found: list[tuple[int, tuple[int, ...]]] = []
         first = 0
         for inputs, outputs in pairwise(self.network.widths):
@@ -203,7 +210,9 @@ def suits(network: TrainedNetwork) -> bool:
 
 
 @lru_cache(maxsize=256)
-def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManySmallNetworks | Obstacle:
+def choose_small(
+    network: TrainedNetwork, arch: str, max_shared_bytes: int
+) -> ManySmallNetworks | Obstacle:
     """Return how blocks of a warpgroup train networks of this shape, or what is in the way."""
     if (obstacle := unsuited(network, arch)) is not None:
         return obstacle
@@ -211,9 +220,11 @@ def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> M
         return Obstacle(f"expected sm_90a, whose warpgroups multiply, got {arch}")
     if not suits(network):
         return Obstacle(
-            f"expected at most {UNITS} features, a hidden layer of {LEAST_UNITS} to {UNITS} units and none of more, at "
+            f"expected at most {UNITS} features, a hidden layer of {LEAST_UNITS} to {UNITS} units "
+            "and none of more, at "
             f"most {MOST_OUTPUTS} outputs, batches of at most {MOST_ROWS} rows, activations whose "
-            f"derivatives follow from their values, and no dropout, sample weights, penalty or clipping, got {network}"
+            "derivatives follow from their values, and no dropout, sample weights, penalty or "
+            f"clipping, got {network}"
         )
     shapes = [
         ManySmallNetworks(network, in_block, shares_first)
@@ -224,7 +235,8 @@ def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> M
         if shape.shared_bytes <= max_shared_bytes and shape.registers <= shape.group_registers:
             return shape
     return Obstacle(
-        f"expected at most {max_shared_bytes} bytes of shared memory and {MOST_REGISTERS} registers of a thread for a "
+        f"expected at most {max_shared_bytes} bytes of shared memory and {MOST_REGISTERS} "
+        "registers of a thread for a "
         f"network in a group, got {shapes[-1].shared_bytes} and {shapes[-1].registers}"
     )
 
@@ -232,7 +244,9 @@ def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> M
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield a choice of what sweeps compile."""
     relu = Activation("relu")
-    tabular = TrainedNetwork("float16", (32, 64, 64, 2), (relu, relu), (False,) * 2, 128, "cross_entropy")
+    tabular = TrainedNetwork(
+        "float16", (32, 64, 64, 2), (relu, relu), (False,) * 2, 128, "cross_entropy"
+    )
     networks = [
         tabular,
         replace(tabular, dtype="bfloat16", optimizer="adam", slots=2),

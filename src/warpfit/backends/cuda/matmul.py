@@ -1,4 +1,6 @@
-"""Which kernel computes a matrix product, and with which tiles: pure functions of its shape and the device."""
+"""Which kernel computes a matrix product, and with which tiles: pure functions of its shape and the
+device.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["candidates", "configure", "configure_for"]
 
 @lru_cache(maxsize=4096)
 def configure(m: int, n: int, k: int, dtype: str, **settings: Any) -> MatmulConfig:
-    """Return how to compute op(A) (m, k) @ op(B) (k, n): the first of `candidates`, which takes the same."""
+    """Return how to compute op(A) (m, k) @ op(B) (k, n): the first of `candidates`, which takes the
+    same.
+    """
     return candidates(m, n, k, dtype, **settings)[0]
 
 
@@ -82,18 +86,21 @@ def candidates(
             choices += wgmma_choices(m, n, k, dtype, **settings)
     else:
         stored = MatmulConfig("matmul_register", dtype, transpose_a, transpose_b, vector)
-        choices = register_choices(stored, m, n, k, num_multiprocessors=num_multiprocessors, arch=arch)
+        choices = register_choices(
+            stored, m, n, k, num_multiprocessors=num_multiprocessors, arch=arch
+        )
     return [config for _, config in sorted(choices, key=lambda choice: choice[0])]
 
 
 def configure_for(kernel: str, m: int, n: int, k: int, dtype: str, **settings: Any) -> MatmulConfig:
-    """Return how one kernel computes op(A) (m, k) @ op(B) (k, n), whether or not it is the best for that.
+    """Return how one kernel computes op(A) (m, k) @ op(B) (k, n), whether or not it is the best for
+    that.
 
     Parameters
     ----------
     kernel : str
-        The kernel file's stem: ``'matmul_naive'``, ``'matmul_tiled'``, ``'matmul_register'``, ``'matmul_mma'`` or
-        ``'gemm_sm90'``.
+        The kernel file's stem: ``'matmul_naive'``, ``'matmul_tiled'``, ``'matmul_register'``,
+        ``'matmul_mma'`` or ``'gemm_sm90'``.
     m, n, k, dtype, **settings
         As `candidates` takes them.
 
@@ -109,4 +116,6 @@ def configure_for(kernel: str, m: int, n: int, k: int, dtype: str, **settings: A
         if config.kernel == kernel:
             return config
     arch = settings.get("arch", "this device")
-    raise ConfigError(f"expected a product that {kernel} computes on {arch}, got {m} x {n} x {k} of {dtype}")
+    raise ConfigError(
+        f"expected a product that {kernel} computes on {arch}, got {m} x {n} x {k} of {dtype}"
+    )

@@ -71,7 +71,8 @@ class MatmulConfig:
             return f"{self.kernel} {tile}"
         turned = "turned" if self.turn else "kept"
         return (
-            f"{self.kernel} {tile}, {self.thread_m}x{self.thread_n} a thread, {self.groups} groups, "
+            f"{self.kernel} {tile}, {self.thread_m}x{self.thread_n} a thread, {self.groups} "
+            "groups, "
             f"{self.splits} splits, {self.stages} stages, {turned}, {self.min_blocks} blocks"
         )
 
@@ -101,7 +102,10 @@ class MatmulConfig:
         if self.kernel != "matmul_register":
             return 0
         size = BYTES[self.dtype]
-        keeps_a, keeps_b = not self.transpose_a and not self.turn, self.transpose_b and not self.turn
+        keeps_a, keeps_b = (
+            not self.transpose_a and not self.turn,
+            self.transpose_b and not self.turn,
+        )
         stage = _tile_numbers(self.block_m, self.block_k, keeps_a, 16 // size)
         stage += _tile_numbers(self.block_n, self.block_k, keeps_b, 16 // size)
         sums = (self.groups - 1) * self.block_m * self.block_n * max(4, size)
@@ -112,12 +116,18 @@ class MatmulConfig:
         return -(-m // self.block_m) * -(-n // self.block_n)
 
     def partials(self, m: int, n: int) -> int:
-        """Return the number of sums (float32, or float64 for float64) that `partials` has to hold."""
-        return self.tiles(m, n) * self.splits * self.block_m * self.block_n if self.splits > 1 else 0
+        """Return the number of sums (float32, or float64 for float64) that `partials` has to
+        hold.
+        """
+        return (
+            self.tiles(m, n) * self.splits * self.block_m * self.block_n if self.splits > 1 else 0
+        )
 
     @property
     def swath_rows(self) -> int:
-        """How many rows of tiles are walked together, to share L2; 0 where finding the place would cost more."""
+        """How many rows of tiles are walked together, to share L2; 0 where finding the place would
+        cost more.
+        """
         return 8 if self.block_m * self.block_n > 64 * 64 else 0
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
@@ -155,7 +165,11 @@ class MatmulConfig:
             "min_blocks",
         )
         own = {name.upper(): getattr(self, name) for name in sizes}
-        settings = {"VECTOR": int(self.vector), "TURN": int(self.turn), "SWATH_ROWS": self.swath_rows}
+        settings = {
+            "VECTOR": int(self.vector),
+            "TURN": int(self.turn),
+            "SWATH_ROWS": self.swath_rows,
+        }
         return {**common, **own, **settings}
 
 
@@ -168,7 +182,8 @@ def _tile_numbers(rows: int, ks: int, kept: bool, pad: int) -> int:
 
 
 def aligned(dtype: str, *pointers_and_rows: tuple[int, int, int]) -> bool:
-    """Whether all rows begin and end at multiples of 16 bytes, so that kernels may move 16 bytes at once.
+    """Whether all rows begin and end at multiples of 16 bytes, so that kernels may move 16 bytes at
+    once.
 
     Parameters
     ----------
@@ -178,11 +193,15 @@ def aligned(dtype: str, *pointers_and_rows: tuple[int, int, int]) -> bool:
         Of A, B and C, as they are stored; length and leading dimension in elements.
     """
     size = BYTES[dtype]
-    return all((pointer | length * size | ld * size) % 16 == 0 for pointer, length, ld in pointers_and_rows)
+    return all(
+        (pointer | length * size | ld * size) % 16 == 0 for pointer, length, ld in pointers_and_rows
+    )
 
 
 def fitted(config: _Config, shared_bytes: int) -> _Config | None:
-    """Return the configuration with as many stages as fit the shared memory of a block, or None if two do not."""
+    """Return the configuration with as many stages as fit the shared memory of a block, or None if
+    two do not.
+    """
     while config.shared_bytes + STATIC_BYTES > shared_bytes:
         if config.stages == 2:
             return None

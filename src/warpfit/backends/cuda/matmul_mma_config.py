@@ -10,7 +10,14 @@ from typing import NamedTuple
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.matmul_config import BYTES, MAX_GRID_Y, SPLITS, STATIC_BYTES, MatmulConfig, fitted
+from warpfit.backends.cuda.matmul_config import (
+    BYTES,
+    MAX_GRID_Y,
+    SPLITS,
+    STATIC_BYTES,
+    MatmulConfig,
+    fitted,
+)
 from warpfit.errors import DeviceError
 
 __all__ = ["MmaConfig", "mma_choices", "supports"]
@@ -31,7 +38,9 @@ def supports(arch: str, dtype: str) -> bool:
     dtype : str
         Of the operands.
     """
-    return dtype in (*HALF_DTYPES, "float32") and generation(arch) >= (75 if dtype == "float16" else 80)
+    return dtype in (*HALF_DTYPES, "float32") and generation(arch) >= (
+        75 if dtype == "float16" else 80
+    )
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,8 @@ class MmaConfig(MatmulConfig):
 
     def __str__(self) -> str:
         return (
-            f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.warp_m}x{self.warp_n} a warp, "
+            f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, "
+            f"{self.warp_m}x{self.warp_n} a warp, "
             f"{self.groups} groups, {self.splits} splits, {self.stages} stages"
         )
 
@@ -77,11 +87,15 @@ class MmaConfig(MatmulConfig):
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: the tiles, or the sums on their way to C."""
-        return max(self.stages * self.stage_bytes, 4 * self.groups * self.block_m * (self.block_n + 8))
+        return max(
+            self.stages * self.stage_bytes, 4 * self.groups * self.block_m * (self.block_n + 8)
+        )
 
     @property
     def swath_rows(self) -> int:
-        """How many rows of tiles are walked together; smaller tiles than in `MatmulConfig` are too short of time."""
+        """How many rows of tiles are walked together; smaller tiles than in `MatmulConfig` are too
+        short of time.
+        """
         return 8 if self.block_m * self.block_n >= 128 * 128 else 0
 
     def defines(self) -> dict[str, str | int]:
@@ -110,7 +124,8 @@ class _Tiling(NamedTuple):
 
 
 _TILINGS = (
-    # Large products: the fewest reads of shared memory and L2 for each mma, one block on a multiprocessor.
+    # Large products: the fewest reads of shared memory and L2 for each mma, one block on a
+    # multiprocessor.
     _Tiling(128, 256, 4, 64, 64, 1, 4),
     _Tiling(256, 128, 4, 64, 64, 1, 4),
     _Tiling(128, 256, 2, 64, 64, 1, 6),
@@ -123,7 +138,8 @@ _TILINGS = (
     _Tiling(64, 128, 4, 32, 64, 1, 4),
     _Tiling(64, 64, 4, 32, 32, 1, 4),
     _Tiling(64, 64, 8, 32, 32, 2, 3),
-    # Few rows or columns: memory and latency count, so groups share k and much of it is under way at once.
+    # Few rows or columns: memory and latency count, so groups share k and much of it is under way
+    # at once.
     _Tiling(32, 256, 4, 32, 32, 1, 4),
     _Tiling(32, 128, 4, 32, 32, 1, 4),
     _Tiling(32, 128, 8, 32, 32, 2, 4),
@@ -171,10 +187,14 @@ def _ranked(
     for tiling in _TILINGS + (_TILINGS_OF_SHORT_K if short else ()):
         if tiling.warp_m * tiling.warp_n == 64 * 64 and not vector:
             continue  # copying rows of any length takes registers that the sums need
-        config = fitted(_config(tiling, dtype, transpose_a, transpose_b, vector), device.shared_bytes)
+        config = fitted(
+            _config(tiling, dtype, transpose_a, transpose_b, vector), device.shared_bytes
+        )
         if config is None or config.grid(m, n)[1] > MAX_GRID_Y:
             continue
-        splits = [replace(config, splits=splits) for splits in _useful_splits(config, device, m, n, k)]
+        splits = [
+            replace(config, splits=splits) for splits in _useful_splits(config, device, m, n, k)
+        ]
         timed = [(_cycles(split, device, m, n, k, BYTES[out]), split) for split in splits]
         found += sorted(timed, key=_time)[:_SPLITS_TRIED]
     best = sorted(found, key=_time)[:_MAX_CANDIDATES]
@@ -182,7 +202,8 @@ def _ranked(
 
 
 def _with_all_of_k(config: MmaConfig, device: _Device, m: int, n: int, k: int) -> MmaConfig:
-    """Return a small tile with stages for all blocks of k, if they fit while all tiles are computed at once.
+    """Return a small tile with stages for all blocks of k, if they fit while all tiles are computed
+    at once.
 
     Then all of the operands are asked for before anything is waited for.
     """
@@ -213,7 +234,8 @@ def mma_choices(
     vector: bool = False,
     out: str | None = None,
 ) -> tuple[tuple[float, MmaConfig], ...]:
-    """Return ways to compute op(A) (m, k) @ op(B) (k, n) on tensor cores, each with a guess of its time in cycles.
+    """Return ways to compute op(A) (m, k) @ op(B) (k, n) on tensor cores, each with a guess of its
+    time in cycles.
 
     The one of which most is expected comes first.
 
@@ -245,7 +267,9 @@ def mma_choices(
     return _ranked(m, n, k, dtype, *settings, out or dtype)
 
 
-def _config(tiling: _Tiling, dtype: str, transpose_a: bool, transpose_b: bool, vector: bool) -> MmaConfig:
+def _config(
+    tiling: _Tiling, dtype: str, transpose_a: bool, transpose_b: bool, vector: bool
+) -> MmaConfig:
     return MmaConfig(
         "matmul_mma",
         dtype,
@@ -263,7 +287,9 @@ def _config(tiling: _Tiling, dtype: str, transpose_a: bool, transpose_b: bool, v
 
 
 def _useful_splits(config: MmaConfig, device: _Device, m: int, n: int, k: int) -> Iterator[int]:
-    """Yield numbers of slices that make one wave of blocks at most, each with a block of k at least."""
+    """Yield numbers of slices that make one wave of blocks at most, each with a block of k at
+    least.
+    """
     yield 1
     if config.block_m * config.block_n > 128 * 128:
         return
@@ -272,7 +298,8 @@ def _useful_splits(config: MmaConfig, device: _Device, m: int, n: int, k: int) -
     yield from (splits for splits in SPLITS[1:] if splits <= largest)
 
 
-# -- a guess of the time, which only has to rank the choices -----------------------------------------------------
+# -- a guess of the time, which only has to rank the choices
+# -----------------------------------------------------
 
 
 class _Device(NamedTuple):
@@ -300,7 +327,8 @@ _START = 2930  # launch, the first read of global memory, last store
 _LATENCY = 615  # of a read of global memory
 _SPLIT = 2900  # write, fence, count, read
 _BUSY_WARPS = 6.9  # that keep the tensor cores busy
-# What a block does of this if it is the only one and no other computes while it waits at its barrier.
+# What a block does of this if it is the only one and no other computes while it waits at its
+# barrier.
 _ALONE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.62}
 
 
@@ -316,7 +344,9 @@ def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_byte
     from_memory = ((m * k + k * n) * size + m * n * out_bytes) / _MEMORY_BYTES
     from_l2 = config.tiles(m, n) * config.splits * steps * config.tile_bytes / _L2_BYTES
     shared_by_all = max(from_memory, from_l2) / device.num_multiprocessors
-    write = blocks * config.block_m * config.block_n * (8 * config.groups + out_bytes) / _SHARED_BYTES
+    write = (
+        blocks * config.block_m * config.block_n * (8 * config.groups + out_bytes) / _SHARED_BYTES
+    )
     if config.splits > 1:
         write += _SPLIT + config.splits * config.block_m * config.block_n * 4 / _READ_BYTES
     return _START + write + max(multiply, read, chain, shared_by_all)

@@ -33,13 +33,18 @@ def register_choices(
     arch : str
         Of the device, such as ``'sm_90a'``.
     """
-    if max(min(rows, _TILE_LINES) * length for rows, length in _stored_shapes(stored, m, n, k)) >= 2**32:
+    if (
+        max(min(rows, _TILE_LINES) * length for rows, length in _stored_shapes(stored, m, n, k))
+        >= 2**32
+    ):
         return [(inf, replace(stored, kernel="matmul_tiled", vector=False))]
     device = _Device(num_multiprocessors, shared_bytes_of(arch))
     return list(_choices(stored, device, m, n, k))
 
 
-def _stored_shapes(config: MatmulConfig, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _stored_shapes(
+    config: MatmulConfig, m: int, n: int, k: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
     return (k, m) if config.transpose_a else (m, k), (n, k) if config.transpose_b else (k, n)
 
 
@@ -50,7 +55,9 @@ class _Device(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tiling:
-    """A choice of tile sizes of matmul_register, and how much of the peak its inner loop can reach."""
+    """A choice of tile sizes of matmul_register, and how much of the peak its inner loop can
+    reach.
+    """
 
     block_m: int
     block_n: int
@@ -64,7 +71,8 @@ class _Tiling:
     efficiency: float
 
 
-# Efficiency: FFMA among all instructions of the inner loop, or what reads of shared memory leave of it.
+# Efficiency: FFMA among all instructions of the inner loop, or what reads of shared memory leave of
+# it.
 _TILINGS = {
     "float32": (
         _Tiling(256, 128, 16, 16, 8, 1, 3, True, 1, 0.85),
@@ -120,20 +128,26 @@ def _choices(
         config = fitted(_config(stored, tiling), device.shared_bytes)
         if config is None or config.grid(m, n)[1] > MAX_GRID_Y:
             continue
-        for splits in _useful_splits(config.tiles(m, n), k, device.num_multiprocessors * tiling.min_blocks):
+        for splits in _useful_splits(
+            config.tiles(m, n), k, device.num_multiprocessors * tiling.min_blocks
+        ):
             split = replace(config, splits=splits)
             yield _cycles(split, tiling.efficiency, m, n, k, device.num_multiprocessors), split
 
 
 def _config(stored: MatmulConfig, tiling: _Tiling) -> MatmulConfig:
     sizes = {
-        field.name: getattr(tiling, field.name) for field in fields(tiling) if field.name != "efficiency"
+        field.name: getattr(tiling, field.name)
+        for field in fields(tiling)
+        if field.name != "efficiency"
     }
     return replace(stored, **sizes)
 
 
 def _useful_splits(tiles: int, k: int, room: int) -> list[int]:
-    """Return numbers of slices that do not make more blocks than there is room for, nor too short slices."""
+    """Return numbers of slices that do not make more blocks than there is room for, nor too short
+    slices.
+    """
     largest = max(1, min(room // max(tiles, 1), k // _SLICE))
     return [splits for splits in SPLITS if splits <= largest]
 
@@ -150,5 +164,7 @@ def _cycles(
     multiply = blocks * area * slice_k / rate
     read = blocks * (config.block_m + config.block_n) * slice_k * size / _READ_BYTES
     regroup = 6 * blocks * (config.groups - 1) * config.thread_m * config.thread_n
-    split = _SPLIT + (blocks + config.splits) * area * size / _READ_BYTES if config.splits > 1 else 0
+    split = (
+        _SPLIT + (blocks + config.splits) * area * size / _READ_BYTES if config.splits > 1 else 0
+    )
     return _START + max(multiply, read) + regroup + split

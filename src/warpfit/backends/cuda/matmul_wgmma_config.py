@@ -1,4 +1,6 @@
-"""Tiles of the matrix product for Hopper, chosen by shape and dtype; which operand of float32 is turned before."""
+"""Tiles of the matrix product for Hopper, chosen by shape and dtype; which operand of float32 is
+turned before.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ class Box(NamedTuple):
 class WgmmaConfig(MatmulConfig):
     """How a product is launched on Hopper's tensor cores.
 
-    All sizes are those of the kernel's own product: of the transposed one, Cᵀ = op(B)ᵀ op(A)ᵀ, if it is swapped. The
-    blocks of a cluster, one below the other, share the tile of B.
+    All sizes are those of the kernel's own product: of the transposed one, Cᵀ = op(B)ᵀ op(A)ᵀ, if
+    it is swapped. The blocks of a cluster, one below the other, share the tile of B.
 
     Attributes
     ----------
@@ -45,9 +47,11 @@ class WgmmaConfig(MatmulConfig):
     mma_rows : int
         How often 64 rows are one warpgroup's.
     swapped : bool
-        Whether rows of the tile are columns of C: for products of few rows, and for those of float32.
+        Whether rows of the tile are columns of C: for products of few rows, and for those of
+        float32.
     turns_b : bool
-        Whether the kernel's B is a copy of the operand, turned to lie along k: tensor cores take float32 only so.
+        Whether the kernel's B is a copy of the operand, turned to lie along k: tensor cores take
+        float32 only so.
     num_multiprocessors : int
         Of the device.
     """
@@ -63,8 +67,10 @@ class WgmmaConfig(MatmulConfig):
         swapped = ", swapped" if self.swapped else ""
         turned = ", B turned" if self.turns_b else ""
         return (
-            f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.consumers} consumers, "
-            f"clusters of {self.cluster}, {self.splits} splits, {self.stages} stages{swapped}{turned}"
+            f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.consumers} "
+            "consumers, "
+            f"clusters of {self.cluster}, {self.splits} splits, {self.stages} "
+            f"stages{swapped}{turned}"
         )
 
     @property
@@ -109,7 +115,9 @@ class WgmmaConfig(MatmulConfig):
         return -(-m // (self.block_m * self.cluster)) * -(-n // self.block_n)
 
     def tiles(self, m: int, n: int) -> int:
-        """Return the number of warps' tiles of C: with splits, the zeros that `arrivals` has to hold."""
+        """Return the number of warps' tiles of C: with splits, the zeros that `arrivals` has to
+        hold.
+        """
         return self.tiles_of_clusters(m, n) * self.cluster * self.consumers * 4 * self.mma_rows
 
     def partials(self, m: int, n: int) -> int:
@@ -138,7 +146,9 @@ class WgmmaConfig(MatmulConfig):
         if self.transpose_b:
             b = Box(self.block_n // self.cluster, line)
         else:
-            b = Box(line if self.block_n // line % self.cluster == 0 else line // self.cluster, line)
+            b = Box(
+                line if self.block_n // line % self.cluster == 0 else line // self.cluster, line
+            )
         return a, b, Box(16, 128 // BYTES[self.out])
 
     def defines(self) -> dict[str, str | int]:
@@ -156,7 +166,8 @@ class WgmmaConfig(MatmulConfig):
         }
 
 
-# Products of float32 numbers with fewer rows or columns, which wait more than they multiply, go to matmul_mma.
+# Products of float32 numbers with fewer rows or columns, which wait more than they multiply, go to
+# matmul_mma.
 _LEAST_SIDE_OF_FLOAT32 = 128
 
 
@@ -176,8 +187,8 @@ class _Tiling(NamedTuple):
     block_n: int
 
 
-# Of large products, of smaller ones, and, in half precision, of those of few rows, swapped. float32 swaps the former
-# too where B lies across: of the kernel's operands only A may.
+# Of large products, of smaller ones, and, in half precision, of those of few rows, swapped. float32
+# swaps the former too where B lies across: of the kernel's operands only A may.
 _TILINGS = (
     _Tiling(2, 1, 256),
     _Tiling(2, 2, 128),
@@ -260,7 +271,8 @@ def _configs(m: int, n: int, k: int, product: _Product) -> Iterator[WgmmaConfig]
                 yield replace(config, splits=splits)
 
 
-# -- a guess of the time, in the unit of those of matmul_mma_config; constants fitted to measurements on an H200 --
+# -- a guess of the time, in the unit of those of matmul_mma_config; constants fitted to
+# measurements on an H200 --
 
 _MULTIPLIES = {2: 1700, 4: 850}  # a cycle of one multiprocessor, by the bytes of a number
 _SHARED_BYTES = 80  # a cycle, by wgmma

@@ -63,7 +63,9 @@ class MemoryPool(Streams):
             return self._from_pool(nbytes)
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
-                raise DeviceError(f"cannot allocate {nbytes} bytes on {self.name}: {error}") from error
+                raise DeviceError(
+                    f"cannot allocate {nbytes} bytes on {self.name}: {error}"
+                ) from error
         # What earlier arrays held is free only once the stream has passed their end.
         self.synchronize()
         try:
@@ -71,7 +73,8 @@ class MemoryPool(Streams):
         except Exception as error:
             free, total = self.memory_info()
             raise DeviceError(
-                f"out of memory on {self.name}: asked for {_size(nbytes)}, {_size(free)} of {_size(total)} free"
+                f"out of memory on {self.name}: asked for {_size(nbytes)}, {_size(free)} of "
+                f"{_size(total)} free"
             ) from error
 
     def _from_pool(self, nbytes: int) -> Memory:
@@ -90,7 +93,8 @@ class MemoryPool(Streams):
         self.activate()
         buffer, host = pinned(nbytes)
         host[:] = 0
-        # Pinned memory has the same address on the device (CUDA programming guide, unified addressing).
+        # Pinned memory has the same address on the device (CUDA programming guide, unified
+        # addressing).
         return SharedMemory(host, host.ctypes.data, buffer)
 
     def memory_info(self) -> tuple[int, int]:
@@ -105,7 +109,9 @@ class MemoryPool(Streams):
         return int(self._pool.attributes.used_mem_current)
 
     def memory_left(self) -> int:
-        """Return the bytes that new arrays can take: what is free, and what the pool holds beside its arrays."""
+        """Return the bytes that new arrays can take: what is free, and what the pool holds beside
+        its arrays.
+        """
         free, _ = self.memory_info()
         return free + int(self._pool.attributes.reserved_mem_current) - self.memory_in_use()
 

@@ -1,7 +1,8 @@
-"""Chains of narrow linear layers in long batches: forward, loss and backward as one kernel, all updates as another.
+"""Chains of narrow linear layers in long batches: forward, loss and backward as one kernel, all
+updates as another.
 
-`narrow_step.cu` takes tiles of rows through all layers in shared memory and leaves the sums of each block; the
-optimizer's update adds these up, in `joined_updates.py`.
+`narrow_step.cu` takes tiles of rows through all layers in shared memory and leaves the sums of each
+block; the optimizer's update adds these up, in `joined_updates.py`.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ __all__ = ["NarrowNetwork", "NarrowOps", "NarrowStep", "choose", "choose_on", "v
 MOST_LAYERS = 8
 _NETWORK = struct.Struct(f"={2 * MOST_LAYERS}Q")
 
-# Rows of a batch from which on products of narrow layers are cut into slices, which takes more kernels than this does.
+# Rows of a batch from which on products of narrow layers are cut into slices, which takes more
+# kernels than this does.
 LEAST_ROWS = 1024
 WARPS = 8
-# Tiles of 16 inputs, and of 16 outputs, of a piece of gradients, which is a warp's: the first read the least of rows
-# again, the last leave the fewest registers unused.
+# Tiles of 16 inputs, and of 16 outputs, of a piece of gradients, which is a warp's: the first read
+# the least of rows again, the last leave the fewest registers unused.
 PIECES = ((4, 2), (2, 2), (4, 1), (2, 1))
 # Registers of a thread: the most, and those that it needs beside sums and rows.
 MOST_REGISTERS, OTHER_REGISTERS = 255, 56
-# Bytes that a piece, wider than its layer, may read behind two tiles of x and behind the last column.
+# Bytes that a piece, wider than its layer, may read behind two tiles of x and behind the last
+# column.
 SLACK = 3 * 32 * max(map(max, PIECES))
 
 
@@ -129,29 +132,45 @@ class NarrowStep:
     def num_pieces(self) -> int:
         """Pieces of the gradients of all layers."""
         rows, cols = (16 * tiles for tiles in self.piece)
-        return sum(ceil(inputs / rows) * ceil(outputs / cols) for inputs, outputs in self.network.layers)
+        return sum(
+            ceil(inputs / rows) * ceil(outputs / cols) for inputs, outputs in self.network.layers
+        )
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs, about: for sums, and for rows before and after the widest layer."""
+        """Registers that a thread needs, about: for sums, and for rows before and after the widest
+        layer.
+        """
         rows, cols = self.piece
         of_pieces = (8 * rows * cols + 4 * cols) * ceil(self.num_pieces / self.warps)
-        of_rows = max(padded(inputs) // 4 + padded(outputs) // 2 for inputs, outputs in self.network.layers)
+        of_rows = max(
+            padded(inputs) // 4 + padded(outputs) // 2 for inputs, outputs in self.network.layers
+        )
         return of_pieces + of_rows + OTHER_REGISTERS
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: weights and biases; values that layers take, and gradients of what they give."""
+        """Shared memory of a block: weights and biases; values that layers take, and gradients of
+        what they give.
+        """
         strides = [padded(width) + 8 for width in self.network.widths]
-        weights = sum(padded(inputs) * (padded(outputs) + 8) for inputs, outputs in self.network.layers)
+        weights = sum(
+            padded(inputs) * (padded(outputs) + 8) for inputs, outputs in self.network.layers
+        )
         rows = strides[0] + sum(strides[1:-1]) + sum(strides[1:])
         biases = sum(map(padded, self.network.widths[1:]))
-        ahead = self.network.widths[0] * dtype_of(self.source).itemsize if self.source else 2 * strides[0]
+        ahead = (
+            self.network.widths[0] * dtype_of(self.source).itemsize
+            if self.source
+            else 2 * strides[0]
+        )
         of_rows = 2 * rows + (self.x_stages - 1) * ahead
         return padded(2 * (weights + biases) + self.rows * of_rows + SLACK)
 
     def grid(self, num_rows: int, num_multiprocessors: int) -> int:
-        """Return the number of blocks for a batch: one for each tile, as far as there is room for them at once."""
+        """Return the number of blocks for a batch: one for each tile, as far as there is room for
+        them at once.
+        """
         return max(1, min(-(-num_rows // self.rows), self.blocks * num_multiprocessors))
 
     def defines(self) -> dict[str, Any]:
@@ -163,7 +182,9 @@ class NarrowStep:
             "GATHERS": int(bool(self.source)),
             "LAYERS": len(network.activations),
             "WIDTHS": ",".join(map(str, network.widths)),
-            "ACTIVATIONS": ",".join(f"Activation::{activation.name}" for activation in network.activations),
+            "ACTIVATIONS": ",".join(
+                f"Activation::{activation.name}" for activation in network.activations
+            ),
             "SLOPES": ",".join(str(float(activation.slope)) for activation in network.activations),
             "LOSS": network.loss,
             "CROSS_ENTROPY": int(network.loss == "cross_entropy"),
@@ -181,7 +202,8 @@ class NarrowStep:
 def choose(
     network: NarrowNetwork, num_rows: int, max_shared_bytes: int, source: str = ""
 ) -> NarrowStep | None:
-    """Return how to take batches of so many rows through a network; None if other kernels have to, or better do.
+    """Return how to take batches of so many rows through a network; None if other kernels have to,
+    or better do.
 
     What it says of tiles, and so of bits, is the same for every source.
     """
@@ -196,7 +218,9 @@ def choose(
     return None
 
 
-def choose_on(runtime: Any, network: NarrowNetwork, num_rows: int, source: str = "") -> NarrowStep | None:
+def choose_on(
+    runtime: Any, network: NarrowNetwork, num_rows: int, source: str = ""
+) -> NarrowStep | None:
     """Return so for a device; None, too, if it does not join updates."""
     if not JoinedUpdates.are_possible(runtime, network.dtype):
         return None
@@ -282,13 +306,17 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         (square, ""),
         (replace(square, dtype="float16"), "float32"),
         (
-            NarrowNetwork("float16", (20, 72, 10), (relu, identity), "cross_entropy", is_smoothed=True),
+            NarrowNetwork(
+                "float16", (20, 72, 10), (relu, identity), "cross_entropy", is_smoothed=True
+            ),
             "uint8",
         ),
         (NarrowNetwork("bfloat16", (32, 128, 3), (relu, identity), "cross_entropy"), ""),
     ]
     for name, loss in zip(ACTIVATIONS, cycle(ELEMENT_LOSSES), strict=False):
-        found.append((NarrowNetwork("float16", (7, 33, 5), (Activation(name),) * 2, loss), "float32"))
+        found.append(
+            (NarrowNetwork("float16", (7, 33, 5), (Activation(name),) * 2, loss), "float32")
+        )
     for network, source in found:
         step = choose(network, LEAST_ROWS, shared_bytes_of("sm_90a"), source)
         if step is not None:

@@ -25,7 +25,8 @@ ALIGNMENT = 16
 
 
 class StepRows(NamedTuple):
-    """Which rows a captured step takes: those that the order has from (first_step + offset) · rows_per_step on.
+    """Which rows a captured step takes: those that the order has from (first_step + offset) ·
+    rows_per_step on.
 
     Attributes
     ----------
@@ -66,7 +67,9 @@ class OrderedRows:
 
 
 def order_arguments(rows: StepRows | None) -> tuple[Any, ...]:
-    """Return the arguments for a kernel's order, first_step, offset and rows_per_step; None: it has no order."""
+    """Return the arguments for a kernel's order, first_step, offset and rows_per_step; None: it has
+    no order.
+    """
     if rows is None:
         return (None, *scalar(0.0), 0, 0)
     return (rows.order, *scalar(rows.first_step), rows.offset, rows.rows_per_step)
@@ -97,13 +100,15 @@ class _Window(NamedTuple):
 class StepSource:
     """Brings to the same places, for each step, what belongs to it.
 
-    `begin` says which steps come; `take` is then the same launch whichever they are, and so can be captured.
+    `begin` says which steps come; `take` is then the same launch whichever they are, and so can be
+    captured.
 
     Parameters
     ----------
     ops : CudaBackend
     sources : sequence of up to 3 (array (N, ...), str)
-        Of the same N, each with the dtype that a step takes it in; rows may change between steps, in place.
+        Of the same N, each with the dtype that a step takes it in; rows may change between steps,
+        in place.
     order : array (N,) int64
         The numbers of the rows; each step takes those that come next. It may change likewise.
     rows_per_step : int
@@ -136,9 +141,14 @@ class StepSource:
             for i, (source, (_, dtype)) in enumerate(zip(self._sources, sources, strict=True))
             if i not in in_place
         }
-        self._defines = {f"{kind}{i}": "uint8" for kind in ("SOURCE", "TARGET") for i in range(MAX_WINDOWS)}
+        self._defines = {
+            f"{kind}{i}": "uint8" for kind in ("SOURCE", "TARGET") for i in range(MAX_WINDOWS)
+        }
         for i, window in enumerate(self._windows.values()):
-            self._defines |= {f"SOURCE{i}": window.source.dtype.name, f"TARGET{i}": window.dtype.name}
+            self._defines |= {
+                f"SOURCE{i}": window.source.dtype.name,
+                f"TARGET{i}": window.dtype.name,
+            }
 
     def _window(self, source: DeviceArray, dtype: str) -> _Window:
         taken_as, most_rows = dtype_of(dtype), min(self._rows_per_step, len(self._order))
@@ -150,16 +160,19 @@ class StepSource:
         self._ops.kernel("write_number")(1, 1, self._first_step, first_step)
 
     def take(self, offset: int, num_rows: int, shifts: Sequence[int]) -> list[Array]:
-        """Take numbers and rows of the step that comes `offset` after the first; return the rows, (num_rows, ...).
+        """Take numbers and rows of the step that comes `offset` after the first; return the rows,
+        (num_rows, ...).
 
-        Those of source i lie `shifts[i]` bytes, less than 16, past a multiple of 16 bytes; they are `OrderedRows` of a
-        source in place.
+        Those of source i lie `shifts[i]` bytes, less than 16, past a multiple of 16 bytes; they are
+        `OrderedRows` of a source in place.
         """
         pointers = {i: window.memory.pointer + shifts[i] for i, window in self._windows.items()}
         self._start(offset, num_rows, list(pointers.values()))
         rows = self._rows(offset, num_rows)
         return [
-            self._windows[i].rows_at(pointers[i], num_rows) if i in pointers else OrderedRows(source, rows)
+            self._windows[i].rows_at(pointers[i], num_rows)
+            if i in pointers
+            else OrderedRows(source, rows)
             for i, source in enumerate(self._sources)
         ]
 
@@ -169,7 +182,9 @@ class StepSource:
         return self._rows(offset, num_rows)
 
     def _rows(self, offset: int, num_rows: int) -> StepRows:
-        return StepRows(self._sources, self._order, self._first_step, offset, self._rows_per_step, num_rows)
+        return StepRows(
+            self._sources, self._order, self._first_step, offset, self._rows_per_step, num_rows
+        )
 
     def _start(self, offset: int, num_rows: int, pointers: Sequence[int]) -> None:
         ops, windows = self._ops, self._windows.values()
@@ -178,7 +193,10 @@ class StepSource:
             for window, pointer in zip(windows, pointers, strict=True)
         )
         most_lanes = max(window.lanes for window in windows)
-        grid = blocks_for(num_rows * most_lanes, THREADS, ops.most_blocks), len(windows) if num_rows else 1
+        grid = (
+            blocks_for(num_rows * most_lanes, THREADS, ops.most_blocks),
+            len(windows) if num_rows else 1,
+        )
         settings = (
             self._table.shape[1],
             *scalar(self._first_step),
@@ -192,7 +210,9 @@ class StepSource:
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return kernels of this file with defines that training asks for; of next_batch there are many more."""
+    """Return kernels of this file with defines that training asks for; of next_batch there are many
+    more.
+    """
     x, labels, weights = ("uint8", "float16"), ("int64", "int64"), ("float32", "float32")
     pairs = [x, labels, weights]
     defines = {f"SOURCE{i}": source for i, (source, _) in enumerate(pairs)}

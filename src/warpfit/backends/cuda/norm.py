@@ -1,7 +1,8 @@
 """Batch and layer normalisation.
 
-What backward needs is one array (3, channels) or (3, rows) of the arithmetic type: mean, rest and 1/σ. The rest
-is what rounding took off the mean, so that a mean far larger than the spread costs no precision.
+What backward needs is one array (3, channels) or (3, rows) of the arithmetic type: mean, rest and
+1/σ. The rest is what rounding took off the mean, so that a mean far larger than the spread costs no
+precision.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ ROWS_SUMMED, ROWS_MAPPED = 8, 8
 # Blocks for each multiprocessor where blocks sum and must be added, and where they map.
 BLOCKS_SUMMED, BLOCKS_MAPPED = 4, 32
 MOST_ROW_BLOCKS = 65535
-# Threads along a row where blocks sum: narrow tiles leave the last block of each tile few sums to add.
+# Threads along a row where blocks sum: narrow tiles leave the last block of each tile few sums to
+# add.
 WIDTH_SUMMED = 32
 # Of layer norm: what a thread keeps of its row, and the widest team.
 GROUPS_KEPT, MOST_THREADS_A_ROW = 4, 512
@@ -66,7 +68,9 @@ class _Columns(NamedTuple):
 def _columns(
     num_rows: int, channels: int, in_vector: int, most_blocks: int, rows: int, most_width: int
 ) -> _Columns:
-    """Spread a matrix, at least `rows` rows a thread; threads take vectors of `in_vector` columns."""
+    """Spread a matrix, at least `rows` rows a thread; threads take vectors of `in_vector`
+    columns.
+    """
     groups = channels // in_vector
     tiles = -(-groups // most_width)
     width = -(-groups // tiles)
@@ -110,7 +114,11 @@ class NormOps(ArrayOps):
         check_float(op, x, weight, bias, running_mean, running_var)
         statistics = {"running_mean": running_mean, "running_var": running_var}
         check_batch_norm(op, x, training, weight=weight, bias=bias, **statistics)
-        x, weight, bias = self.contiguous(x), self.contiguous_or_none(weight), self.contiguous_or_none(bias)
+        x, weight, bias = (
+            self.contiguous(x),
+            self.contiguous_or_none(weight),
+            self.contiguous_or_none(bias),
+        )
         means, variances = self.contiguous(running_mean), self.contiguous(running_var)
         channels = x.shape[-1]
         y = self.empty(x.shape, x.dtype)
@@ -130,18 +138,27 @@ class NormOps(ArrayOps):
         kernel(columns.grid, columns.threads, *arrays, *columns.layout, eps, training)
         return y, (saved,)
 
-    def _spread_to_map(self, num_rows: int, channels: int, itemsize: int, pointers: int) -> _Columns:
+    def _spread_to_map(
+        self, num_rows: int, channels: int, itemsize: int, pointers: int
+    ) -> _Columns:
         """Spread matrices whose addresses have the bits `pointers` over blocks that map them."""
         most = self.runtime.num_multiprocessors * BLOCKS_MAPPED
         return _columns(
             num_rows, channels, _in_vector(channels, itemsize, pointers), most, ROWS_MAPPED, THREADS
         )
 
-    def _spread_to_sum(self, num_rows: int, channels: int, itemsize: int, pointers: int) -> _Columns:
+    def _spread_to_sum(
+        self, num_rows: int, channels: int, itemsize: int, pointers: int
+    ) -> _Columns:
         """Spread matrices whose addresses have the bits `pointers` over blocks that sum them."""
         most = self.runtime.num_multiprocessors * BLOCKS_SUMMED
         return _columns(
-            num_rows, channels, _in_vector(channels, itemsize, pointers), most, ROWS_SUMMED, WIDTH_SUMMED
+            num_rows,
+            channels,
+            _in_vector(channels, itemsize, pointers),
+            most,
+            ROWS_SUMMED,
+            WIDTH_SUMMED,
         )
 
     def _batch_statistics(
@@ -159,7 +176,16 @@ class NormOps(ArrayOps):
         sums = self._block_sums(columns)
         kernel = self.kernel("batch_norm_statistics", DTYPE=x.dtype)
         kernel(
-            columns.grid, columns.threads, x, means, variances, saved, *sums, *columns.layout, momentum, eps
+            columns.grid,
+            columns.threads,
+            x,
+            means,
+            variances,
+            saved,
+            *sums,
+            *columns.layout,
+            momentum,
+            eps,
         )
 
     def _block_sums(self, columns: _Columns) -> tuple[Array, Array]:
@@ -176,7 +202,9 @@ class NormOps(ArrayOps):
         check_shape(op, "weight", weight, x.shape[-1:])
         dy, x, weight = self.contiguous(dy), self.contiguous(x), self.contiguous_or_none(weight)
         channels = x.shape[-1]
-        dweight, dbias, factor = self._parameter_gradients(dy, x, saved[0], (channels,), per_row=False)
+        dweight, dbias, factor = self._parameter_gradients(
+            dy, x, saved[0], (channels,), per_row=False
+        )
         dx = self.empty(x.shape, x.dtype)
         if dx.size:
             pointers = dy.pointer | x.pointer | dx.pointer
@@ -189,7 +217,9 @@ class NormOps(ArrayOps):
     def _parameter_gradients(
         self, dy: Array, x: Array, statistics: Array, shape: tuple[int, ...], *, per_row: bool
     ) -> tuple[Array, Array, float]:
-        """Return dweight and dbias, of the given shape, and the factor that is in them: half precision's loss scale."""
+        """Return dweight and dbias, of the given shape, and the factor that is in them: half
+        precision's loss scale.
+        """
         acc = acc_dtype(x.dtype)
         dweight, dbias = self.empty(shape, acc), self.empty(shape, acc)
         factor = 1 / self.loss_scale if x.dtype.itemsize == 2 else 1.0
@@ -199,19 +229,31 @@ class NormOps(ArrayOps):
                 self.runtime.fill(gradient.pointer, gradient.nbytes)
             return dweight, dbias, factor
         channels = prod(shape)
-        columns = self._spread_to_sum(size // channels, channels, x.itemsize, dy.pointer | x.pointer)
+        columns = self._spread_to_sum(
+            size // channels, channels, x.itemsize, dy.pointer | x.pointer
+        )
         arrays = (dy, x, statistics, dweight, dbias, *self._block_sums(columns))
         kernel = self.kernel("norm_parameter_gradients", DTYPE=x.dtype)
         kernel(columns.grid, columns.threads, *arrays, *columns.layout, per_row, factor)
         return dweight, dbias, factor
 
     def layer_norm_forward(
-        self, x: Array, weight: Array | None, bias: Array | None, *, num_axes: int = 1, eps: float = 1e-5
+        self,
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        *,
+        num_axes: int = 1,
+        eps: float = 1e-5,
     ) -> tuple[Array, tuple[Array]]:
         op = "layer_norm_forward"
         check_float(op, x, weight, bias)
         check_layer_norm(op, x, weight, bias, num_axes)
-        x, weight, bias = self.contiguous(x), self.contiguous_or_none(weight), self.contiguous_or_none(bias)
+        x, weight, bias = (
+            self.contiguous(x),
+            self.contiguous_or_none(weight),
+            self.contiguous_or_none(bias),
+        )
         row_size = prod(x.shape[x.ndim - num_axes :])
         num_rows = prod(x.shape[: x.ndim - num_axes])
         y = self.empty(x.shape, x.dtype)
@@ -247,7 +289,9 @@ class NormOps(ArrayOps):
 
 
 def _teams(num_rows: int, row_size: int, itemsize: int) -> tuple[int, tuple[int, int]]:
-    """Return grid and block for a team of threads a row, such that few rows do not fit their registers."""
+    """Return grid and block for a team of threads a row, such that few rows do not fit their
+    registers.
+    """
     kept = GROUPS_KEPT * VECTOR_BYTES // itemsize
     threads = min(MOST_THREADS_A_ROW, max(WARP, power_of_two(-(-row_size // kept))))
     rows = THREADS // WARP if threads == WARP else 1

@@ -1,7 +1,8 @@
-"""How a whole training run is launched as one kernel: sizes, tiles, shared memory, and what does not fit.
+"""How a whole training run is launched as one kernel: sizes, tiles, shared memory, and what does
+not fit.
 
-`one_launch.cu` is one block, or a cluster of them, that keeps a layer's weights in its registers; this module
-says how blocks and warps share them, or what is in the way.
+`one_launch.cu` is one block, or a cluster of them, that keeps a layer's weights in its registers;
+this module says how blocks and warps share them, or what is in the way.
 """
 
 from __future__ import annotations
@@ -30,27 +31,30 @@ from warpfit.errors import Obstacle, required
 
 __all__ = ["OneLaunch", "choose", "suits", "variants"]
 
-# Warps of a block: those that hold weights; row warps and output warps, which together with the loader fill groups of
-# four, as registers are given to warps.
+# Warps of a block: those that hold weights; row warps and output warps, which together with the
+# loader fill groups of four, as registers are given to warps.
 WEIGHT_WARPS = (4, 8)
 OTHER_WARPS = ((1, 2), (2, 1), (4, 3), (8, 3))
 MOST_WARPS = 16
-# Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one that holds none, such a
-# one where row warps look ahead, and the most that one can have.
+# Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one
+# that holds none, such a one where row warps look ahead, and the most that one can have.
 REGISTERS = 65536
 WORKING_REGISTERS, OTHER_REGISTERS, AHEAD_REGISTERS, MOST_REGISTERS = 44, 72, 104, 240
 # Those that it needs at least to multiply, where an adaptive optimizer's update needs more.
 MULTIPLYING_REGISTERS = 12
-# Tiles of rows that may wait between weight warps and row warps, and those that are multiplied together.
+# Tiles of rows that may wait between weight warps and row warps, and those that are multiplied
+# together.
 SUM_SLOTS = (8, 4, 2, 1)
 GROUPS = (8, 4, 2, 1)
 # Tiles of x that are fetched ahead where a batch is one.
 MOST_AHEAD = 4
 # Without a hidden layer, a block with fewer features costs more to talk to than it saves.
 LEAST_FEATURES = 48
-# To look ahead, a row warp can hold as many units of a block; and it pays where weight warps have as many tiles.
+# To look ahead, a row warp can hold as many units of a block; and it pays where weight warps have
+# as many tiles.
 AHEAD_UNITS, AHEAD_TILES = 32, 4
-# Replicas that partition a batch of so many tiles; threads have registers for what so many send, and no more.
+# Replicas that partition a batch of so many tiles; threads have registers for what so many send,
+# and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
 MOST_REPLICAS = 8
 
@@ -65,9 +69,11 @@ class OneLaunch(ResidentLaunch):
     cluster : int
         Blocks, which partition the units of a hidden layer, or the features if there is none.
     warps_k, warps_u : int
-        Groups of weight warps along a block's features, and along its units of the layer that takes them.
+        Groups of weight warps along a block's features, and along its units of the layer that takes
+        them.
     row_warps, output_warps : int
-        Warps that take tiles of 16 rows through the loss, and that update the output layer. One more fetches tiles.
+        Warps that take tiles of 16 rows through the loss, and that update the output layer. One
+        more fetches tiles.
     moves_registers : bool
         Whether weight warps take registers that the others leave.
     group : int
@@ -79,7 +85,8 @@ class OneLaunch(ResidentLaunch):
     replicas : int
         Such clusters, which partition the rows of a batch and add up their gradients.
     near_k : int
-        Tiles of a weight warp along the features of which shared memory holds an adaptive optimizer's state.
+        Tiles of a weight warp along the features of which shared memory holds an adaptive
+        optimizer's state.
     """
 
     network: TrainedNetwork
@@ -120,12 +127,16 @@ class OneLaunch(ResidentLaunch):
 
     @property
     def least_slots(self) -> int:
-        """Tiles of x without which it does not run: an adaptive optimizer takes the gradients of all rows at once."""
+        """Tiles of x without which it does not run: an adaptive optimizer takes the gradients of
+        all rows at once.
+        """
         return max(2, self.group, self.row_tiles if self.network.is_adaptive else 0)
 
     @property
     def kept(self) -> int:
-        """Tiles of x that stay in shared memory until the backward pass; the others are fetched again."""
+        """Tiles of x that stay in shared memory until the backward pass; the others are fetched
+        again.
+        """
         return self.row_tiles if self.x_slots >= self.row_tiles else 0
 
     @property
@@ -142,7 +153,9 @@ class OneLaunch(ResidentLaunch):
     @property
     def block_features(self) -> int:
         """Features that a block multiplies by, a multiple of 16."""
-        return padded(self.network.features if self.hidden else -(-self.network.features // self.cluster))
+        return padded(
+            self.network.features if self.hidden else -(-self.network.features // self.cluster)
+        )
 
     @property
     def block_units(self) -> int:
@@ -166,10 +179,14 @@ class OneLaunch(ResidentLaunch):
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of device memory for a step: batch, Gram matrix and scale, targets, rate and row of the record."""
+        """Bytes of device memory for a step: batch, Gram matrix and scale, targets, rate and row of
+        the record.
+        """
         targets = 4 * self.network.batch * self.network.target_words
         record = 24 * self.replicas
-        return self.batch_bytes + self.gram_bytes + targets + record + (8 if self.looks_ahead else 4)
+        return (
+            self.batch_bytes + self.gram_bytes + targets + record + (8 if self.looks_ahead else 4)
+        )
 
     @property
     def exchange_bytes(self) -> int:
@@ -228,10 +245,11 @@ class OneLaunch(ResidentLaunch):
 
     @property
     def held(self) -> int:
-        """Registers of a thread for weights, their optimizer state, and their copies in half precision.
+        """Registers of a thread for weights, their optimizer state, and their copies in half
+        precision.
 
-        Of replicas each has a part of the weights and velocities, but all of the gradient. With an adaptive optimizer
-        registers have copies only while they need no more for `working`.
+        Of replicas each has a part of the weights and velocities, but all of the gradient. With an
+        adaptive optimizer registers have copies only while they need no more for `working`.
         """
         if self.network.is_adaptive:
             remembered = self.tiles_of_units * (self.tiles_of_features - self.near_k)
@@ -239,17 +257,24 @@ class OneLaunch(ResidentLaunch):
         in_float32 = 1 + self.network.slots
         if self.replicas == 1:
             return self.tiles_of_warp * (8 * in_float32 + 4)
-        return self.tiles_of_warp * (8 + 4) + 8 * in_float32 * -(-self.tiles_of_warp // self.replicas)
+        return self.tiles_of_warp * (8 + 4) + 8 * in_float32 * -(
+            -self.tiles_of_warp // self.replicas
+        )
 
     @property
     def working(self) -> int:
         """Registers of a thread of the weight warps beside those for weights.
 
-        An adaptive optimizer's update has the gradients of all rows at once, and the sums of two tiles.
+        An adaptive optimizer's update has the gradients of all rows at once, and the sums of two
+        tiles.
         """
         if not self.network.is_adaptive:
             return WORKING_REGISTERS
-        return WORKING_REGISTERS + self.row_tiles * (4 * self.tiles_of_units + 1) + 16 * self.tiles_of_units
+        return (
+            WORKING_REGISTERS
+            + self.row_tiles * (4 * self.tiles_of_units + 1)
+            + 16 * self.tiles_of_units
+        )
 
     @property
     def slot_bytes(self) -> int:
@@ -263,7 +288,9 @@ class OneLaunch(ResidentLaunch):
         rows, own_tiles = 16 * self.row_tiles, -(-self.row_tiles // self.cluster)
         places = 1 + max(1, network.slots)  # of a bias, and of its optimizer state
         groups = self.row_tiles // self.group
-        barriers = self.x_slots // self.group + 1 + self.x_slots + self.sum_slots + own_tiles + groups + 5
+        barriers = (
+            self.x_slots // self.group + 1 + self.x_slots + self.sum_slots + own_tiles + groups + 5
+        )
         barriers += 1 if self.looks_ahead or network.is_adaptive else groups
         barriers += 2 * self.row_tiles if self.looks_ahead else self.sum_slots
         parts = {
@@ -372,7 +399,9 @@ class OneLaunch(ResidentLaunch):
         )
 
     def __str__(self) -> str:
-        blocks = "one block," if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"
+        blocks = (
+            "one block," if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"
+        )
         if self.replicas > 1:
             whole, each = (
                 ("blocks", "each")
@@ -382,14 +411,19 @@ class OneLaunch(ResidentLaunch):
             blocks = f"{self.replicas} {whole} that partition a batch, in {each}"
         ahead = ", products of a batch ahead" if self.looks_ahead else ""
         return (
-            f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.x_slots} tiles of rows in "
+            f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, "
+            f"{self.x_slots} tiles of rows in "
             f"{self.shared_bytes} bytes of shared memory{ahead}"
         )
 
 
 def _layer_arrays(run: LaunchedRun, layer: int) -> LayerPlaces:
-    """Return where a layer's weights and biases lie, and two slots of each; None for what there is not."""
-    groups = [group[2 * layer : 2 * layer + 2] or [None, None] for group in (run.parameters, *run.slots)]
+    """Return where a layer's weights and biases lie, and two slots of each; None for what there is
+    not.
+    """
+    groups = [
+        group[2 * layer : 2 * layer + 2] or [None, None] for group in (run.parameters, *run.slots)
+    ]
     (w, b), (w_slot, b_slot), (w_slot2, b_slot2) = [*groups, [None, None], [None, None]][:3]
     return w, b, w_slot, w_slot2, b_slot, b_slot2
 
@@ -398,19 +432,23 @@ def _layer_arrays(run: LaunchedRun, layer: int) -> LayerPlaces:
 def choose(
     network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
 ) -> OneLaunch | Obstacle:
-    """Return how to launch the training of a network with no hidden layer or one, or what is in the way."""
+    """Return how to launch the training of a network with no hidden layer or one, or what is in the
+    way.
+    """
     if (obstacle := unsuited(network, arch)) is not None:
         return obstacle
     if not suits(network):
         return Obstacle(
-            f"expected one or two layers, without dropout, sample weights and clipping, got {network}"
+            "expected one or two layers, without dropout, sample weights and clipping, got "
+            f"{network}"
         )
     tiles = -(-network.batch // 16)
     wanted = next(count for least, count in REPLICAS if tiles >= least)
     if network.is_adaptive:
         if wanted > 1:
             return Obstacle(
-                f"expected {network.optimizer} with batches that replicas need not partition, got {network.batch} rows"
+                f"expected {network.optimizer} with batches that replicas need not partition, got "
+                f"{network.batch} rows"
             )
         return _best(network, arch, max_shared_bytes, num_multiprocessors, 1)
     for replicas in range(wanted, MOST_REPLICAS):  # more need less each
@@ -431,14 +469,21 @@ def _hidden(network: TrainedNetwork) -> int:
 
 
 def _best(
-    network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int, replicas: int
+    network: TrainedNetwork,
+    arch: str,
+    max_shared_bytes: int,
+    num_multiprocessors: int,
+    replicas: int,
 ) -> OneLaunch | Obstacle:
     """Return the best shape of so many replicas, or fewer, or what is in the way if none fits."""
     shapes = [
         shape
         for cluster in _clusters(network, arch)
         for shape in _shapes(
-            network, cluster, arch, replicas_with_rows(network.batch, cluster, num_multiprocessors, replicas)
+            network,
+            cluster,
+            arch,
+            replicas_with_rows(network.batch, cluster, num_multiprocessors, replicas),
         )
     ]
     held = [shape for shape in shapes if shape.held + shape.working <= shape.registers[0]]
@@ -455,13 +500,16 @@ def _best(
         return max((shape for shape in filled if shape), key=_preference)
     least = min(held, key=lambda shape: shape.shared_bytes)
     return Obstacle(
-        f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, got "
+        f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, "
+        "got "
         f"{least.shared_bytes}"
     )
 
 
 def _preference(shape: OneLaunch) -> Any:
-    """Return what is larger for the better of two shapes that fit, as measured: see docs/one-launch.md."""
+    """Return what is larger for the better of two shapes that fit, as measured: see
+    docs/one-launch.md.
+    """
     is_worth_it = bool(shape.hidden) or shape.network.features >= LEAST_FEATURES * shape.cluster
     return (
         shape.cluster if is_worth_it else -shape.cluster,
@@ -475,29 +523,43 @@ def _preference(shape: OneLaunch) -> Any:
 
 
 def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
-    """Return the shape with as many slots as fit and make sense, or None if the least number does not fit."""
-    shapes = [own for sum_slots in SUM_SLOTS if (own := _with_sums(shape, sum_slots, max_shared_bytes))]
+    """Return the shape with as many slots as fit and make sense, or None if the least number does
+    not fit.
+    """
+    shapes = [
+        own for sum_slots in SUM_SLOTS if (own := _with_sums(shape, sum_slots, max_shared_bytes))
+    ]
     if not shapes:
         return None
     filled = shapes[0]
     # If tiles come twice, too few groups could be on their way: one by one, then.
     is_slow = not filled.kept and filled.x_slots < 3 * filled.group
     if shape.network.is_adaptive:
-        # Its tiles are free again all at once, so that as many as possible of the next batch had better be there, and
-        # the others be taken one by one as they come.
+        # Its tiles are free again all at once, so that as many as possible of the next batch had
+        # better be there, and the others be taken one by one as they come.
         filled = max(shapes, key=lambda own: own.x_slots)
         is_slow = filled.x_slots < 2 * filled.row_tiles
-    return _filled(replace(shape, group=1), max_shared_bytes) if is_slow and shape.group > 1 else filled
+    return (
+        _filled(replace(shape, group=1), max_shared_bytes)
+        if is_slow and shape.group > 1
+        else filled
+    )
 
 
 def _with_sums(shape: OneLaunch, sum_slots: int, max_shared_bytes: int) -> OneLaunch | None:
-    """Return the shape with so many slots for sums and as many for x as fit, or None if these are too few."""
+    """Return the shape with so many slots for sums and as many for x as fit, or None if these are
+    too few.
+    """
     row_tiles = shape.row_tiles
     if shape.looks_ahead:
         # With room for two batches and no more, tiles would come too late.
         least, most, least_sums = 2 * row_tiles + -(-row_tiles // 2), 3 * row_tiles, 1
     else:
-        least, most, least_sums = shape.least_slots, 2 * row_tiles, max(shape.row_warps, shape.group)
+        least, most, least_sums = (
+            shape.least_slots,
+            2 * row_tiles,
+            max(shape.row_warps, shape.group),
+        )
     most = max(MOST_AHEAD, most)
     is_needless = sum_slots > 1 and sum_slots >= 2 * row_tiles * (1 + shape.looks_ahead)
     if is_needless or sum_slots < least_sums:
@@ -526,7 +588,9 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> 
         if weight_warps % warps_u == 0 and num_warps <= MOST_WARPS:
             moves = generation(arch) >= 90 and num_warps > 8  # no thread can have more than 255
             warps_k = weight_warps // warps_u
-            shape = OneLaunch(network, cluster, warps_k, warps_u, *others, moves, 1, False, 2, 1, replicas)
+            shape = OneLaunch(
+                network, cluster, warps_k, warps_u, *others, moves, 1, False, 2, 1, replicas
+            )
             if shape.block_units // 16 % warps_u == 0:
                 shapes.append(_least(_held(shape)))
                 if _may_look_ahead(shape):
@@ -548,7 +612,9 @@ def _may_look_ahead(shape: OneLaunch) -> bool:
 
 
 def _held(shape: OneLaunch) -> OneLaunch:
-    """Return the shape with as much in registers of an adaptive optimizer's state as there is room for."""
+    """Return the shape with as much in registers of an adaptive optimizer's state as there is room
+    for.
+    """
     if not shape.network.is_adaptive:
         return shape
     shapes = [replace(shape, near_k=near) for near in range(shape.tiles_of_features + 1)]
@@ -564,7 +630,9 @@ def _least(shape: OneLaunch) -> OneLaunch:
 
 
 def _group(shape: OneLaunch) -> int:
-    """Return how many tiles weight warps multiply together: as many as their sums have registers."""
+    """Return how many tiles weight warps multiply together: as many as their sums have
+    registers.
+    """
     left = shape.registers[0] - shape.held - WORKING_REGISTERS
     if shape.network.is_adaptive:
         left = shape.registers[0] - shape.held - 4 * shape.tiles_of_warp - MULTIPLYING_REGISTERS
@@ -573,7 +641,9 @@ def _group(shape: OneLaunch) -> int:
         (
             group
             for group in GROUPS
-            if shape.row_tiles % group == 0 and shape.row_warps % group == 0 and group * of_tile <= left
+            if shape.row_tiles % group == 0
+            and shape.row_warps % group == 0
+            and group * of_tile <= left
         ),
         1,
     )
@@ -581,7 +651,9 @@ def _group(shape: OneLaunch) -> int:
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
-    base = TrainedNetwork("float16", (64, 64, 10), (Activation("relu"),), (False,), 32, "cross_entropy")
+    base = TrainedNetwork(
+        "float16", (64, 64, 10), (Activation("relu"),), (False,), 32, "cross_entropy"
+    )
     linear = replace(base, widths=(784, 10), activations=(), drops=(), batch=64)
     mnist = replace(base, widths=(784, 256, 10))
     halves = [replace(base, dtype=dtype) for dtype in HALF_DTYPES]
@@ -615,12 +687,17 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, widths=(64, 10), activations=(), drops=()),
         replace(base, batch=512),
     )
-    launches = [required(choose(network, "sm_90a", 227 << 10, 132)) for network in dict.fromkeys(networks)]
+    launches = [
+        required(choose(network, "sm_90a", 227 << 10, 132)) for network in dict.fromkeys(networks)
+    ]
     launches += [required(choose(network, "sm_80", 163 << 10, 108)) for network in single_blocks]
     found = [("one_launch", launch.defines) for launch in launches]
     found += [("gram_batches", launch.gram_defines) for launch in launches if launch.looks_ahead]
     found += [
-        ("gather_batches", required(choose(network, "sm_90a", 227 << 10, 132)).gather_defines(source))
+        (
+            "gather_batches",
+            required(choose(network, "sm_90a", 227 << 10, 132)).gather_defines(source),
+        )
         for network in (*halves, linear)
         for source in ("uint8", "float16", "float32", "float64")
     ]

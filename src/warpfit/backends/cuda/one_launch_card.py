@@ -1,7 +1,8 @@
-"""How a training run is launched as one kernel on most of a card: tiles, shared memory, and what does not fit.
+"""How a training run is launched as one kernel on most of a card: tiles, shared memory, and what
+does not fit.
 
-`one_launch_card.cu` is some clusters of blocks, of which each has a tile of each layer's weights; this module
-says how large they are, or what is in the way.
+`one_launch_card.cu` is some clusters of blocks, of which each has a tile of each layer's weights;
+this module says how large they are, or what is in the way.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ class CardLaunch(ResidentLaunch):
             for inputs, units in pairwise(widths[:-1])
         ]
         outputs = widths[-1]
-        return [*hidden, Tile(share(widths[-2], self.clusters), padded(outputs), up(outputs, 4), slots)]
+        return [
+            *hidden,
+            Tile(share(widths[-2], self.clusters), padded(outputs), up(outputs, 4), slots),
+        ]
 
     @cached_property
     def shared_parts(self) -> dict[str, int]:
@@ -131,11 +135,14 @@ class CardLaunch(ResidentLaunch):
         return {
             "weights": sum(2 * tile.inputs * (tile.units + 8) for tile in tiles),
             "weights in float32": sum(
-                tile.float32_bytes for tile, is_far in zip(tiles, self.far, strict=True) if not is_far
+                tile.float32_bytes
+                for tile, is_far in zip(tiles, self.far, strict=True)
+                if not is_far
             ),
             "biases": sum(4 * (1 + tile.slots) * tile.units for tile in tiles),
             "batches of x and units": sum(
-                2 * rows * (tile.inputs + 8) * (2 if idx == 0 else 1) for idx, tile in enumerate(tiles)
+                2 * rows * (tile.inputs + 8) * (2 if idx == 0 else 1)
+                for idx, tile in enumerate(tiles)
             ),
             "parts of sums": 2 * 4 * rows * widest,
             "gradients and derivatives": 3 * 2 * rows * (widest + 8),
@@ -186,7 +193,11 @@ class CardLaunch(ResidentLaunch):
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps and blocks wait for each other."""
         *hidden, last = self.tiles
-        row_tiles, inner, to_others = self.rows // 16, hidden[:-1], (self.cluster - 1) / self.cluster
+        row_tiles, inner, to_others = (
+            self.rows // 16,
+            hidden[:-1],
+            (self.cluster - 1) / self.cluster,
+        )
 
         def turns(tiles: int) -> int:
             return -(-tiles // self.warps)
@@ -244,7 +255,8 @@ class CardLaunch(ResidentLaunch):
     def __str__(self) -> str:
         far = sum(self.far)
         return (
-            f"{self.clusters} clusters of {self.cluster} blocks of {self.warps} warps that partition all weights, "
+            f"{self.clusters} clusters of {self.cluster} blocks of {self.warps} warps that "
+            "partition all weights, "
             f"{self.shared_bytes} bytes of shared memory"
             f"{f', {far} of {len(self.far)} layers in float32 in device memory' if far else ''}"
         )
@@ -280,20 +292,28 @@ def choose_card(
         return obstacle
     sizes = [cluster for cluster in CLUSTERS if cluster <= num_multiprocessors]
     if not sizes:
-        return Obstacle(f"expected {min(CLUSTERS)} multiprocessors or more, got {num_multiprocessors}")
-    shapes = [_shape(network, cluster, resident_clusters(cluster, num_multiprocessors)) for cluster in sizes]
+        return Obstacle(
+            f"expected {min(CLUSTERS)} multiprocessors or more, got {num_multiprocessors}"
+        )
+    shapes = [
+        _shape(network, cluster, resident_clusters(cluster, num_multiprocessors))
+        for cluster in sizes
+    ]
     nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
     fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
     if not fitting:
         least = min(shape.shared_bytes for shape in nearest)
         return Obstacle(
-            f"expected at most {max_shared_bytes} bytes of shared memory for a tile of each layer, got {least}"
+            f"expected at most {max_shared_bytes} bytes of shared memory for a tile of each "
+            f"layer, got {least}"
         )
     return min(fitting, key=lambda shape: shape.microseconds)
 
 
 def _shape(network: TrainedNetwork, cluster: int, most: int) -> CardLaunch:
-    """Return the shape of as many clusters of a size as have units of the widest layer, with all layers far."""
+    """Return the shape of as many clusters of a size as have units of the widest layer, with all
+    layers far.
+    """
     widest = max(network.widths[1:-1])
     clusters = -(-widest // share(widest, most))
     return CardLaunch(network, cluster, clusters, (True,) * (len(network.widths) - 1))
@@ -302,8 +322,8 @@ def _shape(network: TrainedNetwork, cluster: int, most: int) -> CardLaunch:
 def _nearest(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
     """Return the shape with as many layers in shared memory as it has room for.
 
-    The first layer comes first, as its update delays the next step; the others' have time while gradients are on their
-    way.
+    The first layer comes first, as its update delays the next step; the others' have time while
+    gradients are on their way.
     """
     for idx in range(len(shape.far)):
         nearer = replace(shape, far=(*shape.far[:idx], False, *shape.far[idx + 1 :]))
@@ -315,7 +335,9 @@ def _nearest(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
     relu = Activation("relu")
-    base = TrainedNetwork("float16", (64, 96, 300, 10), (relu, relu), (False, False), 32, "cross_entropy")
+    base = TrainedNetwork(
+        "float16", (64, 96, 300, 10), (relu, relu), (False, False), 32, "cross_entropy"
+    )
     momentum: dict[str, Any] = {"slots": 1, "momentum": True}
     networks = [
         *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
@@ -323,10 +345,20 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, optimizer="adam", slots=2, decays=True, loss="mse", dtype="bfloat16"),
         replace(base, optimizer="rmsprop", **momentum),
         replace(base, **momentum, nesterov=True, decays=True, loss="huber"),
-        replace(base, widths=(64, 300, 128), activations=(relu,), drops=(False,), batch=100, smoothed=True),
-        replace(base, widths=(784, 1024, 1024, 1024, 10), activations=(relu,) * 3, drops=(False,) * 3),
+        replace(
+            base,
+            widths=(64, 300, 128),
+            activations=(relu,),
+            drops=(False,),
+            batch=100,
+            smoothed=True,
+        ),
+        replace(
+            base, widths=(784, 1024, 1024, 1024, 10), activations=(relu,) * 3, drops=(False,) * 3
+        ),
     ]
     launches = [required(choose_card(network, "sm_90a", 227 << 10, 132)) for network in networks]
     return [
-        (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
+        (launch.kernel, {key: str(value) for key, value in launch.defines.items()})
+        for launch in launches
     ]

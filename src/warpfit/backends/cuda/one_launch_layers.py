@@ -1,7 +1,8 @@
-"""How a training run of many layers is launched as one kernel: sizes, tiles, shared memory, and what does not fit.
+"""How a training run of many layers is launched as one kernel: sizes, tiles, shared memory, and
+what does not fit.
 
-`one_launch_layers.cu` is one block, or a cluster of them, that keeps all weights in its registers and goes
-layer by layer; this module says how blocks and warps share them, or what is in the way.
+`one_launch_layers.cu` is one block, or a cluster of them, that keeps all weights in its registers
+and goes layer by layer; this module says how blocks and warps share them, or what is in the way.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from warpfit.errors import Obstacle, required
 
 __all__ = ["LayersLaunch", "choose_layers", "variants"]
 
-# Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most and lose up to 16.
+# Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most
+# and lose up to 16.
 WARPS = 8
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread needs beside its weights and their optimizer state.
@@ -40,8 +42,8 @@ WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
 STOPPING_STATE_BYTES, WATCHED_PART_BYTES = 112, 32
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
-# Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not, without
-# replicas.
+# Of two numbers of blocks that are expected to take as long, the larger one was the faster more
+# often than not, without replicas.
 LEANING = 0.98
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
 MOST_REPLICAS = 16
@@ -105,8 +107,8 @@ class LayersLaunch(ResidentLaunch):
     x_slots : int
         Batches in shared memory at once.
     unit_copies : int
-        Places for the first layer's units; with one, blocks meet before they send them, as they must where some have
-        none to send.
+        Places for the first layer's units; with one, blocks meet before they send them, as they
+        must where some have none to send.
     near_tiles : int
         Tiles of weights of a warp of which shared memory holds the optimizer state.
     replicas : int
@@ -142,7 +144,9 @@ class LayersLaunch(ResidentLaunch):
 
     @property
     def watched_bytes(self) -> int:
-        """Bytes of device memory in which recorders leave each other what is watched of an epoch."""
+        """Bytes of device memory in which recorders leave each other what is watched of an
+        epoch.
+        """
         return WATCHED_PART_BYTES * self.recorders
 
     @cached_property
@@ -150,13 +154,16 @@ class LayersLaunch(ResidentLaunch):
         """What a block has of each layer."""
         *hidden, outputs = self.network.widths[1:]
         found = [
-            Layer(units, self.cluster, self.cluster > 1 and idx == 0) for idx, units in enumerate(hidden)
+            Layer(units, self.cluster, self.cluster > 1 and idx == 0)
+            for idx, units in enumerate(hidden)
         ]
         return [*found, Layer(outputs, 1, False)]
 
     @property
     def may_keep_apart(self) -> bool:
-        """Whether all blocks have units of the first layer, which tell the others that they are done with a batch."""
+        """Whether all blocks have units of the first layer, which tell the others that they are
+        done with a batch.
+        """
         return self.layers[0].is_in_all
 
     @property
@@ -179,14 +186,17 @@ class LayersLaunch(ResidentLaunch):
         return [(features // 16, units // 16) for features, units in (first, *forward, *backward)]
 
     def groups(self, feature_tiles: int, unit_tiles: int) -> tuple[int, int]:
-        """Return how many groups of warps partition a matrix along features and units, as the kernel finds them."""
+        """Return how many groups of warps partition a matrix along features and units, as the
+        kernel finds them.
+        """
 
         def tiles_of_warp(groups: int) -> int:
             return -(-feature_tiles // (self.warps // groups)) * (unit_tiles // groups)
 
         sizes = [2**power for power in range(self.warps.bit_length())]
         along_units = min(
-            (size for size in sizes if unit_tiles % size == 0), key=lambda size: (tiles_of_warp(size), -size)
+            (size for size in sizes if unit_tiles % size == 0),
+            key=lambda size: (tiles_of_warp(size), -size),
         )
         return min(self.warps // along_units, feature_tiles), along_units
 
@@ -254,7 +264,8 @@ class LayersLaunch(ResidentLaunch):
     def registers_of_thread(self) -> tuple[int, int]:
         """Registers that a thread may have, and those for weights and their optimizer state.
 
-        Of replicas each weight's 16 bits, and in float32 what the thread owns, with its places on the way back.
+        Of replicas each weight's 16 bits, and in float32 what the thread owns, with its places on
+        the way back.
         """
         slots = self.network.slots
         if self.replicas == 1:
@@ -287,7 +298,9 @@ class LayersLaunch(ResidentLaunch):
         rows, slots = 16 * self.row_tiles, max(1, self.network.slots)
         numbers = 2 * self.network.terms * rows
         layers, hidden = self.layers, self.layers[:-1]
-        reach = sum(layer.reach * (self.unit_copies if layer.has_own_gradients else 1) for layer in hidden)
+        reach = sum(
+            layer.reach * (self.unit_copies if layer.has_own_gradients else 1) for layer in hidden
+        )
         return {
             "batches of x": 2 * self.network.terms * self.x_slots * rows * self.x_stride,
             "parts of products": 512 * self.sums,
@@ -296,7 +309,8 @@ class LayersLaunch(ResidentLaunch):
             "derivatives": numbers * sum(up(layer.block_units, CHUNK) for layer in hidden),
             "biases": 4 * (1 + slots) * sum(layer.block_width for layer in layers),
             "optimizer state": self.near_tiles * self.slot_bytes,
-            "losses and targets": 16 * rows + 4 * self.x_slots * self.target_rows * self.network.target_words,
+            "losses and targets": 16 * rows
+            + 4 * self.x_slots * self.target_rows * self.network.target_words,
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
             "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
             "early stopping": STOPPING_STATE_BYTES * self.stops,
@@ -316,7 +330,9 @@ class LayersLaunch(ResidentLaunch):
 
     @property
     def exchange_bytes(self) -> int:
-        """Bytes of device memory beside those of the steps: of replicas, ``struct Exchange`` for each rank."""
+        """Bytes of device memory beside those of the steps: of replicas, ``struct Exchange`` for
+        each rank.
+        """
         if self.replicas == 1:
             return self.far_bytes
         quads, back_quads = 2 * self.forward_tiles, 2 * (self.tiles_of_warp - self.forward_tiles)
@@ -342,7 +358,9 @@ class LayersLaunch(ResidentLaunch):
         rows, groups = 16 * self.row_tiles, [self.groups(*matrix) for matrix in self.matrices]
         own_tiles = [
             -(-features // along_features) * (units // along_units)
-            for (features, units), (along_features, along_units) in zip(self.matrices, groups, strict=True)
+            for (features, units), (along_features, along_units) in zip(
+                self.matrices, groups, strict=True
+            )
         ]
         # What a warp adds up of the products to this block's units, on the way forward and back.
         units = [layer.block_units for layer in (*layers, *layers[:-1])]
@@ -358,7 +376,8 @@ class LayersLaunch(ResidentLaunch):
             "sum": sum(count * along for count, (along, _) in zip(pieces, groups, strict=True)),
             "byte sent": 2 * network.terms * rows * (self.cluster - 1) * sum(sent),
             "output tile": turns * (padded(network.outputs) // 16),
-            "remembered": (self.tiles_of_warp if self.replicas == 1 else self.own_quads / 2) * network.slots,
+            "remembered": (self.tiles_of_warp if self.replicas == 1 else self.own_quads / 2)
+            * network.slots,
             "far": self.far_tiles * network.slots,
             "byte awaited": self.batch_bytes / self.replicas if self.x_slots == 1 else 0,
             "replicas": int(self.replicas > 1),
@@ -456,7 +475,8 @@ class LayersLaunch(ResidentLaunch):
             whole = "blocks" if self.cluster == 1 else f"clusters of {self.cluster} blocks"
             blocks = f"{self.replicas} {whole} that partition a batch, each"
         return (
-            f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of weights in a warp's "
+            f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of "
+            "weights in a warp's "
             f"registers, {self.shared_bytes} bytes of shared memory"
         )
 
@@ -477,15 +497,22 @@ def choose_layers(
     if not held:
         least = min(shapes, key=lambda shape: shape.least_registers * shape.threads)
         return Obstacle(
-            f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes of weights for the "
-            f"registers of a block, got {4 * (least.least_registers - WORKING_REGISTERS) * least.threads}"
+            f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes "
+            "of weights for the "
+            "registers of a block, got "
+            f"{4 * (least.least_registers - WORKING_REGISTERS) * least.threads}"
         )
     wider = [shape for narrow in held for shape in _wider(narrow)]
-    filled = [_filled(shape, max_shared_bytes) for shape in wider if shape.shared_bytes <= max_shared_bytes]
+    filled = [
+        _filled(shape, max_shared_bytes)
+        for shape in wider
+        if shape.shared_bytes <= max_shared_bytes
+    ]
     if not filled:
         least = min(held, key=lambda shape: shape.shared_bytes)
         return Obstacle(
-            f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, got "
+            f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its "
+            "units, got "
             f"{least.shared_bytes}"
         )
     return min(filled, key=_time)
@@ -499,7 +526,9 @@ def _wider(shape: LayersLaunch) -> Iterator[LayersLaunch]:
 
 
 def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> list[int]:
-    """Return how many clusters may partition a batch: one, or as many as leave each so many tiles of rows."""
+    """Return how many clusters may partition a batch: one, or as many as leave each so many tiles
+    of rows.
+    """
     return sorted(
         {
             replicas_with_rows(batch, cluster, num_multiprocessors, wanted)
@@ -510,15 +539,18 @@ def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> 
 
 def _time(shape: LayersLaunch) -> float:
     """Return what is less for the faster of two shapes."""
-    # Only layouts of this kernel are compared by how often blocks meet: with that among `costs`, two of 6,000 random
-    # networks would go to another kernel, which no measurement has shown to be faster.
+    # Only layouts of this kernel are compared by how often blocks meet: with that among `costs`,
+    # two of 6,000 random networks would go to another kernel, which no measurement has shown to be
+    # faster.
     meetings = {"meeting": float(shape.unit_copies == 1)}
     expected = expected_microseconds(shape.kernel, {**shape.costs, **meetings})
     return float(expected * (LEANING ** log2(shape.cluster) if shape.replicas == 1 else 1))
 
 
 def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:
-    """Return the shape with as much in shared memory of the optimizer state as there is room for."""
+    """Return the shape with as much in shared memory of the optimizer state as there is room
+    for.
+    """
     if not shape.far_tiles:
         return shape
     room = (max_shared_bytes - shape.shared_bytes) // shape.slot_bytes
@@ -534,11 +566,14 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
     relu = Activation("relu")
-    base = TrainedNetwork("float16", (64, 32, 16, 10), (relu, relu), (False, False), 32, "cross_entropy")
+    base = TrainedNetwork(
+        "float16", (64, 32, 16, 10), (relu, relu), (False, False), 32, "cross_entropy"
+    )
     adam: dict[str, Any] = {"optimizer": "adam", "slots": 2, "decays": True}
     momentum: dict[str, Any] = {"slots": 1, "momentum": True}
     mnist = replace(base, widths=(784, 128, 128, 10))
-    # Those that stop by themselves, too: of one block, of several, and of replicas, with dropout, weights, penalties.
+    # Those that stop by themselves, too: of one block, of several, and of replicas, with dropout,
+    # weights, penalties.
     stopping = [
         replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
         replace(base, drops=(True, True)),
@@ -546,7 +581,13 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, **momentum, penalized=True, decays=True, rate_in_velocity=True),
         replace(base, **adam, batch=512, weighted=True, clips=True),
         replace(
-            base, **momentum, batch=512, penalized=True, decays=True, weighted=True, weighed_penalty=True
+            base,
+            **momentum,
+            batch=512,
+            penalized=True,
+            decays=True,
+            weighted=True,
+            weighed_penalty=True,
         ),
     ]
     validating = [*stopping, replace(base, **adam), mnist]
@@ -565,8 +606,13 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
     launches = [required(choose_layers(network, "sm_90a", 227 << 10, 132)) for network in networks]
     launches += [replace(launch, validates=True) for launch in launches[: len(validating)]]
-    launches += [replace(launch, validates=True, stops=True) for launch in launches[: len(stopping)]]
-    launches += [required(choose_layers(network, "sm_80", 163 << 10, 108)) for network in single_blocks]
+    launches += [
+        replace(launch, validates=True, stops=True) for launch in launches[: len(stopping)]
+    ]
+    launches += [
+        required(choose_layers(network, "sm_80", 163 << 10, 108)) for network in single_blocks
+    ]
     return [
-        (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
+        (launch.kernel, {key: str(value) for key, value in launch.defines.items()})
+        for launch in launches
     ]

@@ -37,7 +37,9 @@ class OptimOps(ArrayOps):
             groups = joined.update(rule, groups, arguments)
         plan = plan_of(self, "update_parameters", groups)
         for launch in plan.launches:
-            kernel = self.kernel("update_parameters", **rule_defines(rule, len(slots), launch.dtypes[0]))
+            kernel = self.kernel(
+                "update_parameters", **rule_defines(rule, len(slots), launch.dtypes[0])
+            )
             kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *arguments)
         self._copy_back(plan, unless=1)
         if joined is not None:
@@ -82,7 +84,10 @@ class OptimOps(ArrayOps):
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return every kernel of this file with every set of defines that it is asked for."""
     updates = [
-        ("update_parameters", {name: str(value) for name, value in rule_defines(rule, slots, dtype).items()})
+        (
+            "update_parameters",
+            {name: str(value) for name, value in rule_defines(rule, slots, dtype).items()},
+        )
         for rule, slots in UPDATES
         for dtype in DEVICE_FLOATS
     ]

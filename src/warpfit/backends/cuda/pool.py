@@ -16,7 +16,8 @@ from warpfit.errors import DTypeError, ShapeError
 __all__ = ["PoolOps", "variants"]
 
 THREADS, VECTOR_BYTES = 256, 16
-# Places inside a launch's arrays are 32-bit integers, also those of the last block that nothing lies at.
+# Places inside a launch's arrays are 32-bit integers, also those of the last block that nothing
+# lies at.
 MOST_ELEMENTS = 2**31 - 1024
 
 
@@ -54,7 +55,9 @@ class PoolOps(ArrayOps):
         self._pool(op, dy, dx, indices, x_shape, num_windows, kernel, stride, padding)
         return dx
 
-    def avg_pool2d_forward(self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Array:
+    def avg_pool2d_forward(
+        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+    ) -> Array:
         op = "avg_pool2d_forward"
         check_float(op, x)
         num_windows = check_pool2d(op, x.shape, kernel, stride, padding)
@@ -91,7 +94,9 @@ class PoolOps(ArrayOps):
         stride: Pair,
         padding: Pair,
     ) -> None:
-        """Launch a kernel that gives every vector of `out` a thread; a maximum has indices, a mean none."""
+        """Launch a kernel that gives every vector of `out` a thread; a maximum has indices, a mean
+        none.
+        """
         num_images, channels = x_shape[0], x_shape[3]
         per_image = prod(out.shape[1:])
         if not num_images * per_image:

@@ -19,7 +19,8 @@ __all__ = ["ReductionOps", "variants"]
 THREADS = 256
 # Blocks that a multiprocessor holds at once.
 BLOCKS_PER_MULTIPROCESSOR = 4
-# A thread takes a multiple of this from every part, so that its loads are under way several at a time.
+# A thread takes a multiple of this from every part, so that its loads are under way several at a
+# time.
 ELEMENTS_PER_THREAD = 32
 # Of rows, whose threads are neighbours: within a warp they are joined without a barrier.
 VECTORS_PER_THREAD = 8
@@ -33,7 +34,9 @@ _JOINS = {"sum": "Sum", "mean": "Sum", "max": "Max", "min": "Min"}
 
 
 class _Launch(NamedTuple):
-    """How threads share the work: grid and block, whether lanes lie along rows, and the elements of a part."""
+    """How threads share the work: grid and block, whether lanes lie along rows, and the elements of
+    a part.
+    """
 
     grid: tuple[int, int]
     block: tuple[int, int]
@@ -61,9 +64,13 @@ def _reduced_axes(op: str, axis: Axis, ndim: int) -> frozenset[int]:
 
 
 def _by_stride(axes: list[AxisStrides]) -> list[AxisStrides]:
-    """Return the axes joined, those with the smallest strides last; repeated ones count as the largest."""
+    """Return the axes joined, those with the smallest strides last; repeated ones count as the
+    largest.
+    """
     far = 1 + max((abs(axis[1]) for axis in axes), default=0)
-    return joined(sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -(abs(axis[1]) or far)))
+    return joined(
+        sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -(abs(axis[1]) or far))
+    )
 
 
 def _smallest_stride(axes: list[AxisStrides]) -> float:
@@ -71,10 +78,17 @@ def _smallest_stride(axes: list[AxisStrides]) -> float:
 
 
 def _lanes(num_kept: int, num_vectors: int, num_multiprocessors: int) -> int:
-    """Return how many threads share a row: each takes several vectors, if rows are enough to fill the device."""
+    """Return how many threads share a row: each takes several vectors, if rows are enough to fill
+    the device.
+    """
     widest = min(THREADS, power_of_two(num_vectors))
-    lanes = min(widest, max(WARP, min(THREADS, power_of_two(-(-num_vectors // VECTORS_PER_THREAD)))))
-    while lanes < widest and num_kept * lanes < BLOCKS_PER_MULTIPROCESSOR * num_multiprocessors * THREADS:
+    lanes = min(
+        widest, max(WARP, min(THREADS, power_of_two(-(-num_vectors // VECTORS_PER_THREAD))))
+    )
+    while (
+        lanes < widest
+        and num_kept * lanes < BLOCKS_PER_MULTIPROCESSOR * num_multiprocessors * THREADS
+    ):
         lanes *= 2
     return lanes
 
@@ -103,9 +117,17 @@ def _launch(
 
 @lru_cache(maxsize=4096)
 def _plan(
-    op: str, shape: Shape, strides: Shape, itemsize: int, axis: Axis, keepdims: bool, num_multiprocessors: int
+    op: str,
+    shape: Shape,
+    strides: Shape,
+    itemsize: int,
+    axis: Axis,
+    keepdims: bool,
+    num_multiprocessors: int,
 ) -> _Plan:
-    """Return how to reduce: along rows where the reduced axes lie closest in memory, else across them."""
+    """Return how to reduce: along rows where the reduced axes lie closest in memory, else across
+    them.
+    """
     gone = _reduced_axes(op, axis, len(shape))
     kept_shape = tuple(1 if place in gone else size for place, size in enumerate(shape))
     steps = [step // itemsize for step in strides]
@@ -132,9 +154,13 @@ class ReductionOps(ArrayOps):
         check_known("reduce", name, REDUCTIONS)
         check_float(name, x)
         multiprocessors = self.runtime.num_multiprocessors
-        plan = _plan(name, x.shape, x.strides, x.dtype.itemsize, axis, bool(keepdims), multiprocessors)
+        plan = _plan(
+            name, x.shape, x.strides, x.dtype.itemsize, axis, bool(keepdims), multiprocessors
+        )
         if not plan.num_reduced and name in ("max", "min"):
-            raise ShapeError(f"{name}: zero-size array: expected at least one entry, got shape {x.shape}")
+            raise ShapeError(
+                f"{name}: zero-size array: expected at least one entry, got shape {x.shape}"
+            )
         y = self.empty(plan.shape, x.dtype)
         if not x.size:
             self.runtime.fill(y.pointer, y.nbytes)
@@ -146,14 +172,18 @@ class ReductionOps(ArrayOps):
             partial = self.empty((num_parts, plan.num_kept), acc_dtype(x.dtype))
             arrivals = self.arrivals(num_blocks)
         divisor = plan.num_reduced if name == "mean" else 1
-        kernel(plan.launch.grid, plan.launch.block, x, y, partial, arrivals, divisor, *plan.arguments)
+        kernel(
+            plan.launch.grid, plan.launch.block, x, y, partial, arrivals, divisor, *plan.arguments
+        )
         return y
 
     def unbroadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
         if x.shape == shape:
             return x
         if broadcast_shape("unbroadcast", shape, x.shape) != x.shape:
-            raise ShapeError(f"unbroadcast: expected a shape that broadcasts to {x.shape}, got {shape}")
+            raise ShapeError(
+                f"unbroadcast: expected a shape that broadcasts to {x.shape}, got {shape}"
+            )
         added = x.ndim - len(shape)
         stretched = [axis for axis, size in enumerate(shape, added) if size != x.shape[axis]]
         return self.reshape(self.reduce("sum", x, (*range(added), *stretched)), shape)
@@ -161,4 +191,8 @@ class ReductionOps(ArrayOps):
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return every kernel of this file with its defines."""
-    return [("reduce", {"OP": op, "DTYPE": dtype}) for op in ("Sum", "Max", "Min") for dtype in DEVICE_FLOATS]
+    return [
+        ("reduce", {"OP": op, "DTYPE": dtype})
+        for op in ("Sum", "Max", "Min")
+        for dtype in DEVICE_FLOATS
+    ]

@@ -1,7 +1,8 @@
-"""What all launches have in common that keep a network on the chip while they train it for many steps.
+"""What all launches have in common that keep a network on the chip while they train it for many
+steps.
 
-`one_launch.py`, `one_launch_layers.py` and `one_launch_card.py` each say how large such a launch is, and what its
-kernel takes. An engine asks for both here, and never which kernel it is.
+`one_launch.py`, `one_launch_layers.py` and `one_launch_card.py` each say how large such a launch
+is, and what its kernel takes. An engine asks for both here, and never which kernel it is.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ class ResidentLaunch(ABC):
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether blocks wait for others than those of their cluster, so that all must be resident at once."""
+        """Whether blocks wait for others than those of their cluster, so that all must be resident
+        at once.
+        """
         return self.replicas > 1
 
     @property
@@ -156,7 +159,9 @@ class ResidentLaunch(ABC):
 
     @property
     def watched_bytes(self) -> int:
-        """Bytes of device memory in which recorders leave each other what is watched of an epoch."""
+        """Bytes of device memory in which recorders leave each other what is watched of an
+        epoch.
+        """
         return 0
 
     @property
@@ -205,7 +210,9 @@ class ResidentLaunch(ABC):
     @property
     @abstractmethod
     def costs(self) -> dict[str, float]:
-        """How often a step has each cost, as far as warps and blocks wait for each other; see `prices`."""
+        """How often a step has each cost, as far as warps and blocks wait for each other; see
+        `prices`.
+        """
 
     @property
     def microseconds(self) -> float:
@@ -231,9 +238,13 @@ class ResidentLaunch(ABC):
         """Return what the kernel takes."""
 
     def that_validates(self) -> ResidentLaunch | None:
-        """Return the launch that goes over validation data as well, or None if the kernel cannot."""
+        """Return the launch that goes over validation data as well, or None if the kernel
+        cannot.
+        """
         return None
 
     def that_stops(self, max_shared_bytes: int) -> ResidentLaunch | None:
-        """Return the launch that decides when the run is over, or None if it cannot, or does not fit."""
+        """Return the launch that decides when the run is over, or None if it cannot, or does not
+        fit.
+        """
         return None

@@ -1,4 +1,6 @@
-"""Launches of kernels along the rows of a matrix, and of elementwise ones over contiguous arrays."""
+"""Launches of kernels along the rows of a matrix, and of elementwise ones over contiguous
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ THREADS = 256
 # Bytes of each array that a thread of an elementwise kernel takes.
 BYTES_OF_THREAD = 32
 
-# Entries of a short row in a thread's registers: few where a warp can hold a row like that, else all there is room
-# for. Of a long row as many as its threads can have under way.
+# Entries of a short row in a thread's registers: few where a warp can hold a row like that, else
+# all there is room for. Of a long row as many as its threads can have under way.
 FEW, TWELVE, MANY, MANY_FLOAT64 = 8, 12, 16, 8
 AT_ONCE, AT_ONCE_FLOAT64 = 16, 8
 WARP = 32
@@ -38,7 +40,9 @@ def elements_of_block(itemsize: int) -> int:
 
 
 class RowLaunch(NamedTuple):
-    """How a kernel along the rows of a matrix is launched; see ``kernels/ops/softmax/softmax.cuh``."""
+    """How a kernel along the rows of a matrix is launched; see
+    ``kernels/ops/softmax/softmax.cuh``.
+    """
 
     defines: dict[str, int]
     grid: int
@@ -50,9 +54,16 @@ class RowLaunch(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def launch_rows(
-    num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int, max_shared_bytes: int
+    num_rows: int,
+    num_columns: int,
+    itemsize: int,
+    num_kept: int,
+    most_blocks: int,
+    max_shared_bytes: int,
 ) -> RowLaunch:
-    """Return the launch for rows (M, C) of an element size in bytes, of which `num_kept` arrays are kept."""
+    """Return the launch for rows (M, C) of an element size in bytes, of which `num_kept` arrays are
+    kept.
+    """
     if num_columns > _room(_many(itemsize), itemsize, num_columns) * WARP:
         return _long_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, max_shared_bytes)
     return _short_rows(num_rows, num_columns, itemsize, num_kept, most_blocks)
@@ -63,7 +74,9 @@ def _many(itemsize: int) -> int:
 
 
 def _room(items: int, itemsize: int, num_columns: int) -> int:
-    """Return how many entries of a short row a thread takes at most: of a staged row an odd number."""
+    """Return how many entries of a short row a thread takes at most: of a staged row an odd
+    number.
+    """
     return items - 1 if num_columns * itemsize % 16 else items
 
 
@@ -71,7 +84,9 @@ def _at_once(itemsize: int, num_kept: int) -> int:
     return (AT_ONCE_FLOAT64 if itemsize == 8 else AT_ONCE) // num_kept
 
 
-def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int) -> RowLaunch:
+def _short_rows(
+    num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int
+) -> RowLaunch:
     """Return a launch with a few lanes for each row, all in registers."""
     row_bytes = num_columns * itemsize
     is_staged = row_bytes % 16 != 0
@@ -79,14 +94,19 @@ def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, m
     if num_columns > _room(items, itemsize, num_columns) * WARP:
         items = _many(itemsize)
     lanes = power_of_two(-(-num_columns // _room(items, itemsize, num_columns)))
-    # Small blocks where whole rows pass through shared memory: while one waits at a barrier, others go on.
+    # Small blocks where whole rows pass through shared memory: while one waits at a barrier, others
+    # go on.
     is_row_of_thread = is_staged and lanes == 1
-    block = min(SMALL_BLOCK if is_row_of_thread else THREADS, max(WARP, power_of_two(num_rows * lanes)))
+    block = min(
+        SMALL_BLOCK if is_row_of_thread else THREADS, max(WARP, power_of_two(num_rows * lanes))
+    )
     rows_at_once, rounds = block // lanes, 1
     if num_rows > rows_at_once * most_blocks and not is_row_of_thread:
         rounds = MOST_ROUNDS
         if is_staged:
-            rounds = max(1, min(rounds, STAGED_BYTES // max(1, rows_at_once * row_bytes * num_kept)))
+            rounds = max(
+                1, min(rounds, STAGED_BYTES // max(1, rows_at_once * row_bytes * num_kept))
+            )
     capacity = rows_at_once * rounds
     shared_bytes = num_kept * (-(-capacity * row_bytes // 16) * 16) if is_staged else 0
     defines = {"ITEMS": items, "LONG_ROWS": 0, "STAGED": int(is_staged)}
@@ -94,15 +114,24 @@ def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, m
 
 
 def _items_of_staged(num_columns: int, itemsize: int) -> int:
-    """Return the entries of a thread for rows that pass through shared memory: the whole row, if that may be."""
+    """Return the entries of a thread for rows that pass through shared memory: the whole row, if
+    that may be.
+    """
     choices = [FEW, *([TWELVE] if itemsize == 4 else []), _many(itemsize)]
     return next((n for n in choices if num_columns <= _room(n, itemsize, num_columns)), FEW)
 
 
 def _long_rows(
-    num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int, max_shared_bytes: int
+    num_rows: int,
+    num_columns: int,
+    itemsize: int,
+    num_kept: int,
+    most_blocks: int,
+    max_shared_bytes: int,
 ) -> RowLaunch:
-    """Return a launch with a block for each row, kept in registers and shared memory as far as that goes."""
+    """Return a launch with a block for each row, kept in registers and shared memory as far as that
+    goes.
+    """
     width, items = 16 // itemsize, _at_once(itemsize, num_kept)
     # Where rows begin anywhere, the first vector and the last may be there in part only.
     num_vectors = -(-(num_columns + (width - 1 if num_columns % width else 0)) // width)
@@ -122,9 +151,16 @@ class RowOps(ArrayOps):
     """What operations along rows share."""
 
     def row_launch(
-        self, num_rows: int, num_columns: int, itemsize: int, num_kept: int = 1, is_summed: bool = True
+        self,
+        num_rows: int,
+        num_columns: int,
+        itemsize: int,
+        num_kept: int = 1,
+        is_summed: bool = True,
     ) -> RowLaunch:
-        """Return `launch_rows` for this device; `is_summed`: blocks leave sums, and there should be few of them."""
+        """Return `launch_rows` for this device; `is_summed`: blocks leave sums, and there should be
+        few of them.
+        """
         most_blocks = self.most_blocks if is_summed else MOST_BLOCKS
         most_shared = self.runtime.max_shared_bytes
         return launch_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, most_shared)
@@ -145,7 +181,11 @@ def row_variants(name: str, num_kept: int = 1) -> list[tuple[str, dict[str, str]
         itemsize = {"float64": 8, "float32": 4}.get(dtype, 2)
         ways = [(items, 0, staged) for items in (FEW, _many(itemsize)) for staged in (0, 1)]
         ways += [(TWELVE, 0, 1)] if itemsize == 4 else []
-        for items, is_long, is_staged in dict.fromkeys([*ways, (_at_once(itemsize, num_kept), 1, 0)]):
+        for items, is_long, is_staged in dict.fromkeys(
+            [*ways, (_at_once(itemsize, num_kept), 1, 0)]
+        ):
             settings = {"ITEMS": items, "LONG_ROWS": is_long, "STAGED": is_staged}
-            found.append((name, {"DTYPE": dtype, **{define: str(n) for define, n in settings.items()}}))
+            found.append(
+                (name, {"DTYPE": dtype, **{define: str(n) for define, n in settings.items()}})
+            )
     return found

@@ -1,7 +1,7 @@
 """A CUDA device: what opens it, and its kernels, launches, memory, copies and order.
 
-`Runtime` is the only thing that talks to the driver. The tests put an emulator with the same methods in its
-place, so everything above runs on a machine without a GPU.
+`Runtime` is the only thing that talks to the driver. The tests put an emulator with the same
+methods in its place, so everything above runs on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["Runtime", "check_tensor_map", "devices", "open_device", "why_unavail
 TENSOR_MAP_BYTES = 128
 LARGEST_BOX = 256  # rows or columns
 SWIZZLED_BYTES = 128  # of a row of a box
-# Of what tensor maps are made for: dtypes, and float32 that is rounded to tf32 where it is copied from.
+# Of what tensor maps are made for: dtypes, and float32 that is rounded to tf32 where it is copied
+# from.
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
 _MAP_DTYPES = {"tf32": "TFLOAT32"}  # in the driver's words, where they are others
 
@@ -43,9 +44,13 @@ def why_unavailable(opening: int | None = None) -> str | None:
 
 
 def devices() -> list[DeviceInfo]:
-    """Return all CUDA devices, none where `why_unavailable` gives a reason; nothing is started on them."""
+    """Return all CUDA devices, none where `why_unavailable` gives a reason; nothing is started on
+    them.
+    """
     return (
-        [] if why_unavailable() is not None else [driver.info(index) for index in range(driver.num_devices())]
+        []
+        if why_unavailable() is not None
+        else [driver.info(index) for index in range(driver.num_devices())]
     )
 
 
@@ -82,7 +87,8 @@ def check_tensor_map(
     box_rows: int,
     box_columns: int,
 ) -> int:
-    """Check what tensor maps demand of a matrix and its boxes, as :meth:`Runtime.tensor_map` takes them.
+    """Check what tensor maps demand of a matrix and its boxes, as :meth:`Runtime.tensor_map` takes
+    them.
 
     Returns
     -------
@@ -96,31 +102,41 @@ def check_tensor_map(
     """
     itemsize = ITEM_BYTES.get(dtype_name)
     if itemsize is None:
-        raise DeviceError(f"expected a tensor map of {', '.join(ITEM_BYTES)}, got one of {dtype_name}")
+        raise DeviceError(
+            f"expected a tensor map of {', '.join(ITEM_BYTES)}, got one of {dtype_name}"
+        )
     row_bytes, box_bytes = leading_dimension * itemsize, box_columns * itemsize
     if pointer <= 0 or pointer % 16:
-        raise DeviceError(f"expected a matrix at a multiple of 16 bytes for a tensor map, got {pointer:#x}")
+        raise DeviceError(
+            f"expected a matrix at a multiple of 16 bytes for a tensor map, got {pointer:#x}"
+        )
     if rows < 1 or columns < 1:
-        raise DeviceError(f"expected at least one row and column for a tensor map, got {rows} and {columns}")
+        raise DeviceError(
+            f"expected at least one row and column for a tensor map, got {rows} and {columns}"
+        )
     if leading_dimension < columns or row_bytes % 16:
         raise DeviceError(
-            f"expected rows of a multiple of 16 bytes, with at least {columns} columns, for a tensor map, got "
+            f"expected rows of a multiple of 16 bytes, with at least {columns} columns, for a "
+            "tensor map, got "
             f"{leading_dimension} columns of {itemsize} bytes"
         )
     if not 1 <= box_rows <= LARGEST_BOX or not 1 <= box_columns <= LARGEST_BOX:
         raise DeviceError(
-            f"expected boxes of 1 to {LARGEST_BOX} rows and columns for a tensor map, got {box_rows} by {box_columns}"
+            f"expected boxes of 1 to {LARGEST_BOX} rows and columns for a tensor map, got "
+            f"{box_rows} by {box_columns}"
         )
     if box_bytes > SWIZZLED_BYTES or box_bytes % 16:
         raise DeviceError(
-            f"expected boxes with a multiple of 16 bytes in a row, at most {SWIZZLED_BYTES}, for a tensor map, got "
+            f"expected boxes with a multiple of 16 bytes in a row, at most {SWIZZLED_BYTES}, for "
+            "a tensor map, got "
             f"{box_bytes}"
         )
     return itemsize
 
 
 class Runtime(Transfers):
-    """One device with one stream, on which everything runs in order but the copies of upload buffers.
+    """One device with one stream, on which everything runs in order but the copies of upload
+    buffers.
 
     Parameters
     ----------
@@ -137,12 +153,14 @@ class Runtime(Transfers):
         `max_shared_bytes` is the shared memory that one block may ask for.
     stream : cuda.core.Stream
     watcher : object or None
-        Hears of every launch: ``begin(name)`` before it, ``end(begun)`` with what that returned, unless it is None,
-        after it. See `warpfit.training.profile`.
+        Hears of every launch: ``begin(name)`` before it, ``end(begun)`` with what that returned,
+        unless it is None, after it. See `warpfit.training.profile`.
     """
 
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
-        """Return the kernel `name`, compiled with `defines` for this device or taken from the cache."""
+        """Return the kernel `name`, compiled with `defines` for this device or taken from the
+        cache.
+        """
         self._refuse_in_capture(f"loading {name}")
         from cuda.core import ObjectCode
 
@@ -177,14 +195,16 @@ class Runtime(Transfers):
     ) -> bytes:
         """Return what tells tensor copies of a matrix: a `TensorMap` of ptx/ptx_sm90a.cuh.
 
-        Boxes lie in shared memory with the 128-byte swizzle; what lies outside of the matrix is zero.
+        Boxes lie in shared memory with the 128-byte swizzle; what lies outside of the matrix is
+        zero.
 
         Parameters
         ----------
         pointer : int
             Where the matrix begins on the device, a multiple of 16.
         dtype_name : {'float16', 'bfloat16', 'float32', 'tf32'}
-            ``'tf32'``: of float32 numbers, which copies to shared memory round to 10 bits of mantissa.
+            ``'tf32'``: of float32 numbers, which copies to shared memory round to 10 bits of
+            mantissa.
         rows, columns : int
             The size of the matrix.
         leading_dimension : int
@@ -219,7 +239,9 @@ class Runtime(Transfers):
         self._check(error, f"a tensor map of {rows} by {columns} numbers")
         return ctypes.string_at(found.getPtr(), TENSOR_MAP_BYTES)
 
-    def launch(self, function: Any, grid: Grid, block: Grid, shared_bytes: int, parameters: int) -> None:
+    def launch(
+        self, function: Any, grid: Grid, block: Grid, shared_bytes: int, parameters: int
+    ) -> None:
         """Start a kernel; `parameters` is the address of an array of the arguments' addresses."""
         if self.is_capturing() or self._beside:
             self.launch_cluster(function, grid, block, shared_bytes, parameters, 1, False)
@@ -245,7 +267,9 @@ class Runtime(Transfers):
         cluster: int,
         is_cooperative: bool,
     ) -> None:
-        """Start a kernel whose blocks form clusters along x, or which are all resident at once, or both."""
+        """Start a kernel whose blocks form clusters along x, or which are all resident at once, or
+        both.
+        """
         self.activate()
         if cluster > 1:
             (error,) = self._driver.cuFuncSetAttribute(
@@ -254,7 +278,8 @@ class Runtime(Transfers):
                 1,
             )
             self._check(error, f"launching {function.name}")
-        # In a graph the blocks of one kernel come while those of the last are still at work, and wait for them.
+        # In a graph the blocks of one kernel come while those of the last are still at work, and
+        # wait for them.
         is_programmatic = function.takes_turn and self.is_capturing()
         attributes = self._launch_attributes(cluster, is_cooperative, is_programmatic)
         config = self._driver.CUlaunchConfig()
@@ -265,17 +290,25 @@ class Runtime(Transfers):
         self._recent.append(function.name)
         (error,) = self._driver.cuLaunchKernelEx(config, function.handle, parameters, 0)
         self._check(
-            error, f"launching {function.name} with grid {grid} in clusters of {cluster} blocks of {block}"
+            error,
+            f"launching {function.name} with grid {grid} in clusters of {cluster} blocks of "
+            f"{block}",
         )
         if self._blocking and not self.is_capturing():
             self.synchronize()
 
-    def _launch_attributes(self, cluster: int, is_cooperative: bool, is_programmatic: bool) -> list[Any]:
+    def _launch_attributes(
+        self, cluster: int, is_cooperative: bool, is_programmatic: bool
+    ) -> list[Any]:
         driver, found = self._driver, []
         if cluster > 1:
             size = driver.CUlaunchAttribute()
             size.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            size.value.clusterDim.x, size.value.clusterDim.y, size.value.clusterDim.z = (cluster, 1, 1)
+            size.value.clusterDim.x, size.value.clusterDim.y, size.value.clusterDim.z = (
+                cluster,
+                1,
+                1,
+            )
             found.append(size)
         if is_cooperative:
             together = driver.CUlaunchAttribute()
@@ -284,14 +317,18 @@ class Runtime(Transfers):
             found.append(together)
         if is_programmatic:
             early = driver.CUlaunchAttribute()
-            early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.id = (
+                driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            )
             early.value.programmaticStreamSerializationAllowed = 1
             found.append(early)
         return found
 
 
 class _Function:
-    """A loaded kernel: the driver's handle, what must stay alive for it, and whether it waits for kernels before it."""
+    """A loaded kernel: the driver's handle, what must stay alive for it, and whether it waits for
+    kernels before it.
+    """
 
     __slots__ = ("handle", "kernel", "name", "takes_turn")
 

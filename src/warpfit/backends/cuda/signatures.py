@@ -11,7 +11,10 @@ from warpfit.backends.cuda.arguments import FORMATS, format_of
 
 __all__ = ["SIGNATURES", "check_of", "formats_of"]
 
-_MATMUL = "const T*, const T*, Out*, const T*, const T*, Out*, double, double, Acc*, unsigned*" + ", int" * 6
+_MATMUL = (
+    "const T*, const T*, Out*, const T*, const T*, Out*, double, double, Acc*, unsigned*"
+    + ", int" * 6
+)
 
 # Of each entry its types of C, as they are after its includes.
 SIGNATURES = {
@@ -27,7 +30,8 @@ SIGNATURES = {
         "int, int, int64, double, int"
     ),
     "batch_norm_forward": (
-        "const T*, const T*, const T*, const T*, const T*, Acc*, T*, int64, int, int, int, int64, double, int"
+        "const T*, const T*, const T*, const T*, const T*, Acc*, T*, int64, int, int, int, int64, "
+        "double, int"
     ),
     "batch_norm_statistics": (
         "const T*, T*, T*, Acc*, double*, unsigned*, int64, int, int, int, int64, double, double"
@@ -37,7 +41,9 @@ SIGNATURES = {
     "cast_into": "TensorList",
     "clip_by_norm": "TensorList, const double*, double",
     "conv2d_backward_input": "const T*, const T*, T*" + ", int" * 15,
-    "conv2d_backward_weight": ("const T*, const T*, Out*, Out*, Acc*, unsigned*, double" + ", int" * 16),
+    "conv2d_backward_weight": (
+        "const T*, const T*, Out*, Out*, Acc*, unsigned*, double" + ", int" * 16
+    ),
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
     "copy_strided": "const SOURCE*, Layout, DTYPE*, Layout, int, int64",
     "count_correct": "const T*, const int64*, int64*, double*, unsigned*, int64, int, int, int",
@@ -46,9 +52,12 @@ SIGNATURES = {
     "dropout_forward": (
         "const T*, T*, T*, int64, int64, Scalar, unsigned, unsigned, unsigned, uint64, double, int"
     ),
-    "element_loss_backward": ("const T*, const T*, const Acc*, const T*, T*, double, double, int64, int64"),
+    "element_loss_backward": (
+        "const T*, const T*, const Acc*, const T*, T*, double, double, int64, int64"
+    ),
     "element_loss_forward": (
-        "const T*, const T*, const T*, Acc*, Acc*, double*, unsigned*, double, double, double, int64, int64"
+        "const T*, const T*, const T*, Acc*, Acc*, double*, unsigned*, double, double, double, "
+        "int64, int64"
     ),
     "element_loss_step": (
         "const T*, const Acc*, const int64*, Scalar, int64, int64, const Acc*, T*, double*, "
@@ -60,7 +69,8 @@ SIGNATURES = {
         "unsigned, unsigned"
     ),
     "gather_batches": (
-        "const SOURCE*, const unsigned*, const float*, const unsigned*, T*, unsigned*, int, int, int"
+        "const SOURCE*, const unsigned*, const float*, const unsigned*, T*, unsigned*, int, int, "
+        "int"
     ),
     "gather_rows": "const SOURCE*, const int64*, DTYPE*, int, int",
     "gemm_sm90": (
@@ -90,7 +100,8 @@ SIGNATURES = {
     "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 13,
     "record_step": "double*, Scalar, const DTYPE*, const DTYPE*, const int64*, const double*",
     "reduce": (
-        "const DTYPE*, DTYPE*, Acc*, unsigned*, double, Layout, Layout, Layout, int64, int64, int64, int"
+        "const DTYPE*, DTYPE*, Acc*, unsigned*, double, Layout, Layout, Layout, int64, int64, "
+        "int64, int"
     ),
     "softmax_backward": "const T*, const T*, T*, int64, int, int, int",
     "softmax_cross_entropy_backward": (
@@ -111,7 +122,8 @@ SIGNATURES = {
     "unary": "const DTYPE*, Layout, DTYPE*, int64",
     "update_parameters": "TensorList" + ", Scalar" * 6,
     "where": (
-        "const bool*, Layout, const DTYPE*, Layout, double, const DTYPE*, Layout, double, DTYPE*, int64"
+        "const bool*, Layout, const DTYPE*, Layout, double, const DTYPE*, Layout, double, DTYPE*, "
+        "int64"
     ),
     "write_number": "double*, double",
 }

@@ -1,4 +1,6 @@
-"""In what order a device works: its streams, the graphs that are captured on one, and the marks between."""
+"""In what order a device works: its streams, the graphs that are captured on one, and the marks
+between.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,21 @@ class Streams(Context):
         self._beside: dict[int, Any] = {}  # the one on which a thread starts kernels now
         self._capture_lock = threading.Lock()
 
-    # -- graphs ------------------------------------------------------------------------------------------
+    # -- graphs
+    # ------------------------------------------------------------------------------------------
 
     @contextmanager
     def capture(self) -> Iterator[Graph]:
-        """Note this thread's launches, copies and fills in place of starting them; afterwards the graph repeats them.
+        """Note this thread's launches, copies and fills in place of starting them; afterwards the
+        graph repeats them.
 
         Other threads go on as ever, but those that want to capture, too, wait.
 
         Raises
         ------
         DeviceError
-            If the thread tries anything else meanwhile: to allocate, load, upload, download or wait. The message
-            says what.
+            If the thread tries anything else meanwhile: to allocate, load, upload, download or
+            wait. The message says what.
         KernelError
             If the driver does not take what was captured.
         """
@@ -51,7 +55,8 @@ class Streams(Context):
         self.activate()
         graph = Graph(self)
         with self._capture_lock:
-            # Memory of the host that is freed meanwhile would end the capture, so nothing may be found to be garbage.
+            # Memory of the host that is freed meanwhile would end the capture, so nothing may be
+            # found to be garbage.
             is_collecting = gc.isenabled()
             gc.disable()
             try:
@@ -113,10 +118,12 @@ class Streams(Context):
     def _refuse_in_capture(self, what: str) -> None:
         if self.is_capturing():
             raise DeviceError(
-                f"expected launches, copies and fills only while a graph is captured on {self.name}, got {what}"
+                "expected launches, copies and fills only while a graph is captured on "
+                f"{self.name}, got {what}"
             )
 
-    # -- order -------------------------------------------------------------------------------------------
+    # -- order
+    # -------------------------------------------------------------------------------------------
 
     def let_wait(self, stream: int | None) -> None:
         """Let another stream, given by its handle, wait for all that was started here so far.
@@ -136,9 +143,11 @@ class Streams(Context):
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Let kernels that this thread starts run after all that came before, and beside all until its `join`.
+        """Let kernels that this thread starts run after all that came before, and beside all until
+        its `join`.
 
-        Memory is still allocated and freed in order with all else: what these kernels use has to live until then.
+        Memory is still allocated and freed in order with all else: what these kernels use has to
+        live until then.
         """
         self._refuse_in_capture("a kernel beside others")
         try:
@@ -262,7 +271,8 @@ class Graph:
         runtime._refuse_in_capture("the launch of a graph")
         if self._executable is None:
             raise DeviceError(
-                f"expected a graph whose capture on {runtime.name} has ended, got one before its end"
+                f"expected a graph whose capture on {runtime.name} has ended, got one before its "
+                "end"
             )
         runtime.activate()
         runtime._recent.extend(self.names)

@@ -70,8 +70,8 @@ class TrainedNetwork:
     rate_in_velocity : bool
         Whether velocities have the learning rate in them.
     is_cut : bool
-        Whether launches end within epochs, too. A kernel that looks ahead begins a launch as it begins an epoch, and
-        such a cut would change bits: it must not look ahead then.
+        Whether launches end within epochs, too. A kernel that looks ahead begins a launch as it
+        begins an epoch, and such a cut would change bits: it must not look ahead then.
     """
 
     dtype: str
@@ -109,7 +109,9 @@ class TrainedNetwork:
 
     @property
     def is_for_sweeps(self) -> bool:
-        """Whether the kernels that train many may: without clipping, and without a penalty where rows have weights."""
+        """Whether the kernels that train many may: without clipping, and without a penalty where
+        rows have weights.
+        """
         is_weighed = self.weighted or self.class_weights
         return not self.clips and self.terms <= 1 and not (self.penalized and is_weighed)
 
@@ -159,7 +161,9 @@ class TrainedNetwork:
 
     @property
     def layer_defines(self) -> dict[str, Any]:
-        """Those of the kernels that take any number of layers; no activation or dropout follows the last."""
+        """Those of the kernels that take any number of layers; no activation or dropout follows the
+        last.
+        """
         activations = (*self.activations, Activation(slope=0.0))
         return {
             "LAYERS": len(self.widths) - 1,
@@ -190,7 +194,9 @@ class TrainedNetwork:
 
     @property
     def gram_threads(self) -> int:
-        """Threads of a block of that kernel: a warp takes 16 rows, and up to 64 of the batch before."""
+        """Threads of a block of that kernel: a warp takes 16 rows, and up to 64 of the batch
+        before.
+        """
         row_tiles = padded(self.batch) // 16
         return 32 * row_tiles * -(-row_tiles // 4)
 
@@ -211,9 +217,13 @@ def padded(size: int) -> int:
 
 
 def unsuited(network: TrainedNetwork, arch: str) -> Obstacle | None:
-    """Return that tensor cores do not multiply a dtype, or that a warp has no room for the outputs, if so."""
+    """Return that tensor cores do not multiply a dtype, or that a warp has no room for the outputs,
+    if so.
+    """
     if not supports(arch, network.dtype):
-        return Obstacle(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
+        return Obstacle(
+            f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}"
+        )
     if network.outputs > MOST_OUTPUTS:
         return Obstacle(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
     return None
@@ -226,13 +236,18 @@ def most_blocks(arch: str) -> int:
 
 
 def resident_clusters(cluster: int, num_multiprocessors: int) -> int:
-    """Return how many clusters of so many blocks are resident at once, if a block fills a multiprocessor."""
-    # Multiprocessors come in groups that no cluster crosses: 9 of them have room for 8 blocks, as a rule.
+    """Return how many clusters of so many blocks are resident at once, if a block fills a
+    multiprocessor.
+    """
+    # Multiprocessors come in groups that no cluster crosses: 9 of them have room for 8 blocks, as a
+    # rule.
     return max(1, num_multiprocessors * 8 // (9 * cluster))
 
 
 def replicas_with_rows(batch: int, cluster: int, num_multiprocessors: int, wanted: int) -> int:
-    """Return how many clusters can partition a batch, of those wanted, so that all are resident and have rows."""
+    """Return how many clusters can partition a batch, of those wanted, so that all are resident and
+    have rows.
+    """
     resident, tiles = resident_clusters(cluster, num_multiprocessors), -(-batch // 16)
     tiles_of_replica = -(-tiles // min(wanted, resident, tiles))
     return -(-tiles // tiles_of_replica)

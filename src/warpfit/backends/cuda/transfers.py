@@ -12,12 +12,15 @@ from warpfit.backends.cuda.memory import MemoryPool, pinned
 
 __all__ = ["Transfers", "UploadBuffer"]
 
-# Uploads pass through pinned memory in pieces of this size, so that the host need not wait for them.
+# Uploads pass through pinned memory in pieces of this size, so that the host need not wait for
+# them.
 STAGING_BYTES = 1 << 20
 
 
 class Transfers(MemoryPool):
-    """Copies and fills in the order of the stream, and buffers whose copies have one of their own."""
+    """Copies and fills in the order of the stream, and buffers whose copies have one of their
+    own.
+    """
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -25,7 +28,9 @@ class Transfers(MemoryPool):
         self._copy_stream: Any = None  # most runs need none
 
     def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
-        """Copy a C-contiguous host array to the device; the array may change as soon as this returns."""
+        """Copy a C-contiguous host array to the device; the array may change as soon as this
+        returns.
+        """
         self._refuse_in_capture(f"an upload of {host.nbytes} bytes")
         if host.nbytes:
             self.activate()
@@ -43,7 +48,8 @@ class Transfers(MemoryPool):
         self.synchronize()
 
     def create_upload_buffer(self, nbytes: int) -> UploadBuffer:
-        """Return pinned memory with its counterpart on the device, for copies beside what the device does.
+        """Return pinned memory with its counterpart on the device, for copies beside what the
+        device does.
 
         Raises
         ------
@@ -72,17 +78,19 @@ class Transfers(MemoryPool):
 
 
 class UploadBuffer:
-    """Pinned host memory, and device memory of the same size that it is copied to while the device goes on.
+    """Pinned host memory, and device memory of the same size that it is copied to while the device
+    goes on.
 
-    Each use goes round once, in this order; with two such buffers in turns, one is filled and copied while the device
-    reads the other:
+    Each use goes round once, in this order; with two such buffers in turns, one is filled and
+    copied while the device reads the other:
 
         await_host()   the host's side may be written to again
         send(nbytes)   the copy begins, once all that reads the device's side is done
         receive()      what is started on the device from here on finds the bytes there
         release()      all that reads them has been started
 
-    A use may be broken off: `close` waits for a copy that is under way. Only `await_host` and `close` wait.
+    A use may be broken off: `close` waits for a copy that is under way. Only `await_host` and
+    `close` wait.
 
     Parameters
     ----------
@@ -120,7 +128,9 @@ class UploadBuffer:
         stream = self._copy_stream.handle
         (error,) = self._driver.cuStreamWaitEvent(stream, self._released.handle, 0)
         runtime._check(error, "waiting for an event")
-        (error,) = self._driver.cuMemcpyHtoDAsync(self.memory.pointer, self.host.ctypes.data, nbytes, stream)
+        (error,) = self._driver.cuMemcpyHtoDAsync(
+            self.memory.pointer, self.host.ctypes.data, nbytes, stream
+        )
         runtime._check(error, "an upload")
         self._copy_stream.record(self._sent)
 

@@ -33,8 +33,8 @@ class NumpyBackend(
     Parameters
     ----------
     reuse : bool
-        Whether results live in buffers that the next `begin_step` takes back. A training loop wants that;
-        everybody else wants results of their own, the default.
+        Whether results live in buffers that the next `begin_step` takes back. A training loop wants
+        that; everybody else wants results of their own, the default.
     """
 
     name = "numpy"

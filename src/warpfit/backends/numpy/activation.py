@@ -1,4 +1,6 @@
-"""Elementwise activations, by the table's formulas; softmax and log-softmax beside their derivatives."""
+"""Elementwise activations, by the table's formulas; softmax and log-softmax beside their
+derivatives.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ def row_max(z: Array) -> Array:
 class ActivationOps(Backend):
     """y = f(z), and softmax along the last axis."""
 
-    def activation_forward(self, activation: Activation, z: Array, out: Array | None = None) -> Array:
+    def activation_forward(
+        self, activation: Activation, z: Array, out: Array | None = None
+    ) -> Array:
         check_float("activation_forward", z, out)
         if out is None:
             out = self.empty(z.shape, z.dtype)
         check_same_shape("activation_forward", z, out)
         return activation.formula.forward(z, activation.slope, out)
 
-    def activation_backward(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
+    def activation_backward(
+        self, activation: Activation, dy: Array, y: Array, z: Array | None
+    ) -> Array:
         check_activation_backward("activation_backward", activation, dy, y, z)
         out = self.empty(y.shape, y.dtype)
         return activation.formula.backward(dy, y, z, activation.slope, out)

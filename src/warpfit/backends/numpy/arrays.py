@@ -22,8 +22,8 @@ BYTE_SCALE = 255
 class StepBuffers:
     """Buffers of one training step, handed out again in the same sequence at the next.
 
-    A step asks for the same shapes in the same sequence as the one before; where it does not (the shorter
-    last batch), the buffer at that place is replaced.
+    A step asks for the same shapes in the same sequence as the one before; where it does not (the
+    shorter last batch), the buffer at that place is replaced.
     """
 
     def __init__(self) -> None:

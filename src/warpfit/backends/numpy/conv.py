@@ -14,7 +14,8 @@ from warpfit.backends.numpy.windows import blocks, taps, window_view
 
 __all__ = ["ConvOps"]
 
-# Where a window has fewer numbers in a row (gray images), it is quicker to copy along the image's rows.
+# Where a window has fewer numbers in a row (gray images), it is quicker to copy along the image's
+# rows.
 SHORT_RUN = 8
 
 
@@ -53,7 +54,9 @@ class ConvOps(Backend):
         z = self.empty((len(x), *num_windows, num_outputs), x.dtype)
         y = self.empty(z.shape, z.dtype) if activation.needs_input else z
         matrix = w.reshape(prod(w.shape[:3]), num_outputs)
-        for block, columns in self._column_blocks(x, num_windows, w.shape[:2], stride, padding, dilation):
+        for block, columns in self._column_blocks(
+            x, num_windows, w.shape[:2], stride, padding, dilation
+        ):
             part = z[block]
             np.matmul(columns, matrix, out=part.reshape(len(columns), num_outputs))
             if b is not None:
@@ -122,14 +125,18 @@ class ConvOps(Backend):
         dw = self.empty((prod(w_shape[:3]), num_outputs), x.dtype)
         dw.fill(0)
         product = self.empty(dw.shape, dw.dtype)
-        for block, columns in self._column_blocks(x, num_windows, kernel, stride, padding, dilation):
+        for block, columns in self._column_blocks(
+            x, num_windows, kernel, stride, padding, dilation
+        ):
             dw += np.matmul(columns.T, dz[block].reshape(len(columns), num_outputs), out=product)
         return dw.reshape(w_shape), sum_rows(dz) if needs_db else None
 
     def _column_blocks(
         self, x: Array, num_windows: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
     ) -> Iterator[tuple[tuple[slice, slice], Array]]:
-        """Yield (block, the block's windows as a matrix); every matrix overwrites the one before."""
+        """Yield (block, the block's windows as a matrix); every matrix overwrites the one
+        before.
+        """
         windows = window_view(self._padded(x, padding), num_windows, kernel, stride, dilation)
         row_size = prod(windows.shape[2:])
         all_blocks = list(blocks(len(x), num_windows[0], row_size * x.itemsize))
@@ -143,7 +150,9 @@ class ConvOps(Backend):
             return x
         num_samples, height, width, num_channels = x.shape
         rows, columns = padding
-        padded = self.empty((num_samples, height + 2 * rows, width + 2 * columns, num_channels), x.dtype)
+        padded = self.empty(
+            (num_samples, height + 2 * rows, width + 2 * columns, num_channels), x.dtype
+        )
         padded.fill(0)
         padded[:, rows : rows + height, columns : columns + width] = x
         return padded

@@ -13,7 +13,9 @@ __all__ = ["DenseOps"]
 class DenseOps(Backend):
     """y = f(x @ w + b)."""
 
-    def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+    def matmul(
+        self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> Array:
         check_matmul(a, b, transpose_a, transpose_b)
         a, b = a.T if transpose_a else a, b.T if transpose_b else b
         return np.matmul(a, b, out=self.empty((a.shape[0], b.shape[1]), a.dtype))

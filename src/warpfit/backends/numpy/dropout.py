@@ -12,7 +12,8 @@ from warpfit.random import DROPOUT, philox, stream_key
 
 __all__ = ["DropoutOps"]
 
-# Philox keeps some ten words of 64 bits for every counter in flight; so many counters stay in the cache.
+# Philox keeps some ten words of 64 bits for every counter in flight; so many counters stay in the
+# cache.
 COUNTERS_PER_BLOCK = 1 << 15
 
 
@@ -27,7 +28,11 @@ class DropoutOps(Backend):
         mask = self.empty(x.shape, x.dtype)
         num_rows, num_units = len(x), prod(x.shape[1:])
         mask_rows = mask.reshape(num_rows, num_units)
-        key, threshold, scale = stream_key(seed, DROPOUT), round(p * 2**32), x.dtype.type(1 / (1 - p))
+        key, threshold, scale = (
+            stream_key(seed, DROPOUT),
+            round(p * 2**32),
+            x.dtype.type(1 / (1 - p)),
+        )
         groups = np.arange(-(-num_units // 4))
         rows_per_block = max(1, COUNTERS_PER_BLOCK // max(1, len(groups)))
         for start in range(0, num_rows, rows_per_block):

@@ -45,7 +45,12 @@ _COMPARISON: dict[str, np.ufunc] = {
     "ge": np.greater_equal,
 }
 
-_REDUCTION: dict[str, np.ufunc] = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
+_REDUCTION: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "mean": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 
 
 @contextmanager
@@ -71,7 +76,8 @@ def _is_basic(index: Any) -> bool:
     """Whether the index names no element twice: only integers, slices, None and Ellipsis."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(
-        part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice)) for part in parts
+        part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))
+        for part in parts
     )
 
 
@@ -147,7 +153,9 @@ class ElementwiseOps(Backend):
 
     def unbroadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
         if check_broadcast("unbroadcast", shape, x.shape) != x.shape:
-            raise ShapeError(f"unbroadcast: expected a shape that broadcasts to {x.shape}, got {shape}")
+            raise ShapeError(
+                f"unbroadcast: expected a shape that broadcasts to {x.shape}, got {shape}"
+            )
         added = x.ndim - len(shape)
         stretched = [axis for axis, size in enumerate(shape, added) if size != x.shape[axis]]
         axes = (*range(added), *stretched)

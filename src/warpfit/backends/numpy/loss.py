@@ -27,7 +27,9 @@ def _total_weight(sample_weight: Array | None, like: Array) -> Array:
 def _weighted_mean(
     losses: Array, sample_weight: Array | None, *, sum_outputs: bool = False
 ) -> tuple[Any, Any]:
-    """Return the mean of losses (M, ...) over rows and outputs (or summed over outputs), and Σ s."""
+    """Return the mean of losses (M, ...) over rows and outputs (or summed over outputs), and Σ
+    s.
+    """
     per_row = np.add.reduce(losses.reshape(len(losses), _outputs(losses)), axis=1)
     total = np.add.reduce(per_row if sample_weight is None else per_row * sample_weight)
     weight = _total_weight(sample_weight, losses)
@@ -61,7 +63,9 @@ class LossOps(Backend):
         sample_weight: Array | None = None,
         label_smoothing: float = 0.0,
     ) -> tuple[Array, Array, Array]:
-        check_cross_entropy("softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight)
+        check_cross_entropy(
+            "softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight
+        )
         num_rows, num_classes = logits.shape
         shifted = np.subtract(logits, row_max(logits), out=self.empty(logits.shape, logits.dtype))
         probabilities = np.exp(shifted, out=self.empty(logits.shape, logits.dtype))
@@ -113,7 +117,12 @@ class LossOps(Backend):
         return _scale_rows(gradient, sample_weight, total_weight)
 
     def mean_squared_error_forward(
-        self, prediction: Array, target: Array, *, sample_weight: Array | None = None, half: bool = False
+        self,
+        prediction: Array,
+        target: Array,
+        *,
+        sample_weight: Array | None = None,
+        half: bool = False,
     ) -> tuple[Array, Array]:
         check_prediction("mean_squared_error_forward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
@@ -143,20 +152,33 @@ class LossOps(Backend):
         return _weighted_mean(np.abs(error, out=error), sample_weight)
 
     def absolute_error_backward(
-        self, prediction: Array, target: Array, total_weight: Array, *, sample_weight: Array | None = None
+        self,
+        prediction: Array,
+        target: Array,
+        total_weight: Array,
+        *,
+        sample_weight: Array | None = None,
     ) -> Array:
         check_prediction("absolute_error_backward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
-        return _scale_rows(np.sign(error, out=error), sample_weight, total_weight * _outputs(prediction))
+        return _scale_rows(
+            np.sign(error, out=error), sample_weight, total_weight * _outputs(prediction)
+        )
 
     def huber_forward(
-        self, prediction: Array, target: Array, *, delta: float = 1.0, sample_weight: Array | None = None
+        self,
+        prediction: Array,
+        target: Array,
+        *,
+        delta: float = 1.0,
+        sample_weight: Array | None = None,
     ) -> tuple[Array, Array]:
         check_prediction("huber_forward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
         np.abs(error, out=error)
         clipped = np.minimum(error, delta)
-        # d²/2 inside and delta·(|d| - delta/2) outside are both c·(|d| - c/2) with c = min(|d|, delta).
+        # d²/2 inside and delta·(|d| - delta/2) outside are both c·(|d| - c/2) with c = min(|d|,
+        # delta).
         return _weighted_mean(clipped * (error - clipped / 2), sample_weight)
 
     def huber_backward(
@@ -174,7 +196,12 @@ class LossOps(Backend):
         return _scale_rows(error, sample_weight, total_weight * _outputs(prediction))
 
     def binary_cross_entropy_forward(
-        self, logits: Array, target: Array, *, sample_weight: Array | None = None, sum_outputs: bool = False
+        self,
+        logits: Array,
+        target: Array,
+        *,
+        sample_weight: Array | None = None,
+        sum_outputs: bool = False,
     ) -> tuple[Array, Array]:
         check_prediction("binary_cross_entropy_forward", logits, target, sample_weight)
         losses = np.multiply(logits, target, out=self.empty(logits.shape, logits.dtype))
@@ -207,4 +234,6 @@ class LossOps(Backend):
     def count_correct_binary(self, logits: Array, target: Array) -> Array:
         check_prediction("count_correct_binary", logits, target, None)
         matches = (logits > 0) == (target > 0.5)
-        return np.int64(np.count_nonzero(matches.reshape(len(logits), _outputs(logits)).all(axis=1)))
+        return np.int64(
+            np.count_nonzero(matches.reshape(len(logits), _outputs(logits)).all(axis=1))
+        )

@@ -1,8 +1,9 @@
 """Batch and layer normalisation.
 
-Means are taken twice: that of the input, then that of what is left after subtracting it, which is the rounding
-error of the first. So the result stays exact where the mean is far larger than the spread. What backward needs
-is (mean, rest, 1/σ): the two means and the reciprocal of √(variance + eps).
+Means are taken twice: that of the input, then that of what is left after subtracting it, which is
+the rounding error of the first. So the result stays exact where the mean is far larger than the
+spread. What backward needs is (mean, rest, 1/σ): the two means and the reciprocal of √(variance +
+eps).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ __all__ = ["NormOps", "sum_rows"]
 
 
 def sum_rows(x: Array) -> Array:
-    """Return the sum over all axes but the last, as a product: quicker than a reduction, and more exact."""
+    """Return the sum over all axes but the last, as a product: quicker than a reduction, and more
+    exact.
+    """
     rows = _rows(x)
     return np.ones(len(rows), rows.dtype) @ rows
 
@@ -112,7 +115,13 @@ class NormOps(Backend):
         return scratch.reshape(x.shape), dweight, dbias
 
     def layer_norm_forward(
-        self, x: Array, weight: Array | None, bias: Array | None, *, num_axes: int = 1, eps: float = 1e-5
+        self,
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        *,
+        num_axes: int = 1,
+        eps: float = 1e-5,
     ) -> tuple[Array, tuple[Array, Array, Array]]:
         check_float("layer_norm_forward", x, weight, bias)
         check_layer_norm("layer_norm_forward", x, weight, bias, num_axes)

@@ -50,7 +50,9 @@ class OptimOps(Backend):
     def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
         check_float("clip_by_norm", *gradients)
         # Summed in float64, so that the norm does not depend on how the sum is split.
-        norm = sqrt(sum(float(np.add.reduce(np.square(g, dtype=np.float64), axis=None)) for g in gradients))
+        norm = sqrt(
+            sum(float(np.add.reduce(np.square(g, dtype=np.float64), axis=None)) for g in gradients)
+        )
         if norm > max_norm - CLIP_EPS:
             for g in gradients:
                 g *= max_norm / (norm + CLIP_EPS)

@@ -37,10 +37,16 @@ class PoolOps(Backend):
         indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
         every_tap = taps(x.shape[1:3], num_windows, kernel, stride, padding)
         for tap, (of_windows, of_pixels) in enumerate(every_tap):
-            pixels, best, index, mask = x[of_pixels], y[of_windows], indices[of_windows], larger[of_windows]
+            pixels, best, index, mask = (
+                x[of_pixels],
+                y[of_windows],
+                indices[of_windows],
+                larger[of_windows],
+            )
             np.greater(pixels, best, out=mask)
             np.maximum(best, pixels, out=best)
-            # Taps only grow, so a maximum writes the index where the mask is set, quicker than a masked copy.
+            # Taps only grow, so a maximum writes the index where the mask is set, quicker than a
+            # masked copy.
             np.maximum(index, mask.view(np.uint8) * index.dtype.type(tap), out=index)
         return y, indices
 
@@ -70,7 +76,9 @@ class PoolOps(Backend):
                 np.multiply(dy[of_windows], chosen[of_windows], out=dx[of_pixels])
         return dx
 
-    def avg_pool2d_forward(self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Array:
+    def avg_pool2d_forward(
+        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+    ) -> Array:
         check_float("avg_pool2d_forward", x)
         num_windows = check_pool2d("avg_pool2d_forward", x.shape, kernel, stride, padding)
         y = self.empty((len(x), *num_windows, x.shape[3]), x.dtype)
@@ -94,6 +102,8 @@ class PoolOps(Backend):
         share = np.multiply(dy, 1 / prod(kernel), out=self.empty(dy.shape, dy.dtype))
         dx = self.empty(x_shape, dy.dtype)
         dx.fill(0)
-        for of_windows, of_pixels in taps((x_shape[1], x_shape[2]), num_windows, kernel, stride, padding):
+        for of_windows, of_pixels in taps(
+            (x_shape[1], x_shape[2]), num_windows, kernel, stride, padding
+        ):
             dx[of_pixels] += share[of_windows]
         return dx

@@ -22,7 +22,9 @@ Index = tuple[slice, ...]
 
 
 def window_view(x: Array, num_windows: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> Array:
-    """Return a read-only view (M, OH, OW, KH, KW, C) of the windows over images that need no padding."""
+    """Return a read-only view (M, OH, OW, KH, KW, C) of the windows over images that need no
+    padding.
+    """
     sample, row, column, channel = x.strides
     steps = (row * stride[0], column * stride[1], row * dilation[0], column * dilation[1])
     shape = (x.shape[0], *num_windows, *kernel, x.shape[3])
@@ -38,11 +40,19 @@ def blocks(num_samples: int, num_rows: int, row_bytes: int) -> Iterator[tuple[sl
     samples = max(1, rows // num_rows)
     rows = min(rows, num_rows)
     for sample, row in product(range(0, num_samples, samples), range(0, num_rows, rows)):
-        yield slice(sample, min(sample + samples, num_samples)), slice(row, min(row + rows, num_rows))
+        yield (
+            slice(sample, min(sample + samples, num_samples)),
+            slice(row, min(row + rows, num_rows)),
+        )
 
 
 def taps(
-    image: Pair, num_windows: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair = (1, 1)
+    image: Pair,
+    num_windows: Pair,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair = (1, 1),
 ) -> Iterator[tuple[Index, Index]]:
     """Yield (which windows, which pixels) for every tap of the kernel, in row-major order.
 

@@ -1,14 +1,15 @@
 // Rules of stopping and of SGD, each with numbers of its own, a thread each.
 //
-// Layout:   rules (N,) and values (N, M): what each sees of M epochs; verdicts (N, M, 3) int32: whether an epoch is better
-//           than all before, the epochs since one was, and whether the run is over.
-//           numbers (N, 7): weight, velocity, gradient, rate, decay, momentum, and one that is 0; found (N, 2): the weight
-//           after a step, as it is updated, and by its forecast.
+// Layout:   rules (N,) and values (N, M): what each sees of M epochs; verdicts (N, M, 3) int32:
+//           whether an epoch is better than all before, the epochs since one was, and whether the
+//           run is over. numbers (N, 7): weight, velocity, gradient, rate, decay, momentum, and one
+//           that is 0; found (N, 2): the weight after a step, as it is updated, and by its
+//           forecast.
 #include "resident/record/stopping.cuh"
 #include "resident/update/forecast.cuh"
 
-extern "C" __global__ void rules(Stopping* rules, const double* values, int* verdicts, int num_epochs,
-                                 const float* numbers, float* found) {
+extern "C" __global__ void rules(Stopping* rules, const double* values, int* verdicts,
+                                 int num_epochs, const float* numbers, float* found) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     Stopping& rule = rules[i];
     for (int epoch = 0; epoch < num_epochs; ++epoch) {

@@ -1,7 +1,8 @@
 """What the parts of a step cost, kernel by kernel, on a card that was measured: one file per card.
 
-A launch counts how often a step has each cost (`ResidentLaunch.costs`), and a step is expected to take their sum at
-these prices. ``benchmarks/launch_costs.py`` measures steps, fits the prices and writes the file, with the date.
+A launch counts how often a step has each cost (`ResidentLaunch.costs`), and a step is expected to
+take their sum at these prices. ``benchmarks/launch_costs.py`` measures steps, fits the prices and
+writes the file, with the date.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def path_of(card: str) -> Path:
 
 @lru_cache
 def read_prices(card: str = CARD) -> dict[str, Any]:
-    """Return a card's file: by kernel, the date of the measurement, and the nanoseconds of each cost."""
+    """Return a card's file: by kernel, the date of the measurement, and the nanoseconds of each
+    cost.
+    """
     found: dict[str, Any] = json.loads(path_of(card).read_text(encoding="utf-8"))
     return found
 

@@ -10,8 +10,8 @@ struct alignas(W * sizeof(T) < 16 ? W * sizeof(T) : 16) Group {
     T element[W];
 };
 
-// Elements at, ..., at + W - 1 of x; those from `size` on are zero. Where `wide`, x + at is aligned to a
-// group.
+// Elements at, ..., at + W - 1 of x; those from `size` on are zero. Where `wide`, x + at is aligned
+// to a group.
 template <int W, class T>
 __device__ inline Group<T, W> load_group(const T* x, int64 at, int64 size, bool wide) {
     if (wide && at + W <= size) return *reinterpret_cast<const Group<T, W>*>(x + at);
@@ -22,7 +22,8 @@ __device__ inline Group<T, W> load_group(const T* x, int64 at, int64 size, bool 
 }
 
 template <int W, class T>
-__device__ inline void store_group(T* x, int64 at, int64 size, bool wide, const Group<T, W>& group) {
+__device__ inline void store_group(T* x, int64 at, int64 size, bool wide,
+                                   const Group<T, W>& group) {
     if (wide && at + W <= size) {
         *reinterpret_cast<Group<T, W>*>(x + at) = group;
         return;

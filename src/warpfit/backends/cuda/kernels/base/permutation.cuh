@@ -22,8 +22,8 @@ __device__ inline void mix(uint32 (&words)[COUNT]) {
 
 // Changes each of one half's words by what a round makes of the other's.
 template <int COUNT>
-__device__ inline void join_round(uint32 (&halves)[COUNT], const uint32 (&others)[COUNT], uint32 key,
-                                  uint32 mask) {
+__device__ inline void join_round(uint32 (&halves)[COUNT], const uint32 (&others)[COUNT],
+                                  uint32 key, uint32 mask) {
     uint32 mixed[COUNT];
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) mixed[i] = others[i] ^ key;
@@ -52,15 +52,16 @@ __device__ inline void feistel(uint32 (&values)[COUNT], int bits, const uint32 (
 }
 
 // The value at a position below `count`, which is at most 2^bits.
-__device__ inline uint32 permuted(uint32 position, uint32 count, int bits, const uint32 (&keys)[8]) {
+__device__ inline uint32 permuted(uint32 position, uint32 count, int bits,
+                                  const uint32 (&keys)[8]) {
     uint32 value[1] = {position};
     feistel(value, bits, keys);
     while (value[0] >= count) feistel(value, bits, keys);
     return value[0];
 }
 
-// What the rounds of an order of at most 2^16 values make of each half, in a table in shared memory: looking it up is a
-// quarter of the instructions.
+// What the rounds of an order of at most 2^16 values make of each half, in a table in shared
+// memory: looking it up is a quarter of the instructions.
 struct RoundTable {
     static constexpr int MOST_BITS = 16, ENTRIES = 8 << MOST_BITS / 2;
 
@@ -84,7 +85,8 @@ struct RoundTable {
     template <int COUNT>
     __device__ void feistel(uint32 (&values)[COUNT], int bits) const {
         const int right_bits = bits - bits / 2;
-        // Read in this order, lest the compiler finds one value after the other, and each waits for its entries.
+        // Read in this order, lest the compiler finds one value after the other, and each waits for
+        // its entries.
         const volatile uint8* in_turn = entries;
         uint32 left[COUNT], right[COUNT];
 #pragma unroll
@@ -97,7 +99,8 @@ struct RoundTable {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) left[i] ^= in_turn[(round << MOST_BITS / 2) + right[i]];
 #pragma unroll
-            for (int i = 0; i < COUNT; ++i) right[i] ^= in_turn[((round + 1) << MOST_BITS / 2) + left[i]];
+            for (int i = 0; i < COUNT; ++i)
+                right[i] ^= in_turn[((round + 1) << MOST_BITS / 2) + left[i]];
         }
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) values[i] = left[i] << right_bits | right[i];

@@ -1,7 +1,6 @@
-// Sums, maxima and minima over a warp or a block, always in the same order, so that equal inputs give equal
-// bits.
-// Whole warps or blocks call. Scratch is the caller's shared memory, counters the launcher's, zero
-// before and after.
+// Sums, maxima and minima over a warp or a block, always in the same order, so that equal inputs
+// give equal bits. Whole warps or blocks call. Scratch is the caller's shared memory, counters the
+// launcher's, zero before and after.
 // Users: base/, gemm/, narrow/, ops/arrays/, ops/batches/, ops/conv/, ops/loss/, ops/norm/,
 // ops/softmax/, resident/feed/, resident/loss/.
 #pragma once
@@ -43,8 +42,8 @@ __device__ inline A reduce_warp(A value) {
     return value;
 }
 
-// Every thread of a one-dimensional block of whole warps gets the result over all of them. `shared` holds 32
-// entries; it may be used again at once. `neutral` is what joins without effect.
+// Every thread of a one-dimensional block of whole warps gets the result over all of them. `shared`
+// holds 32 entries; it may be used again at once. `neutral` is what joins without effect.
 template <class Op, class A>
 __device__ inline A reduce_block(A value, A neutral, A* shared) {
     value = reduce_warp<Op>(value);
@@ -57,8 +56,8 @@ __device__ inline A reduce_block(A value, A neutral, A* shared) {
     return value;
 }
 
-// Whether this block is the last of `num_blocks` to come here; its threads then see what all blocks wrote
-// before. `arrivals` is zero before the launch, and again after. To be called by all threads.
+// Whether this block is the last of `num_blocks` to come here; its threads then see what all blocks
+// wrote before. `arrivals` is zero before the launch, and again after. To be called by all threads.
 __device__ inline bool is_last_block(unsigned* arrivals, unsigned num_blocks) {
     __shared__ bool is_last;
     __threadfence();

@@ -1,4 +1,5 @@
-// A number that is given at launch, or lies on the device, where a captured launch finds that of its own step.
+// A number that is given at launch, or lies on the device, where a captured launch finds that of
+// its own step.
 // Two words by value: a place on the device or null, and the number otherwise.
 // Users: ops/batches/, ops/dropout/, ops/loss/, ops/optim/.
 #pragma once
@@ -8,4 +9,6 @@ struct Scalar {
     double value;
 };
 
-__device__ inline double read(const Scalar& scalar) { return scalar.place ? *scalar.place : scalar.value; }
+__device__ inline double read(const Scalar& scalar) {
+    return scalar.place ? *scalar.place : scalar.value;
+}

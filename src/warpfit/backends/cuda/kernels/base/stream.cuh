@@ -1,8 +1,9 @@
-// Passes over contiguous arrays of one shape, 16 bytes at a time: results element by element, or a sum of
-// terms.
+// Passes over contiguous arrays of one shape, 16 bytes at a time: results element by element, or a
+// sum of terms.
 //
-// A function is called as f(x, row, column): x holds the element of every input, and the element lies at
-// (row, column) of a matrix of `num_columns` columns; both are 0 if num_columns is 0, which costs less.
+// A function is called as f(x, row, column): x holds the element of every input, and the element
+// lies at (row, column) of a matrix of `num_columns` columns; both are 0 if num_columns is 0, which
+// costs less.
 //
 // Users: ops/activation/, ops/loss/.
 #pragma once
@@ -85,11 +86,15 @@ struct Loaded {
 };
 
 // Elements that a block takes at once.
-__device__ inline int64 elements_of_block() { return static_cast<int64>(blockDim.x) * UNROLL * WIDTH; }
+__device__ inline int64 elements_of_block() {
+    return static_cast<int64>(blockDim.x) * UNROLL * WIDTH;
+}
 
-// out[i] = f(x, row, column) for the elements of this block: elements_of_block() of n. out may be an input.
+// out[i] = f(x, row, column) for the elements of this block: elements_of_block() of n. out may be
+// an input.
 template <int INPUTS, class F>
-__device__ inline void map_elements(const Inputs<INPUTS>& inputs, T* out, int64 n, int64 num_columns, F f) {
+__device__ inline void map_elements(const Inputs<INPUTS>& inputs, T* out, int64 n,
+                                    int64 num_columns, F f) {
     const int64 first = blockIdx.x * elements_of_block();
     const int64 end = first + elements_of_block() < n ? first + elements_of_block() : n;
     int64 rest = first;
@@ -119,10 +124,11 @@ __device__ inline void map_elements(const Inputs<INPUTS>& inputs, T* out, int64 
     }
 }
 
-// Σ f(x, row, column) over this thread's share of all n elements. A vector's terms are added in Acc, all else
-// in float64.
+// Σ f(x, row, column) over this thread's share of all n elements. A vector's terms are added in
+// Acc, all else in float64.
 template <int INPUTS, class F>
-__device__ inline double sum_elements(const Inputs<INPUTS>& inputs, int64 n, int64 num_columns, F f) {
+__device__ inline double sum_elements(const Inputs<INPUTS>& inputs, int64 n, int64 num_columns,
+                                      F f) {
     const bool aligned = inputs.aligned();
     double total = 0;
     Acc x[INPUTS];

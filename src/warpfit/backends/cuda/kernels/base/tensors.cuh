@@ -1,6 +1,6 @@
-// Many tensors in one launch: lists of tensors of equal shapes (parameters, gradients, ...) in one struct,
-// and the loop of a block over its part of one of them.
-// The list comes as a kernel's parameter; a block has its part of one tensor to itself.
+// Many tensors in one launch: lists of tensors of equal shapes (parameters, gradients, ...) in one
+// struct, and the loop of a block over its part of one of them. The list comes as a kernel's
+// parameter; a block has its part of one tensor to itself.
 // Users: ops/arrays/, ops/optim/.
 #pragma once
 
@@ -48,9 +48,9 @@ __device__ inline int tensor_of_block(const TensorList& list, int64 block) {
     return low;
 }
 
-// Calls step(values) for every element of the block's part, values[l] being the element of list l in its
-// arithmetic type, and stores values[l] where bit l of WRITTEN is set. Past a tensor's end step sees zeros,
-// so that sums may take them.
+// Calls step(values) for every element of the block's part, values[l] being the element of list l
+// in its arithmetic type, and stores values[l] where bit l of WRITTEN is set. Past a tensor's end
+// step sees zeros, so that sums may take them.
 template <class T, int LISTS, unsigned WRITTEN, class Step>
 __device__ inline void for_each_element(const TensorList& list, Step step) {
     constexpr int W = Vec<T>::SIZE;
@@ -94,17 +94,18 @@ __device__ inline void for_each_element(const TensorList& list, Step step) {
             }
 #pragma unroll
             for (int l = 0; l < LISTS; ++l) {
-                if (WRITTEN >> l & 1) store_group<W>(place[l], at, place[l] ? size : 0, wide, groups[l][u]);
+                if (WRITTEN >> l & 1)
+                    store_group<W>(place[l], at, place[l] ? size : 0, wide, groups[l][u]);
             }
         }
     }
 }
 
-// Adds up one number of every thread of every block, in the same order always: blocks write theirs to
-// partials[first_partial + block], the last of `num_partials` blocks, which may be those of several launches,
-// adds them. Whether this thread has the total in `sum`.
-__device__ inline bool sum_over_blocks(double& sum, double* partials, int first_partial, int num_partials,
-                                       unsigned* arrivals) {
+// Adds up one number of every thread of every block, in the same order always: blocks write theirs
+// to partials[first_partial + block], the last of `num_partials` blocks, which may be those of
+// several launches, adds them. Whether this thread has the total in `sum`.
+__device__ inline bool sum_over_blocks(double& sum, double* partials, int first_partial,
+                                       int num_partials, unsigned* arrivals) {
     __shared__ double shared[WARP];
     sum = reduce_block<Sum>(sum, 0.0, shared);
     if (threadIdx.x == 0) partials[first_partial + blockIdx.x] = sum;

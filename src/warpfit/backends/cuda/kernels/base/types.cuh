@@ -1,8 +1,9 @@
 // Number types of the kernels, and conversion between storage and arithmetic.
 //
-// A kernel is written over a storage type, `using T = DTYPE;` with DTYPE one of float32, float64, float16 and
-// bfloat16, and computes in accumulator<T>: float, or double for float64. The half types are plain words with
-// no arithmetic of their own, so that nothing is computed in them by accident.
+// A kernel is written over a storage type, `using T = DTYPE;` with DTYPE one of float32, float64,
+// float16 and bfloat16, and computes in accumulator<T>: float, or double for float64. The half
+// types are plain words with no arithmetic of their own, so that nothing is computed in them by
+// accident.
 //
 // Users: base/, gemm/, mma/, ops/arrays/, ops/batches/, ops/loss/, ptx/.
 #pragma once
@@ -46,7 +47,9 @@ using accumulator = typename Accumulator<T>::type;
 __device__ inline float load(float32 x) { return x; }
 __device__ inline double load(float64 x) { return x; }
 __device__ inline float load(float16 x) { return half_to_float(x.bits); }
-__device__ inline float load(bfloat16 x) { return __uint_as_float(static_cast<uint32>(x.bits) << 16); }
+__device__ inline float load(bfloat16 x) {
+    return __uint_as_float(static_cast<uint32>(x.bits) << 16);
+}
 
 // store<T>(x) rounds x to T, to the nearest even.
 template <class T>
@@ -78,7 +81,8 @@ __device__ inline T store(A x) {
     return Storage<T>::from(x);
 }
 
-// Threads that a multiprocessor holds at once (CUDA C++ Programming Guide, technical specifications).
+// Threads that a multiprocessor holds at once (CUDA C++ Programming Guide, technical
+// specifications).
 #if __CUDA_ARCH__ < 800
 constexpr int THREADS_HELD = 1024;
 #elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200

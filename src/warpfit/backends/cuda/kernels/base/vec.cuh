@@ -22,4 +22,6 @@ __device__ inline void store_vec(T* place, const Vec<T>& value) {
 }
 
 // Whether vectors can be loaded from here; null counts as aligned.
-__device__ inline bool is_aligned(const void* place) { return (reinterpret_cast<uint64>(place) & 15) == 0; }
+__device__ inline bool is_aligned(const void* place) {
+    return (reinterpret_cast<uint64>(place) & 15) == 0;
+}

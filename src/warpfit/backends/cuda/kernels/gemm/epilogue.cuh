@@ -1,14 +1,15 @@
-// What is done with the sums of a matrix product on their way to memory, shared by all matmul kernels.
+// What is done with the sums of a matrix product on their way to memory, shared by all matmul
+// kernels.
 //
-// EPILOGUE names the function, by default epilogue_store (acc = a sum, all arrays (m, n) with leading
-// dimension ldc):
+// EPILOGUE names the function, by default epilogue_store (acc = a sum, all arrays (m, n) with
+// leading dimension ldc):
 //   epilogue_store       c = alpha acc
 //   epilogue_activation  c = f(z), z = acc + bias[column] if HAS_BIAS; z is kept too if STORE_Z
 //   epilogue_mask        c = acc f'(saved), saved being y, or z where f needs_input
-// f is ACTIVATION. A kernel fills an Epilogue and calls `write_sums<WIDTH>(epilogue, row, col, sums)` with
-// WIDTH adjacent sums of a row: it leaves out what lies outside of (m, n), and moves 16 bytes at once where
-// VECTOR = 1 promises that all rows (and bias) begin and end at multiples of 16 bytes. col must be a multiple
-// of WIDTH.
+// f is ACTIVATION. A kernel fills an Epilogue and calls `write_sums<WIDTH>(epilogue, row, col,
+// sums)` with WIDTH adjacent sums of a row: it leaves out what lies outside of (m, n), and moves 16
+// bytes at once where VECTOR = 1 promises that all rows (and bias) begin and end at multiples of 16
+// bytes. col must be a multiple of WIDTH.
 //
 // Users: gemm/, ops/conv/.
 #pragma once
@@ -65,7 +66,8 @@ __device__ inline void store_sums(Out* to, const Acc (&values)[WIDTH]) {
     *reinterpret_cast<Pack<Out, WIDTH>*>(to) = pack;
 }
 
-// Each makes of the sums of WIDTH columns from `col` on, at element `at` of C, the numbers to be stored there.
+// Each makes of the sums of WIDTH columns from `col` on, at element `at` of C, the numbers to be
+// stored there.
 
 template <int WIDTH>
 __device__ inline void epilogue_store(const Epilogue& e, int64 at, int, Acc (&sums)[WIDTH]) {
@@ -74,7 +76,8 @@ __device__ inline void epilogue_store(const Epilogue& e, int64 at, int, Acc (&su
 }
 
 template <int WIDTH>
-__device__ inline void epilogue_activation(const Epilogue& e, int64 at, int col, Acc (&sums)[WIDTH]) {
+__device__ inline void epilogue_activation(const Epilogue& e, int64 at, int col,
+                                           Acc (&sums)[WIDTH]) {
     if (HAS_BIAS) {
         const Pack<T, WIDTH> bias = load_pack<WIDTH>(e.bias + col);
 #pragma unroll
@@ -98,7 +101,8 @@ __device__ inline void epilogue_mask(const Epilogue& e, int64 at, int, Acc (&sum
 // Numbers in 16 bytes of what is loaded and what is stored.
 constexpr int LARGEST_PACK = 16 / (sizeof(T) > sizeof(Out) ? sizeof(T) : sizeof(Out));
 
-// Hands the sums of (row, col), (row, col + 1), ... to EPILOGUE; those outside of (m, n) are left out.
+// Hands the sums of (row, col), (row, col + 1), ... to EPILOGUE; those outside of (m, n) are left
+// out.
 // WHOLE: packs never lie partly outside, as n is a multiple of 16 bytes.
 template <int WIDTH, bool WHOLE = false>
 __device__ inline void write_sums(const Epilogue& e, int row, int col, const Acc (&sums)[WIDTH]) {

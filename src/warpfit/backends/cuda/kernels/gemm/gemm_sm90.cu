@@ -1,19 +1,22 @@
-// Computes:  C (m, n) = EPILOGUE(op(A) @ op(B)) on Hopper's tensor cores through wgmma, op the identity or the
-//            transposition.
-// Layout:    row-major; A (m, k), or (k, m) if TRANSPOSE_A; B (k, n), or (n, k) if TRANSPOSE_B: read through tensor
-//            maps (boxes as in mma/operand_tile.cuh, swizzled by 128 bytes; of float32 those that round to tf32, and
-//            TRANSPOSE_B); C, with leading dimension ldc, as in gemm/tile_store.cuh, (n, m) if SWAPPED; saved (through
-//            its map if LOADS_SAVED) and z like C; bias: of C's columns; partials, arrivals (tiles, warps that multiply,
+// Computes:  C (m, n) = EPILOGUE(op(A) @ op(B)) on Hopper's tensor cores through wgmma, op the
+//            identity or the transposition.
+// Layout:    row-major; A (m, k), or (k, m) if TRANSPOSE_A; B (k, n), or (n, k) if TRANSPOSE_B:
+//            read through tensor maps (boxes as in mma/operand_tile.cuh, swizzled by 128 bytes; of
+//            float32 those that round to tf32, and TRANSPOSE_B); C, with leading dimension ldc, as
+//            in gemm/tile_store.cuh, (n, m) if SWAPPED; saved (through its map if LOADS_SAVED) and
+//            z like C; bias: of C's columns; partials, arrivals (tiles, warps that multiply,
 //            MMA_ROWS) as in gemm/warp_slices.cuh.
-// Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER; block: a warpgroup that loads, and
-//            CONSUMERS that multiply 64 MMA_ROWS rows each of the tile BLOCK_M x BLOCK_N; shared bytes: STAGES stages,
-//            what C passes through, barriers (`WgmmaConfig.shared_bytes`). Defines: these, SPLITS, SWATH_ROWS, DTYPE
-//            (float32: as tf32), OUT, and those of gemm/epilogue.cuh.
-// Numerics:  float32 sums in the order of k within each slice, then over slices; float32 operands are rounded to the
-//            nearest tf32 (10 bits of mantissa) as they are copied.
-// Cost:      2 m n k FLOP; each cluster reads (CLUSTER BLOCK_M + BLOCK_N) k numbers for its tiles, mostly from L2.
-// Reference: matmul, linear_forward and linear_backward of backends/numpy/dense.py; PTX ISA 9.7.15 (wgmma), 9.7.9.25.5
-//            (tensor copies).
+// Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER; block: a
+//            warpgroup that loads, and CONSUMERS that multiply 64 MMA_ROWS rows each of the tile
+//            BLOCK_M x BLOCK_N; shared bytes: STAGES stages, what C passes through, barriers
+//            (`WgmmaConfig.shared_bytes`). Defines: these, SPLITS, SWATH_ROWS, DTYPE (float32: as
+//            tf32), OUT, and those of gemm/epilogue.cuh.
+// Numerics:  float32 sums in the order of k within each slice, then over slices; float32 operands
+//            are rounded to the nearest tf32 (10 bits of mantissa) as they are copied.
+// Cost:      2 m n k FLOP; each cluster reads (CLUSTER BLOCK_M + BLOCK_N) k numbers for its tiles,
+//   mostly from L2.
+// Reference: matmul, linear_forward and linear_backward of backends/numpy/dense.py; PTX ISA 9.7.15
+//            (wgmma), 9.7.9.25.5 (tensor copies).
 #define SHARED_ALIGNMENT 1024
 
 #include "gemm/tile_store.cuh"
@@ -60,10 +63,12 @@ struct GemmShared {
 __device__ inline int own_cluster() { return blockIdx.x / CLUSTER; }
 __device__ inline int num_clusters() { return gridDim.x / CLUSTER; }
 
-__device__ inline int first_row(const Piece& piece) { return (piece.row * CLUSTER + own_rank()) * BLOCK_M; }
+__device__ inline int first_row(const Piece& piece) {
+    return (piece.row * CLUSTER + own_rank()) * BLOCK_M;
+}
 __device__ inline int first_col(const Piece& piece) { return piece.col * BLOCK_N; }
 
-// -- load -----------------------------------------------------------------------------------------------------------
+// -- load -----------------------------------------------------------------------------------------
 
 __device__ inline void start_barriers(GemmShared& shared) {
     if (threadIdx.x == 0) {
@@ -81,7 +86,8 @@ __device__ inline void start_barriers(GemmShared& shared) {
     barrier_of_cluster();
 }
 
-// Starts the copies of a tile of A, this block's own, and of its part of the tile of B that the cluster shares.
+// Starts the copies of a tile of A, this block's own, and of its part of the tile of B that the
+// cluster shares.
 __device__ inline void load_stage(unsigned char* stage, Barrier& full, const TensorMap& a_map,
                                   const TensorMap& b_map, int row, int col, int k) {
     mbarrier_expect(&full, STAGE_BYTES);
@@ -98,22 +104,23 @@ __device__ inline void load_stage(unsigned char* stage, Barrier& full, const Ten
     });
 }
 
-// One thread: the stages of all of this block's pieces, each as soon as all that read it before have left it.
-__device__ inline void load_pieces(GemmShared& shared, const TensorMap& a_map, const TensorMap& b_map,
-                                   const TileWalk& walk) {
+// One thread: the stages of all of this block's pieces, each as soon as all that read it before
+//   have left it.
+__device__ inline void load_pieces(GemmShared& shared, const TensorMap& a_map,
+                                   const TensorMap& b_map, const TileWalk& walk) {
     Cursor<STAGES> cursor(0);
     for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
         const Piece piece = walk.piece(idx);
         for (int block = 0; block < piece.num_blocks; ++block) {
             wait(shared.empty[cursor.slot], cursor.round + 1);
-            load_stage(shared.stages[cursor.slot], shared.full[cursor.slot], a_map, b_map, first_row(piece),
-                       first_col(piece), (piece.first_block + block) * BLOCK_K);
+            load_stage(shared.stages[cursor.slot], shared.full[cursor.slot], a_map, b_map,
+                       first_row(piece), first_col(piece), (piece.first_block + block) * BLOCK_K);
             cursor.advance<1>();
         }
     }
 }
 
-// -- multiply -------------------------------------------------------------------------------------------------------
+// -- multiply -------------------------------------------------------------------------------------
 
 // This warp has read a stage: the blocks that write to it may go on.
 __device__ inline void release(Barrier& empty) {
@@ -125,8 +132,8 @@ __device__ inline void release(Barrier& empty) {
     }
 }
 
-// A warpgroup's rows of a stage of A, as wgmma takes them: by a descriptor of shared memory, or from registers, which must
-// stay as they are until it has.
+// A warpgroup's rows of a stage of A, as wgmma takes them: by a descriptor of shared memory, or
+// from registers, which must stay as they are until it has.
 template <class Tile, bool FROM_REGISTERS>
 struct OwnRows {
     unsigned tile;
@@ -140,8 +147,8 @@ struct OwnRows {
     template <int COUNT>
     __device__ void multiply(float (&sums)[COUNT], uint64 b, int i, int slice, bool adds) const {
         const uint64 a = Tile::descriptor(tile, first_row + 64 * i);
-        SliceProduct<T, Tile::ACROSS, TileB::ACROSS>::add_to(sums, a + (slice * Tile::SLICE_STEP >> 4), b,
-                                                             adds);
+        SliceProduct<T, Tile::ACROSS, TileB::ACROSS>::add_to(
+            sums, a + (slice * Tile::SLICE_STEP >> 4), b, adds);
     }
 };
 
@@ -168,7 +175,8 @@ struct OwnRows<Tile, true> {
 using A = OwnRows<TileA, A_FROM_REGISTERS>;
 
 // sums (+)= a warpgroup's rows of a stage of A, times the stage of B.
-__device__ inline void multiply_stage(Sums& sums, const A& a, const unsigned char* stage, bool adds) {
+__device__ inline void multiply_stage(Sums& sums, const A& a, const unsigned char* stage,
+                                      bool adds) {
     const uint64 b = TileB::descriptor(shared_address(stage) + TileA::BYTES, 0);
     wgmma_fence();
 #pragma unroll
@@ -182,8 +190,8 @@ __device__ inline void multiply_stage(Sums& sums, const A& a, const unsigned cha
 }
 
 // sums = the product of num_blocks stages. While one is multiplied, the one before is released.
-__device__ inline void multiply_piece(Sums& sums, GemmShared& shared, Cursor<STAGES>& cursor, int num_blocks,
-                                      int own_rows) {
+__device__ inline void multiply_piece(Sums& sums, GemmShared& shared, Cursor<STAGES>& cursor,
+                                      int num_blocks, int own_rows) {
     A stages_a[2];  // in turns, if in registers
     int before = 0;
 #pragma unroll(A_FROM_REGISTERS ? 2 : 1)
@@ -201,13 +209,13 @@ __device__ inline void multiply_piece(Sums& sums, GemmShared& shared, Cursor<STA
     release(shared.empty[before]);
 }
 
-// -- the whole ------------------------------------------------------------------------------------------------------
+// -- the whole ------------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-              const __grid_constant__ TensorMap c_map, const __grid_constant__ TensorMap saved_map, Out* c,
-              const T* bias, const T* saved, Out* z, double alpha, double slope, float* partials,
-              unsigned* arrivals, int m, int n, int k, int ldc) {
+              const __grid_constant__ TensorMap c_map, const __grid_constant__ TensorMap saved_map,
+              Out* c, const T* bias, const T* saved, Out* z, double alpha, double slope,
+              float* partials, unsigned* arrivals, int m, int n, int k, int ldc) {
     DYNAMIC_SHARED(GemmShared, shared);
     const int rows_of_blocks = (m + BLOCK_M - 1) / BLOCK_M;
     const TileWalk walk{(rows_of_blocks + CLUSTER - 1) / CLUSTER, (n + BLOCK_N - 1) / BLOCK_N,

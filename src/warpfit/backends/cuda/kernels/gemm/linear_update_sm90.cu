@@ -1,14 +1,19 @@
-// Computes:  for each of up to 5 linear layers w ← the optimizer's step with the gradient scale · xᵀ @ dz, and b ← that
-//            with scale · column sums of dz; then the 16-bit copies of both. No gradient goes to memory.
-// Layout:    row-major; x (rows, inputs) and dz (rows, outputs) of DTYPE, w, its slots (inputs, outputs) and b, its slots
-//            (outputs) float32; copies as they are, of DTYPE. Tensor maps tell of x and dz (boxes of 64 rows and 64
-//            columns), w and its slots (16 rows and 32), swizzled by 128 bytes; thin layers are read by their addresses.
-// Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and CONSUMERS that multiply tiles of
-//            w, 64 rows by BLOCK_N; if SHARES_TILES one below the other, else each its own, so that some have work while
-//            others wait for memory; shared bytes: STAGES stages a ring, STRIPS strips a warp, barriers (joined_updates.py).
+// Computes:  for each of up to 5 linear layers w ← the optimizer's step with the gradient scale ·
+//            xᵀ @ dz, and b ← that with scale · column sums of dz; then the 16-bit copies of both.
+//            No gradient goes to memory.
+// Layout:    row-major; x (rows, inputs) and dz (rows, outputs) of DTYPE, w, its slots (inputs,
+//            outputs) and b, its slots (outputs) float32; copies as they are, of DTYPE. Tensor maps
+//            tell of x and dz (boxes of 64 rows and 64 columns), w and its slots (16 rows and 32),
+//            swizzled by 128 bytes; thin layers are read by their addresses.
+// Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and
+//            CONSUMERS that multiply tiles of w, 64 rows by BLOCK_N; if SHARES_TILES one below the
+//            other, else each its own, so that some have work while others wait for memory; shared
+//            bytes: STAGES stages a ring, STRIPS strips a warp, barriers (joined_updates.py).
 //            Defines: these, DTYPE, RULE (a Step of ops/optim/update_rules.cuh) and its SLOTS.
-// Numerics:  float32 sums, w's in the order of rows, b's of tiles over every eighth row first; the update in float32.
-// Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each slot.
+// Numerics:  float32 sums, w's in the order of rows, b's of tiles over every eighth row first; the
+//   update in float32.
+// Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each
+//   slot.
 // Reference: linear_backward of backends/numpy, then the rule of backends/update_rules.py.
 #define SHARED_ALIGNMENT 1024
 #define CLUSTER 1
@@ -32,10 +37,12 @@ constexpr int BLOCK_K = LINE_BYTES / sizeof(T);
 constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
 constexpr int PARTS = BLOCK_N / STRIP_COLS;
-// Rings of stages: one for each that takes pieces of its own, so that none waits for a stage that the other is to use.
+// Rings of stages: one for each that takes pieces of its own, so that none waits for a stage that
+//   the other is to use.
 constexpr int RINGS = SHARES_TILES ? 1 : CONSUMERS;
 constexpr int SUMMED_COLS = 32;  // by a warp
-static_assert(BLOCK_N == PIECE_THREADS / 32 * SUMMED_COLS, "the warps of a piece add up all columns");
+static_assert(BLOCK_N == PIECE_THREADS / 32 * SUMMED_COLS,
+              "the warps of a piece add up all columns");
 static_assert(CONSUMERS <= 2, "all threads find their registers");
 
 using TileX = OperandTile<T, true, BLOCK_M>;
@@ -78,7 +85,9 @@ struct UpdateShared {
 };
 
 // This thread's number among those that have a piece.
-__device__ inline int own_thread() { return (static_cast<int>(threadIdx.x) - WARPGROUP) % PIECE_THREADS; }
+__device__ inline int own_thread() {
+    return (static_cast<int>(threadIdx.x) - WARPGROUP) % PIECE_THREADS;
+}
 
 // Which tile of which layer a piece is.
 struct Piece {
@@ -98,7 +107,7 @@ __device__ inline Piece piece_of(const UpdateList& list, int idx) {
             min(PARTS, (layer.outputs - col + STRIP_COLS - 1) / STRIP_COLS)};
 }
 
-// -- load -----------------------------------------------------------------------------------------------------------
+// -- load -----------------------------------------------------------------------------------------
 
 __device__ inline void load_piece(UpdateShared& shared, int ring, Cursor<STAGES>& cursor,
                                   const UpdatedLayer& layer, const Piece& piece) {
@@ -117,7 +126,8 @@ __device__ inline void load_piece(UpdateShared& shared, int ring, Cursor<STAGES>
     }
 }
 
-// One thread: the stages of all of this block's pieces, each as soon as all that read it before have left it.
+// One thread: the stages of all of this block's pieces, each as soon as all that read it before
+//   have left it.
 __device__ inline void load_pieces(UpdateShared& shared, const UpdateList& list) {
     Cursor<STAGES> cursors[RINGS];
     int turn = 0;
@@ -125,24 +135,28 @@ __device__ inline void load_pieces(UpdateShared& shared, const UpdateList& list)
         const Piece piece = piece_of(list, idx);
 #pragma unroll
         for (int ring = 0; ring < RINGS; ++ring) {
-            if (turn == ring) load_piece(shared, ring, cursors[ring], list.layers[piece.layer], piece);
+            if (turn == ring)
+                load_piece(shared, ring, cursors[ring], list.layers[piece.layer], piece);
         }
         turn = (turn + 1) % RINGS;
     }
 }
 
-// -- multiply -------------------------------------------------------------------------------------------------------
+// -- multiply -------------------------------------------------------------------------------------
 
 using Sums = float[BLOCK_N / 2];
 
-__device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, int own_rows, bool adds) {
+__device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, int own_rows,
+                                      bool adds) {
     const unsigned address = shared_address(stage);
-    const uint64 x = TileX::descriptor(address, own_rows), dz = TileDz::descriptor(address + TileX::BYTES, 0);
+    const uint64 x = TileX::descriptor(address, own_rows),
+                 dz = TileDz::descriptor(address + TileX::BYTES, 0);
     wgmma_fence();
 #pragma unroll
     for (int slice = 0; slice < SLICES; ++slice) {
         SliceProduct<T, true, true>::add_to(sums, x + (slice * TileX::SLICE_STEP >> 4),
-                                            dz + (slice * TileDz::SLICE_STEP >> 4), adds || slice > 0);
+                                            dz + (slice * TileDz::SLICE_STEP >> 4),
+                                            adds || slice > 0);
     }
     wgmma_commit();
 }
@@ -173,7 +187,8 @@ struct ColumnSums {
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) {
 #pragma unroll
-            for (int step = 4; step < 32; step *= 2) sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], step);
+            for (int step = 4; step < 32; step *= 2)
+                sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], step);
             const float of_lane = __shfl_sync(0xffffffffu, sums[j], lane / 8);
             if (j == lane % 8) own = of_lane;
         }
@@ -181,17 +196,19 @@ struct ColumnSums {
     }
 };
 
-// -- update ---------------------------------------------------------------------------------------------------------
+// -- update ---------------------------------------------------------------------------------------
 
 using Rule = RULE<float>;
 
 // One number, with its optimizer state, and its copy.
-__device__ inline float updated(const Rule& rule, float value, float gradient, float (&slots)[SLOT_PLACES]) {
+__device__ inline float updated(const Rule& rule, float value, float gradient,
+                                float (&slots)[SLOT_PLACES]) {
     rule.apply(value, gradient, slots);
     return value;
 }
 
-__device__ inline void update_at(const Rule& rule, const Masters& masters, int64 at, float gradient) {
+__device__ inline void update_at(const Rule& rule, const Masters& masters, int64 at,
+                                 float gradient) {
     float slots[SLOT_PLACES];
 #pragma unroll
     for (int s = 0; s < SLOTS; ++s) slots[s] = masters.slots[s][at];
@@ -222,10 +239,12 @@ struct StripWalk {
         part = 0;
     }
 
-    // One lane: the next strip begins to come, if there is one; of its tile this warp's, from row `own_first` on.
+    // One lane: the next strip begins to come, if there is one; of its tile this warp's, from row
+    //   `own_first` on.
     __device__ void load(Strips& strips, int own_first) {
         if (idx >= list.num_pieces) return;
-        strips.load(list.layers[piece.layer].w_maps, piece.row + own_first, piece.col + part * STRIP_COLS);
+        strips.load(list.layers[piece.layer].w_maps, piece.row + own_first,
+                    piece.col + part * STRIP_COLS);
         if (++part == piece.num_parts) next_piece();
     }
 };
@@ -235,10 +254,10 @@ constexpr int STRIP_TILES = STRIP_COLS / 8;
 // This lane's pairs in one of its two rows of a strip, by matrix and tile of 8 columns.
 using RowPairs = float2[1 + SLOTS][STRIP_TILES];
 
-// A lane's row of the strip in use, with its sums, of which those of the next tile of 8 columns come 4 later. All of it is
-// read before any is written, so that shared memory is waited for once.
-__device__ inline void update_row(const Strips& strips, int half, const Rule& rule, const float* sums,
-                                  float scale, RowPairs& pairs) {
+// A lane's row of the strip in use, with its sums, of which those of the next tile of 8 columns
+// come 4 later. All of it is read before any is written, so that shared memory is waited for once.
+__device__ inline void update_row(const Strips& strips, int half, const Rule& rule,
+                                  const float* sums, float scale, RowPairs& pairs) {
 #pragma unroll
     for (int i = 0; i < 1 + SLOTS; ++i) {
 #pragma unroll
@@ -248,7 +267,8 @@ __device__ inline void update_row(const Strips& strips, int half, const Rule& ru
     for (int tile = 0; tile < STRIP_TILES; ++tile) {
         float first[SLOT_PLACES], second[SLOT_PLACES];
 #pragma unroll
-        for (int s = 0; s < SLOTS; ++s) first[s] = pairs[1 + s][tile].x, second[s] = pairs[1 + s][tile].y;
+        for (int s = 0; s < SLOTS; ++s)
+            first[s] = pairs[1 + s][tile].x, second[s] = pairs[1 + s][tile].y;
         float2& values = pairs[0][tile];
         values = {updated(rule, values.x, scale * sums[4 * tile], first),
                   updated(rule, values.y, scale * sums[4 * tile + 1], second)};
@@ -263,8 +283,8 @@ __device__ inline void update_row(const Strips& strips, int half, const Rule& ru
 }
 
 // The copies of four lanes' row of a strip, whose first number is w's at (row, col): 16 bytes each.
-__device__ inline void store_copies(const float2 (&values)[STRIP_TILES], const UpdatedLayer& layer, int row,
-                                    int col) {
+__device__ inline void store_copies(const float2 (&values)[STRIP_TILES], const UpdatedLayer& layer,
+                                    int row, int col) {
     static_assert(STRIP_TILES == 4, "four lanes have a row");
     unsigned words[4];
 #pragma unroll
@@ -290,9 +310,9 @@ __device__ inline void update_strip(Strips& strips, const UpdatedLayer& layer, i
 }
 
 // A tile of w; of the first rows b is updated, too.
-__device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES>& cursor, Strips& strips,
-                                   StripWalk& coming, const UpdatedLayer& layer, const Piece& piece,
-                                   const Rule& rule, float scale) {
+__device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES>& cursor,
+                                   Strips& strips, StripWalk& coming, const UpdatedLayer& layer,
+                                   const Piece& piece, const Rule& rule, float scale) {
     const int own = own_thread(), own_rows = own / WARPGROUP * 64, own_first = own / 32 * 16;
     const bool sums_columns = piece.row == 0 && layer.b.values;
     Sums sums;
@@ -323,8 +343,8 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
     if (col < layer.outputs) update_at(rule, layer.b, col, scale * of_column);
 }
 
-// Whole rows of w, of a layer with few outputs or whose arrays begin anywhere, and of its first rows b, too: a number a
-// thread.
+// Whole rows of w, of a layer with few outputs or whose arrays begin anywhere, and of its first
+// rows b, too: a number a thread.
 __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
                                    float scale) {
     const int own = own_thread(), inputs = layer.inputs, outputs = layer.outputs, rows = layer.rows;
@@ -350,11 +370,11 @@ __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece
     }
 }
 
-// -- the whole ------------------------------------------------------------------------------------------------------
+// -- the whole ------------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    linear_update_sm90(const __grid_constant__ UpdateList list, double scale, Scalar first, Scalar second,
-                       Scalar third, Scalar fourth, Scalar fifth, Scalar sixth) {
+    linear_update_sm90(const __grid_constant__ UpdateList list, double scale, Scalar first,
+                       Scalar second, Scalar third, Scalar fourth, Scalar fifth, Scalar sixth) {
     DYNAMIC_SHARED(UpdateShared, shared);
     if (threadIdx.x == 0) {
         for (int ring = 0; ring < RINGS; ++ring) {

@@ -1,18 +1,21 @@
-// Computes:  C (m, n) = EPILOGUE(op(A) @ op(B)) on tensor cores through mma.sync, op the identity or the
-//            transposition.
-// Layout:    row-major, leading dimensions in numbers; A (m, k), or (k, m) if TRANSPOSE_A; B (k, n), or
-//            (n, k) if TRANSPOSE_B; saved and z like C; bias (n); partials, arrivals as in gemm/split.cuh.
-// Launch:    grid (ceil(m / BLOCK_M), ceil(n / BLOCK_N), SPLITS), all tiles along x if SWATH_ROWS > 0; block:
-//            a warp for each WARP_M x WARP_N of the tile BLOCK_M x BLOCK_N, GROUPS times (groups share the k
-//            of each BLOCK_K); shared bytes: STAGES tiles of A and of B (Tile::BYTES), or 4 GROUPS BLOCK_M
-//            (BLOCK_N + 8) if that is more (`MmaConfig.shared_bytes`). Defines: these, DTYPE (float32: as
-//            tf32), OUT, TRANSPOSE_A, TRANSPOSE_B, those of gemm/epilogue.cuh, and VECTOR: 1 if all rows
-//            of all matrices start, and those of A and B end, at multiples of 16 bytes.
-// Numerics:  float32 sums in the order of k within each group, then over groups, then over splits; float32
-//            operands are cut to tf32 (10 bits of mantissa) without a drift, see TensorCore in mma/mma.cuh.
+// Computes:  C (m, n) = EPILOGUE(op(A) @ op(B)) on tensor cores through mma.sync, op the identity
+//            or the transposition.
+// Layout:    row-major, leading dimensions in numbers; A (m, k), or (k, m) if TRANSPOSE_A; B (k,
+//            n), or (n, k) if TRANSPOSE_B; saved and z like C; bias (n); partials, arrivals as in
+//            gemm/split.cuh.
+// Launch:    grid (ceil(m / BLOCK_M), ceil(n / BLOCK_N), SPLITS), all tiles along x if SWATH_ROWS >
+//            0; block: a warp for each WARP_M x WARP_N of the tile BLOCK_M x BLOCK_N, GROUPS times
+//            (groups share the k of each BLOCK_K); shared bytes: STAGES tiles of A and of B
+//            (Tile::BYTES), or 4 GROUPS BLOCK_M (BLOCK_N + 8) if that is more
+//            (`MmaConfig.shared_bytes`). Defines: these, DTYPE (float32: as tf32), OUT,
+//            TRANSPOSE_A, TRANSPOSE_B, those of gemm/epilogue.cuh, and VECTOR: 1 if all rows of all
+//            matrices start, and those of A and B end, at multiples of 16 bytes.
+// Numerics:  float32 sums in the order of k within each group, then over groups, then over splits;
+//            float32 operands are cut to tf32 (10 bits of mantissa) without a drift, see TensorCore
+//            in mma/mma.cuh.
 // Cost:      2 m n k FLOP; each tile of C reads (BLOCK_M + BLOCK_N) k numbers, mostly from L2.
-// Reference: matmul, linear_forward and linear_backward of backends/numpy/dense.py; PTX ISA 9.7.14.5 (mma),
-//            9.7.9.25.3 (cp.async).
+// Reference: matmul, linear_forward and linear_backward of backends/numpy/dense.py; PTX ISA
+//            9.7.14.5 (mma), 9.7.9.25.3 (cp.async).
 #include "gemm/epilogue.cuh"
 #include "gemm/split.cuh"
 #include "gemm/swath.cuh"
@@ -30,9 +33,9 @@ using TileB = Tile<T, true, TRANSPOSE_B, BLOCK_N, BLOCK_K>;
 using CopyA = TileCopy<TileA, THREADS, VECTOR>;
 using CopyB = TileCopy<TileB, THREADS, VECTOR>;
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
-// Whether blocks beyond the end of k are left out, rather than filled with zeros that are not read: small
-// tiles are waited for from the first to the last instruction, so there are few of them. In the loop of a large
-// tile a branch would be in the way of the order of instructions.
+// Whether blocks beyond the end of k are left out, rather than filled with zeros that are not read:
+// small tiles are waited for from the first to the last instruction, so there are few of them. In
+// the loop of a large tile a branch would be in the way of the order of instructions.
 constexpr bool STOPS_COPIES = BLOCK_M * BLOCK_N <= 64 * 64;
 
 static_assert(SLICES % 2 == 0, "fragments are double-buffered");
@@ -71,9 +74,11 @@ struct Fragments {
         const unsigned char* from_b =
             stage + TileA::BYTES + TileB::lane_offset(place.warp_col, slice, place.lane);
 #pragma unroll
-        for (int i = 0; i < FRAGMENTS_M; ++i) TileA::load_fragment(a[i], from_a + i * TileA::FRAGMENT_BYTES);
+        for (int i = 0; i < FRAGMENTS_M; ++i)
+            TileA::load_fragment(a[i], from_a + i * TileA::FRAGMENT_BYTES);
 #pragma unroll
-        for (int j = 0; j < FRAGMENTS_N; ++j) TileB::load_fragment(b[j], from_b + j * TileB::FRAGMENT_BYTES);
+        for (int j = 0; j < FRAGMENTS_N; ++j)
+            TileB::load_fragment(b[j], from_b + j * TileB::FRAGMENT_BYTES);
     }
 
     // Makes operands of mma of what was loaded, where the type asks for it.
@@ -95,10 +100,12 @@ __device__ inline void multiply(Sums& sums, const Fragments& fragments) {
     for (int i = 0; i < FRAGMENTS_M; ++i) {
 #pragma unroll
         for (int step = 0; step < FRAGMENTS_N; ++step) {
-            const int j = i % 2 ? FRAGMENTS_N - 1 - step : step;  // there and back: b's registers are reused
+            const int j =
+                i % 2 ? FRAGMENTS_N - 1 - step : step;  // there and back: b's registers are reused
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                const unsigned b[2] = {fragments.b[j][TileB::word(h, 0)], fragments.b[j][TileB::word(h, 1)]};
+                const unsigned b[2] = {fragments.b[j][TileB::word(h, 0)],
+                                       fragments.b[j][TileB::word(h, 1)]};
                 TensorCore<T>::multiply(sums[i][j][h], fragments.a[i], b);
             }
         }
@@ -113,7 +120,8 @@ struct Copies {
 
     __device__ void start(unsigned char* stage, int part, int parts) {
         a.copy(stage, CopyA::COUNT * part / parts, CopyA::COUNT * (part + 1) / parts, k_left);
-        b.copy(stage + TileA::BYTES, CopyB::COUNT * part / parts, CopyB::COUNT * (part + 1) / parts, k_left);
+        b.copy(stage + TileA::BYTES, CopyB::COUNT * part / parts, CopyB::COUNT * (part + 1) / parts,
+               k_left);
     }
 
     __device__ void advance() {
@@ -126,10 +134,11 @@ struct Copies {
 
 __device__ inline int next_stage(int stage) { return stage + 1 == STAGES ? 0 : stage + 1; }
 
-// sums += the products of num_blocks blocks of k. While a slice is multiplied, the fragments of the next one
-// are loaded from shared memory, and a part of the block STAGES - 1 further on from global memory.
-__device__ inline void multiply_blocks(Sums& sums, Copies& copies, unsigned char* ring, int num_blocks,
-                                       const Place& place) {
+// sums += the products of num_blocks blocks of k. While a slice is multiplied, the fragments of the
+// next one are loaded from shared memory, and a part of the block STAGES - 1 further on from global
+// memory.
+__device__ inline void multiply_blocks(Sums& sums, Copies& copies, unsigned char* ring,
+                                       int num_blocks, const Place& place) {
 #pragma unroll(STOPS_COPIES ? 1 : 8)
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (!STOPS_COPIES || stage < num_blocks) copies.start(ring + stage * STAGE_BYTES, 0, 1);
@@ -186,8 +195,8 @@ __device__ inline void stage_sums(float* staging, const Sums& sums, const Place&
     }
 }
 
-// A unit is WIDTH adjacent numbers of a row of the tile, up to 16 bytes where there are enough for all threads;
-// WRITERS threads write UNITS each.
+// A unit is WIDTH adjacent numbers of a row of the tile, up to 16 bytes where there are enough for
+// all threads; WRITERS threads write UNITS each.
 constexpr int LARGEST_WIDTH = 16 / (sizeof(T) < sizeof(Out) ? sizeof(T) : sizeof(Out));
 constexpr int SHARE = BLOCK_M * BLOCK_N / THREADS < 2 ? 2 : BLOCK_M * BLOCK_N / THREADS;
 constexpr int WIDTH = SHARE < LARGEST_WIDTH ? SHARE : LARGEST_WIDTH;
@@ -195,10 +204,11 @@ constexpr int READ = WIDTH < 4 ? WIDTH : 4;  // sums that are read at once
 constexpr int ROW_UNITS = BLOCK_N / WIDTH;
 constexpr int WRITERS = BLOCK_M * ROW_UNITS < THREADS ? BLOCK_M * ROW_UNITS : THREADS;
 constexpr int UNITS = BLOCK_M * ROW_UNITS / WRITERS;
-static_assert(UNITS * WRITERS == BLOCK_M * ROW_UNITS, "all threads that write have as much to write");
+static_assert(UNITS * WRITERS == BLOCK_M * ROW_UNITS,
+              "all threads that write have as much to write");
 
-// The sums of a unit, over the parts of k in their order. Every second four lanes read the second half of
-// their unit first, so that 8 lanes read from all banks.
+// The sums of a unit, over the parts of k in their order. Every second four lanes read the second
+// half of their unit first, so that 8 lanes read from all banks.
 __device__ inline void gather_unit(float* sums, const float* staging, int unit) {
     const float* from = staging + unit / ROW_UNITS * STAGING_COLS + unit % ROW_UNITS * WIDTH;
     const int turn = WIDTH == 8 && unit / 4 % 2 ? 4 : 0;
@@ -207,23 +217,28 @@ __device__ inline void gather_unit(float* sums, const float* staging, int unit) 
     for (int part = 0; part < GROUPS; ++part) {
 #pragma unroll
         for (int j = 0; j < WIDTH; j += READ) {
-            const Pack<float, READ> some = load_pack<READ>(from + part * BLOCK_M * STAGING_COLS + (j ^ turn));
+            const Pack<float, READ> some =
+                load_pack<READ>(from + part * BLOCK_M * STAGING_COLS + (j ^ turn));
 #pragma unroll
-            for (int x = 0; x < READ; ++x) read[j + x] = part == 0 ? some.at[x] : read[j + x] + some.at[x];
+            for (int x = 0; x < READ; ++x)
+                read[j + x] = part == 0 ? some.at[x] : read[j + x] + some.at[x];
         }
     }
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) sums[j] = turn ? read[j ^ (WIDTH == 8 ? 4 : 0)] : read[j];
 }
 
-__device__ inline void write_unit(const Epilogue& epilogue, const float* sums, int unit, const Place& place) {
+__device__ inline void write_unit(const Epilogue& epilogue, const float* sums, int unit,
+                                  const Place& place) {
     float values[WIDTH];
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) values[j] = sums[j];
-    write_sums<WIDTH>(epilogue, place.row + unit / ROW_UNITS, place.col + unit % ROW_UNITS * WIDTH, values);
+    write_sums<WIDTH>(epilogue, place.row + unit / ROW_UNITS, place.col + unit % ROW_UNITS * WIDTH,
+                      values);
 }
 
-__device__ inline void write_tile(const Epilogue& epilogue, const float* staging, const Place& place) {
+__device__ inline void write_tile(const Epilogue& epilogue, const float* staging,
+                                  const Place& place) {
 #pragma unroll 2
     for (int i = 0; i < UNITS; ++i) {
         const int unit = threadIdx.x + i * WRITERS;
@@ -234,24 +249,26 @@ __device__ inline void write_tile(const Epilogue& epilogue, const float* staging
 }
 
 // The same if there are other slices of k to be added, by the last block of the tile.
-__device__ inline void write_split_tile(const Epilogue& epilogue, const float* staging, const Place& place,
-                                        float* partials, unsigned* arrivals) {
+__device__ inline void write_split_tile(const Epilogue& epilogue, const float* staging,
+                                        const Place& place, float* partials, unsigned* arrivals) {
     const int thread = threadIdx.x;
     float sums[UNITS * WIDTH];
     if (thread < WRITERS) {
 #pragma unroll
-        for (int i = 0; i < UNITS; ++i) gather_unit(sums + i * WIDTH, staging, thread + i * WRITERS);
+        for (int i = 0; i < UNITS; ++i)
+            gather_unit(sums + i * WIDTH, staging, thread + i * WRITERS);
     }
     if (!sum_slices(sums, partials, arrivals, place.tile, own_slice(), thread, WRITERS)) return;
     if (thread >= WRITERS) return;
 #pragma unroll
-    for (int i = 0; i < UNITS; ++i) write_unit(epilogue, sums + i * WIDTH, thread + i * WRITERS, place);
+    for (int i = 0; i < UNITS; ++i)
+        write_unit(epilogue, sums + i * WIDTH, thread + i * WRITERS, place);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_mma(const T* a, const T* b, Out* c, const T* bias, const T* saved, Out* z, double alpha,
-               double slope, Acc* partials, unsigned* arrivals, int m, int n, int k, int lda, int ldb,
-               int ldc) {
+               double slope, Acc* partials, unsigned* arrivals, int m, int n, int k, int lda,
+               int ldb, int ldc) {
     take_turn();
     DYNAMIC_SHARED(unsigned char, shared);
     const Place place = find_place(m, n);
@@ -266,7 +283,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     float* staging = reinterpret_cast<float*>(shared);
     stage_sums(staging, sums, place);
     __syncthreads();
-    const Epilogue epilogue{c, bias, saved, z, static_cast<Acc>(alpha), static_cast<Acc>(slope), m, n, ldc};
+    const Epilogue epilogue{c, bias, saved, z, static_cast<Acc>(alpha), static_cast<Acc>(slope),
+                            m, n,    ldc};
     if (SPLITS > 1) {
         write_split_tile(epilogue, staging, place, partials, arrivals);
     } else if (threadIdx.x < WRITERS) {

@@ -1,8 +1,9 @@
 // Which tile of C a block of a matrix product computes.
 //
-// Tiles are numbered down the rows first. If SWATH_ROWS is not 0, they are numbered along blockIdx.x, down
-// SWATH_ROWS rows of tiles before the next column, so that blocks that run at the same time share rows of A and
-// columns of B in L2. It takes two divisions before the first load: more than sharing is worth to small tiles.
+// Tiles are numbered down the rows first. If SWATH_ROWS is not 0, they are numbered along
+// blockIdx.x, down SWATH_ROWS rows of tiles before the next column, so that blocks that run at the
+// same time share rows of A and columns of B in L2. It takes two divisions before the first load:
+// more than sharing is worth to small tiles.
 //
 // Users: matmul_mma.cu, matmul_register.cu.
 #pragma once

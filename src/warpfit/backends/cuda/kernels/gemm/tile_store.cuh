@@ -1,9 +1,10 @@
-// From the sums of a product's tile to C: a warp has 16 rows as wgmma leaves them (ptx_sm90a.cuh), applies
-// EPILOGUE, and stores them.
+// From the sums of a product's tile to C: a warp has 16 rows as wgmma leaves them (ptx_sm90a.cuh),
+// applies EPILOGUE, and stores them.
 //
-// STORES_TENSOR: by way of shared memory and a tensor map with boxes of 16 rows and a line of 128 bytes, swizzled by as
-// many. Then, if LOADS_SAVED, `saved` comes the same way into the places that C's numbers leave from. Otherwise from
-// registers to their addresses, in whatever order rows are; if SWAPPED, rows of the tile are columns of C.
+// STORES_TENSOR: by way of shared memory and a tensor map with boxes of 16 rows and a line of 128
+// bytes, swizzled by as many. Then, if LOADS_SAVED, `saved` comes the same way into the places that
+// C's numbers leave from. Otherwise from registers to their addresses, in whatever order rows are;
+// if SWAPPED, rows of the tile are columns of C.
 //
 // Users: gemm_sm90.cu.
 #pragma once
@@ -21,7 +22,8 @@ constexpr int STAGED_COLS = LINE_BYTES / sizeof(Out);
 constexpr int STAGED_TILES = STAGED_COLS / 8;  // of 8 columns
 constexpr int STAGED_BYTES = 16 * LINE_BYTES;
 
-// A warp's two buffers of numbers on their way to C, in turns, and what tells that `saved` has come into one.
+// A warp's two buffers of numbers on their way to C, in turns, and what tells that `saved` has come
+// into one.
 struct Staging {
     unsigned char (&buffers)[2][STAGED_BYTES];
     Barrier (&loaded)[2];
@@ -29,12 +31,13 @@ struct Staging {
     const TensorMap& saved_map;
     unsigned uses;  // so far
 
-    // This lane's place for a pair of a tile of 8 columns, in the upper 8 rows of the buffer in use; `LOWER` bytes further
-    // in the lower ones. Neighbouring lines lie in different banks.
+    // This lane's place for a pair of a tile of 8 columns, in the upper 8 rows of the buffer in
+    // use; `LOWER` bytes further in the lower ones. Neighbouring lines lie in different banks.
     static constexpr int LOWER = 8 * LINE_BYTES;
 
     __device__ unsigned char* place(int tile) const {
-        const int lane = threadIdx.x % 32, line = lane / 4, byte = (tile * 8 + lane % 4 * 2) * sizeof(Out);
+        const int lane = threadIdx.x % 32, line = lane / 4,
+                  byte = (tile * 8 + lane % 4 * 2) * sizeof(Out);
         return buffers[uses % 2] + line * LINE_BYTES + (byte / 16 ^ line) * 16 + byte % 16;
     }
 
@@ -68,8 +71,8 @@ struct Staging {
 };
 
 // A pair of C, made of their sums, to its place.
-__device__ inline void stage_pair(unsigned char* place, const Epilogue& epilogue, int row, int col, Acc first,
-                                  Acc second) {
+__device__ inline void stage_pair(unsigned char* place, const Epilogue& epilogue, int row, int col,
+                                  Acc first, Acc second) {
     Acc pair[2] = {first, second};
     if (LOADS_SAVED) {
         Epilogue own = epilogue;
@@ -82,14 +85,15 @@ __device__ inline void stage_pair(unsigned char* place, const Epilogue& epilogue
 }
 
 template <int COUNT>
-__device__ inline void store_rows(Staging& staging, const Epilogue& epilogue, const float (&sums)[COUNT],
-                                  int row, int col) {
+__device__ inline void store_rows(Staging& staging, const Epilogue& epilogue,
+                                  const float (&sums)[COUNT], int row, int col) {
     constexpr int PARTS = COUNT / 4 / STAGED_TILES;
     const int own_row = row + threadIdx.x % 32 / 4, own_col = col + threadIdx.x % 4 * 2;
     if (LOADS_SAVED) staging.load_saved(0, row, col);
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        if (LOADS_SAVED && part + 1 < PARTS) staging.load_saved(1, row, col + (part + 1) * STAGED_COLS);
+        if (LOADS_SAVED && part + 1 < PARTS)
+            staging.load_saved(1, row, col + (part + 1) * STAGED_COLS);
         staging.begin();
 #pragma unroll
         for (int tile = 0; tile < STAGED_TILES; ++tile) {
@@ -107,7 +111,8 @@ __device__ inline void store_rows(Staging& staging, const Epilogue& epilogue, co
 
 // The numbers that a thread has of 64 rows; those of its warp are from `row` on.
 template <class Rows, int COUNT>
-__device__ inline void store_rows(const Epilogue& epilogue, const float (&sums)[COUNT], int row, int col) {
+__device__ inline void store_rows(const Epilogue& epilogue, const float (&sums)[COUNT], int row,
+                                  int col) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < COUNT / 2; ++j) {

@@ -1,8 +1,9 @@
 // What persistent blocks work on, piece by piece: the tiles of C, and of each SPLITS slices of k.
 //
-// Tiles (of a cluster: CLUSTER tiles of a block, one below the other) are numbered down SWATH_ROWS rows before the next
-// column, so that those in work at the same time share rows of A and columns of B in L2; the slices of one come one after
-// the other. Cluster i takes pieces i, i + clusters, ...
+// Tiles (of a cluster: CLUSTER tiles of a block, one below the other) are numbered down SWATH_ROWS
+// rows before the next column, so that those in work at the same time share rows of A and columns
+// of B in L2; the slices of one come one after the other. Cluster i takes pieces i, i + clusters,
+// ...
 //
 // Users: gemm_sm90.cu.
 #pragma once

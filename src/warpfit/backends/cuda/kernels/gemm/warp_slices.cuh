@@ -1,8 +1,8 @@
-// Sums of a warp over SPLITS slices of k that several blocks have, in the same order whenever they come: the same bits
-// from run to run.
+// Sums of a warp over SPLITS slices of k that several blocks have, in the same order whenever they
+// come: the same bits from run to run.
 //
-// Each leaves its own in `partials`, (SPLITS, COUNT, 32); the one that comes last to the counter adds them up, and sets
-// it back to 0 for the next launch. It never waits.
+// Each leaves its own in `partials`, (SPLITS, COUNT, 32); the one that comes last to the counter
+// adds them up, and sets it back to 0 for the next launch. It never waits.
 //
 // Users: gemm_sm90.cu.
 #pragma once
@@ -11,7 +11,8 @@
 
 // Makes a warp's sums those over all slices. True in the one that has them.
 template <int COUNT>
-__device__ inline bool add_slices(float (&sums)[COUNT], float* partials, unsigned* arrivals, int slice) {
+__device__ inline bool add_slices(float (&sums)[COUNT], float* partials, unsigned* arrivals,
+                                  int slice) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) partials[(slice * COUNT + i) * 32 + lane] = sums[i];

@@ -1,9 +1,11 @@
-// Fragments of 16-bit matrices in shared memory, as mma.m16n8k16 takes them. Rows lie `stride` numbers apart,
-// 8 times an odd number of them, so that the rows that ldmatrix reads at once lie in different banks.
+// Fragments of 16-bit matrices in shared memory, as mma.m16n8k16 takes them. Rows lie `stride`
+// numbers apart, 8 times an odd number of them, so that the rows that ldmatrix reads at once lie in
+// different banks.
 //
-// A has 16 rows m and 16 columns k; B has 16 rows k and, as a pair of fragments, 16 columns n. Each comes
-// row by row, or transposed. `from` is the first number; every lane of the warp calls. Columns may also lie in chunks of
-// 8: then `chunk` is the distance of two, and rows 8 numbers apart are in different banks as well.
+// A has 16 rows m and 16 columns k; B has 16 rows k and, as a pair of fragments, 16 columns n. Each
+// comes row by row, or transposed. `from` is the first number; every lane of the warp calls.
+// Columns may also lie in chunks of 8: then `chunk` is the distance of two, and rows 8 numbers
+// apart are in different banks as well.
 //
 // Users: gemm/, narrow/, ops/batches/, resident/layout/, resident/products/.
 #pragma once
@@ -23,7 +25,8 @@ __device__ inline void load_a(unsigned (&a)[4], const T* from, int stride, int c
 
 // Of A stored as (k, m).
 template <class T>
-__device__ inline void load_a_transposed(unsigned (&a)[4], const T* from, int stride, int chunk = 8) {
+__device__ inline void load_a_transposed(unsigned (&a)[4], const T* from, int stride,
+                                         int chunk = 8) {
     const int lane = threadIdx.x % 32;
     const int k = lane % 8 + lane / 16 * 8, m = lane / 8 % 2 * chunk;
     ldmatrix_x4_trans(a[0], a[1], a[2], a[3], from + k * stride + m);
@@ -31,7 +34,8 @@ __device__ inline void load_a_transposed(unsigned (&a)[4], const T* from, int st
 
 // Of B stored as (n, k): columns 0 to 7 and 8 to 15.
 template <class T>
-__device__ inline void load_b_pair(unsigned (&low)[2], unsigned (&high)[2], const T* from, int stride) {
+__device__ inline void load_b_pair(unsigned (&low)[2], unsigned (&high)[2], const T* from,
+                                   int stride) {
     const int lane = threadIdx.x % 32;
     const int n = lane % 8 + lane / 16 * 8, k = lane / 8 % 2 * 8;
     ldmatrix_x4(low[0], low[1], high[0], high[1], from + n * stride + k);
@@ -39,10 +43,11 @@ __device__ inline void load_b_pair(unsigned (&low)[2], unsigned (&high)[2], cons
 
 // Of B stored as (k, n).
 template <class T>
-__device__ inline void load_b_pair_transposed(unsigned (&low)[2], unsigned (&high)[2], const T* from,
-                                              int stride, int chunk = 8) {
+__device__ inline void load_b_pair_transposed(unsigned (&low)[2], unsigned (&high)[2],
+                                              const T* from, int stride, int chunk = 8) {
     const int lane = threadIdx.x % 32;
-    ldmatrix_x4_trans(low[0], low[1], high[0], high[1], from + lane % 16 * stride + lane / 16 * chunk);
+    ldmatrix_x4_trans(low[0], low[1], high[0], high[1],
+                      from + lane % 16 * stride + lane / 16 * chunk);
 }
 
 // Two numbers in a word, the first in the lower half.

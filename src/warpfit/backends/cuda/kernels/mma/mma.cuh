@@ -1,17 +1,18 @@
-// Tiles of matrix products on tensor cores: from global to shared memory, from there to fragments, and mma.
+// Tiles of matrix products on tensor cores: from global to shared memory, from there to fragments,
+// and mma.
 //
-// k advances in slices of 32 bytes, one mma: 16 float16 or bfloat16 numbers, or 8 of float32 as tf32. A tile
-// lies in shared memory as in global memory, row by row. So that what is loaded at once lies in different
-// banks, the 16-byte chunks of a row are permuted by an exclusive or with its number (if k goes along the
-// rows), or rows are padded.
+// k advances in slices of 32 bytes, one mma: 16 float16 or bfloat16 numbers, or 8 of float32 as
+// tf32. A tile lies in shared memory as in global memory, row by row. So that what is loaded at
+// once lies in different banks, the 16-byte chunks of a row are permuted by an exclusive or with
+// its number (if k goes along the rows), or rows are padded.
 //
 // Users: fragments.cuh, matmul_mma.cu, padded_tile.cuh.
 #pragma once
 
 #include "base/types.cuh"
 
-// d += a * b for one fragment of 16 rows, 8 columns and a slice of k, and what it makes of words loaded from
-// memory.
+// d += a * b for one fragment of 16 rows, 8 columns and a slice of k, and what it makes of words
+// loaded from memory.
 template <class T>
 struct TensorCore {
     static_assert(sizeof(T) == 0, "tensor cores of this architecture do not take this type");
@@ -41,10 +42,11 @@ struct TensorCore<bfloat16> {
     }
 };
 
-// Tensor cores look at 10 bits of a mantissa and ignore the others, which would make numbers smaller by 0.35
-// units of the last bit kept, relative to a mantissa in the mean. Numbers are made larger by as much before:
-// sums have no drift and nearly the error of rounded operands, at one instruction for each instead of two.
-// It is less than a unit, so that numbers of 10 bits stay what they are; infinity and NaN do too.
+// Tensor cores look at 10 bits of a mantissa and ignore the others, which would make numbers
+// smaller by 0.35 units of the last bit kept, relative to a mantissa in the mean. Numbers are made
+// larger by as much before: sums have no drift and nearly the error of rounded operands, at one
+// instruction for each instead of two. It is less than a unit, so that numbers of 10 bits stay what
+// they are; infinity and NaN do too.
 template <>
 struct TensorCore<float32> {
     __device__ static unsigned operand(unsigned word) {
@@ -64,8 +66,8 @@ constexpr int CHUNK = 16 / static_cast<int>(sizeof(T));
 template <class T>
 constexpr int SLICE = 32 / static_cast<int>(sizeof(T));
 
-// One operand's tile of OUTER rows of A (or columns of B) times DEPTH of k. K_ADJACENT: numbers that follow
-// each other along k are neighbours in memory, as in A (m, k) or B (n, k).
+// One operand's tile of OUTER rows of A (or columns of B) times DEPTH of k. K_ADJACENT: numbers
+// that follow each other along k are neighbours in memory, as in A (m, k) or B (n, k).
 template <class Number, bool IS_B, bool K_ADJACENT, int OUTER, int DEPTH>
 struct Tile {
     using T = Number;
@@ -73,8 +75,8 @@ struct Tile {
     static constexpr int ROWS = K_ADJACENT ? OUTER : DEPTH;
     static constexpr int COLS = K_ADJACENT ? DEPTH : OUTER;
     static constexpr int ROW_CHUNKS = COLS / CHUNK<T>;
-    // ldmatrix reads 16 bytes of 8 rows at once. It cannot transpose 32-bit numbers: they are loaded one by
-    // one, 8 neighbours of 4 rows at once.
+    // ldmatrix reads 16 bytes of 8 rows at once. It cannot transpose 32-bit numbers: they are
+    // loaded one by one, 8 neighbours of 4 rows at once.
     static constexpr int PADDING = K_ADJACENT ? 0 : sizeof(T) == 4 ? 32 : 16;
     static constexpr int ROW_BYTES = COLS * static_cast<int>(sizeof(T)) + PADDING;
     static constexpr int BYTES = ROWS * ROW_BYTES;
@@ -87,16 +89,19 @@ struct Tile {
         return K_ADJACENT ? row / LINE_ROWS % (8 / LINE_ROWS) : 0;
     }
 
-    __device__ static int offset(int row, int chunk) { return row * ROW_BYTES + (chunk ^ swizzle(row)) * 16; }
+    __device__ static int offset(int row, int chunk) {
+        return row * ROW_BYTES + (chunk ^ swizzle(row)) * 16;
+    }
 
-    // A fragment of 16 outer indices by one slice consists of 8 by 16 bytes, halves (h, s) of the outer
-    // indices and of the slice. mma takes A's words in the order (0, 0), (1, 0), (0, 1), (1, 1), and B's by
-    // pairs of the same h, which have to be neighbours in registers.
+    // A fragment of 16 outer indices by one slice consists of 8 by 16 bytes, halves (h, s) of the
+    // outer indices and of the slice. mma takes A's words in the order (0, 0), (1, 0), (0, 1), (1,
+    // 1), and B's by pairs of the same h, which have to be neighbours in registers.
     __device__ static constexpr int word(int h, int s) { return IS_B ? 2 * h + s : h + 2 * s; }
 
-    // Where a lane of a warp whose part begins at `outer`, a multiple of 16, reads its first fragment of a
-    // slice; the i-th one lies i * FRAGMENT_BYTES further on.
-    static constexpr int FRAGMENT_BYTES = 16 * (K_ADJACENT ? ROW_BYTES : static_cast<int>(sizeof(T)));
+    // Where a lane of a warp whose part begins at `outer`, a multiple of 16, reads its first
+    // fragment of a slice; the i-th one lies i * FRAGMENT_BYTES further on.
+    static constexpr int FRAGMENT_BYTES =
+        16 * (K_ADJACENT ? ROW_BYTES : static_cast<int>(sizeof(T)));
 
     __device__ static int lane_offset(int outer, int slice, int lane) {
         const int matrix = lane / 8;  // of which this lane gives a row
@@ -119,7 +124,8 @@ struct Tile {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int h = i % 2, s = i / 2;
-                const unsigned char* from = at + s * 4 * ROW_BYTES + h * 8 * static_cast<int>(sizeof(T));
+                const unsigned char* from =
+                    at + s * 4 * ROW_BYTES + h * 8 * static_cast<int>(sizeof(T));
                 words[word(h, s)] = *reinterpret_cast<const unsigned*>(from);
             }
         }
@@ -145,11 +151,15 @@ struct TileCopy {
     int inside;        // bit i: row i of this thread is inside, K_ADJACENT only
     int columns_left;  // from this chunk on, not K_ADJACENT only
 
-    __device__ TileCopy(const T* matrix, int ld, int outer_begin, int outer_end, int k_begin, int k_end,
-                        unsigned thread)
-        : row(thread / Shape::ROW_CHUNKS), chunk(thread % Shape::ROW_CHUNKS), inside(0), columns_left(0) {
+    __device__ TileCopy(const T* matrix, int ld, int outer_begin, int outer_end, int k_begin,
+                        int k_end, unsigned thread)
+        : row(thread / Shape::ROW_CHUNKS),
+          chunk(thread % Shape::ROW_CHUNKS),
+          inside(0),
+          columns_left(0) {
         const int row_end = K_ADJACENT ? k_end : outer_end;  // k_begin is a multiple of 16 bytes
-        const uint64 ends = reinterpret_cast<uint64>(matrix) | static_cast<uint64>(ld | row_end) * sizeof(T);
+        const uint64 ends =
+            reinterpret_cast<uint64>(matrix) | static_cast<uint64>(ld | row_end) * sizeof(T);
         width = VECTOR_ROWS || ends % 16 == 0 ? 16 : ends % 4 == 0 ? 4 : 2;
         const int col = chunk * CHUNK<T>;
         row_step = static_cast<int64>(ROW_STEP) * ld;
@@ -157,7 +167,8 @@ struct TileCopy {
             next = matrix + static_cast<int64>(outer_begin + row) * ld + k_begin + col;
             block_step = Shape::COLS - COUNT * row_step;
 #pragma unroll
-            for (int i = 0; i < COUNT; ++i) inside |= (outer_begin + row + i * ROW_STEP < outer_end) << i;
+            for (int i = 0; i < COUNT; ++i)
+                inside |= (outer_begin + row + i * ROW_STEP < outer_end) << i;
         } else {
             next = matrix + static_cast<int64>(k_begin + row) * ld + outer_begin + col;
             block_step = Shape::ROWS * static_cast<int64>(ld) - COUNT * row_step;
@@ -165,15 +176,16 @@ struct TileCopy {
         }
     }
 
-    // How many numbers of chunk i lie inside of the matrix (0 or less: none), with k_left of k from this
-    // block on.
+    // How many numbers of chunk i lie inside of the matrix (0 or less: none), with k_left of k from
+    // this block on.
     __device__ int numbers_inside(int i, int k_left) const {
         if (K_ADJACENT) return (inside >> i & 1) ? k_left - chunk * CHUNK<T> : 0;
         return row + i * ROW_STEP < k_left ? columns_left : 0;
     }
 
-    // Starts copies first to last - 1 into `tile`; numbers outside of the matrix become 0. All numbers are
-    // known when this is compiled, and calls follow each other from copy 0 to COUNT - 1.
+    // Starts copies first to last - 1 into `tile`; numbers outside of the matrix become 0. All
+    // numbers are known when this is compiled, and calls follow each other from copy 0 to COUNT -
+    // 1.
     __device__ void copy(unsigned char* tile, int first, int last, int k_left) {
 #pragma unroll
         for (int i = first; i < last; ++i) {
@@ -195,7 +207,8 @@ struct TileCopy {
     __device__ static void copy_words(unsigned char* to, const T* from, int count) {
         constexpr int IN_WORD = 4 / static_cast<int>(sizeof(T));
 #pragma unroll
-        for (int j = 0; j < 4; ++j) copy_async_4(to + 4 * j, from + j * IN_WORD, j * IN_WORD < count);
+        for (int j = 0; j < 4; ++j)
+            copy_async_4(to + 4 * j, from + j * IN_WORD, j * IN_WORD < count);
     }
 
     __device__ static void copy_numbers(unsigned char* to, const T* from, int count) {

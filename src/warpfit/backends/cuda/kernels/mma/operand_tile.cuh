@@ -1,11 +1,12 @@
-// A tile of an operand of a product: ROWS rows of A (columns of B) and a line of k, as tensor copies leave it in shared
-// memory and as wgmma reads it.
+// A tile of an operand of a product: ROWS rows of A (columns of B) and a line of k, as tensor
+// copies leave it in shared memory and as wgmma reads it.
 //
-// A line is 128 bytes: LINE numbers. Along k (the operand lies in memory with its k side by side) a tile is ROWS lines,
-// each a row. Across, it is ROWS / LINE panels of LINE lines, each a k with LINE rows side by side. Eight lines are an
-// atom, at a multiple of 1024 bytes, in which the 16-byte pieces of line i change places by exclusive or with i: the
-// 128-byte swizzle of tensor maps, with which neither writing nor reading has bank conflicts. An instruction takes a slice
-// of 32 bytes of k.
+// A line is 128 bytes: LINE numbers. Along k (the operand lies in memory with its k side by side) a
+// tile is ROWS lines, each a row. Across, it is ROWS / LINE panels of LINE lines, each a k with
+// LINE rows side by side. Eight lines are an atom, at a multiple of 1024 bytes, in which the
+// 16-byte pieces of line i change places by exclusive or with i: the 128-byte swizzle of tensor
+// maps, with which neither writing nor reading has bank conflicts. An instruction takes a slice of
+// 32 bytes of k.
 //
 // Reference: PTX ISA 9.7.15.5.1 (matrix descriptors).
 //
@@ -19,7 +20,8 @@ constexpr int ATOM_BYTES = 8 * LINE_BYTES;
 constexpr int SLICE_BYTES = 32;
 constexpr int SLICES = LINE_BYTES / SLICE_BYTES;
 
-// What tells wgmma of a matrix: its address; the bytes from one panel to the next, and from one atom to the next.
+// What tells wgmma of a matrix: its address; the bytes from one panel to the next, and from one
+// atom to the next.
 __device__ inline uint64 matrix_descriptor(unsigned address, int panel_bytes) {
     constexpr uint64 SWIZZLE_128 = 1;
     return (address & 0x3ffff) >> 4 | static_cast<uint64>(panel_bytes >> 4) << 16 |
@@ -44,9 +46,10 @@ struct OperandTile {
         return matrix_descriptor(tile + first_row * LINE_BYTES, PANEL_BYTES);
     }
 
-    // Calls copy(byte in the tile, row, column) for each box of the matrix that makes part `part` of PARTS of the tile
-    // of the rows from `row`, and the numbers from `k`, on. Boxes have LINE columns; ROWS / PARTS rows along k; across,
-    // LINE rows, or LINE / PARTS if the panels cannot be partitioned.
+    // Calls copy(byte in the tile, row, column) for each box of the matrix that makes part `part`
+    // of PARTS of the tile of the rows from `row`, and the numbers from `k`, on. Boxes have LINE
+    // columns; ROWS / PARTS rows along k; across, LINE rows, or LINE / PARTS if the panels cannot
+    // be partitioned.
     template <int PARTS, class Copy>
     __device__ static void for_each_box(int part, int row, int k, Copy copy) {
         if constexpr (!ACROSS) {
@@ -64,13 +67,15 @@ struct OperandTile {
 #pragma unroll
             for (int i = 0; i < OWN; ++i) {
                 const int panel = first_panel + i;
-                copy(panel * PANEL_BYTES + first_line * LINE_BYTES, k + first_line, row + panel * LINE);
+                copy(panel * PANEL_BYTES + first_line * LINE_BYTES, k + first_line,
+                     row + panel * LINE);
             }
         }
     }
 };
 
-// d (64, 2 COUNT) = the slice of 64 rows of A that a descriptor tells of, times that of 2 COUNT columns of B, + d if `adds`.
+// d (64, 2 COUNT) = the slice of 64 rows of A that a descriptor tells of, times that of 2 COUNT
+// columns of B, + d if `adds`.
 template <class T, bool A_ACROSS, bool B_ACROSS>
 struct SliceProduct;
 
@@ -98,7 +103,8 @@ struct SliceProduct<float32, false, false> {
     }
 };
 
-// d (64, 2 COUNT) += a slice of 64 rows in registers, times that of 2 COUNT columns that a descriptor tells of.
+// d (64, 2 COUNT) += a slice of 64 rows in registers, times that of 2 COUNT columns that a
+// descriptor tells of.
 template <class Number>
 struct RegisterProduct;
 
@@ -121,16 +127,18 @@ struct RegisterProduct<bfloat16> {
 // The descriptor of what lies so many bytes behind what one tells of.
 __device__ inline uint64 moved(uint64 descriptor, int bytes) { return descriptor + (bytes >> 4); }
 
-// Which of a warpgroup's 64 rows a thread has: that of its warp and lane, and the one STEP further on. As wgmma has them:
+// Which of a warpgroup's 64 rows a thread has: that of its warp and lane, and the one STEP further
+// on. As wgmma has them:
 struct RowsInOrder {
     static constexpr int STEP = 8;
     __device__ static int of_warp(int warp) { return warp % 4 * 16; }
     __device__ static int of_lane() { return threadIdx.x % 32 / 4; }
 };
 
-// wgmma does not take 32-bit numbers that lie across, but A from registers, whatever rows they are of. A thread then has
-// two that are neighbours in memory, and no two of 16 lanes, which load at once, meet in a bank: lanes 8 to 15 have the
-// other half of a line, which the swizzle leaves there.
+// wgmma does not take 32-bit numbers that lie across, but A from registers, whatever rows they are
+// of. A thread then has two that are neighbours in memory, and no two of 16 lanes, which load at
+// once, meet in a bank: lanes 8 to 15 have the other half of a line, which the swizzle leaves
+// there.
 struct RowsInPairs {
     static constexpr int STEP = 1;
     __device__ static int of_warp(int warp) { return warp % 4 / 2 * 32 + warp % 2 * 8; }
@@ -140,7 +148,8 @@ struct RowsInPairs {
     }
 };
 
-// What a thread has of a slice of 64 rows, from `first_row` on, of an operand across: RowsInPairs, in wgmma's order.
+// What a thread has of a slice of 64 rows, from `first_row` on, of an operand across: RowsInPairs,
+// in wgmma's order.
 template <class Tile>
 __device__ inline void load_across(unsigned (&words)[4], const unsigned char* tile, int first_row,
                                    int slice) {
@@ -152,8 +161,8 @@ __device__ inline void load_across(unsigned (&words)[4], const unsigned char* ti
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int line = 8 * slice + 4 * half;  // and k
-        const uint2 pair =
-            *reinterpret_cast<const uint2*>(panel + (line + k) * LINE_BYTES + (piece ^ (4 * half + k)) * 16);
+        const uint2 pair = *reinterpret_cast<const uint2*>(panel + (line + k) * LINE_BYTES +
+                                                           (piece ^ (4 * half + k)) * 16);
         words[2 * half] = pair.x;
         words[2 * half + 1] = pair.y;
     }

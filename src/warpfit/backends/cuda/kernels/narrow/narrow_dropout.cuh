@@ -1,5 +1,6 @@
-// Dropout of a warp's 16 rows on their way through narrow layers (narrow_pass.cuh), for a network among many.
-// Changes the sums that a lane has; masks follow from step, layer, row and unit, and lie nowhere.
+// Dropout of a warp's 16 rows on their way through narrow layers (narrow_pass.cuh), for a network
+// among many. Changes the sums that a lane has; masks follow from step, layer, row and unit, and
+// lie nowhere.
 // Users: many_networks.cu.
 #pragma once
 
@@ -10,10 +11,11 @@ struct RowDropout {
     const NetworkDropout* of_layers;
     uint32 step, first_row;  // of the warp's, in the batch
 
-    // Leaves units of layer L out, and their derivatives. The four units that a word of bits is of, two lanes have, of two
-    // rows: each finds the bits of one row.
+    // Leaves units of layer L out, and their derivatives. The four units that a word of bits is of,
+    // two lanes have, of two rows: each finds the bits of one row.
     template <int L>
-    __device__ void drop(RowSums<padded(L + 1)>& values, RowSums<padded(L + 1)>& derivatives) const {
+    __device__ void drop(RowSums<padded(L + 1)>& values,
+                         RowSums<padded(L + 1)>& derivatives) const {
         const NetworkDropout own = of_layers[L];
         const int lane = own_lane(), place = lane % 2 * 2;
         const uint32 row = first_row + lane / 4 + 8 * (lane % 2);

@@ -1,7 +1,7 @@
-// A chain of narrow linear layers in a block's shared memory: all weights, and of the rows at hand what each layer takes
-// and the gradients of what it gives. All of it follows from the defines of narrow_step.cu.
-// Weights belong to the block; a warp writes its own 16 rows, and reads those of all for the
-// gradients.
+// A chain of narrow linear layers in a block's shared memory: all weights, and of the rows at hand
+// what each layer takes and the gradients of what it gives. All of it follows from the defines of
+// narrow_step.cu. Weights belong to the block; a warp writes its own 16 rows, and reads those of
+// all for the gradients.
 // Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
@@ -22,7 +22,8 @@ __device__ constexpr int stride_of(int i) { return padded(i) + 8; }
 
 // Tiles of x: rows that come ahead and are converted later have a place of their own, raw_at().
 constexpr int X_TILES = GATHERS ? 1 : X_STAGES;
-// Pieces reach so many numbers beyond their layer at most: what copies are under way to lies behind a gap.
+// Pieces reach so many numbers beyond their layer at most: what copies are under way to lies behind
+// a gap.
 constexpr int GAP = 16 * (PIECE_M > PIECE_N ? PIECE_M : PIECE_N);
 constexpr int X_TILE_SIZE = ROWS * stride_of(0) + GAP;
 
@@ -50,9 +51,10 @@ __device__ constexpr int gradients_at(int layer) {
 
 // Pieces of the gradients of layers before one: 16 PIECE_M inputs by 16 PIECE_N outputs each.
 __device__ constexpr int pieces_before(int layer) {
-    return layer == 0 ? 0
-                      : pieces_before(layer - 1) + up(padded(layer - 1), 16 * PIECE_M) / (16 * PIECE_M) *
-                                                       (up(padded(layer), 16 * PIECE_N) / (16 * PIECE_N));
+    return layer == 0
+               ? 0
+               : pieces_before(layer - 1) + up(padded(layer - 1), 16 * PIECE_M) / (16 * PIECE_M) *
+                                                (up(padded(layer), 16 * PIECE_N) / (16 * PIECE_N));
 }
 constexpr int PIECES = pieces_before(LAYERS), PIECES_OF_WARP = (PIECES + WARPS - 1) / WARPS;
 
@@ -63,7 +65,8 @@ struct RowFragments {
     unsigned words[COUNT][4];
 };
 
-// The accumulators of 16 rows: lane l has columns 2 (l % 4) and the next of each tile of 8, of rows l / 4 and l / 4 + 8.
+// The accumulators of 16 rows: lane l has columns 2 (l % 4) and the next of each tile of 8, of rows
+// l / 4 and l / 4 + 8.
 template <int WIDTH>
 struct RowSums {
     static constexpr int TILES = WIDTH / 8;
@@ -85,7 +88,9 @@ __device__ inline int own_warp() { return static_cast<int>(threadIdx.x) / 32; }
 __device__ inline int own_lane() { return static_cast<int>(threadIdx.x) % 32; }
 
 // Where a lane's words of a row fragment lie: those of its upper row, from the warp's first row on.
-__device__ inline int word_offset(int stride) { return own_lane() / 4 * stride + own_lane() % 4 * 2; }
+__device__ inline int word_offset(int stride) {
+    return own_lane() / 4 * stride + own_lane() % 4 * 2;
+}
 
 template <int WIDTH>
 __device__ inline void store_fragments(T* rows, int stride, const RowFragments<WIDTH>& fragments) {
@@ -104,13 +109,15 @@ template <int WIDTH>
 __device__ inline RowFragments<WIDTH> load_fragments(const T* rows, int stride) {
     RowFragments<WIDTH> found;
 #pragma unroll
-    for (int i = 0; i < RowFragments<WIDTH>::COUNT; ++i) load_a(found.words[i], rows + 16 * i, stride);
+    for (int i = 0; i < RowFragments<WIDTH>::COUNT; ++i)
+        load_a(found.words[i], rows + 16 * i, stride);
     return found;
 }
 
 // sums += a @ w of a layer: w has its inputs as rows.
 template <int INPUTS, int OUTPUTS>
-__device__ inline void multiply(RowSums<OUTPUTS>& to, const RowFragments<INPUTS>& a, const T* w, int stride) {
+__device__ inline void multiply(RowSums<OUTPUTS>& to, const RowFragments<INPUTS>& a, const T* w,
+                                int stride) {
 #pragma unroll
     for (int k = 0; k < INPUTS / 16; ++k) {
 #pragma unroll
@@ -125,8 +132,8 @@ __device__ inline void multiply(RowSums<OUTPUTS>& to, const RowFragments<INPUTS>
 
 // sums = a @ wᵀ.
 template <int INPUTS, int OUTPUTS>
-__device__ inline void multiply_back(RowSums<INPUTS>& to, const RowFragments<OUTPUTS>& a, const T* w,
-                                     int stride) {
+__device__ inline void multiply_back(RowSums<INPUTS>& to, const RowFragments<OUTPUTS>& a,
+                                     const T* w, int stride) {
 #pragma unroll
     for (int tile = 0; tile < RowSums<INPUTS>::TILES; ++tile) {
 #pragma unroll
@@ -175,8 +182,9 @@ __device__ inline Piece piece_of(const T* shared, int x_stage, int piece) {
             biases_at(L)};
 }
 
-// The gradient of a piece over all rows that a block has had: of weights, and of biases in the first row of pieces. Columns
-// of other layers, where a piece reaches beyond its own, are summed up with them and left out at the end.
+// The gradient of a piece over all rows that a block has had: of weights, and of biases in the
+// first row of pieces. Columns of other layers, where a piece reaches beyond its own, are summed up
+// with them and left out at the end.
 struct PieceSums {
     float weights[PIECE_M][2 * PIECE_N][4];
     float biases[PIECE_N][4];  // of outputs lane / 4 (0 and 1) and lane / 4 + 8
@@ -195,7 +203,8 @@ struct PieceSums {
             }
 #pragma unroll
             for (int m = 0; m < PIECE_M; ++m) {
-                load_a_transposed(a[m], piece.values + k * piece.values_stride + 16 * m, piece.values_stride);
+                load_a_transposed(a[m], piece.values + k * piece.values_stride + 16 * m,
+                                  piece.values_stride);
             }
 #pragma unroll
             for (int n = 0; n < PIECE_N; ++n) {
@@ -211,8 +220,8 @@ struct PieceSums {
         }
     }
 
-    // f(i, row, col) for each i-th pair of weights that the layer has, of one input and two outputs; the second is not there
-    // if it is beyond the outputs.
+    // f(i, row, col) for each i-th pair of weights that the layer has, of one input and two
+    // outputs; the second is not there if it is beyond the outputs.
     template <class F>
     __device__ static void each_pair(const Piece& piece, F f) {
 #pragma unroll

@@ -1,6 +1,7 @@
-// A warp's 16 rows on their way through all narrow layers, to the loss and back: what each layer takes and the gradients of
-// what it gives stay behind in shared memory, where narrow_layers.cuh says. Defines beside those of narrow_layers.cuh: LOSS,
-// CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS; WEIGHTED and CLASS_WEIGHTS, if rows and classes have weights.
+// A warp's 16 rows on their way through all narrow layers, to the loss and back: what each layer
+// takes and the gradients of what it gives stay behind in shared memory, where narrow_layers.cuh
+// says. Defines beside those of narrow_layers.cuh: LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS;
+// WEIGHTED and CLASS_WEIGHTS, if rows and classes have weights.
 //
 // Users: many_networks.cu, narrow_step.cu.
 #pragma once
@@ -10,7 +11,8 @@
 
 constexpr int OUT_WIDTH = padded(LAYERS);
 
-// What a loss of outputs in registers is held against, fetched before they are computed: numbers, or labels of two rows.
+// What a loss of outputs in registers is held against, fetched before they are computed: numbers,
+// or labels of two rows.
 struct RowTargets {
     bool are_there[2];
 #if CROSS_ENTROPY
@@ -41,12 +43,15 @@ using Target =
 struct NarrowLoss {
     const Target* targets;
     float setting,
-        of_derivative;  // derivatives come times the scale, over the number of rows, or their weight
-    double sums[2];     // of losses, and of rows that are right
+        // Derivatives come times the scale, over the number of rows, or their weight.
+        of_derivative;
+    double sums[2];                        // of losses, and of rows that are right
     const float* class_weights = nullptr;  // and their mean
 
-    // Of the warp's 16 rows, with these numbers; `weights` are those of all rows, or null if they are 1.
-    __device__ RowTargets fetch(int64 numbers, [[maybe_unused]] const float* weights = nullptr) const {
+    // Of the warp's 16 rows, with these numbers; `weights` are those of all rows, or null if they
+    // are 1.
+    __device__ RowTargets fetch(int64 numbers,
+                                [[maybe_unused]] const float* weights = nullptr) const {
         RowTargets found;
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
@@ -66,7 +71,8 @@ struct NarrowLoss {
                 const int col = 8 * tile + own_lane() % 4 * 2;
                 float2 pair = {0, 0};
                 if (by_pairs) {
-                    if (is_there && col < OUTPUTS) pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
+                    if (is_there && col < OUTPUTS)
+                        pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
                 } else {
                     if (is_there && col < OUTPUTS) pair.x = of_row[8 * tile];
                     if (is_there && col + 1 < OUTPUTS) pair.y = of_row[8 * tile + 1];
@@ -80,10 +86,12 @@ struct NarrowLoss {
     }
 
     __device__ static int column_of(int64 label) {
-        return static_cast<uint64>(label) < static_cast<uint64>(OUTPUTS) ? static_cast<int>(label) : -1;
+        return static_cast<uint64>(label) < static_cast<uint64>(OUTPUTS) ? static_cast<int>(label)
+                                                                         : -1;
     }
 
-    // Adds the losses of 16 rows, whose outputs become their gradients: 0 of rows that are not there.
+    // Adds the losses of 16 rows, whose outputs become their gradients: 0 of rows that are not
+    // there.
     __device__ void replace(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows) {
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
@@ -99,24 +107,27 @@ struct NarrowLoss {
 #if CROSS_ENTROPY
     __device__ auto classes() const { return classes_of(class_weights, class_weights + OUTPUTS); }
 
-    __device__ void replace_logits(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
-                                   bool is_there) {
+    __device__ void replace_logits(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows,
+                                   int below, bool is_there) {
         OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
         const int label = of_rows.labels[below];
         const float weight = of_rows.weight(below), factor = is_there ? of_derivative * weight : 0;
         const OutputRest rest = rows.replace_logits(below, label, factor, setting, classes());
         bool is_correct;
-        const float loss = weight * cross_entropy(rest, label, setting, OUTPUTS, classes(), is_correct);
+        const float loss =
+            weight * cross_entropy(rest, label, setting, OUTPUTS, classes(), is_correct);
         if (own_lane() % 4 != 0 || !is_there) return;
         sums[0] += label < 0 ? infinity() : loss;
         sums[1] += is_correct && label >= 0;
     }
 #else
-    __device__ void replace_numbers(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
-                                    bool is_there) {
+    __device__ void replace_numbers(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows,
+                                    int below, bool is_there) {
         OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
         const float weight = of_rows.weight(below), factor = is_there ? of_derivative * weight : 0;
-        const auto number = [&](int part, int) { return of_rows.numbers[part / 2][2 * below + part % 2]; };
+        const auto number = [&](int part, int) {
+            return of_rows.numbers[part / 2][2 * below + part % 2];
+        };
         const OutputRest rest = rows.replace_numbers(below, number, factor, setting);
         const bool is_correct = COUNTS_ROWS && reduce_row<Sum>(rest.before) == 0;
         if (!is_there) return;
@@ -126,7 +137,7 @@ struct NarrowLoss {
 #endif
 };
 
-// -- rows of a warp ---------------------------------------------------------------------------------------------------
+// -- rows of a warp -------------------------------------------------------------------------------
 
 template <int WIDTH>
 __device__ inline RowSums<WIDTH> begin_with(const T* biases) {
@@ -141,8 +152,9 @@ __device__ inline RowSums<WIDTH> begin_with(const T* biases) {
     return found;
 }
 
-// The derivatives of what a layer gives are found by its values, or are kept where its gradients will lie: those that need
-// the input of the activation, or do not tell units that are dropped from others.
+// The derivatives of what a layer gives are found by its values, or are kept where its gradients
+// will lie: those that need the input of the activation, or do not tell units that are dropped from
+// others.
 template <int L>
 constexpr bool KEEPS_DERIVATIVES = needs_input(ACTIVATION_OF[L]) || HAS_DROPOUT[L];
 
@@ -157,11 +169,13 @@ __device__ inline float2 derivatives(const T* values, const T* kept) {
     }
 }
 
-// From gradients of what layer L gives, before its activation, to those of all layers below, all of which stay behind.
+// From gradients of what layer L gives, before its activation, to those of all layers below, all of
+// which stay behind.
 template <int L>
 __device__ inline void go_back(T* shared, int own_rows, const RowFragments<padded(L + 1)>& dz) {
     constexpr int WIDTH = padded(L), STRIDE = stride_of(L);
-    store_fragments<padded(L + 1)>(shared + dz_at(L) + own_rows * stride_of(L + 1), stride_of(L + 1), dz);
+    store_fragments<padded(L + 1)>(shared + dz_at(L) + own_rows * stride_of(L + 1),
+                                   stride_of(L + 1), dz);
     if constexpr (L > 0) {
         RowSums<WIDTH> found;
         multiply_back<WIDTH, padded(L + 1)>(found, dz, shared + weights_at(L), stride_of(L + 1));
@@ -189,7 +203,8 @@ __device__ inline RowSums<padded(L + 1)> activate_sums(RowSums<padded(L + 1)>& s
     for (int tile = 0; tile < RowSums<padded(L + 1)>::TILES; ++tile) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const Activated<float> found = activated<ACTIVATION_OF[L]>(sums.sums[tile][i], SLOPE_OF[L]);
+            const Activated<float> found =
+                activated<ACTIVATION_OF[L]>(sums.sums[tile][i], SLOPE_OF[L]);
             sums.sums[tile][i] = found.value;
             derivatives.sums[tile][i] = found.derivative;
         }
@@ -200,10 +215,12 @@ __device__ inline RowSums<padded(L + 1)> activate_sums(RowSums<padded(L + 1)>& s
 // The dropout of networks that have none; see narrow_dropout.cuh.
 struct NoDropout {};
 
-// From what layer L takes to the loss, and, if it TRAINS, back. `own_rows` is the first of the warp's rows in the tile.
+// From what layer L takes to the loss, and, if it TRAINS, back. `own_rows` is the first of the
+// warp's rows in the tile.
 template <int L, bool TRAINS = true, class Drops = NoDropout>
-__device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(L)>& values, NarrowLoss& loss,
-                             const RowTargets& targets, [[maybe_unused]] const Drops& dropout = {}) {
+__device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(L)>& values,
+                             NarrowLoss& loss, const RowTargets& targets,
+                             [[maybe_unused]] const Drops& dropout = {}) {
     constexpr int WIDTH = padded(L + 1), STRIDE = stride_of(L + 1);
     RowSums<WIDTH> found = begin_with<WIDTH>(shared + biases_at(L));
     multiply<padded(L), WIDTH>(found, values, shared + weights_at(L), STRIDE);
@@ -211,7 +228,8 @@ __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(
     if constexpr (TRAINS && HAS_DROPOUT[L]) dropout.template drop<L>(found, derivatives);
     if constexpr (L + 1 < LAYERS) {
         if constexpr (TRAINS && KEEPS_DERIVATIVES<L>) {
-            store_fragments<WIDTH>(shared + dz_at(L) + own_rows * STRIDE, STRIDE, derivatives.fragments());
+            store_fragments<WIDTH>(shared + dz_at(L) + own_rows * STRIDE, STRIDE,
+                                   derivatives.fragments());
         }
         const RowFragments<WIDTH> next = found.fragments();
         if constexpr (TRAINS) {

@@ -1,22 +1,26 @@
-// Computes:  of a batch through up to 8 linear layers y = f(x @ w + b), of which each is narrow: record[row] = (the mean
-//            loss, the number of rows, how many are right), and in `gradients`, by blocks, the sums over their rows of
-//            d loss / d w and d loss / d b, times `scale`.
-// Layout:    x (N, SIZES[0]) of SOURCE, contiguous: the batch, of DTYPE, or if GATHERS all rows, of which it is those
-//            order[first + i], i < num_rows, with first = (read(first_step) + offset) · rows_per_step, converted; targets
-//            likewise (N, outputs) float32, or with CROSS_ENTROPY labels (N,) int64; weights (inputs, outputs) and biases
-//            (outputs,) of DTYPE, biases may be null; record (steps, 3) float64; gradients (blocks, gradients_at(LAYERS))
-//            float32: of each layer its weights', row by row, then its biases'; partials two for each block, arrivals one
-//            zero, both null with a single block.
-// Launch:    1-D grid: at most as many blocks as tiles of 16 WARPS rows, which they take in turns; 1-D blocks of WARPS
-//            warps; shared bytes as narrow_step.py counts them. Defines DTYPE, SOURCE, GATHERS, LAYERS, WIDTHS, ACTIVATIONS
-//            and SLOPES (of each layer), LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WARPS, BLOCKS (of a multiprocessor),
-//            X_STAGES (2: the next x comes while this one is computed with), PIECE_M and PIECE_N (tiles of 16 inputs and
-//            outputs whose gradients a warp accumulates).
-// Numerics:  float32 sums of products of DTYPE; values and gradients between layers are rounded to DTYPE, and so are derivatives
-//            that need their activation's input, but outputs are not; losses in float32, their sums in float64; all in an order
-//            that follows from the grid.
-// Cost:      6 M FLOP a weight, less 2 M for each of the first layer; x and targets are read once, and weights by each block;
-//            4 bytes written for each parameter and block.
+// Computes:  of a batch through up to 8 linear layers y = f(x @ w + b), of which each is narrow:
+//            record[row] = (the mean loss, the number of rows, how many are right), and in
+//            `gradients`, by blocks, the sums over their rows of d loss / d w and d loss / d b,
+//            times `scale`.
+// Layout:    x (N, SIZES[0]) of SOURCE, contiguous: the batch, of DTYPE, or if GATHERS all rows, of
+//            which it is those order[first + i], i < num_rows, with first = (read(first_step) +
+//            offset) · rows_per_step, converted; targets likewise (N, outputs) float32, or with
+//            CROSS_ENTROPY labels (N,) int64; weights (inputs, outputs) and biases (outputs,) of
+//            DTYPE, biases may be null; record (steps, 3) float64; gradients (blocks,
+//            gradients_at(LAYERS)) float32: of each layer its weights', row by row, then its
+//            biases'; partials two for each block, arrivals one zero, both null with a single
+//            block.
+// Launch:    1-D grid: at most as many blocks as tiles of 16 WARPS rows, which they take in turns;
+//            1-D blocks of WARPS warps; shared bytes as narrow_step.py counts them. Defines DTYPE,
+//            SOURCE, GATHERS, LAYERS, WIDTHS, ACTIVATIONS and SLOPES (of each layer), LOSS,
+//            CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WARPS, BLOCKS (of a multiprocessor), X_STAGES
+//            (2: the next x comes while this one is computed with), PIECE_M and PIECE_N (tiles of
+//            16 inputs and outputs whose gradients a warp accumulates).
+// Numerics:  float32 sums of products of DTYPE; values and gradients between layers are rounded to
+//            DTYPE, and so are derivatives that need their activation's input, but outputs are not;
+//            losses in float32, their sums in float64; all in an order that follows from the grid.
+// Cost:      6 M FLOP a weight, less 2 M for each of the first layer; x and targets are read once,
+//            and weights by each block; 4 bytes written for each parameter and block.
 // Reference: linear_forward, LOSS's operations and linear_backward of backends/numpy.
 #include "narrow/narrow_pass.cuh"
 #include "ops/loss/loss_step.cuh"
@@ -26,7 +30,7 @@ struct NarrowNetwork {
     const T* biases[MOST_LAYERS];
 };
 
-// -- what stays in shared memory --------------------------------------------------------------------------------------
+// -- what stays in shared memory ------------------------------------------------------------------
 
 template <int L = 0>
 __device__ inline void load_layers(T* shared, const NarrowNetwork& network) {
@@ -37,15 +41,16 @@ __device__ inline void load_layers(T* shared, const NarrowNetwork& network) {
                                                row < SIZES[L] ? row : -1, own_lane());
     }
     for (int i = threadIdx.x; i < padded(L + 1); i += THREADS) {
-        shared[biases_at(L) + i] = i < SIZES[L + 1] && network.biases[L] ? network.biases[L][i] : T{};
+        shared[biases_at(L) + i] =
+            i < SIZES[L + 1] && network.biases[L] ? network.biases[L][i] : T{};
     }
     if constexpr (L + 1 < LAYERS) load_layers<L + 1>(shared, network);
 }
 
-// -- the batch --------------------------------------------------------------------------------------------------------
+// -- the batch ------------------------------------------------------------------------------------
 
-// The warp's rows of x. If some are fetched ahead, they are so as they are, to be converted when their turn comes, or, if
-// they need not be, to a tile of their own.
+// The warp's rows of x. If some are fetched ahead, they are so as they are, to be converted when
+// their turn comes, or, if they need not be, to a tile of their own.
 struct WarpRows {
     const SOURCE* x;
     const int64* order;  // null without GATHERS
@@ -87,14 +92,16 @@ struct WarpRows {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    narrow_step(const SOURCE* x, const int64* order, Scalar first_step, int64 offset, int64 rows_per_step,
-                const __grid_constant__ NarrowNetwork network, const Target* targets, float* gradients,
-                double* record, Scalar record_row, double* partials, unsigned* arrivals, double setting,
-                double of_term, double of_derivative, int64 num_rows) {
+    narrow_step(const SOURCE* x, const int64* order, Scalar first_step, int64 offset,
+                int64 rows_per_step, const __grid_constant__ NarrowNetwork network,
+                const Target* targets, float* gradients, double* record, Scalar record_row,
+                double* partials, unsigned* arrivals, double setting, double of_term,
+                double of_derivative, int64 num_rows) {
     take_turn();
     DYNAMIC_SHARED(T, shared);
     const int own_rows = 16 * own_warp();
-    const float derivative_factor = static_cast<float>(of_derivative) / static_cast<float>(num_rows);
+    const float derivative_factor =
+        static_cast<float>(of_derivative) / static_cast<float>(num_rows);
     NarrowLoss loss{targets, static_cast<float>(setting), derivative_factor, {0, 0}};
     if (GATHERS) order = order_of_step(order, first_step, offset, rows_per_step);
     SOURCE* raw = reinterpret_cast<SOURCE*>(shared + raw_at()) + own_rows * SIZES[0];
@@ -113,7 +120,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         rows.arrive(now);
         if (X_STAGES > 1) rows.fetch(next, stage ^ 1);
         const int64 after_next = rows.numbers(tile + 2 * static_cast<int64>(gridDim.x));
-        go_on<0>(shared, own_rows, load_fragments<padded(0)>(rows.tile(stage), stride_of(0)), loss, of_rows);
+        go_on<0>(shared, own_rows, load_fragments<padded(0)>(rows.tile(stage), stride_of(0)), loss,
+                 of_rows);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < PIECES_OF_WARP; ++i) {

@@ -1,10 +1,12 @@
-// Computes:  for each of up to 16 parameters w ← the optimizer's step with the gradient scale · Σ over blocks, and its 16-bit
-//            copy.
-// Layout:    gradients (num_blocks, num_gradients) float32, as narrow_step.cu leaves them; those of a parameter begin at
-//            `first` in each row. Parameters and their optimizer state float32, copies of DTYPE, all contiguous.
-// Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory. Defines DTYPE, RULE (a Step
-//            of ops/optim/update_rules.cuh) and its SLOTS.
-// Numerics:  float32: each of 8 warps adds up every eighth block's, in their order, and then the warps' sums in theirs.
+// Computes:  for each of up to 16 parameters w ← the optimizer's step with the gradient scale · Σ
+//            over blocks, and its 16-bit copy.
+// Layout:    gradients (num_blocks, num_gradients) float32, as narrow_step.cu leaves them; those of
+//            a parameter begin at `first` in each row. Parameters and their optimizer state
+//            float32, copies of DTYPE, all contiguous.
+// Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory.
+//            Defines DTYPE, RULE (a Step of ops/optim/update_rules.cuh) and its SLOTS.
+// Numerics:  float32: each of 8 warps adds up every eighth block's, in their order, and then the
+//   warps' sums in theirs.
 // Cost:      4 num_blocks bytes a parameter, and 10 and 8 for each slot.
 // Reference: the rule of backends/update_rules.py.
 #include "base/reduce.cuh"
@@ -41,8 +43,8 @@ __device__ inline void update(const NarrowPart& part, int idx, const Rule& rule,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     narrow_update(const __grid_constant__ NarrowParts list, const float* gradients, int num_blocks,
-                  int num_gradients, double scale, Scalar first, Scalar second, Scalar third, Scalar fourth,
-                  Scalar fifth, Scalar sixth) {
+                  int num_gradients, double scale, Scalar first, Scalar second, Scalar third,
+                  Scalar fourth, Scalar fifth, Scalar sixth) {
     take_turn();
     __shared__ float sums[ADDERS][WARP];
     const int lane = threadIdx.x % WARP, adder = threadIdx.x / WARP;

@@ -1,7 +1,8 @@
-// Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard; and how long to look
-// for what other blocks leave in memory.
+// Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard;
+// and how long to look for what other blocks leave in memory.
 //
-// With BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the kernel.
+// With BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the
+// kernel.
 //
 // Users: gemm/, resident/exchange/, resident/layout/, resident/record/.
 #pragma once
@@ -22,8 +23,8 @@ __device__ inline void wait(Barrier& barrier, unsigned phase) {
     const int64 start = clock64();
     while (!mbarrier_test(&barrier, phase & 1)) {
         if (clock64() - start < LONGEST_WAIT) continue;
-        printf("block %u, thread %u: no end to phase %u of the barrier at %u\n", blockIdx.x, threadIdx.x,
-               phase, shared_address(&barrier));
+        printf("block %u, thread %u: no end to phase %u of the barrier at %u\n", blockIdx.x,
+               threadIdx.x, phase, shared_address(&barrier));
         __trap();
     }
 #else
@@ -42,7 +43,8 @@ struct Patience {
         let_others_run();
 #if BOUNDED_WAITS
         if (clock64() - start < longest) return;
-        printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x, threadIdx.x);
+        printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x,
+               threadIdx.x);
         __trap();
 #endif
     }

@@ -1,6 +1,6 @@
-// What stands in for instructions that architectures before sm_80 lack; see ptx.cuh, which includes this. For
-// bfloat16 and tf32 on tensor cores, which they do not know, nothing does: other kernels are chosen there.
-// Barriers keep the size of those that have one: two words of shared memory.
+// What stands in for instructions that architectures before sm_80 lack; see ptx.cuh, which includes
+// this. For bfloat16 and tf32 on tensor cores, which they do not know, nothing does: other kernels
+// are chosen there. Barriers keep the size of those that have one: two words of shared memory.
 // Users: ptx.cuh.
 #pragma once
 
@@ -20,7 +20,8 @@ __device__ inline unsigned floats_to_bfloats(float first, float second) {
 }
 
 // The two halves of k one after the other.
-__device__ inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+__device__ inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4],
+                                        const unsigned (&b)[2]) {
     const unsigned low[2] = {a[0], a[1]};
     const unsigned high[2] = {a[2], a[3]};
     mma_m16n8k8_f16(d, low, b[0]);
@@ -45,13 +46,14 @@ __device__ inline void copy_async_commit() {}
 template <int N>
 __device__ inline void copy_async_wait() {}
 
-// A barrier in two words: the arrivals that a phase takes, above those that it has, 16 bits each; and how many
-// phases are complete.
+// A barrier in two words: the arrivals that a phase takes, above those that it has, 16 bits each;
+// and how many phases are complete.
 __device__ inline void mbarrier_init(unsigned long long* barrier, unsigned count) {
     *reinterpret_cast<uint2*>(barrier) = uint2{count << 16, 0};
 }
 
-// The last to arrive begins the next phase: its arrivals come after this one is seen to be complete.
+// The last to arrive begins the next phase: its arrivals come after this one is seen to be
+// complete.
 __device__ inline void mbarrier_arrive(unsigned long long* barrier) {
     unsigned* arrivals = reinterpret_cast<unsigned*>(barrier);
     volatile unsigned* phases = arrivals + 1;

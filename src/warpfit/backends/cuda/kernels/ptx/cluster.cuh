@@ -19,7 +19,9 @@ __device__ inline int own_rank() {
 }
 
 // Which cluster a block is of, if several partition the rows of a batch.
-__device__ inline int own_replica() { return REPLICAS > 1 ? static_cast<int>(blockIdx.x) / CLUSTER : 0; }
+__device__ inline int own_replica() {
+    return REPLICAS > 1 ? static_cast<int>(blockIdx.x) / CLUSTER : 0;
+}
 
 __device__ inline void barrier_of_cluster() {
 #if CLUSTER > 1
@@ -31,5 +33,7 @@ __device__ inline void barrier_of_cluster() {
 
 #if CLUSTER > 1
 // What lies in the shared memory of another block as `mine` does in this one's.
-__device__ inline unsigned place_in(unsigned rank, const void* mine) { return cluster_address(mine, rank); }
+__device__ inline unsigned place_in(unsigned rank, const void* mine) {
+    return cluster_address(mine, rank);
+}
 #endif

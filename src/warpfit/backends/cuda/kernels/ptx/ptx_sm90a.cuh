@@ -1,7 +1,8 @@
-// PTX instructions of Hopper alone, one function each: tensor copies, and products of groups of four warps. Part of
-// ptx.cuh.
+// PTX instructions of Hopper alone, one function each: tensor copies, and products of groups of
+// four warps. Part of ptx.cuh.
 //
-// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each function.
+// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each
+//   function.
 //
 // Users: ptx.cuh.
 #pragma once
@@ -11,23 +12,27 @@ struct alignas(64) TensorMap {
     unsigned long long words[16];
 };
 
-// cp.async.bulk.tensor (9.7.9.25.5.2): the box of a matrix whose first element is (row, column), from global to shared
-// memory; what lies outside of the matrix is zero. The barrier counts the bytes of the whole box.
+// cp.async.bulk.tensor (9.7.9.25.5.2): the box of a matrix whose first element is (row, column),
+// from global to shared memory; what lies outside of the matrix is zero. The barrier counts the
+// bytes of the whole box.
 __device__ inline void copy_tensor(void* shared, const TensorMap* map, int row, int column,
                                    unsigned long long* barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+        "{%2, %3}], "
         "[%4];" ::"r"(shared_address(shared)),
         "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier))
         : "memory");
 }
 
-// The same to the blocks of the cluster whose bits are set in `blocks`: to the same place, counted by the same barrier of
-// each.
-__device__ inline void copy_tensor_to_cluster(void* shared, const TensorMap* map, int row, int column,
-                                              unsigned long long* barrier, unsigned short blocks) {
+// The same to the blocks of the cluster whose bits are set in `blocks`: to the same place, counted
+// by the same barrier of each.
+__device__ inline void copy_tensor_to_cluster(void* shared, const TensorMap* map, int row,
+                                              int column, unsigned long long* barrier,
+                                              unsigned short blocks) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+        "cluster "
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
         "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks)
         : "memory");
@@ -35,13 +40,14 @@ __device__ inline void copy_tensor_to_cluster(void* shared, const TensorMap* map
 
 // From shared to global memory; what lies outside of the matrix is left out.
 __device__ inline void store_tensor(const TensorMap* map, const void* shared, int row, int column) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
-                 "r"(column), "r"(row), "r"(shared_address(shared))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+        "r"(column), "r"(row), "r"(shared_address(shared))
+        : "memory");
 }
 
-// cp.async.bulk.commit_group and wait_group (9.7.9.25.4.3): until at most the N latest of this thread's groups of stores
-// have still to read shared memory.
+// cp.async.bulk.commit_group and wait_group (9.7.9.25.4.3): until at most the N latest of this
+// thread's groups of stores have still to read shared memory.
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 template <int N>
@@ -49,63 +55,73 @@ __device__ inline void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
-// mbarrier.arrive (9.7.13.15.13) at the barrier of another block of the cluster. Its default semantics are those of the
-// block's own: with .release.cluster the compiler puts a fence of the whole GPU before it.
+// mbarrier.arrive (9.7.13.15.13) at the barrier of another block of the cluster. Its default
+// semantics are those of the block's own: with .release.cluster the compiler puts a fence of the
+// whole GPU before it.
 __device__ inline void mbarrier_arrive_at(unsigned cluster_address) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
 
-// wgmma.fence, commit_group and wait_group (9.7.15.7): before the first product that takes registers written by others;
-// around those that are waited for together; until at most the N latest groups are still under way.
+// wgmma.fence, commit_group and wait_group (9.7.15.7): before the first product that takes
+// registers written by others; around those that are waited for together; until at most the N
+// latest groups are still under way.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 
 template <int N>
 __device__ inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// wgmma.mma_async (9.7.15.5): d = a b, + d if `adds`, with a of 64 x 16 (tf32: 64 x 8) and b of 16 x N numbers in shared
-// memory, of which descriptors tell; N is twice the size of d. Lane l of warp w of the four has in d[4 j + 2 h + i] row
-// 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i. A_ACROSS: whether in memory the rows of a, not its k, lie side by side;
-// B_ACROSS: the columns of b. tf32 takes neither. a may come from registers: a[2 i + h] is row 16 w + l / 4 + 8 h,
-// columns 8 i + 2 (l % 4) and the next, of tf32 column l % 4 + 4 i. They must stay as they are until the product has been waited for.
-#define DEFINE_WGMMA(NAME, SHAPE, MAJORS, COUNT, A, B, ADDS)                                                 \
-    template <int A_ACROSS, int B_ACROSS>                                                                    \
-    __device__ inline void NAME(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds) {   \
-        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE \
-                     " {" REGISTERS_##COUNT "}, " A ", " B ", adds, 1, 1" MAJORS "; }"                       \
-                     : D_##COUNT                                                                             \
-                     : "l"(a), "l"(b), "r"(adds), "n"(A_ACROSS), "n"(B_ACROSS));                             \
+// wgmma.mma_async (9.7.15.5): d = a b, + d if `adds`, with a of 64 x 16 (tf32: 64 x 8) and b of 16
+// x N numbers in shared memory, of which descriptors tell; N is twice the size of d. Lane l of warp
+// w of the four has in d[4 j + 2 h + i] row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i.
+// A_ACROSS: whether in memory the rows of a, not its k, lie side by side; B_ACROSS: the columns of
+// b. tf32 takes neither. a may come from registers: a[2 i + h] is row 16 w + l / 4 + 8 h, columns 8
+// i + 2 (l % 4) and the next, of tf32 column l % 4 + 4 i. They must stay as they are until the
+// product has been waited for.
+#define DEFINE_WGMMA(NAME, SHAPE, MAJORS, COUNT, A, B, ADDS)                                   \
+    template <int A_ACROSS, int B_ACROSS>                                                      \
+    __device__ inline void NAME(float (&d)[COUNT], unsigned long long a, unsigned long long b, \
+                                int adds) {                                                    \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS                              \
+                     ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" REGISTERS_##COUNT         \
+                     "}, " A ", " B ", adds, 1, 1" MAJORS "; }"                                \
+                     : D_##COUNT                                                               \
+                     : "l"(a), "l"(b), "r"(adds), "n"(A_ACROSS), "n"(B_ACROSS));               \
     }
 
-#define DEFINE_WGMMA_OF_REGISTERS(NAME, SHAPE, MAJOR, COUNT, A0, A1, A2, A3, B, ADDS)                        \
-    template <int B_ACROSS = 0>                                                                              \
-    __device__ inline void NAME(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds) { \
-        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE \
-                     " {" REGISTERS_##COUNT "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", adds, 1, 1" MAJOR   \
-                                            "; }"                                                            \
-                     : D_##COUNT                                                                             \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds), "n"(B_ACROSS));        \
+#define DEFINE_WGMMA_OF_REGISTERS(NAME, SHAPE, MAJOR, COUNT, A0, A1, A2, A3, B, ADDS)            \
+    template <int B_ACROSS = 0>                                                                  \
+    __device__ inline void NAME(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, \
+                                int adds) {                                                      \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS                                \
+                     ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" REGISTERS_##COUNT           \
+                     "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", adds, 1, 1" MAJOR "; }"        \
+                     : D_##COUNT                                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds),            \
+                       "n"(B_ACROSS));                                                           \
     }
 
 // P0 to P6: the names of the operands that come after d.
-#define DEFINE_WGMMAS(N, COUNT, P0, P1, P2, P3, P4, P5, P6)                                                 \
-    DEFINE_WGMMA(wgmma_f16, "m64n" #N "k16.f32.f16.f16", ", " P3 ", " P4, COUNT, P0, P1, P2)                \
-    DEFINE_WGMMA(wgmma_bf16, "m64n" #N "k16.f32.bf16.bf16", ", " P3 ", " P4, COUNT, P0, P1, P2)             \
-    DEFINE_WGMMA(wgmma_tf32, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2)                           \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_f16_of_registers, "m64n" #N "k16.f32.f16.f16", ", " P6, COUNT, P0, P1,  \
-                              P2, P3, P4, P5)                                                               \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_bf16_of_registers, "m64n" #N "k16.f32.bf16.bf16", ", " P6, COUNT, P0,   \
-                              P1, P2, P3, P4, P5)                                                           \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_tf32_of_registers, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2, \
-                              P3, P4, P5)
+#define DEFINE_WGMMAS(N, COUNT, P0, P1, P2, P3, P4, P5, P6)                                        \
+    DEFINE_WGMMA(wgmma_f16, "m64n" #N "k16.f32.f16.f16", ", " P3 ", " P4, COUNT, P0, P1, P2)       \
+    DEFINE_WGMMA(wgmma_bf16, "m64n" #N "k16.f32.bf16.bf16", ", " P3 ", " P4, COUNT, P0, P1, P2)    \
+    DEFINE_WGMMA(wgmma_tf32, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2)                  \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_f16_of_registers, "m64n" #N "k16.f32.f16.f16", ", " P6, COUNT, \
+                              P0, P1, P2, P3, P4, P5)                                              \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_bf16_of_registers, "m64n" #N "k16.f32.bf16.bf16", ", " P6,     \
+                              COUNT, P0, P1, P2, P3, P4, P5)                                       \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_tf32_of_registers, "m64n" #N "k8.f32.tf32.tf32", "", COUNT,    \
+                              P0, P1, P2, P3, P4, P5)
 
-#define D_FROM(i)                                                                                         \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),           \
-        "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]), "+f"(d[i + 11]), \
-        "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]), "+f"(d[i + 15])
+#define D_FROM(i)                                                                               \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]),        \
+        "+f"(d[i + 11]), "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]), "+f"(d[i + 15])
 #define D_EIGHT(i)                                                                              \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -120,22 +136,33 @@ __device__ inline void wgmma_wait() {
 #define REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define REGISTERS_32 \
-    REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_48 \
-    REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define REGISTERS_64 \
-    REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_80 \
-    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define REGISTERS_96 \
-    REGISTERS_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define REGISTERS_32                                                                    \
+    REGISTERS_16                                                                        \
+        ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, " \
+        "%31"
+#define REGISTERS_48                                                                    \
+    REGISTERS_32                                                                        \
+        ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+        "%47"
+#define REGISTERS_64                                                                    \
+    REGISTERS_48                                                                        \
+        ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, " \
+        "%63"
+#define REGISTERS_80                                                                    \
+    REGISTERS_64                                                                        \
+        ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+        "%79"
+#define REGISTERS_96                                                                    \
+    REGISTERS_80                                                                        \
+        ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, " \
+        "%95"
 #define REGISTERS_112 \
     REGISTERS_96      \
     ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define REGISTERS_128 \
-    REGISTERS_112     \
-    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define REGISTERS_128                                                                              \
+    REGISTERS_112                                                                                  \
+    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
+    "%127"
 
 DEFINE_WGMMAS(16, 8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
 DEFINE_WGMMAS(32, 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")

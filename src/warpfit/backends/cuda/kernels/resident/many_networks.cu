@@ -1,24 +1,30 @@
-// Computes: whole training runs of many networks of one shape, a network at a time in each block: for each step of each epoch
-//           forward pass, loss, backward pass, and the optimizer's update. A block that is done takes the next network.
-// Layout:   x (all rows, SIZES[0]) of DTYPE and targets (all rows, outputs) float32, or with CROSS_ENTROPY labels (all rows,)
-//           int64: which rows a network trains on, in which order and at what rates its `Network` says; parameters
-//           (num_networks, 1 + SLOTS, gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
-//           then their optimizer state; best (num_networks, gradients_at(LAYERS)) float32, the parameters of the
-//           best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`; dropouts
-//           (num_networks, LAYERS - 1), which are not read of layers without; with WEIGHTED weights (all rows,)
-//           float32; with CLASS_WEIGHTS class_weights (num_networks, outputs + 1) float32, the last of which is their
-//           mean; with either total_weights (num_networks, 2) float64, those of the rows that a network is trained on,
-//           and validated.
-// Launch:   1-D grid of any number of blocks of WARPS warps; shared bytes as many_networks.py counts them. Defines DTYPE, LAYERS,
-//           WIDTHS, ACTIVATIONS, SLOPES and DROPOUTS (of each layer; the last 0 or 1), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED,
-//           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a
-//           multiprocessor), PIECE_M and PIECE_N (tiles of 16 inputs and outputs of which a warp has the gradients), IN_REGISTERS
-//           (of parameters, or in shared memory), KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks
-//           are compared at rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not with
-//           sample weights), WEIGHTED, CLASS_WEIGHTS, BOUNDED_WAITS; X_STAGES 2 and GATHERS 0.
-// Numerics: as narrow_step.cu; parameters and their optimizer state in float32. A network's bits follow from its own
-//           numbers alone.
-// Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
+// Computes: whole training runs of many networks of one shape, a network at a time in each block:
+//           for each step of each epoch forward pass, loss, backward pass, and the optimizer's
+//           update. A block that is done takes the next network.
+// Layout:   x (all rows, SIZES[0]) of DTYPE and targets (all rows, outputs) float32, or with
+//           CROSS_ENTROPY labels (all rows,) int64: which rows a network trains on, in which order
+//           and at what rates its `Network` says; parameters (num_networks, 1 + SLOTS,
+//           gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
+//           then their optimizer state; best (num_networks, gradients_at(LAYERS)) float32, the
+//           parameters of the best epoch of networks whose `Stopping` keeps them; queue a zero, or
+//           with HALVES a `Queue`; dropouts (num_networks, LAYERS - 1), which are not read of
+//           layers without; with WEIGHTED weights (all rows,) float32; with CLASS_WEIGHTS
+//           class_weights (num_networks, outputs + 1) float32, the last of which is their mean;
+//           with either total_weights (num_networks, 2) float64, those of the rows that a network
+//           is trained on, and validated.
+// Launch:   1-D grid of any number of blocks of WARPS warps; shared bytes as many_networks.py
+//           counts them. Defines DTYPE, LAYERS, WIDTHS, ACTIVATIONS, SLOPES and DROPOUTS (of each
+//           layer; the last 0 or 1), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER,
+//           SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a
+//           multiprocessor), PIECE_M and PIECE_N (tiles of 16 inputs and outputs of which a warp
+//           has the gradients), IN_REGISTERS (of parameters, or in shared memory), KEEPS_BEST
+//           (whether any network's `Stopping` does), HALVES (whether networks are compared at
+//           rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not
+//           with sample weights), WEIGHTED, CLASS_WEIGHTS, BOUNDED_WAITS; X_STAGES 2 and GATHERS 0.
+// Numerics: as narrow_step.cu; parameters and their optimizer state in float32. A network's bits
+//           follow from its own numbers alone.
+// Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are
+//   read once.
 // Reference: the layerwise engine over backends/numpy.
 #include "base/block.cuh"
 #include "narrow/narrow_dropout.cuh"
@@ -67,13 +73,14 @@ struct Place {
     }
 
     __device__ RowDropout dropout(const Network& network, const NetworkDropout* of_layers) const {
-        return {of_layers, network.steps_before() + static_cast<uint32>(epoch * network.num_steps() + step),
+        return {of_layers,
+                network.steps_before() + static_cast<uint32>(epoch * network.num_steps() + step),
                 static_cast<uint32>(tile * ROWS + 16 * own_warp())};
     }
 };
 
-// The parameters that a thread updates, those of its warp's pieces, and the optimizer state of each: numbers of pieces
-// as PieceSums has them, pairs first.
+// The parameters that a thread updates, those of its warp's pieces, and the optimizer state of
+// each: numbers of pieces as PieceSums has them, pairs first.
 struct HeldParameters {
 #if IN_REGISTERS
     float numbers[1 + SLOTS][PIECES_OF_WARP][NUMBERS];
@@ -129,9 +136,11 @@ struct HeldParameters {
 struct Copies {
     T* shared;
 
-    __device__ void store_pair(const Piece& piece, int row, int col, float first, float second) const {
+    __device__ void store_pair(const Piece& piece, int row, int col, float first,
+                               float second) const {
         const int at = piece.weights_at + row * piece.dz_stride + col;
-        *reinterpret_cast<unsigned*>(shared + at) = packed<T>(first, col + 1 < piece.outputs ? second : 0);
+        *reinterpret_cast<unsigned*>(shared + at) =
+            packed<T>(first, col + 1 < piece.outputs ? second : 0);
     }
 
     __device__ void store_bias(const Piece& piece, int col, float value) const {
@@ -143,8 +152,8 @@ struct Copies {
         PieceSums::each_pair(piece, [&](int i, int row, int col) {
             store_pair(piece, row, col, held.at(0, idx, 2 * i), held.at(0, idx, 2 * i + 1));
         });
-        PieceSums::each_bias(piece,
-                             [&](int i, int col) { store_bias(piece, col, held.at(0, idx, 2 * PAIRS + i)); });
+        PieceSums::each_bias(
+            piece, [&](int i, int col) { store_bias(piece, col, held.at(0, idx, 2 * PAIRS + i)); });
     }
 };
 
@@ -152,8 +161,10 @@ struct Update {
     NetworkStep of_weights, of_biases;
     float squares;  // with penalties, of the thread's weights before
 
-    __device__ static void one(const NetworkStep& step, HeldParameters& held, int idx, int i, float sum) {
-        step.update(held.at(0, idx, i), [&](int slot) -> float& { return held.at(1 + slot, idx, i); }, sum);
+    __device__ static void one(const NetworkStep& step, HeldParameters& held, int idx, int i,
+                               float sum) {
+        step.update(
+            held.at(0, idx, i), [&](int slot) -> float& { return held.at(1 + slot, idx, i); }, sum);
     }
 
     __device__ void apply(HeldParameters& held, const Copies& copies, const Piece& piece, int idx,
@@ -216,12 +227,13 @@ struct OwnRows {
         copy_async_commit();
     }
 
-    // Those in a stage through the network, to their losses and, to train on them, to all gradients.
+    // Those in a stage through the network, to their losses and, to train on them, to all
+    // gradients.
     template <bool TRAINS>
     __device__ void run(int idx, NarrowLoss& loss, const RowTargets& targets,
                         const RowDropout& dropout = {}) const {
-        go_on<0, TRAINS>(shared, first(), load_fragments<padded(0)>(stage(idx), stride_of(0)), loss, targets,
-                         dropout);
+        go_on<0, TRAINS>(shared, first(), load_fragments<padded(0)>(stage(idx), stride_of(0)), loss,
+                         targets, dropout);
     }
 };
 
@@ -244,8 +256,8 @@ __device__ inline double take_penalty(double& penalty) {
 }
 
 // Of the validation rows; the stage is free.
-__device__ inline EpochSums validate(const OwnRows& rows, int stage, NarrowLoss& loss, double of_term,
-                                     const Network& network, const OwnArrays& own) {
+__device__ inline EpochSums validate(const OwnRows& rows, int stage, NarrowLoss& loss,
+                                     double of_term, const Network& network, const OwnArrays& own) {
     for (int first = 0; first < network.num_validated; first += ROWS) {
         const int64 numbers = network.validation_row(first + OwnRows::first() + own_lane() % 16);
         rows.fetch(numbers, stage);
@@ -258,9 +270,11 @@ __device__ inline EpochSums validate(const OwnRows& rows, int stage, NarrowLoss&
     return take_sums(loss, of_term, weight_of_rows(network, own.weights, true));
 }
 
-// Adds what the rows in a stage say of the gradients, and at the end of a step updates what the thread holds.
+// Adds what the rows in a stage say of the gradients, and at the end of a step updates what the
+// thread holds.
 __device__ inline void add_gradients(PieceSums (&sums)[PIECES_OF_WARP], HeldParameters& held,
-                                     const Copies& copies, int stage, bool ends_step, Update& update) {
+                                     const Copies& copies, int stage, bool ends_step,
+                                     Update& update) {
 #pragma unroll
     for (int i = 0; i < PIECES_OF_WARP; ++i) {
         const int number = own_warp() + i * WARPS;
@@ -275,14 +289,14 @@ __device__ inline void add_gradients(PieceSums (&sums)[PIECES_OF_WARP], HeldPara
 }
 
 // Trains a network to its last epoch, until it is stopped, or its loss is no number.
-__device__ inline void train(T* shared, float* held_shared, const Data& data, const Network& network,
-                             const OwnArrays& own) {
+__device__ inline void train(T* shared, float* held_shared, const Data& data,
+                             const Network& network, const OwnArrays& own) {
     __shared__ int verdict;
     const Copies copies{shared};
     HeldParameters held(held_shared);
     held.each_of_all(shared, [&](float& number, int place) { number = own.parameters[place]; });
-    HeldParameters::each_piece(shared,
-                               [&](const Piece& piece, int idx) { copies.store_all(held, piece, idx); });
+    HeldParameters::each_piece(
+        shared, [&](const Piece& piece, int idx) { copies.store_all(held, piece, idx); });
 
     const OwnRows rows{shared, data.x};
     NarrowLoss loss{data.targets, data.setting, 0, {0, 0}, own.class_weights};
@@ -300,14 +314,16 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
         const Place next = at.after(network);
         const RowTargets targets = loss.fetch(now, data.weights);
         if (!HAS_WEIGHTS || at.tile == 0) weight = at.weight(network, weight_of);
-        loss.of_derivative = HAS_WEIGHTS && weight <= 0 ? 0 : data.of_derivative * network.scale / weight;
+        loss.of_derivative =
+            HAS_WEIGHTS && weight <= 0 ? 0 : data.of_derivative * network.scale / weight;
         copy_async_wait<0>();
         __syncwarp();
         now = next.row(network);
         rows.fetch(now, stage ^ 1);
         rows.run<true>(stage, loss, targets, at.dropout(network, own.dropouts));
         __syncthreads();
-        const NetworkStep step{*network.settings(at.epoch, at.step), network.rule, 1 / network.scale};
+        const NetworkStep step{*network.settings(at.epoch, at.step), network.rule,
+                               1 / network.scale};
         Update update{step.of_weights(weight), step, 0};
         add_gradients(sums, held, copies, stage, at.tile + 1 == TILES, update);
         if (PENALIZED) penalty += 0.5 * step.settings.penalty * update.squares;
@@ -321,7 +337,8 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
             if (threadIdx.x == 0) verdict = network.end_epoch(at.epoch, 0, trained, validated);
             __syncthreads();
             if (KEEPS_BEST && (verdict & IS_BETTER))
-                held.each_of_all<0>(shared, [&](float& number, int place) { own.best[place] = number; });
+                held.each_of_all<0>(shared,
+                                    [&](float& number, int place) { own.best[place] = number; });
             epochs_done += !(verdict & IS_NO_NUMBER);
             if (verdict & IS_OVER) break;
         }
@@ -369,7 +386,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #if HALVES
         __syncthreads();
         if (__syncthreads_or(threadIdx.x == 0 && queue->hand_back()))
-            queue->decide<true>(networks, num_networks, threadIdx.x, THREADS, [] { __syncthreads(); });
+            queue->decide<true>(networks, num_networks, threadIdx.x, THREADS,
+                                [] { __syncthreads(); });
 #endif
     }
 }

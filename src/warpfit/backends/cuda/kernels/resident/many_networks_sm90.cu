@@ -1,36 +1,43 @@
-// Computes: whole training runs of many networks with a hidden layer, of one shape, a network at a time in each cluster: for
-//           each step of each epoch forward pass, loss, backward pass, and the optimizer's update. A cluster that is done
-//           takes the next network.
-// Layout:   x (all rows, X_WIDTH) of DTYPE: FEATURES numbers, a one, and zeros, after a row of zeros; targets (all rows,
-//           TARGET_WORDS) 32-bit words, labels or float32; which rows a network trains on, in which order and at what rates
-//           its `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: weights (FEATURES, HIDDEN) and
-//           biases of the hidden layer, weights (HIDDEN, OUTPUTS) and biases of the outputs, each layer filled up to a
-//           multiple of 4, then their optimizer state; best (num_networks, PARAMETERS) float32, the parameters
-//           of the best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`; dropouts
-//           (num_networks,), which are not read without DROPS; with WEIGHTED weights (all rows,) float32, which also
-//           follow the targets; with CLASS_WEIGHTS class_weights (num_networks, OUTPUTS + 1) float32, the last of which
-//           is their mean; with either total_weights (num_networks, 2) float64, those of the rows that a network is
-//           trained on, and validated.
-// Launch:   any number of clusters of CLUSTER blocks of 512 threads; SHARED_BYTES of dynamic shared memory, from a multiple of
-//           1024. Defines DTYPE, FEATURES, HIDDEN (at most 128), OUTPUTS (at most 16), BATCH (at most 64), CLUSTER (at most 8,
-//           or 4 for at most 64 hidden units), SHARED_SLICES (of 16 features, whose weights are in shared memory), UNIT_REGISTERS,
-//           LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS, ACTIVATION, SLOPE, DROPS (whether dropout follows
-//           the hidden layer), LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS,
-//           RATE_IN_VELOCITY, KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks are compared at
-//           rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not with sample weights),
-//           WEIGHTED, CLASS_WEIGHTS, SHARED_BYTES, BOUNDED_WAITS.
-// Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters and
-//           their optimizer state in float32. A network's bits follow from its own numbers alone.
-// Cost:     of a step 4 BATCH HIDDEN FEATURES FLOP and the output layer's; a cluster reads the batch from L2 once, and from
-//           shared memory twice.
+// Computes: whole training runs of many networks with a hidden layer, of one shape, a network at a
+//           time in each cluster: for each step of each epoch forward pass, loss, backward pass,
+//           and the optimizer's update. A cluster that is done takes the next network.
+// Layout:   x (all rows, X_WIDTH) of DTYPE: FEATURES numbers, a one, and zeros, after a row of
+//           zeros; targets (all rows, TARGET_WORDS) 32-bit words, labels or float32; which rows a
+//           network trains on, in which order and at what rates its `Network` says; parameters
+//           (num_networks, 1 + SLOTS, PARAMETERS) float32: weights (FEATURES, HIDDEN) and biases of
+//           the hidden layer, weights (HIDDEN, OUTPUTS) and biases of the outputs, each layer
+//           filled up to a multiple of 4, then their optimizer state; best (num_networks,
+//           PARAMETERS) float32, the parameters of the best epoch of networks whose `Stopping`
+//           keeps them; queue a zero, or with HALVES a `Queue`; dropouts (num_networks,), which are
+//           not read without DROPS; with WEIGHTED weights (all rows,) float32, which also follow
+//           the targets; with CLASS_WEIGHTS class_weights (num_networks, OUTPUTS + 1) float32, the
+//           last of which is their mean; with either total_weights (num_networks, 2) float64, those
+//           of the rows that a network is trained on, and validated.
+// Launch:   any number of clusters of CLUSTER blocks of 512 threads; SHARED_BYTES of dynamic shared
+//           memory, from a multiple of 1024. Defines DTYPE, FEATURES, HIDDEN (at most 128), OUTPUTS
+//           (at most 16), BATCH (at most 64), CLUSTER (at most 8, or 4 for at most 64 hidden
+//           units), SHARED_SLICES (of 16 features, whose weights are in shared memory),
+//           UNIT_REGISTERS, LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS,
+//           ACTIVATION, SLOPE, DROPS (whether dropout follows the hidden layer), LOSS,
+//           CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV,
+//           DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any network's `Stopping` does), HALVES
+//           (whether networks are compared at rungs, and only some go on), PENALIZED (whether
+//           weights' squares join the loss; not with sample weights), WEIGHTED, CLASS_WEIGHTS,
+//           SHARED_BYTES, BOUNDED_WAITS.
+// Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters
+//           and their optimizer state in float32. A network's bits follow from its own numbers
+//           alone.
+// Cost:     of a step 4 BATCH HIDDEN FEATURES FLOP and the output layer's; a cluster reads the
+//           batch from L2 once, and from shared memory twice.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
 //
-// Parts of the features lie in different blocks, or warpgroups, with all hidden units' weights, which are the accumulators of
-// dw1ᵀ = dhᵀ x and, rounded, the operand in registers of zᵀ = w1ᵀ xᵀ. x lies in shared memory in boxes of 64 rows and 64
-// features, which both products read: along k, and across. A step goes
+// Parts of the features lie in different blocks, or warpgroups, with all hidden units' weights,
+// which are the accumulators of dw1ᵀ = dhᵀ x and, rounded, the operand in registers of zᵀ = w1ᵀ xᵀ.
+// x lies in shared memory in boxes of 64 rows and 64 features, which both products read: along k,
+// and across. A step goes
 //
-//   forward    each part its sums of zᵀ; each gets those of its rows
-//   outputs    h of a part's rows, their logits, loss and gradients, by a third warpgroup, which also brings the next batch
+//   forward    each part its sums of zᵀ; each gets those of its rows outputs    h of a part's rows,
+//   their logits, loss and gradients, by a third warpgroup, which also brings the next batch
 //   backward   dh of a part's rows, to all parts; dw1 box by box, added to the weights
 #define SHARED_ALIGNMENT 1024
 
@@ -76,7 +83,8 @@ struct Networks {
     Queue* queue;
     int count;
 
-    // Whether there is a next one, the same for all blocks of a cluster, which is in shared memory then.
+    // Whether there is a next one, the same for all blocks of a cluster, which is in shared memory
+    // then.
     __device__ bool take_next(ClusterShared& shared) const {
         __syncwarp();
         barrier_of_cluster();  // all are done with the one before
@@ -86,7 +94,8 @@ struct Networks {
             if (own_rank() == 0) {
                 const unsigned next = queue->take();
                 for (int to = 0; to < CLUSTER; ++to) {
-                    store_async_pair(place_in(to, &shared.next), next, 0, place_in(to, &shared.next_full));
+                    store_async_pair(place_in(to, &shared.next), next, 0,
+                                     place_in(to, &shared.next_full));
                 }
             }
             wait(shared.next_full, shared.run.round);
@@ -163,7 +172,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         leave_registers<BATCH_REGISTERS>();
-        BatchWarps warps(shared, arguments.x, arguments.targets, arguments.weights, arguments.class_weights);
+        BatchWarps warps(shared, arguments.x, arguments.targets, arguments.weights,
+                         arguments.class_weights);
         while (networks.take_next(shared)) {
             networks.meet();
             warps.train();

@@ -1,23 +1,29 @@
-// Computes: whole training runs of many small networks of one shape, a network at a time in each group of four warps, which
-//           multiply together: for each step of each epoch forward pass, loss, backward pass, and the optimizer's update. A
-//           group that is done takes the next network.
-// Layout:   x (all rows, X_WIDTH) of DTYPE, features and zeros up to a multiple of 16, after a row of zeros; targets (all rows,
-//           TARGET_WORDS) 32-bit words, labels or float32; which rows a network trains on, in which order and at what rates its
-//           `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: of each layer weights (inputs, outputs)
-//           and biases, filled up to a multiple of 4, then their optimizer state; best (num_networks,
-//           PARAMETERS) float32, the parameters of the best epoch of networks whose `Stopping` keeps them; queue a zero,
-//           or with HALVES a `Queue`.
-// Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which bring the rows of all; SHARED_BYTES of dynamic
-//           shared memory, from a multiple of 1024. Defines DTYPE, LAYERS, WIDTHS (at most 64 features and units, at most 16
-//           outputs), ACTIVATIONS and SLOPES (of each layer), BATCH (at most 128), TARGET_WORDS, LOSS, CROSS_ENTROPY, SMOOTHED,
-//           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
-//           network's `Stopping` does), HALVES (whether networks are compared at rungs, and only some go on), GROUPS (at most
-//           4), SHARES_FIRST (whether the first layer's weights lie in shared memory), REGISTER_SLOTS (of the optimizer
-//           state of parameters, how much lies in registers), GROUP_REGISTERS and ROW_REGISTERS (of a thread),
-//           ORDER_RING, SHARED_BYTES, BOUNDED_WAITS.
-// Numerics: products of DTYPE with float32 sums, to which biases are added, of float16 before relu in float16; parameters and
-//           their optimizer state in float32. A network's bits follow from its own numbers alone.
-// Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer, of layers filled up; its rows are read once.
+// Computes: whole training runs of many small networks of one shape, a network at a time in each
+//           group of four warps, which multiply together: for each step of each epoch forward pass,
+//           loss, backward pass, and the optimizer's update. A group that is done takes the next
+//           network.
+// Layout:   x (all rows, X_WIDTH) of DTYPE, features and zeros up to a multiple of 16, after a row
+//           of zeros; targets (all rows, TARGET_WORDS) 32-bit words, labels or float32; which rows
+//           a network trains on, in which order and at what rates its `Network` says; parameters
+//           (num_networks, 1 + SLOTS, PARAMETERS) float32: of each layer weights (inputs, outputs)
+//           and biases, filled up to a multiple of 4, then their optimizer state; best
+//           (num_networks, PARAMETERS) float32, the parameters of the best epoch of networks whose
+//           `Stopping` keeps them; queue a zero, or with HALVES a `Queue`.
+// Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which bring the rows
+//           of all; SHARED_BYTES of dynamic shared memory, from a multiple of 1024. Defines DTYPE,
+//           LAYERS, WIDTHS (at most 64 features and units, at most 16 outputs), ACTIVATIONS and
+//           SLOPES (of each layer), BATCH (at most 128), TARGET_WORDS, LOSS, CROSS_ENTROPY,
+//           SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS,
+//           RATE_IN_VELOCITY, KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether
+//           networks are compared at rungs, and only some go on), GROUPS (at most 4), SHARES_FIRST
+//           (whether the first layer's weights lie in shared memory), REGISTER_SLOTS (of the
+//           optimizer state of parameters, how much lies in registers), GROUP_REGISTERS and
+//           ROW_REGISTERS (of a thread), ORDER_RING, SHARED_BYTES, BOUNDED_WAITS.
+// Numerics: products of DTYPE with float32 sums, to which biases are added, of float16 before relu
+//           in float16; parameters and their optimizer state in float32. A network's bits follow
+//           from its own numbers alone.
+// Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer, of layers
+//   filled up; its rows are read once.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
 #define SHARED_ALIGNMENT 1024
 
@@ -39,7 +45,8 @@ struct Networks {
             shared.run.idx = queue->network_at(queue->take(), count);
             if (shared.run.idx >= 0) begin(shared, queue->part_of(all[shared.run.idx]));
             // One without epochs needs no rows: nobody would wait for the warp that brings them.
-            if (shared.run.idx < 0 || shared.network.num_epochs > 0) mbarrier_arrive(&shared.network_full);
+            if (shared.run.idx < 0 || shared.network.num_epochs > 0)
+                mbarrier_arrive(&shared.network_full);
         }
         meet();
         return shared.run.idx >= 0;
@@ -81,7 +88,8 @@ struct Group {
     // Where the batch is.
     __device__ int stage() const { return batches % STAGES; }
 
-    // The group's, found anew: in registers, what follows from where it is would be too much from step to step.
+    // The group's, found anew: in registers, what follows from where it is would be too much from
+    // step to step.
     __device__ GroupShared& found_anew() const { return (&shared)[uniform(unforeseen(0u))]; }
 
     // The batch to its losses; `last` is what the last hidden layer gives.
@@ -90,7 +98,8 @@ struct Group {
         meet();  // all are done with the step before
         go_forward(shared, last, signs, parameters, stage());
         const int num_rows = batch.num_rows(shared.network);
-        const float factor = batch.trains(shared.network) ? shared.run.factors[num_rows < BATCH] : 0;
+        const float factor =
+            batch.trains(shared.network) ? shared.run.factors[num_rows < BATCH] : 0;
         const RowLoss found = find_losses(shared, parameters, loss, num_rows, factor, stage());
         const unsigned own = Thread().idx;
         shared.losses[own] += found.loss;
@@ -98,7 +107,8 @@ struct Group {
         meet();
     }
 
-    // The mean over so many rows of all that the threads have added up, for the first of them; sums begin anew.
+    // The mean over so many rows of all that the threads have added up, for the first of them; sums
+    // begin anew.
     __device__ void take_sums(EpochSums& found, int num_rows) {
         const Thread own;
         const double loss = reduce_warp<Sum>(shared.losses[own.idx]),
@@ -137,8 +147,8 @@ struct Group {
         leave_batch();
     }
 
-    // Trains the network to its last epoch, until it is stopped, or its loss is no number; returns how many epochs it did.
-    // `best` is that of all networks.
+    // Trains the network to its last epoch, until it is stopped, or its loss is no number; returns
+    // how many epochs it did. `best` is that of all networks.
     __device__ int train(float* best) {
         const Network& network = shared.network;
         for (int epoch = 0; epoch < network.num_epochs; ++epoch) {
@@ -173,7 +183,8 @@ struct Group {
     __device__ int judge(int epoch) {
         GroupRun& run = shared.run;
         if (Thread().idx == 0) {
-            run.verdicts[epoch % 2] = shared.network.end_epoch(epoch, 0, run.trained, run.validated);
+            run.verdicts[epoch % 2] =
+                shared.network.end_epoch(epoch, 0, run.trained, run.validated);
             mbarrier_arrive(&shared.verdict_full[epoch % 2]);
         }
         meet();

@@ -1,38 +1,43 @@
-// Computes: a training run of a network with no hidden layer or one: for each step of each epoch forward pass,
-//           loss, backward pass, and the optimizer's update.
-// Layout:   batches (steps, PARTS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs,
-//           as gather_batches leaves them; PARTS is CLUSTER without a hidden layer, else 1. w1 (FEATURES, ALL_UNITS),
-//           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases;
-//           the optimizer state of each, as far as there are SLOTS, all float32; record (steps, REPLICAS, 3)
-//           float64: each replica's part of the loss, its rows, and those that are right; rules (steps,): float32
-//           rates, or StepSettings if ADAPTIVE; gram and gram_scales, if AHEAD, as gram_batches leaves them;
-//           exchanges (CLUSTER,), zeros, if there are replicas.
-// Launch:   REPLICAS clusters of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS + 1) threads, all
-//           resident at once; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, FEATURES, HIDDEN (0: none),
-//           OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS (that partition a batch), WARPS_K, WARPS_U,
-//           ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and OTHER_REGISTERS (of a thread; 0: as launched), X_SLOTS
-//           (of the ring of x), KEPT (tiles of x that stay from the forward pass to the backward pass: all or none),
-//           SUM_SLOTS (a power of two), OWN_OF_TILE (1 to 16, a power of two: rows of a tile whose loss one block
-//           finds), GROUP (tiles that warps wait for together), AHEAD (1: products with a batch are found beside
-//           the step before), ACTIVATION, LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS (0 or 1), OPTIMIZER, SLOTS
-//           (numbers of optimizer state a parameter), ADAPTIVE (1: it divides by a root; then all of x stays, for
-//           one replica that does not look ahead), NEAR_TILES (along the features, whose state lies in shared
-//           memory), MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY (0), SHARED_BYTES, EXCHANGE_BYTES (of each
-//           rank; 0 for one replica), BOUNDED_WAITS.
-// Numerics: products of 16-bit numbers with float32 sums; weights, their optimizer state, and sums in float32.
-//           `scale` is a power of two that keeps gradients in the range of 16 bits: they come times it, and so do
-//           SGD's weights and velocities. Sums in a fixed order.
-// Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of
-//           the batch from L2 once, or twice if it is not kept, and from shared memory twice. In a cluster each
-//           block sends 4 BATCH bytes for each of the outputs, padded to 16, and receives 2 BATCH for each. A block
-//           of several replicas writes and reads its part of the weights, in float32, about three times.
-// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.13.15 (mbarrier).
+// Computes: a training run of a network with no hidden layer or one: for each step of each epoch
+//           forward pass, loss, backward pass, and the optimizer's update.
+// Layout:   batches (steps, PARTS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH,
+//           TARGET_WORDS) of all epochs, as gather_batches leaves them; PARTS is CLUSTER without a
+//           hidden layer, else 1. w1 (FEATURES, ALL_UNITS), ALL_UNITS being HIDDEN, or OUTPUTS
+//           without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; the optimizer state of each, as
+//           far as there are SLOTS, all float32; record (steps, REPLICAS, 3) float64: each
+//           replica's part of the loss, its rows, and those that are right; rules (steps,): float32
+//           rates, or StepSettings if ADAPTIVE; gram and gram_scales, if AHEAD, as gram_batches
+//           leaves them; exchanges (CLUSTER,), zeros, if there are replicas.
+// Launch:   REPLICAS clusters of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS +
+//           1) threads, all resident at once; SHARED_BYTES of dynamic shared memory. Defines:
+//           DTYPE, FEATURES, HIDDEN (0: none), OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS
+//           (that partition a batch), WARPS_K, WARPS_U, ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS
+//           and OTHER_REGISTERS (of a thread; 0: as launched), X_SLOTS (of the ring of x), KEPT
+//           (tiles of x that stay from the forward pass to the backward pass: all or none),
+//           SUM_SLOTS (a power of two), OWN_OF_TILE (1 to 16, a power of two: rows of a tile whose
+//           loss one block finds), GROUP (tiles that warps wait for together), AHEAD (1: products
+//           with a batch are found beside the step before), ACTIVATION, LOSS, CROSS_ENTROPY,
+//           SMOOTHED and COUNTS_ROWS (0 or 1), OPTIMIZER, SLOTS (numbers of optimizer state a
+//           parameter), ADAPTIVE (1: it divides by a root; then all of x stays, for one replica
+//           that does not look ahead), NEAR_TILES (along the features, whose state lies in shared
+//           memory), MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY (0), SHARED_BYTES, EXCHANGE_BYTES
+//           (of each rank; 0 for one replica), BOUNDED_WAITS.
+// Numerics: products of 16-bit numbers with float32 sums; weights, their optimizer state, and sums
+//           in float32. `scale` is a power of two that keeps gradients in the range of 16 bits:
+//           they come times it, and so do SGD's weights and velocities. Sums in a fixed order.
+// Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its
+//           part of the batch from L2 once, or twice if it is not kept, and from shared memory
+//           twice. In a cluster each block sends 4 BATCH bytes for each of the outputs, padded to
+//           16, and receives 2 BATCH for each. A block of several replicas writes and reads its
+//           part of the weights, in float32, about three times.
+// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.13.15
+//   (mbarrier).
 //
 // Warps have roles, and wait for each other's tiles of 16 rows at barriers in shared memory:
 //
-//   weight warps    hold the weights that x meets: multiply a tile by them, and later add its part of the gradient;
-//   row warps       take a tile from the sums of the product through loss and gradient, to dh;
-//   output warps    update the output layer and the biases, and keep the record;
+//   weight warps    hold the weights that x meets: multiply a tile by them, and later add its part
+//   of the gradient; row warps       take a tile from the sums of the product through loss and
+//   gradient, to dh; output warps    update the output layer and the biases, and keep the record;
 //   the loader      copies tiles into a ring.
 //
 // So a tile is on its way through the row warps and the cluster while the next ones are multiplied.
@@ -44,9 +49,10 @@
 #include "resident/rows/row_warps.cuh"
 
 // A vector in memory, or zeros for null, and its copy in shared memory that is times `scale`.
-__device__ inline void read_scaled(float* held, const float* from, int width, int count, float scale) {
-    each_of_block<32 * WARPS>(width,
-                              [&](int i) { held[i] = from != nullptr && i < count ? from[i] * scale : 0; });
+__device__ inline void read_scaled(float* held, const float* from, int width, int count,
+                                   float scale) {
+    each_of_block<32 * WARPS>(
+        width, [&](int i) { held[i] = from != nullptr && i < count ? from[i] * scale : 0; });
 }
 
 __device__ inline void write_scaled(float* to, const float* held, int count, float unscale) {
@@ -59,7 +65,8 @@ __device__ inline void read_biases(float (&biases)[WIDTH], float (&slots)[SLOT_P
                                    const LayerArrays& layer, int first, int count, float scale) {
     read_scaled(biases, layer.b + first, WIDTH, count, scale);
     for (int slot = 0; slot < SLOT_PLACES; ++slot)
-        read_scaled(slots[slot], SLOTS ? layer.b_slots[slot] + first : nullptr, WIDTH, count, scale);
+        read_scaled(slots[slot], SLOTS ? layer.b_slots[slot] + first : nullptr, WIDTH, count,
+                    scale);
 }
 
 template <int WIDTH>
@@ -75,7 +82,8 @@ __device__ inline void write_biases(const LayerArrays& layer, const float (&bias
 __device__ inline void read_output_layer(OutputLayer& layer, const LayerArrays& from, float scale) {
     const Part units = own_units();
     each_of_block<32 * WARPS>(UNIT_WIDTH * OUT_WIDTH, [&](int i) {
-        const int unit = i / OUT_WIDTH, col = i % OUT_WIDTH, at = (units.first + unit) * OUTPUTS + col;
+        const int unit = i / OUT_WIDTH, col = i % OUT_WIDTH,
+                  at = (units.first + unit) * OUTPUTS + col;
         const bool is_there = unit < units.count && col < OUTPUTS;
         const float weight = is_there ? from.w[at] : 0;
         layer.w[unit][col] = weight * scale;
@@ -85,7 +93,8 @@ __device__ inline void read_output_layer(OutputLayer& layer, const LayerArrays& 
     });
 }
 
-__device__ inline void write_output_layer(const LayerArrays& to, const OutputLayer& layer, float unscale) {
+__device__ inline void write_output_layer(const LayerArrays& to, const OutputLayer& layer,
+                                          float unscale) {
     const Part units = own_units();
     each_of_block<32 * WARPS>(units.count * OUTPUTS, [&](int i) {
         const int at = units.first * OUTPUTS + i;

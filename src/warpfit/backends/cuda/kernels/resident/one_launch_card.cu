@@ -1,27 +1,31 @@
-// Computes: a training run of a network of linear layers on most of a card: for each step of each epoch forward pass, loss,
-//           backward pass, and the optimizer's update.
-// Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs, as
-//           gather_batches leaves them; settings (steps,); places: of each layer where its weights (inputs, units) lie,
-//           their optimizer state, its biases (units,), and their optimizer state, all float32;
-//           record (steps, 3) float64: loss, weight, and rows that are right; words (2, EXCHANGED_WORDS), zeros; far:
-//           of each block quads of float32 for layers that are far, anything.
-// Launch:   CLUSTERS clusters of CLUSTER blocks of 32 WARPS threads, all resident; SHARED_BYTES of dynamic shared memory.
-//           Defines: DTYPE, LAYERS (2 or more), WIDTHS (of features and of each layer's units, a list), ACTIVATIONS,
-//           SLOPES, FAR_LAYERS (0 or 1; lists, too), BATCH, CLUSTER (2, 4, 8 or 16), CLUSTERS, WARPS, OPTIMIZER, ADAPTIVE
-//           (1: it divides by a root), SLOTS (numbers of optimizer state a parameter), MOMENTUM, NESTEROV, DECAYS,
-//           RATE_IN_VELOCITY, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS (0 or 1), SHARED_BYTES, EXCHANGE_BYTES,
-//           BOUNDED_WAITS.
-// Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power of
-//           two that keeps them in the range of 16 bits. Sums in a fixed order; of those that go through memory the last
-//           bit is cut off.
-// Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer. Of each hidden layer two ways through
-//           memory and two through clusters, but of the last one each.
-// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.9.13 (st.async).
+// Computes: a training run of a network of linear layers on most of a card: for each step of each
+//           epoch forward pass, loss, backward pass, and the optimizer's update.
+// Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of
+//           all epochs, as gather_batches leaves them; settings (steps,); places: of each layer
+//           where its weights (inputs, units) lie, their optimizer state, its biases (units,), and
+//           their optimizer state, all float32; record (steps, 3) float64: loss, weight, and rows
+//           that are right; words (2, EXCHANGED_WORDS), zeros; far: of each block quads of float32
+//           for layers that are far, anything.
+// Launch:   CLUSTERS clusters of CLUSTER blocks of 32 WARPS threads, all resident; SHARED_BYTES of
+//           dynamic shared memory. Defines: DTYPE, LAYERS (2 or more), WIDTHS (of features and of
+//           each layer's units, a list), ACTIVATIONS, SLOPES, FAR_LAYERS (0 or 1; lists, too),
+//           BATCH, CLUSTER (2, 4, 8 or 16), CLUSTERS, WARPS, OPTIMIZER, ADAPTIVE (1: it divides by
+//           a root), SLOTS (numbers of optimizer state a parameter), MOMENTUM, NESTEROV, DECAYS,
+//           RATE_IN_VELOCITY, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS (0 or 1), SHARED_BYTES,
+//           EXCHANGE_BYTES, BOUNDED_WAITS.
+// Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
+//           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
+//           order; of those that go through memory the last bit is cut off.
+// Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer. Of each hidden
+//           layer two round trips through memory and two through clusters, but of the last one each.
+// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.9.13
+//   (st.async).
 //
-// Each block has a tile of each matrix, for the whole run. Forward, the ranks of a cluster have parts of the sums of their
-// units: they send each other rows, add up, activate, and leave the units where all blocks of a rank take them as their
-// next inputs. Back, clusters have parts of the sums: each rank adds up rows of all clusters, and sends the ranks of its
-// own what they multiply by next. While numbers are on their way, weights that are not needed any more are updated.
+// Each block has a tile of each matrix, for the whole run. Forward, the ranks of a cluster have
+// parts of the sums of their units: they send each other rows, add up, activate, and leave the
+// units where all blocks of a rank take them as their next inputs. Back, clusters have parts of the
+// sums: each rank adds up rows of all clusters, and sends the ranks of its own what they multiply
+// by next. While numbers are on their way, weights that are not needed any more are updated.
 #include "base/block.cuh"
 #include "resident/rows/card_layers.cuh"
 
@@ -29,12 +33,13 @@
 __device__ inline void load_batch(CardShared& shared, const CardRun& run, int step) {
     using First = WeightTile<0>;
     constexpr int CHUNKS = First::INPUTS / 8;
-    const T* rows = run.batches + static_cast<int64>(step) * BATCH * X_STRIDE + First::first_input();
+    const T* rows =
+        run.batches + static_cast<int64>(step) * BATCH * X_STRIDE + First::first_input();
     each_of_block<32 * WARPS>(BATCH * CHUNKS, [&](int i) {
         const int row = i / CHUNKS, column = i % CHUNKS * 8;
         if (First::first_input() + column >= X_WIDTH) return;
-        copy_async_16(&part_of<0>(shared).inputs[step % 2][row][column], rows + row * X_STRIDE + column,
-                      true);
+        copy_async_16(&part_of<0>(shared).inputs[step % 2][row][column],
+                      rows + row * X_STRIDE + column, true);
     });
     const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
     each_of_block<32 * WARPS>(BATCH * TARGET_WORDS, [&](int i) {
@@ -47,17 +52,21 @@ using Eighths = RowEighths<ROWS, WARPS>;
 using Rests = Eighths::Rests;
 
 // Of 8 rows, the one of which this lane has outputs.
-__device__ inline int row_of(int eighth) { return eighth * 8 + static_cast<int>(threadIdx.x) % 32 / 4; }
+__device__ inline int row_of(int eighth) {
+    return eighth * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+}
 
 // From outputs without biases to their gradients. Of rows that are not there they are 0.
-__device__ inline void find_gradients(CardShared& shared, const CardRun& run, const Now& now, Rests& rests) {
+__device__ inline void find_gradients(CardShared& shared, const CardRun& run, const Now& now,
+                                      Rests& rests) {
     const auto& biases = part_of<LAYERS - 1>(shared).biases[0];
     Eighths::each([&](int i, int eighth) {
         const int row = row_of(eighth), column = static_cast<int>(threadIdx.x) % 4 * 2;
         const float factor = row < now.count ? run.scale / now.count : 0;
         const auto outputs = [&](int chunk) {
             const int at = chunk * 8 + column;
-            return float2{shared.outputs[row][at] + biases[at], shared.outputs[row][at + 1] + biases[at + 1]};
+            return float2{shared.outputs[row][at] + biases[at],
+                          shared.outputs[row][at + 1] + biases[at + 1]};
         };
         rests[i] = find_row_gradients<OUT_WIDTH / 8, OUTPUTS>(
             shared.targets[now.step % 2][row], factor, run.loss, EvenClasses{}, outputs,
@@ -74,18 +83,19 @@ __device__ inline void find_losses(CardShared& shared, const CardRun& run, const
     Eighths::each([&](int i, int eighth) {
         const int row = row_of(eighth);
         const float* target = shared.targets[now.step % 2][row];
-        const RowLoss loss =
-            find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, EvenClasses{}, row < now.count);
+        const RowLoss loss = find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS,
+                                           EvenClasses{}, row < now.count);
         if (threadIdx.x % 4 == 0) shared.losses[row] = loss;
     });
 }
 
-// From the last layer's inputs to its outputs and the gradients of its inputs; `meanwhile` is done while outputs are on
-// their way.
+// From the last layer's inputs to its outputs and the gradients of its inputs; `meanwhile` is done
+// while outputs are on their way.
 template <class Meanwhile>
-__device__ inline void train_last(CardShared& shared, const CardRun& run, const Now& now, Rests& rests,
-                                  Meanwhile meanwhile) {
-    constexpr unsigned SENT_BYTES = 2 * (CLUSTER - 1) * WeightTile<HIDDEN_LAYERS - 1>::PIECE * sizeof(T);
+__device__ inline void train_last(CardShared& shared, const CardRun& run, const Now& now,
+                                  Rests& rests, Meanwhile meanwhile) {
+    constexpr unsigned SENT_BYTES =
+        2 * (CLUSTER - 1) * WeightTile<HIDDEN_LAYERS - 1>::PIECE * sizeof(T);
     __syncthreads();
     multiply_last(shared, run, now);
     meanwhile();
@@ -108,8 +118,8 @@ __device__ inline void finish_last(CardShared& shared, const CardRun& run, const
         write_record(run.record + 3 * now.step, shared.losses, now.count, now.count, now.count);
 }
 
-// Forward from layer L's inputs, and back to the updates of all layers from L on. A layer is updated while the gradients
-// of its inputs are on their way.
+// Forward from layer L's inputs, and back to the updates of all layers from L on. A layer is
+// updated while the gradients of its inputs are on their way.
 template <int L>
 __device__ inline void train_from(CardShared& shared, const CardRun& run, const Now& now) {
     multiply_forward<L>(shared, now);
@@ -142,11 +152,13 @@ __device__ inline void read_layers(CardShared& shared, const CardRun& run, const
 
 template <int L = 0>
 __device__ inline void write_layers(CardShared& shared, const CardRun& run, const Arrays& arrays) {
-    each_parameter<L, true>(shared, run, arrays, [](float number, float* place) { *place = number; });
+    each_parameter<L, true>(shared, run, arrays,
+                            [](float number, float* place) { *place = number; });
     if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, arrays);
 }
 
-// Gets shared memory ready for the first step. Rows that no batch has, and columns that no layer has, stay 0.
+// Gets shared memory ready for the first step. Rows that no batch has, and columns that no layer
+// has, stay 0.
 __device__ inline void prepare(CardShared& shared) {
     clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(CardShared) / 16);
     __syncthreads();

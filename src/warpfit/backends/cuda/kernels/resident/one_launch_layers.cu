@@ -1,38 +1,45 @@
-// Computes: a training run of a network of linear layers: for each step of each epoch forward pass, loss, backward pass,
-//           and the optimizer's update.
-// Layout:   batches (steps, TERMS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of
-//           all epochs, as gather_batches leaves them; settings (steps,); places: of each layer where its
-//           weights (inputs, units) lie, their optimizer state, its biases (units,), and
-//           their optimizer state, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their
-//           mean; far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; exchanges (CLUSTER,), zeros, if
-//           there are replicas; with VALIDATES validation_batches and validation_targets of num_validated rows,
-//           as those of an epoch. record, which the host may read meanwhile: (epochs, steps and after them
-//           batches of validation data, RECORDERS, 3) float64, zeros, to be added up over the recorders: loss,
-//           weight, and rows that are right. first_epoch epochs of the run are done; each of report_every is
-//           reported, and the last. progress, answers: see Talks, after each talk_every epochs. With STOPS
-//           stopping: the rule, its state from launch to launch, and RECORDERS places, zeros before the first
-//           launch; best_places: where the best weights and biases of each layer go.
-// Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are several;
-//           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
-//           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS (of features and of each
-//           layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2,
-//           4, 8 or 16), REPLICAS (that partition a batch), WARPS (a power of two), OPTIMIZER, ADAPTIVE (1: it
-//           divides by a root), SLOTS (numbers of optimizer state a parameter), HELD_TILES, NEAR_TILES and FAR_TILES
-//           (tiles of a warp of which they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS,
-//           CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, WEIGHED_PENALTY (over what rows
-//           weigh in place of rows), CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
-//           UNIT_COPIES (of the first layer's units, 1 or 2), SUMS (parts of products there), SHARED_BYTES,
-//           EXCHANGE_BYTES (for each rank), VALIDATES, STOPS (0 or 1), BOUNDED_WAITS.
-// Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
-//           of two that keeps them in the range of 16 bits. Sums in a fixed order.
-// Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without replicas those of all layers
-//           between are updated twice. In a cluster, each block reads the batch, and sends its units and gradients to
-//           all; of several, each writes and reads its part of the gradients and weights in float32.
-// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.13.15 (mbarrier).
+// Computes: a training run of a network of linear layers: for each step of each epoch forward pass,
+//           loss, backward pass, and the optimizer's update.
+// Layout:   batches (steps, TERMS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH,
+//           TARGET_WORDS + WEIGHTED) of all epochs, as gather_batches leaves them; settings
+//           (steps,); places: of each layer where its weights (inputs, units) lie, their optimizer
+//           state, its biases (units,), and their optimizer state, all float32; dropouts (LAYERS,);
+//           class_weights (OUTPUTS + 1,), the last their mean; far_slots (CLUSTER, FAR_TILES, 2
+//           SLOTS, 32 WARPS), anything; exchanges (CLUSTER,), zeros, if there are replicas; with
+//           VALIDATES validation_batches and validation_targets of num_validated rows, as those of
+//           an epoch. record, which the host may read meanwhile: (epochs, steps and after them
+//           batches of validation data, RECORDERS, 3) float64, zeros, to be added up over the
+//           recorders: loss, weight, and rows that are right. first_epoch epochs of the run are
+//           done; each of report_every is reported, and the last. progress, answers: see Talks,
+//           after each talk_every epochs. With STOPS stopping: the rule, its state from launch to
+//           launch, and RECORDERS places, zeros before the first launch; best_places: where the
+//           best weights and biases of each layer go.
+// Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are
+//           several; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
+//           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS
+//           (of features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or
+//           1; lists, too), BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS (that partition a batch),
+//           WARPS (a power of two), OPTIMIZER, ADAPTIVE (1: it divides by a root), SLOTS (numbers
+//           of optimizer state a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp
+//           of which they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS,
+//           LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED,
+//           WEIGHED_PENALTY (over what rows weigh in place of rows), CLIPS, RATE_IN_VELOCITY (0 or
+//           1), X_SLOTS (batches in shared memory, 1 or 2), UNIT_COPIES (of the first layer's
+//           units, 1 or 2), SUMS (parts of products there), SHARED_BYTES, EXCHANGE_BYTES (for each
+//           rank), VALIDATES, STOPS (0 or 1), BOUNDED_WAITS.
+// Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
+//           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
+//           order.
+// Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without
+//           replicas those of all layers between are updated twice. In a cluster, each block reads
+//           the batch, and sends its units and gradients to all; of several, each writes and reads
+//           its part of the gradients and weights in float32.
+// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.13.15
+//   (mbarrier).
 //
-// A block goes layer by layer: all its warps multiply by their part of the weights; then a barrier; then they add up
-// the parts, and what becomes of them goes to all blocks of the cluster. While it is on its way back, weights that are
-// not needed any more are updated.
+// A block goes layer by layer: all its warps multiply by their part of the weights; then a barrier;
+// then they add up the parts, and what becomes of them goes to all blocks of the cluster. While it
+// is on its way back, weights that are not needed any more are updated.
 #include "base/block.cuh"
 #include "resident/rows/layer_sums.cuh"
 #if REPLICAS > 1
@@ -46,9 +53,10 @@ __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, co
     if (threadIdx.x / 32 != WARPS - 2) return;
     const int lane = threadIdx.x % 32, slot = pass.index() % X_SLOTS;
     const int count = own_rows(BATCH), first_target = SEES_ALL_TARGETS ? 0 : first_row();
-    const int64 first = static_cast<int64>(pass.trains() ? pass.training.index : pass.batch) * BATCH;
-    const T* rows =
-        (pass.trains() ? run.batches : run.validation_batches) + (first * TERMS + first_row()) * X_STRIDE;
+    const int64 first =
+        static_cast<int64>(pass.trains() ? pass.training.index : pass.batch) * BATCH;
+    const T* rows = (pass.trains() ? run.batches : run.validation_batches) +
+                    (first * TERMS + first_row()) * X_STRIDE;
     constexpr int WORDS = TARGET_WORDS + WEIGHTED;
     const float* targets =
         (pass.trains() ? run.targets : run.validation_targets) + (first + first_target) * WORDS;
@@ -64,7 +72,8 @@ __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, co
 #else
     for (int term = 0; term < TERMS; ++term) {
         for (int i = lane; i < count * X_STRIDE / 8; i += 32) {
-            copy_async_16(&shared.x[slot][term][0][0] + i * 8, rows + term * BATCH * X_STRIDE + i * 8, true);
+            copy_async_16(&shared.x[slot][term][0][0] + i * 8,
+                          rows + term * BATCH * X_STRIDE + i * 8, true);
         }
     }
     if (lane == 0) mbarrier_arrive(&full);
@@ -99,12 +108,13 @@ __device__ inline void make_barriers(LayersShared& shared) {
     }
 }
 
-// f(number in shared memory, its place in memory) for this block's biases, and their optimizer state. Of
-// layers that all blocks have, to write takes only the first.
+// f(number in shared memory, its place in memory) for this block's biases, and their optimizer
+// state. Of layers that all blocks have, to write takes only the first.
 template <bool WRITES, int L = 0, class Places, class F>
 __device__ inline void each_bias(LayersShared& shared, const Places& places, F f) {
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
-    const bool has_part = !WRITES || ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && own_replica() == 0);
+    const bool has_part =
+        !WRITES || ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && own_replica() == 0);
     each_of_block<32 * WARPS>(has_part ? Shape<L>::count() : 0, [&](int i) {
         f(biases.values[i], places.template biases<L>(-1) + Shape<L>::first() + i);
         for (int slot = 0; slot < Places::NUM_SLOTS; ++slot)
@@ -118,8 +128,9 @@ __device__ inline void write_biases(LayersShared& shared, const Places& places) 
     each_bias<true>(shared, places, [](float held, float* place) { *place = held; });
 }
 
-// The last warp writes the record of a pass, whose losses are there: the first block's of each replica, as all of its
-// blocks have the outputs of its rows, and so find the same. With STOPS that of each block adds up what it finds.
+// The last warp writes the record of a pass, whose losses are there: the first block's of each
+// replica, as all of its blocks have the outputs of its rows, and so find the same. With STOPS that
+// of each block adds up what it finds.
 __device__ inline void record_pass(LayersShared& shared, const LayersRun& run, int pass,
                                    const Losses& losses) {
     if (threadIdx.x / 32 < WARPS - 1) return;
@@ -127,8 +138,8 @@ __device__ inline void record_pass(LayersShared& shared, const LayersRun& run, i
     const int64 place = VALIDATES ? losses.row : pass;
     double* row = run.record + 3 * (place * RECORDERS + own_recorder());
     double found[3];
-    write_record(found, shared.losses[pass % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
-                 own_replica() == 0 ? losses.weight : 0);
+    write_record(found, shared.losses[pass % 2], losses.count,
+                 losses.weight > 0 ? losses.weight : 1, own_replica() == 0 ? losses.weight : 0);
     if (threadIdx.x % 32) return;
     constexpr bool ASKS_NOBODY = STOPS && RECORDERS == 1;
     if (!ASKS_NOBODY && own_rank() > 0) found[0] = found[1] = found[2] = 0;
@@ -142,9 +153,11 @@ __device__ inline void record_pass(LayersShared& shared, const LayersRun& run, i
 }
 
 #if STOPS
-// After the last pass of an epoch that is reported: whether the run is over. Keeps the parameters if it was the best.
-__device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num_rows, int epochs_done,
-                               StoppingMemory& memory, const BestArrays& best, Network& network) {
+// After the last pass of an epoch that is reported: whether the run is over. Keeps the parameters
+// if it was the best.
+__device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num_rows,
+                               int epochs_done, StoppingMemory& memory, const BestArrays& best,
+                               Network& network) {
     StoppingState& stopping = shared.stopping;
     if (threadIdx.x / 32 == WARPS - 1) {
         Sums& sums = stopping.sums();
@@ -161,10 +174,11 @@ __device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num
 }
 #endif
 
-// From layer L's inputs to the gradients of the outputs, and what their losses need. Returns the weight of the batch.
+// From layer L's inputs to the gradients of the outputs, and what their losses need. Returns the
+// weight of the batch.
 template <int L>
-__device__ inline float go_forward(LayersShared& shared, const LayersRun& run, const Now& now, float weight,
-                                   Network& network, Rests& rests) {
+__device__ inline float go_forward(LayersShared& shared, const LayersRun& run, const Now& now,
+                                   float weight, Network& network, Rests& rests) {
     network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
     __syncthreads();
     if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
@@ -188,15 +202,16 @@ __device__ inline float go_forward(LayersShared& shared, const LayersRun& run, c
 
 // From the gradients of layer L's units back to those of the first.
 template <int L>
-__device__ inline void go_back(LayersShared& shared, const LayersRun& run, const Now& now, const Rests& rests,
-                               Network& network) {
+__device__ inline void go_back(LayersShared& shared, const LayersRun& run, const Now& now,
+                               const Rests& rests, Network& network) {
     if constexpr (L > 0) {
         network.multiply_backward<L>(shared, gradients_of<L>(shared));
         __syncthreads();
         differentiate_units<L - 1>(shared, run);
     }
     // While gradients are on their way:
-    if (Shape<L>::IS_LAST) find_losses(shared, run, now.pass.index(), now.slot(), now.own_count, rests);
+    if (Shape<L>::IS_LAST)
+        find_losses(shared, run, now.pass.index(), now.slot(), now.own_count, rests);
     network.take<L>(shared, run, now);
     if constexpr (L > 0) {
         await_gradients<L - 1>(shared, now.step);
@@ -205,15 +220,16 @@ __device__ inline void go_back(LayersShared& shared, const LayersRun& run, const
 }
 
 // The penalty as a decay of weights: spread over the rows of the batch, or over their weights.
-__device__ inline float penalty_of_batch(const LayersShared& shared, const LayersRun& run, const Now& now) {
+__device__ inline float penalty_of_batch(const LayersShared& shared, const LayersRun& run,
+                                         const Now& now) {
     if (!WEIGHED_PENALTY) return run.penalty / now.count;
     const float weight = weigh_batch(shared, now.slot(), now.count);
     return weight > 0 ? run.penalty / weight : 0;
 }
 
 // From the gradients of the outputs to updates of all layers.
-__device__ inline void train(LayersShared& shared, const LayersRun& run, const Now& now, const Rests& rests,
-                             Network& network) {
+__device__ inline void train(LayersShared& shared, const LayersRun& run, const Now& now,
+                             const Rests& rests, Network& network) {
     go_back<LAYERS - 1>(shared, run, now, rests, network);
     network.finish(shared, run, now);
 }
@@ -239,7 +255,8 @@ __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const
 }
 
 // Goes through a pass, forward and in training back. Returns what is to be written of it.
-__device__ inline Losses take_pass(LayersShared& shared, const LayersRun& run, Now& now, Network& network) {
+__device__ inline Losses take_pass(LayersShared& shared, const LayersRun& run, Now& now,
+                                   Network& network) {
     const Passes& pass = now.pass;
     if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? now.step : now.step + 1);
     wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);

@@ -1,9 +1,10 @@
-// The activation functions and their derivatives, each formula and name as in the table of backends/activations.py.
+// The activation functions and their derivatives, each formula and name as in the table of
+// backends/activations.py.
 //
-// `NAME_forward(z, slope)` is f(z), `NAME_derivative(y, z, slope)` is f'(z) with y = f(z): it reads z or y, as
-// EACH_ACTIVATION says, so that only one of the two has to be kept. slope is that of leaky_relu. `activate` and
-// `activation_derivative` are those of the define ACTIVATION, by default identity. A is float or double. A name that
-// is not in EACH_ACTIVATION does not compile.
+// `NAME_forward(z, slope)` is f(z), `NAME_derivative(y, z, slope)` is f'(z) with y = f(z): it reads
+// z or y, as EACH_ACTIVATION says, so that only one of the two has to be kept. slope is that of
+// leaky_relu. `activate` and `activation_derivative` are those of the define ACTIVATION, by default
+// identity. A is float or double. A name that is not in EACH_ACTIVATION does not compile.
 //
 // Users: gemm/, ops/activation/, ops/loss/, resident/layout/, resident/rows/, resident/update/.
 #pragma once

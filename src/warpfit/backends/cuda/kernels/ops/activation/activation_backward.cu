@@ -1,8 +1,8 @@
 // Computes: dz = dy f'(z), f the define ACTIVATION.
 // Layout:   dy, saved and dz of n elements each, contiguous; saved is z where f needs_input, and
 //           y = f(z) for all others.
-// Launch:   1-D blocks of at most 256 threads, each taking blockDim.x · 32 / sizeof DTYPE elements; no shared
-//           memory; defines DTYPE, ACTIVATION.
+// Launch:   1-D blocks of at most 256 threads, each taking blockDim.x · 32 / sizeof DTYPE elements;
+//           no shared memory; defines DTYPE, ACTIVATION.
 // Numerics: computed in float32, or float64 for float64.
 // Cost:     3 n · sizeof DTYPE bytes.
 // Reference: activation_backward of backends/activations.py.

@@ -1,10 +1,10 @@
 // Computes: y[i] = f(a[i], b[i]), f the define FUNCTION; bool for comparisons.
-// Layout:   a and b of the shape of y (n elements), with strides of their own, 0 where they repeat; or null,
-//           which stands for a_number and b_number. y contiguous.
-// Launch:   n · sizeof DTYPE / 8192 blocks, rounded up, of 256 threads; no shared memory; defines FUNCTION
-//           (a name of BINARY or COMPARISONS), DTYPE.
-// Numerics: computed in float, or double for float64; numbers are rounded to DTYPE first; NumPy's values for
-//           infinities, NaN and outside of f's domain.
+// Layout:   a and b of the shape of y (n elements), with strides of their own, 0 where they repeat;
+//           or null, which stands for a_number and b_number. y contiguous.
+// Launch:   n · sizeof DTYPE / 8192 blocks, rounded up, of 256 threads; no shared memory; defines
+//           FUNCTION (a name of BINARY or COMPARISONS), DTYPE.
+// Numerics: computed in float, or double for float64; numbers are rounded to DTYPE first; NumPy's
+//           values for infinities, NaN and outside of f's domain.
 // Cost:     3 n · sizeof DTYPE bytes, less for what repeats.
 // Reference: binary of backends/numpy/elementwise.py.
 #include "ops/arrays/elementwise.cuh"
@@ -14,11 +14,13 @@ using T = DTYPE;
 using Acc = accumulator<T>;
 using Result = Stored<decltype(FUNCTION_OF(Acc(), Acc())), T>;
 
-__device__ inline Result::type value_of(T a, T b) { return Result::of(FUNCTION_OF(load(a), load(b))); }
+__device__ inline Result::type value_of(T a, T b) {
+    return Result::of(FUNCTION_OF(load(a), load(b)));
+}
 
 extern "C" __global__ void __launch_bounds__(256)
-    binary(const DTYPE* a, Layout a_layout, double a_number, const DTYPE* b, Layout b_layout, double b_number,
-           Result::type* y, int64 n) {
+    binary(const DTYPE* a, Layout a_layout, double a_number, const DTYPE* b, Layout b_layout,
+           double b_number, Result::type* y, int64 n) {
     take_turn();
     constexpr int WIDTH = 16 / sizeof(T);
     using Block = Tile<WIDTH>;

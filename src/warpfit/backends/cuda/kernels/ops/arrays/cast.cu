@@ -1,6 +1,7 @@
 // Computes: y[i] = x[i] · scale, rounded to DTYPE.
 // Layout:   x and y contiguous, n elements.
-// Launch:   grid-stride over 1-D blocks of any size; no shared memory; defines SOURCE, DTYPE (float types).
+// Launch:   grid-stride over 1-D blocks of any size; no shared memory; defines SOURCE, DTYPE (float
+//   types).
 // Numerics: the product in the wider of the two arithmetic types, rounded to the nearest even.
 // Cost:     n · (sizeof SOURCE + sizeof DTYPE) bytes, n FLOP.
 // Reference: cast of backends/numpy/arrays.py.
@@ -22,7 +23,9 @@ struct alignas(sizeof(T) * WIDTH) Results {
     T at[WIDTH];
 };
 
-__device__ inline T scaled(Source x, Acc scale) { return store<T>(static_cast<Acc>(load(x)) * scale); }
+__device__ inline T scaled(Source x, Acc scale) {
+    return store<T>(static_cast<Acc>(load(x)) * scale);
+}
 
 extern "C" __global__ void cast(const Source* x, T* y, double scale, int64 n) {
     take_turn();

@@ -1,6 +1,7 @@
 // Computes: target = source, rounded to DTYPE, for every tensor of a list.
 // Layout:   list 0 the targets (DTYPE), list 1 the sources (SOURCE) of a TensorList, contiguous.
-// Launch:   blocks of 256 threads as the list says; no shared memory; defines SOURCE, DTYPE (float types).
+// Launch:   blocks of 256 threads as the list says; no shared memory; defines SOURCE, DTYPE (float
+//   types).
 // Numerics: rounds to the nearest even.
 // Cost:     sizeof SOURCE + sizeof DTYPE bytes an element.
 // Reference: cast_into of backends/numpy/arrays.py.
@@ -12,7 +13,8 @@ using T = DTYPE;
 // Elements that a thread takes at once: sixteen bytes of the wider type.
 constexpr int W = 16 / (sizeof(Source) > sizeof(T) ? sizeof(Source) : sizeof(T));
 
-extern "C" __global__ void __launch_bounds__(256) cast_into(const __grid_constant__ TensorList list) {
+extern "C" __global__ void __launch_bounds__(256)
+    cast_into(const __grid_constant__ TensorList list) {
     take_turn();
     constexpr int64 TILE = TENSOR_TILE<T>;
     const TensorEntry& entry = list.entries[tensor_of_block(list, blockIdx.x)];

@@ -1,10 +1,10 @@
 // Computes: y = x, converted from SOURCE to DTYPE; a byte that becomes a float is divided by 255.
-// Layout:   x and y of one shape (n elements), with strides of their own, given by a Layout each; y repeats
-//           nothing. is_tiled: x's memory runs along the last axis but one, y's along the last, and both
-//           Layouts have the same axes.
-// Launch:   256 threads; n · max(sizeof SOURCE, sizeof DTYPE) / 8192 blocks, rounded up; is_tiled: a block
-//           for every 64 x 64 tile of the last two axes. Static shared memory of one tile, padded; defines
-//           SOURCE, DTYPE (any element types).
+// Layout:   x and y of one shape (n elements), with strides of their own, given by a Layout each; y
+//           repeats nothing. is_tiled: x's memory runs along the last axis but one, y's along the
+//           last, and both Layouts have the same axes.
+// Launch:   256 threads; n · max(sizeof SOURCE, sizeof DTYPE) / 8192 blocks, rounded up; is_tiled:
+//           a block for every 64 x 64 tile of the last two axes. Static shared memory of one tile,
+//           padded; defines SOURCE, DTYPE (any element types).
 // Numerics: rounds to the nearest even; floats become integers by truncation.
 // Cost:     n · (sizeof SOURCE + sizeof DTYPE) bytes; no FLOP.
 // Reference: asarray, copy and assign of backends/numpy/arrays.py.
@@ -13,13 +13,15 @@
 
 constexpr int EDGE = 64;
 constexpr int STEP = 256 / EDGE;
-// Tiles are turned over in bands of so many along x's memory: those under way at once then form a square,
-// and lie close together in both arrays.
+// Tiles are turned over in bands of so many along x's memory: those under way at once then form a
+// square, and lie close together in both arrays.
 constexpr unsigned BAND = 32;
 // Rows of shared memory are an odd number of banks apart.
 constexpr int PITCH = EDGE + (sizeof(SOURCE) < 4 ? 4 / sizeof(SOURCE) : 1);
 
-__device__ inline int at_most_edge(int64 count) { return count < EDGE ? static_cast<int>(count) : EDGE; }
+__device__ inline int at_most_edge(int64 count) {
+    return count < EDGE ? static_cast<int>(count) : EDGE;
+}
 
 // Offset of matrix number `index` of those that the last two axes span.
 __device__ inline int64 offset_of_matrix(const Layout& layout, unsigned index) {
@@ -53,7 +55,8 @@ struct TilePlace {
 };
 
 // Turns over one tile: rows lie along x's memory, columns along y's.
-__device__ inline void copy_tile(const SOURCE* x, const Layout& x_layout, DTYPE* y, const Layout& y_layout) {
+__device__ inline void copy_tile(const SOURCE* x, const Layout& x_layout, DTYPE* y,
+                                 const Layout& y_layout) {
     __shared__ SOURCE tile[EDGE][PITCH];
     const int down = static_cast<int>(x_layout.ndim) - 2, across = down + 1;
     const TilePlace place(x_layout.shape[down], x_layout.shape[across]);
@@ -82,12 +85,14 @@ __device__ inline void copy_tile(const SOURCE* x, const Layout& x_layout, DTYPE*
          (place.column + fast) * y_layout.strides[across];
     if (fast < columns) {
 #pragma unroll 8
-        for (int i = slow; i < rows; i += STEP) y[(i - slow) * y_step] = convert<DTYPE>(tile[fast][i]);
+        for (int i = slow; i < rows; i += STEP)
+            y[(i - slow) * y_step] = convert<DTYPE>(tile[fast][i]);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    copy_strided(const SOURCE* x, Layout x_layout, DTYPE* y, Layout y_layout, int is_tiled, int64 n) {
+    copy_strided(const SOURCE* x, Layout x_layout, DTYPE* y, Layout y_layout, int is_tiled,
+                 int64 n) {
     take_turn();
     if (is_tiled) {
         copy_tile(x, x_layout, y, y_layout);

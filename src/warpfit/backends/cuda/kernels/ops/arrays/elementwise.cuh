@@ -1,5 +1,5 @@
-// The elementwise functions and comparisons, as NumPy's: NAME_of(x) or NAME_of(a, b) over A = float or
-// double.
+// The elementwise functions and comparisons, as NumPy's: NAME_of(x) or NAME_of(a, b) over A = float
+// or double.
 //
 // FUNCTION_OF is the one that the define FUNCTION names.
 //

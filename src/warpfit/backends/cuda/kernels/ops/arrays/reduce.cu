@@ -1,14 +1,15 @@
 // Computes: y[k] = the sum over r of x[k, r], divided by `divisor`; or their largest, or smallest.
-// Layout:   x[k, r] lies at offset_of(kept, k) + offset_of(reduced, r), y[k] at offset_of(y_layout, k), k <
-//           num_kept, r < num_reduced; partial (gridDim.y, num_kept) accumulator, arrivals (gridDim.x,)
-//           zeros, both null if gridDim.y = 1.
-// Launch:   256 threads in two dimensions, powers of two. by_rows: x runs over r, y over k; else x over k, y
-//           over r. grid.x covers k, grid.y the parts of per_part r's (a multiple of 16 / sizeof DTYPE; of 32
-//           for each thread that takes part in one k, all of a part is loaded without a remainder).
-//           Static shared memory of 264 accumulators; defines OP (Sum, Max, Min), DTYPE.
-// Numerics: in float, or double for float64, in an order that the launch alone decides: each thread adds up
-//           several sums of at most 16 terms at a time, then threads are joined as a tree. Max and Min are
-//           NaN if any entry is.
+// Layout:   x[k, r] lies at offset_of(kept, k) + offset_of(reduced, r), y[k] at offset_of(y_layout,
+//           k), k < num_kept, r < num_reduced; partial (gridDim.y, num_kept) accumulator, arrivals
+//           (gridDim.x,) zeros, both null if gridDim.y = 1.
+// Launch:   256 threads in two dimensions, powers of two. by_rows: x runs over r, y over k; else x
+//           over k, y over r. grid.x covers k, grid.y the parts of per_part r's (a multiple of 16 /
+//           sizeof DTYPE; of 32 for each thread that takes part in one k, all of a part is loaded
+//           without a remainder). Static shared memory of 264 accumulators; defines OP (Sum, Max,
+//           Min), DTYPE.
+// Numerics: in float, or double for float64, in an order that the launch alone decides: each thread
+//           adds up several sums of at most 16 terms at a time, then threads are joined as a tree.
+//           Max and Min are NaN if any entry is.
 // Cost:     num_kept · num_reduced · sizeof DTYPE bytes, as many FLOP.
 // Reference: reduce of backends/numpy/elementwise.py.
 #include "base/math.cuh"
@@ -44,8 +45,8 @@ __device__ inline Acc join_run(const Run<T, WIDTH>& run) {
     return join_tree<WIDTH>(values);
 }
 
-// One thread's part of [begin, end): the runs of WIDTH elements at begin + (lane + i · num_lanes) · WIDTH.
-// IS_LINE: the reduced elements have one stride, which is 1 if WIDTH > 1.
+// One thread's part of [begin, end): the runs of WIDTH elements at begin + (lane + i · num_lanes) ·
+// WIDTH. IS_LINE: the reduced elements have one stride, which is 1 if WIDTH > 1.
 template <int WIDTH, bool IS_LINE>
 struct Part {
     // Inner sums under way at once, and loads: 64 bytes of them where that is cheap.
@@ -55,7 +56,8 @@ struct Part {
     const Layout& reduced;
 
     __device__ Run<T, WIDTH> run_at(int64 r) const {
-        const int64 offset = IS_LINE ? r * (WIDTH > 1 ? 1 : reduced.strides[0]) : offset_of(reduced, r);
+        const int64 offset =
+            IS_LINE ? r * (WIDTH > 1 ? 1 : reduced.strides[0]) : offset_of(reduced, r);
         return *reinterpret_cast<const Run<T, WIDTH>*>(x + offset);
     }
 
@@ -98,8 +100,8 @@ struct Part {
     }
 };
 
-__device__ inline Acc join_part(const T* x, const Layout& reduced, bool by_rows, int64 begin, int64 end,
-                                int lane, int num_lanes) {
+__device__ inline Acc join_part(const T* x, const Layout& reduced, bool by_rows, int64 begin,
+                                int64 end, int lane, int num_lanes) {
     constexpr int WIDTH = 16 / sizeof(T);
     if (reduced.ndim != 1) return Part<1, false>{x, reduced}.join(begin, end, lane, num_lanes);
     if (by_rows && reduced.strides[0] == 1 && starts_run<WIDTH>(x)) {
@@ -120,7 +122,8 @@ __device__ inline Acc join_neighbours(Acc value, int lane, int num_lanes) {
     if (lane % WARP == 0) shared[warp] = value;
     __syncthreads();
     if (lane == 0) {
-        for (int other = 1; other < num_lanes / WARP; ++other) value = OP::join(value, shared[warp + other]);
+        for (int other = 1; other < num_lanes / WARP; ++other)
+            value = OP::join(value, shared[warp + other]);
     }
     __syncthreads();
     return value;
@@ -142,7 +145,8 @@ __device__ inline Acc join_rows(Acc value, int lane, int num_lanes, int step) {
 
 extern "C" __global__ void __launch_bounds__(256, 4)
     reduce(const DTYPE* x, DTYPE* y, Acc* partial, unsigned* arrivals, double divisor, Layout kept,
-           Layout reduced, Layout y_layout, int64 num_kept, int64 num_reduced, int64 per_part, int by_rows) {
+           Layout reduced, Layout y_layout, int64 num_kept, int64 num_reduced, int64 per_part,
+           int by_rows) {
     take_turn();
     const int lane = by_rows ? threadIdx.x : threadIdx.y;
     const int num_lanes = by_rows ? blockDim.x : blockDim.y;
@@ -173,5 +177,6 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         }
         value = join_lanes(value);
     }
-    if (is_inside && lane == 0) y[offset_of(y_layout, k)] = store<T>(value / static_cast<Acc>(divisor));
+    if (is_inside && lane == 0)
+        y[offset_of(y_layout, k)] = store<T>(value / static_cast<Acc>(divisor));
 }

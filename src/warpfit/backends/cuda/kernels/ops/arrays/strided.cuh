@@ -1,5 +1,5 @@
-// Where the elements of a strided array lie: shape and strides by value, the offset of an element by its
-// number, and runs of neighbours that move as one.
+// Where the elements of a strided array lie: shape and strides by value, the offset of an element
+// by its number, and runs of neighbours that move as one.
 // Values only: strides count elements, and rank is at most what the struct has room for.
 // Users: ops/arrays/.
 #pragma once
@@ -8,8 +8,9 @@
 
 constexpr int MAX_AXES = 8;
 
-// Strides count elements; an array that is broadcast along an axis has stride 0 there. Python packs the same
-// bytes, with neighbouring axes joined where one continues the other: a contiguous array has one axis.
+// Strides count elements; an array that is broadcast along an axis has stride 0 there. Python packs
+// the same bytes, with neighbouring axes joined where one continues the other: a contiguous array
+// has one axis.
 struct Layout {
     int64 ndim;
     int64 shape[MAX_AXES];
@@ -70,7 +71,8 @@ struct Tile {
 
     int64 begin, end;
 
-    __device__ explicit Tile(int64 n) : begin(static_cast<int64>(blockIdx.x) * SIZE), end(begin + SIZE) {
+    __device__ explicit Tile(int64 n)
+        : begin(static_cast<int64>(blockIdx.x) * SIZE), end(begin + SIZE) {
         if (end > n) end = n;
     }
 
@@ -82,8 +84,8 @@ struct Tile {
     }
 };
 
-// An array that a kernel reads in runs of COUNT elements whose numbers begin at multiples of COUNT; or, with
-// x = null, one number in place of all elements.
+// An array that a kernel reads in runs of COUNT elements whose numbers begin at multiples of COUNT;
+// or, with x = null, one number in place of all elements.
 template <class T, int COUNT>
 struct Operand {
     const T* x;

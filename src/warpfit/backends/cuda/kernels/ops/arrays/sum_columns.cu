@@ -1,12 +1,13 @@
 // Computes: out[j] = scale Σ_i x[i, j].
-// Layout:   x (M, N) of DTYPE, out (N,) of OUT, partials (gridDim.y, N) of DTYPE's arithmetic type, or null
-//           where gridDim.y is 1; all contiguous. A block sums `width` adjacent columns of rows_per_split
-//           rows: its threads are a table of blockDim.x / width rows by `width` columns.
-// Launch:   grid (N / width rounded up, M / rows_per_split rounded up), at least (1, 1); 1-D blocks of up to
-//           512 threads, width ≤ blockDim.x; arrivals one zero for each block along x; no dynamic shared
-//           memory; defines DTYPE, OUT.
-// Numerics: a tree in a fixed sequence, in float32, or float64 for float64; the last block of some columns
-//           adds their partial sums, in their order.
+// Layout:   x (M, N) of DTYPE, out (N,) of OUT, partials (gridDim.y, N) of DTYPE's arithmetic type,
+//           or null where gridDim.y is 1; all contiguous. A block sums `width` adjacent columns of
+//           rows_per_split rows: its threads are a table of blockDim.x / width rows by `width`
+//           columns.
+// Launch:   grid (N / width rounded up, M / rows_per_split rounded up), at least (1, 1); 1-D blocks
+//           of up to 512 threads, width ≤ blockDim.x; arrivals one zero for each block along x; no
+//           dynamic shared memory; defines DTYPE, OUT.
+// Numerics: a tree in a fixed sequence, in float32, or float64 for float64; the last block of some
+//           columns adds their partial sums, in their order.
 // Cost:     M · N · sizeof DTYPE bytes, M · N FLOP.
 // Reference: sum_columns of backends/numpy/dense.py.
 #include "base/reduce.cuh"
@@ -17,10 +18,11 @@ using Acc = accumulator<T>;
 constexpr int MOST_THREADS = 512;
 constexpr int BLOCKS_AT_ONCE = THREADS_HELD >= 1536 ? 3 : 2;  // of a multiprocessor
 
-// The sum of every `step`-th entry of a column from row `begin` on, before row `end`. Loads are in flight
-// together, 32 bytes of them.
+// The sum of every `step`-th entry of a column from row `begin` on, before row `end`. Loads are in
+// flight together, 32 bytes of them.
 template <class From>
-__device__ inline Acc sum_of_rows(const From* column, int64 begin, int64 end, int step, int num_columns) {
+__device__ inline Acc sum_of_rows(const From* column, int64 begin, int64 end, int step,
+                                  int num_columns) {
     constexpr int UNROLL = 32 / sizeof(From);
     const int64 stride = static_cast<int64>(step) * num_columns;
     const From* at = column + begin * num_columns;
@@ -56,8 +58,8 @@ __device__ inline Acc sum_of_table(Acc value, Acc* table, int row, int num_rows,
 }
 
 extern "C" __global__ void __launch_bounds__(512, BLOCKS_AT_ONCE)
-    sum_columns(const T* x, OUT* out, Acc* partials, unsigned* arrivals, double scale, int64 num_rows,
-                int num_columns, int width, int64 rows_per_split) {
+    sum_columns(const T* x, OUT* out, Acc* partials, unsigned* arrivals, double scale,
+                int64 num_rows, int num_columns, int width, int64 rows_per_split) {
     take_turn();
     __shared__ Acc table[MOST_THREADS];
     const int table_rows = blockDim.x / width;
@@ -67,12 +69,15 @@ extern "C" __global__ void __launch_bounds__(512, BLOCKS_AT_ONCE)
 
     const int64 begin = blockIdx.y * rows_per_split;
     const int64 end = begin + rows_per_split < num_rows ? begin + rows_per_split : num_rows;
-    Acc sum = takes_part ? sum_of_rows(x + column, begin + row, end, table_rows, num_columns) : Acc(0);
+    Acc sum =
+        takes_part ? sum_of_rows(x + column, begin + row, end, table_rows, num_columns) : Acc(0);
     sum = sum_of_table(sum, table, row, table_rows, width);
     if (gridDim.y > 1) {
-        if (takes_part && row == 0) partials[static_cast<int64>(blockIdx.y) * num_columns + column] = sum;
+        if (takes_part && row == 0)
+            partials[static_cast<int64>(blockIdx.y) * num_columns + column] = sum;
         if (!is_last_block(arrivals + blockIdx.x, gridDim.y)) return;
-        sum = takes_part ? sum_of_rows(partials + column, row, gridDim.y, table_rows, num_columns) : Acc(0);
+        sum = takes_part ? sum_of_rows(partials + column, row, gridDim.y, table_rows, num_columns)
+                         : Acc(0);
         sum = sum_of_table(sum, table, row, table_rows, width);
     }
     if (takes_part && row == 0) out[column] = store<OUT>(sum * static_cast<Acc>(scale));

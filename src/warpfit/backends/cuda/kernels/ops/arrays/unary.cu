@@ -1,15 +1,16 @@
 // Computes: y[i] = f(x[i]), f the define FUNCTION.
 // Layout:   x (n elements) of any strides, given by its Layout; y contiguous.
-// Launch:   n · sizeof DTYPE / 8192 blocks, rounded up, of 256 threads; no shared memory; defines FUNCTION
-//           (a name of UNARY), DTYPE.
-// Numerics: computed in float, or double for float64; NumPy's values for infinities, NaN and outside of f's
-//           domain.
+// Launch:   n · sizeof DTYPE / 8192 blocks, rounded up, of 256 threads; no shared memory; defines
+//           FUNCTION (a name of UNARY), DTYPE.
+// Numerics: computed in float, or double for float64; NumPy's values for infinities, NaN and
+//           outside of f's domain.
 // Cost:     2 n · sizeof DTYPE bytes.
 // Reference: unary of backends/numpy/elementwise.py.
 #include "ops/arrays/elementwise.cuh"
 #include "ops/arrays/strided.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) unary(const DTYPE* x, Layout layout, DTYPE* y, int64 n) {
+extern "C" __global__ void __launch_bounds__(256)
+    unary(const DTYPE* x, Layout layout, DTYPE* y, int64 n) {
     take_turn();
     using T = DTYPE;
     constexpr int WIDTH = 16 / sizeof(T);
@@ -28,7 +29,8 @@ extern "C" __global__ void __launch_bounds__(256) unary(const DTYPE* x, Layout l
 #pragma unroll
     for (int k = 0; k < Block::RUNS; ++k) {
 #pragma unroll
-        for (int j = 0; j < WIDTH; ++j) runs[k].element[j] = store<T>(FUNCTION_OF(load(runs[k].element[j])));
+        for (int j = 0; j < WIDTH; ++j)
+            runs[k].element[j] = store<T>(FUNCTION_OF(load(runs[k].element[j])));
         store_run(y + tile.run(k), runs[k]);
     }
 }

@@ -1,6 +1,6 @@
-// A row of numbers from one place to another, converted (convert.cuh) and partitioned among lanes: 8 numbers at a time
-// where the row has a multiple of 8 and both places are aligned for it.
-// Lanes of a team have the columns in turns; who reads the row waits for the team.
+// A row of numbers from one place to another, converted (convert.cuh) and partitioned among lanes:
+// 8 numbers at a time where the row has a multiple of 8 and both places are aligned for it. Lanes
+// of a team have the columns in turns; who reads the row waits for the team.
 // Users: gather_rows.cu, next_batch.cu.
 #pragma once
 
@@ -21,7 +21,8 @@ __device__ inline bool has_units(const From* from, const To* to, int row_size) {
 }
 
 template <class From, class To>
-__device__ inline void copy_row(const From* from, To* to, int row_size, bool by_units, int lane, int lanes) {
+__device__ inline void copy_row(const From* from, To* to, int row_size, bool by_units, int lane,
+                                int lanes) {
     if (!by_units) {
         for (int i = lane; i < row_size; i += lanes) to[i] = convert<To>(from[i]);
         return;

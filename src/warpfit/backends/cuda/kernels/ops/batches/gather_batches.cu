@@ -1,13 +1,15 @@
-// Computes: the batches of some epochs, one after the other: rows of x in each epoch's order, rounded to 16 bits, or
-//           as sums of TERMS numbers of 16 bits; and their targets, followed by the sample's weight if WEIGHTED. A
-//           byte of x is divided by 255. What is missing to the last batch is 0.
-// Layout:   x (num_rows, FEATURES) of SOURCE; targets (num_rows, TARGET_STRIDE) words, of which the first
-//           TARGET_WORDS count; keys (epochs, 8), or null for rows in their own order; batches (epochs, steps,
-//           PARTS, TERMS, BATCH, PART_WIDTH + 8) of DTYPE, the features partitioned into PARTS; batch_targets (epochs,
-//           steps, BATCH, TARGET_WORDS + WEIGHTED); sample_weights (num_rows,) float32.
-// Launch:   any number of blocks of 256 threads; a warp takes a row at a time. No shared memory. Defines:
-//           SOURCE, DTYPE, TERMS (1 or 2), FEATURES, BATCH, PARTS, PART_WIDTH (a multiple of 16), TARGET_WORDS,
-//           TARGET_STRIDE, WEIGHTED.
+// Computes: the batches of some epochs, one after the other: rows of x in each epoch's order,
+//           rounded to 16 bits, or as sums of TERMS numbers of 16 bits; and their targets, followed
+//           by the sample's weight if WEIGHTED. A byte of x is divided by 255. What is missing to
+//           the last batch is 0.
+// Layout:   x (num_rows, FEATURES) of SOURCE; targets (num_rows, TARGET_STRIDE) words, of which the
+//           first TARGET_WORDS count; keys (epochs, 8), or null for rows in their own order;
+//           batches (epochs, steps, PARTS, TERMS, BATCH, PART_WIDTH + 8) of DTYPE, the features
+//           partitioned into PARTS; batch_targets (epochs, steps, BATCH, TARGET_WORDS + WEIGHTED);
+//           sample_weights (num_rows,) float32.
+// Launch:   any number of blocks of 256 threads; a warp takes a row at a time. No shared memory.
+//           Defines: SOURCE, DTYPE, TERMS (1 or 2), FEATURES, BATCH, PARTS, PART_WIDTH (a multiple
+//           of 16), TARGET_WORDS, TARGET_STRIDE, WEIGHTED.
 // Numerics: rounds to the nearest even.
 // Cost:     num_rows · FEATURES · (sizeof SOURCE + 2) bytes for each epoch.
 // Reference: epoch_order of data/order.py; gather_rows of backends/numpy/arrays.py.
@@ -54,11 +56,12 @@ __device__ inline Numbers rounded(const SOURCE* row, int first) {
 
 extern "C" __global__ void __launch_bounds__(256)
     gather_batches(const SOURCE* x, const unsigned* targets, const float* sample_weights,
-                   const unsigned* keys, T* batches, unsigned* batch_targets, int num_rows, int bits,
-                   int num_epochs) {
+                   const unsigned* keys, T* batches, unsigned* batch_targets, int num_rows,
+                   int bits, int num_epochs) {
     const int lane = threadIdx.x % 32, num_warps = gridDim.x * 8;
     const int64 steps = (num_rows + BATCH - 1) / BATCH, places = steps * BATCH;
-    for (int64 slot = blockIdx.x * 8 + threadIdx.x / 32; slot < num_epochs * places; slot += num_warps) {
+    for (int64 slot = blockIdx.x * 8 + threadIdx.x / 32; slot < num_epochs * places;
+         slot += num_warps) {
         const int64 epoch = slot / places, step = slot / BATCH;
         const uint32 place = slot % places;
         const bool is_there = place < static_cast<uint32>(num_rows);

@@ -1,7 +1,9 @@
-// Computes: out[i] = x[rows[i]], converted from SOURCE to DTYPE; a byte that becomes a float is divided by 255.
-// Layout:   x (N, row_size), rows (num_rows,) int64 in [0, N), out (num_rows, row_size), all contiguous.
-// Launch:   2-D blocks: x runs along a row, y over rows; grid.x blocks of blockDim.y rows; no shared memory;
-//           defines SOURCE, DTYPE (any element types).
+// Computes: out[i] = x[rows[i]], converted from SOURCE to DTYPE; a byte that becomes a float is
+//   divided by 255.
+// Layout:   x (N, row_size), rows (num_rows,) int64 in [0, N), out (num_rows, row_size), all
+//   contiguous.
+// Launch:   2-D blocks: x runs along a row, y over rows; grid.x blocks of blockDim.y rows; no
+//           shared memory; defines SOURCE, DTYPE (any element types).
 // Numerics: rounds to the nearest even.
 // Cost:     num_rows · row_size · (sizeof SOURCE + sizeof DTYPE) + 8 · num_rows bytes.
 // Reference: gather_rows of backends/numpy/arrays.py.

@@ -1,13 +1,14 @@
-// Computes: how alike the rows of each batch are to those of the one before: 1 + x_i · x'_j, the 1 being for a
-//           bias. With it one_launch.cu can look ahead.
-// Layout:   batches (num_batches, PARTS, BATCH, PART_WIDTH + 8) of DTYPE, as gather_batches leaves them; products
-//           (num_batches, ROWS / 8, ROWS / 16, 32) pairs of words, ROWS being BATCH padded to 16: of 8 rows by 16, what
-//           each lane has of them as a fragment A of mma, times 1 / scale; scales (num_batches,) float32, powers of
-//           two. The first batch has none.
-// Launch:   any number of blocks of 32 ROWS / 16 (ROWS / 64, rounded up) threads; a block takes a batch at a time.
-//           Defines: DTYPE, BATCH, PARTS, PART_WIDTH (a multiple of 16).
+// Computes: how alike the rows of each batch are to those of the one before: 1 + x_i · x'_j, the 1
+//           being for a bias. With it one_launch.cu can look ahead.
+// Layout:   batches (num_batches, PARTS, BATCH, PART_WIDTH + 8) of DTYPE, as gather_batches leaves
+//           them; products (num_batches, ROWS / 8, ROWS / 16, 32) pairs of words, ROWS being BATCH
+//           padded to 16: of 8 rows by 16, what each lane has of them as a fragment A of mma, times
+//           1 / scale; scales (num_batches,) float32, powers of two. The first batch has none.
+// Launch:   any number of blocks of 32 ROWS / 16 (ROWS / 64, rounded up) threads; a block takes a
+//           batch at a time. Defines: DTYPE, BATCH, PARTS, PART_WIDTH (a multiple of 16).
 // Numerics: sums in float32, rounded to DTYPE.
-// Cost:     2 ROWS² PARTS PART_WIDTH FLOP a batch; each is read twice, and twice more from cache for every 64 rows.
+// Cost:     2 ROWS² PARTS PART_WIDTH FLOP a batch; each is read twice, and twice more from cache
+//   for every 64 rows.
 // Reference: x @ x_before.T + 1 in NumPy; PTX ISA 9.7.14.5.8 for the fragments of mma.m16n8k16.
 #include "base/reduce.cuh"
 #include "base/vec.cuh"
@@ -22,8 +23,8 @@ constexpr int WARPS = ROW_TILES * SHARES;
 // The largest product is scaled to less than 2 to this power, which leaves room in float16.
 constexpr int LARGEST_EXPONENT = 14;
 
-// What this lane has of row `row`: 16 bytes of 32 numbers from `first` on. Two mma take them as they lie: the order of
-// what is added up is the same for both operands, and free.
+// What this lane has of row `row`: 16 bytes of 32 numbers from `first` on. Two mma take them as
+// they lie: the order of what is added up is the same for both operands, and free.
 __device__ inline Vec<unsigned> read_row(const T* part, int row, int first) {
     const int at = first + static_cast<int>(threadIdx.x) % 4 * 8;
     if (row >= BATCH || at >= PART_WIDTH) return {};
@@ -63,7 +64,8 @@ __device__ inline float scale_of(float largest) {
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     gram_batches(const T* batches, RowWords* products, float* scales, int num_batches) {
     __shared__ float of_warps[32];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = warp / SHARES, share = warp % SHARES;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = warp / SHARES,
+              share = warp % SHARES;
     for (int64 batch = 1 + blockIdx.x; batch < num_batches; batch += gridDim.x) {
         float sums[2 * SHARE][4] = {};
         for (int part = 0; part < PARTS; ++part) {
@@ -76,15 +78,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
             sums[i / 4][i % 4] += 1;
             largest = fmaxf(largest, fabsf(sums[i / 4][i % 4]));
         }
-        const float scale = scale_of(reduce_block<Max>(largest, 0.0f, of_warps)), unscale = 1 / scale;
+        const float scale = scale_of(reduce_block<Max>(largest, 0.0f, of_warps)),
+                    unscale = 1 / scale;
 #pragma unroll
         for (int i = 0; i < 2 * SHARE; ++i) {
             const int below = i % 2, other = share * SHARE + i / 2;
             if (other >= ROW_TILES) break;
             const float *low = sums[i / 2 * 2], *high = sums[i / 2 * 2 + 1];
-            const RowWords words = {{packed<T>(low[2 * below] * unscale, low[2 * below + 1] * unscale),
-                                     packed<T>(high[2 * below] * unscale, high[2 * below + 1] * unscale)}};
-            products[((batch * 2 * ROW_TILES + tile * 2 + below) * ROW_TILES + other) * 32 + lane] = words;
+            const RowWords words = {
+                {packed<T>(low[2 * below] * unscale, low[2 * below + 1] * unscale),
+                 packed<T>(high[2 * below] * unscale, high[2 * below + 1] * unscale)}};
+            products[((batch * 2 * ROW_TILES + tile * 2 + below) * ROW_TILES + other) * 32 + lane] =
+                words;
         }
         if (threadIdx.x == 0) scales[batch] = scale;
     }

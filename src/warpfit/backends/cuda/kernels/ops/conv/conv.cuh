@@ -1,12 +1,15 @@
-// Convolutions as matrix products of which one operand is never stored: what their three kernels share.
+// Convolutions as matrix products of which one operand is never stored: what their three kernels
+// share.
 //
-// The matrix of windows has a row for each window (m, oh, ow) and a column for each feature (kh, kw, c): the
-// number of image m that tap (kh, kw) of the window sees in channel c, or 0 outside of the image. Threads
-// find these numbers while they copy tiles to shared memory, 16 bytes at once where channels are whole chunks
-// of 16 bytes (C_VECTOR, and O_VECTOR for the outputs' channels), else one by one.
+// The matrix of windows has a row for each window (m, oh, ow) and a column for each feature (kh,
+// kw, c): the number of image m that tap (kh, kw) of the window sees in channel c, or 0 outside of
+// the image. Threads find these numbers while they copy tiles to shared memory, 16 bytes at once
+// where channels are whole chunks of 16 bytes (C_VECTOR, and O_VECTOR for the outputs' channels),
+// else one by one.
 //
-// A kernel chooses TENSOR_CORES (ops/conv/mma_product.cuh) or not (ops/conv/fma_product.cuh), BLOCK_M, BLOCK_N
-// and STAGES; it has THREADS threads, and k advances by BLOCK_K, which is 64 bytes.
+// A kernel chooses TENSOR_CORES (ops/conv/mma_product.cuh) or not (ops/conv/fma_product.cuh),
+// BLOCK_M, BLOCK_N and STAGES; it has THREADS threads, and k advances by BLOCK_K, which is 64
+// bytes.
 //
 // Users: conv2d_backward_input.cu, conv2d_backward_weight.cu, conv2d_forward.cu.
 #pragma once
@@ -27,7 +30,8 @@ struct Pair {
     int h, w;
 };
 
-// What all windows of a convolution have in common. image and windows are the sizes (H, W) and (OH, OW).
+// What all windows of a convolution have in common. image and windows are the sizes (H, W) and (OH,
+// OW).
 struct Geometry {
     Pair image, windows, kernel, stride, padding, dilation;
 };
@@ -134,7 +138,8 @@ template <class Tile>
 struct Share {
     static constexpr int ROW_STEP = THREADS / Tile::ROW_CHUNKS;
     static constexpr int COUNT = Tile::ROWS / ROW_STEP;
-    static_assert(THREADS % Tile::ROW_CHUNKS == 0 && Tile::ROWS % ROW_STEP == 0, "all threads copy as much");
+    static_assert(THREADS % Tile::ROW_CHUNKS == 0 && Tile::ROWS % ROW_STEP == 0,
+                  "all threads copy as much");
 
     __device__ static int row(int i) { return threadIdx.x / Tile::ROW_CHUNKS + i * ROW_STEP; }
     __device__ static int col() { return threadIdx.x % Tile::ROW_CHUNKS * CHUNK<T>; }
@@ -143,9 +148,9 @@ struct Share {
     }
 };
 
-// Rows are windows, and k runs along their features. ADJOINT: the windows are the pixels of an image, and
-// their features the numbers of all windows of the convolution that saw the pixel; with strides (GAPS)
-// these do not lie side by side.
+// Rows are windows, and k runs along their features. ADJOINT: the windows are the pixels of an
+// image, and their features the numbers of all windows of the convolution that saw the pixel; with
+// strides (GAPS) these do not lie side by side.
 template <class Tile, bool ADJOINT, bool GAPS, bool VECTOR_ROWS>
 struct WindowRows {
     using My = Share<Tile>;
@@ -157,7 +162,8 @@ struct WindowRows {
     int top[My::COUNT], left[My::COUNT];
     int64 corner[My::COUNT];  // offset of (top, left), inside or not; GAPS: of the image
 
-    __device__ WindowRows(const Images& images_, const Geometry& g, int first_window, int num_windows)
+    __device__ WindowRows(const Images& images_, const Geometry& g, int first_window,
+                          int num_windows)
         : images(images_),
           tap_step{ADJOINT ? -g.dilation.h : g.dilation.h, ADJOINT ? -g.dilation.w : g.dilation.w},
           stride(g.stride),
@@ -214,8 +220,8 @@ struct WindowRows {
     }
 };
 
-// The same matrix, with k along the windows: rows of a tile are windows, its columns the features from
-// first_feature on.
+// The same matrix, with k along the windows: rows of a tile are windows, its columns the features
+// from first_feature on.
 template <class Tile, bool VECTOR_ROWS>
 struct WindowColumns {
     using My = Share<Tile>;
@@ -226,8 +232,8 @@ struct WindowColumns {
     Counter feature;  // (kh, kw, channel) of its first number
     int features_left, windows_left;
 
-    __device__ WindowColumns(const Images& images_, const Geometry& g, int first_feature, int first_window,
-                             int end_window)
+    __device__ WindowColumns(const Images& images_, const Geometry& g, int first_feature,
+                             int first_window, int end_window)
         : images(images_),
           stride(g.stride),
           padding(g.padding),
@@ -287,7 +293,8 @@ struct MatrixRows {
             if (VECTOR_ROWS) {
                 copy_whole(My::place(tile, i), data, {next, inside > 0});
             } else {
-                copy_numbers(My::place(tile, i), data, [&](int j) { return Spot{next + j, j < inside}; });
+                copy_numbers(My::place(tile, i), data,
+                             [&](int j) { return Spot{next + j, j < inside}; });
             }
             next += static_cast<int64>(My::ROW_STEP) * ld;
             rows_left -= My::ROW_STEP;
@@ -304,7 +311,8 @@ struct WeightRows {
     Counter feature;  // (0, tap, output) of this thread's next chunk
     int channels, outputs, first_channel, features_left;
 
-    __device__ WeightRows(const T* w, const Geometry& g, int channels_, int outputs_, int first_channel_)
+    __device__ WeightRows(const T* w, const Geometry& g, int channels_, int outputs_,
+                          int first_channel_)
         : data(w),
           feature(My::col(), BLOCK_K, g.kernel.h * g.kernel.w + 1, outputs_),
           channels(channels_),
@@ -342,11 +350,11 @@ struct NothingElse {
     __device__ void take(const unsigned char*) {}
 };
 
-// product += the products of `count` blocks of k. STAGES - 1 blocks are under way while one is multiplied.
-// `beside` sees every tile of B.
+// product += the products of `count` blocks of k. STAGES - 1 blocks are under way while one is
+// multiplied. `beside` sees every tile of B.
 template <class Product, class CopyA, class CopyB, class Beside>
-__device__ inline void multiply_blocks(Product& product, CopyA& a, CopyB& b, unsigned char* ring, int count,
-                                       Beside& beside) {
+__device__ inline void multiply_blocks(Product& product, CopyA& a, CopyB& b, unsigned char* ring,
+                                       int count, Beside& beside) {
     constexpr int A_BYTES = Product::TileA::BYTES, STAGE_BYTES = A_BYTES + Product::TileB::BYTES;
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) {
@@ -376,7 +384,8 @@ __device__ inline void multiply_blocks(Product& product, CopyA& a, CopyB& b, uns
 
 // Lets all sums begin with the bias of their column, or with 0 if there is none.
 template <class Product>
-__device__ inline void begin_with_bias(Product& product, const T* bias, int first_col, int num_cols) {
+__device__ inline void begin_with_bias(Product& product, const T* bias, int first_col,
+                                       int num_cols) {
 #pragma unroll
     for (int unit = 0; unit < Product::UNITS; ++unit) {
 #pragma unroll
@@ -395,7 +404,7 @@ __device__ inline void write_product(Product& product, const Epilogue& epilogue,
         Acc sums[Product::WIDTH];
 #pragma unroll
         for (int j = 0; j < Product::WIDTH; ++j) sums[j] = product.sum(unit, j);
-        write_sums<Product::WIDTH>(epilogue, first_row + product.row(unit), first_col + product.col(unit),
-                                   sums);
+        write_sums<Product::WIDTH>(epilogue, first_row + product.row(unit),
+                                   first_col + product.col(unit), sums);
     }
 }

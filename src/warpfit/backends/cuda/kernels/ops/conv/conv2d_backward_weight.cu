@@ -1,19 +1,21 @@
 // Computes: dw[k, l, c, o] = scale times the sum of x[m, i stride + k dilation - padding, ..., c]
-//           dz[m, i, j, o] over windows (m, i, j), and db[o] = scale times that of dz[m, i, j, o]: the
-//           transposed matrix of windows (KH KW C, M OH OW), which is not stored, times dz (M OH OW, O).
-// Layout:   x (M, H, W, C), dz (M, OH, OW, O), dw (KH, KW, C, O), db (O) or null, contiguous; num_windows =
-//           M OH OW. partials: for each tile and slice 128 (BLOCK_M BLOCK_N / 128 + 1) numbers; arrivals:
-//           for each tile 1 + ceil(num_slices / group_size) counters that are zero, and are so again
-//           afterwards.
-// Launch:   grid (ceil(KH KW C / BLOCK_M) ceil(O / BLOCK_N), 1, num_slices), block 128; shared bytes:
-//           STAGES tiles of A and B (`Tiling.shared_bytes`). Defines: DTYPE, OUT (of dw and db),
-//           TENSOR_CORES, BLOCK_M, BLOCK_N, STAGES; C_VECTOR (O_VECTOR): x (dz and dw) is aligned to 16
-//           bytes, and so is every pixel.
-// Numerics: sums in float (double for float64), in a fixed order: the windows of a slice, the slices of a
-//           group, the groups. Tensor cores round float32 operands to tf32, except for db.
-// Cost:     2 M OH OW KH KW C O FLOP; reads x KH KW / (stride_h stride_w) and dz ceil(KH KW C / BLOCK_M)
-//           times, mostly from L1 and L2, and writes and reads num_slices times dw in the accumulator's
-//           type.
+//           dz[m, i, j, o] over windows (m, i, j), and db[o] = scale times that of dz[m, i, j, o]:
+//           the transposed matrix of windows (KH KW C, M OH OW), which is not stored, times dz (M
+//           OH OW, O).
+// Layout:   x (M, H, W, C), dz (M, OH, OW, O), dw (KH, KW, C, O), db (O) or null, contiguous;
+//           num_windows = M OH OW. partials: for each tile and slice 128 (BLOCK_M BLOCK_N / 128 +
+//           1) numbers; arrivals: for each tile 1 + ceil(num_slices / group_size) counters that are
+//           zero, and are so again afterwards.
+// Launch:   grid (ceil(KH KW C / BLOCK_M) ceil(O / BLOCK_N), 1, num_slices), block 128; shared
+//           bytes: STAGES tiles of A and B (`Tiling.shared_bytes`). Defines: DTYPE, OUT (of dw and
+//           db), TENSOR_CORES, BLOCK_M, BLOCK_N, STAGES; C_VECTOR (O_VECTOR): x (dz and dw) is
+//           aligned to 16 bytes, and so is every pixel.
+// Numerics: sums in float (double for float64), in a fixed order: the windows of a slice, the
+//           slices of a group, the groups. Tensor cores round float32 operands to tf32, except for
+//           db.
+// Cost:     2 M OH OW KH KW C O FLOP; reads x KH KW / (stride_h stride_w) and dz ceil(KH KW C /
+//           BLOCK_M) times, mostly from L1 and L2, and writes and reads num_slices times dw in the
+//           accumulator's type.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.14.5 (mma), 9.7.9.25.3
 //           (cp.async).
 #define VECTOR O_VECTOR
@@ -41,11 +43,13 @@ struct ColumnSums {
     __device__ Acc total(Acc* scratch) const {
         __syncthreads();
 #pragma unroll
-        for (int j = 0; j < CHUNK<T>; ++j) scratch[ShareB::row(0) * BLOCK_N + ShareB::col() + j] = sums[j];
+        for (int j = 0; j < CHUNK<T>; ++j)
+            scratch[ShareB::row(0) * BLOCK_N + ShareB::col() + j] = sums[j];
         __syncthreads();
         Acc sum = Acc(0);
         if (threadIdx.x < BLOCK_N) {
-            for (int row = 0; row < ShareB::ROW_STEP; ++row) sum += scratch[row * BLOCK_N + threadIdx.x];
+            for (int row = 0; row < ShareB::ROW_STEP; ++row)
+                sum += scratch[row * BLOCK_N + threadIdx.x];
         }
         return sum;
     }
@@ -79,12 +83,14 @@ struct Slices {
         for (int i = 0; i < COUNT; ++i) partial(slice, i) = sums[i];
     }
 
-    // Makes `sums` those of all slices in the one block that comes last, and returns whether this is it. The
-    // last block of each group of slices adds up the group, the last of these the groups.
+    // Makes `sums` those of all slices in the one block that comes last, and returns whether this
+    // is it. The last block of each group of slices adds up the group, the last of these the
+    // groups.
     __device__ bool sum_all(Acc (&sums)[COUNT], int slice) const {
         if (count == 1) return true;
         const int group = slice / group_size, first = group * group_size;
-        const int end = min(first + group_size, count), num_groups = (count + group_size - 1) / group_size;
+        const int end = min(first + group_size, count),
+                  num_groups = (count + group_size - 1) / group_size;
         keep(sums, slice);
         if (!is_last_block(arrivals + 1 + group, end - first)) return false;
         add(sums, first, end, 1);
@@ -99,14 +105,16 @@ struct Slices {
 // First window of a slice; all slices but the last are multiples of BLOCK_K.
 __device__ inline int slice_begin(int slice, int num_slices, int num_windows) {
     const int blocks = (num_windows + BLOCK_K - 1) / BLOCK_K;
-    return min(static_cast<int>(static_cast<int64>(blocks) * slice / num_slices) * BLOCK_K, num_windows);
+    return min(static_cast<int>(static_cast<int64>(blocks) * slice / num_slices) * BLOCK_K,
+               num_windows);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    conv2d_backward_weight(const T* dz, const T* x, Out* dw, Out* db, Acc* partials, unsigned* arrivals,
-                           double scale, int group_size, int num_windows, int height, int width, int channels,
-                           int out_height, int out_width, int outputs, int kernel_height, int kernel_width,
-                           int stride_height, int stride_width, int padding_height, int padding_width,
+    conv2d_backward_weight(const T* dz, const T* x, Out* dw, Out* db, Acc* partials,
+                           unsigned* arrivals, double scale, int group_size, int num_windows,
+                           int height, int width, int channels, int out_height, int out_width,
+                           int outputs, int kernel_height, int kernel_width, int stride_height,
+                           int stride_width, int padding_height, int padding_width,
                            int dilation_height, int dilation_width) {
     take_turn();
     DYNAMIC_SHARED(unsigned char, ring);
@@ -123,8 +131,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int begin = slice_begin(slice, num_slices, num_windows);
     const int end = slice_begin(slice + 1, num_slices, num_windows);
 
-    WindowColumns<Product::TileA, C_VECTOR> of_x({x, geometry.image, channels}, geometry, first_feature,
-                                                 begin, end);
+    WindowColumns<Product::TileA, C_VECTOR> of_x({x, geometry.image, channels}, geometry,
+                                                 first_feature, begin, end);
     MatrixRows<Product::TileB, O_VECTOR> of_dz(dz, outputs, begin, end, first_output);
     Product product;
     ColumnSums columns{{}, db != nullptr && first_feature == 0};
@@ -137,8 +145,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     sums[Product::COUNT] = columns.wanted ? columns.total(reinterpret_cast<Acc*>(ring)) : Acc(0);
     const int num_groups = (num_slices + group_size - 1) / group_size;
-    const Slices slices{partials + static_cast<int64>(tile) * num_slices * COUNT * THREADS + threadIdx.x,
-                        arrivals + tile * (num_groups + 1), num_slices, group_size};
+    const Slices slices{
+        partials + static_cast<int64>(tile) * num_slices * COUNT * THREADS + threadIdx.x,
+        arrivals + tile * (num_groups + 1), num_slices, group_size};
     if (!slices.sum_all(sums, slice)) return;
 #pragma unroll
     for (int i = 0; i < Product::COUNT; ++i) {

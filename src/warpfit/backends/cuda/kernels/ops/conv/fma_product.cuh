@@ -1,6 +1,6 @@
-// Products of two tiles in shared memory on CUDA cores, for all types: a thread owns 8 rows and BLOCK_M
-// BLOCK_N / 1024 columns of sums.
-// Tiles are the block's, in the rows of padded_tile.cuh; sums are the thread's own.
+// Products of two tiles in shared memory on CUDA cores, for all types: a thread owns 8 rows and
+// BLOCK_M BLOCK_N / 1024 columns of sums. Tiles are the block's, in the rows of padded_tile.cuh;
+// sums are the thread's own.
 // Users: conv2d_backward_input.cu, conv2d_backward_weight.cu, conv2d_forward.cu.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 constexpr int WORD = 16 / sizeof(Acc);  // sums in 16 bytes, and k that a thread takes at once
 
-// The COUNT rows of A (columns of B) of a thread that shares them among LANES lanes with others: single ones
-// where neighbours in memory follow k, else groups of WORD.
+// The COUNT rows of A (columns of B) of a thread that shares them among LANES lanes with others:
+// single ones where neighbours in memory follow k, else groups of WORD.
 template <class Tile, int COUNT, int LANES>
 struct Strip {
     static constexpr int ADJACENT = Tile::ALONG_K ? 1 : WORD;
@@ -20,8 +20,8 @@ struct Strip {
     }
 
     // Reads WORD numbers along k of each.
-    __device__ static void read(Acc (&to)[WORD][COUNT], const unsigned char* tile, int warp, int lane,
-                                int k) {
+    __device__ static void read(Acc (&to)[WORD][COUNT], const unsigned char* tile, int warp,
+                                int lane, int k) {
         if constexpr (Tile::ALONG_K) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
@@ -34,7 +34,8 @@ struct Strip {
             for (int s = 0; s < WORD; ++s) {
 #pragma unroll
                 for (int i = 0; i < COUNT; i += ADJACENT) {
-                    const auto pack = Tile::template read<ADJACENT>(tile, k + s, index(i, warp, lane));
+                    const auto pack =
+                        Tile::template read<ADJACENT>(tile, k + s, index(i, warp, lane));
 #pragma unroll
                     for (int j = 0; j < ADJACENT; ++j) to[s][i + j] = load(pack.at[j]);
                 }
@@ -60,8 +61,8 @@ struct TileProduct {
     Acc sums[COUNT];
     int warp_m, warp_n, lane_m, lane_n;
 
-    // Lanes that read the same numbers of A are neighbours of distance 2, of B of distance 1: their reads
-    // merge.
+    // Lanes that read the same numbers of A are neighbours of distance 2, of B of distance 1: their
+    // reads merge.
     __device__ TileProduct() {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         warp_m = warp / WARPS_N;
@@ -88,6 +89,10 @@ struct TileProduct {
 
     // The WIDTH sums of a unit lie in one row, from column col(unit) on.
     __device__ Acc& sum(int unit, int j) { return sums[unit * WIDTH + j]; }
-    __device__ int row(int unit) const { return StripA::index(unit * WIDTH / THREAD_N, warp_m, lane_m); }
-    __device__ int col(int unit) const { return StripB::index(unit * WIDTH % THREAD_N, warp_n, lane_n); }
+    __device__ int row(int unit) const {
+        return StripA::index(unit * WIDTH / THREAD_N, warp_m, lane_m);
+    }
+    __device__ int col(int unit) const {
+        return StripB::index(unit * WIDTH % THREAD_N, warp_n, lane_n);
+    }
 };

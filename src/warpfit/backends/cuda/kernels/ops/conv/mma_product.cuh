@@ -5,12 +5,12 @@
 
 #include "ops/conv/padded_tile.cuh"
 
-// Loads 16 rows of A (columns of B) from `outer` on, by one slice of k, as the words of 8 by 16 bytes that
-// mma takes: halves of the slice s and of the outer indices h, for A in the order (h, s) = (0, 0), (1, 0),
-// (0, 1), (1, 1), for B by pairs of the same h.
+// Loads 16 rows of A (columns of B) from `outer` on, by one slice of k, as the words of 8 by 16
+// bytes that mma takes: halves of the slice s and of the outer indices h, for A in the order (h, s)
+// = (0, 0), (1, 0), (0, 1), (1, 1), for B by pairs of the same h.
 template <class Tile, bool IS_B>
-__device__ inline void load_fragment(unsigned (&words)[4], const unsigned char* tile, int outer, int slice,
-                                     int lane) {
+__device__ inline void load_fragment(unsigned (&words)[4], const unsigned char* tile, int outer,
+                                     int slice, int lane) {
     constexpr int DEPTH = SLICE<T>;
     const int matrix = lane / 8;  // of which this lane gives a row
     const int h = IS_B ? matrix / 2 : matrix % 2, s = IS_B ? matrix % 2 : matrix / 2;
@@ -24,7 +24,8 @@ __device__ inline void load_fragment(unsigned (&words)[4], const unsigned char* 
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int part_h = IS_B ? i / 2 : i % 2, part_s = IS_B ? i % 2 : i / 2;
-            const int at = Tile::offset(slice * DEPTH + 4 * part_s + lane % 4, outer + 8 * part_h + lane / 4);
+            const int at =
+                Tile::offset(slice * DEPTH + 4 * part_s + lane % 4, outer + 8 * part_h + lane / 4);
             words[i] = *reinterpret_cast<const unsigned*>(tile + at);
         }
     }
@@ -37,7 +38,8 @@ struct TileProduct {
     static constexpr int WARP_N = 32, WARPS_N = BLOCK_N / WARP_N;
     static constexpr int WARP_M = BLOCK_M * WARPS_N / (THREADS / 32);
     static constexpr int FRAGMENTS_M = WARP_M / 16, FRAGMENTS_N = WARP_N / 16;
-    static_assert(BLOCK_N % WARP_N == 0 && WARP_M % 16 == 0, "fragments fill the warps, and those the block");
+    static_assert(BLOCK_N % WARP_N == 0 && WARP_M % 16 == 0,
+                  "fragments fill the warps, and those the block");
     static constexpr int WIDTH = 2;  // neighbouring sums of a row
     static constexpr int COUNT = FRAGMENTS_M * FRAGMENTS_N * 8, UNITS = COUNT / WIDTH;
 
@@ -59,13 +61,15 @@ struct TileProduct {
             for (int i = 0; i < FRAGMENTS_M; ++i) {
                 load_fragment<TileA, false>(a[i], tile_a, warp_row + 16 * i, slice, lane);
 #pragma unroll
-                for (int word = 0; word < 4; ++word) a[i][word] = TensorCore<T>::operand(a[i][word]);
+                for (int word = 0; word < 4; ++word)
+                    a[i][word] = TensorCore<T>::operand(a[i][word]);
             }
 #pragma unroll
             for (int j = 0; j < FRAGMENTS_N; ++j) {
                 load_fragment<TileB, true>(b[j], tile_b, warp_col + 16 * j, slice, lane);
 #pragma unroll
-                for (int word = 0; word < 4; ++word) b[j][word] = TensorCore<T>::operand(b[j][word]);
+                for (int word = 0; word < 4; ++word)
+                    b[j][word] = TensorCore<T>::operand(b[j][word]);
             }
             multiply_fragments(a, b);
         }

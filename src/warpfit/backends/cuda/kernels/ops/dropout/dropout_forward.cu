@@ -1,8 +1,8 @@
-// Computes: mask = 0 with probability p, else scale; y = x · mask. Unit u of row r is kept if word u % 4 of
-//           philox((step, layer, r, u // 4), key) is at least threshold.
+// Computes: mask = 0 with probability p, else scale; y = x · mask. Unit u of row r is kept if word
+//           u % 4 of philox((step, layer, r, u // 4), key) is at least threshold.
 // Layout:   x, y, mask (num_rows, num_units) contiguous, of any alignment.
-// Launch:   2-D blocks: x over groups of 4 units, y over rows; the grid likewise, each taking strides of its
-//           size; no shared memory; define DTYPE.
+// Launch:   2-D blocks: x over groups of 4 units, y over rows; the grid likewise, each taking
+//           strides of its size; no shared memory; define DTYPE.
 // Numerics: scale is rounded to DTYPE; y is the product of what x and mask hold.
 // Cost:     3 · sizeof DTYPE bytes and some 25 integer operations an element.
 // Reference: dropout_forward of backends/numpy/dropout.py.
@@ -16,9 +16,9 @@ using Acc = accumulator<T>;
 constexpr int W = 4;
 
 extern "C" __global__ void __launch_bounds__(256)
-    dropout_forward(const T* __restrict__ x, T* __restrict__ y, T* __restrict__ mask, int64 num_rows,
-                    int64 num_units, Scalar step, unsigned layer, unsigned key0, unsigned key1,
-                    uint64 threshold, double scale, int wide) {
+    dropout_forward(const T* __restrict__ x, T* __restrict__ y, T* __restrict__ mask,
+                    int64 num_rows, int64 num_units, Scalar step, unsigned layer, unsigned key0,
+                    unsigned key1, uint64 threshold, double scale, int wide) {
     take_turn();
     const uint32 number = static_cast<uint32>(read(step));
     const T kept = store<T>(static_cast<Acc>(scale));
@@ -28,12 +28,13 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int64 row = static_cast<int64>(blockIdx.y) * blockDim.y + threadIdx.y; row < num_rows;
          row += row_step) {
         const int64 start = row * num_units;
-        for (int64 group = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x; group < num_groups;
-             group += group_step) {
+        for (int64 group = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
+             group < num_groups; group += group_step) {
             const int64 at = group * W;
             const Group<T, W> values = load_group<W>(x + start, at, num_units, wide);
             const Words words =
-                philox({{number, layer, static_cast<uint32>(row), static_cast<uint32>(group)}}, key0, key1);
+                philox({{number, layer, static_cast<uint32>(row), static_cast<uint32>(group)}},
+                       key0, key1);
             Group<T, W> masks;
             Group<T, W> products;
 #pragma unroll

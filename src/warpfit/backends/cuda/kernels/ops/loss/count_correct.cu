@@ -1,6 +1,6 @@
 // Computes: how many rows have their largest logit, the first if several, at the label.
-// Layout:   logits (M, C) beginning at a multiple of 16 bytes, labels (M,), contiguous; count () int64;
-//           partials one for each block, arrivals one zero, both null with a single block.
+// Layout:   logits (M, C) beginning at a multiple of 16 bytes, labels (M,), contiguous; count ()
+//           int64; partials one for each block, arrivals one zero, both null with a single block.
 // Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS, STAGED.
 // Numerics: exact; as in NumPy's argmax a NaN counts as the largest.
 // Cost:     M · C · sizeof DTYPE bytes.
@@ -14,7 +14,8 @@ __device__ inline int short_rows(const ShortRows& rows, const T* logits, const i
     rows.wait();
     int count = 0;
     for (int row = rows.row(); row < rows.capacity; row += rows.step()) {
-        const int label = row < rows.num_rows ? column_of(labels[rows.first + row], rows.num_columns) : -1;
+        const int label =
+            row < rows.num_rows ? column_of(labels[rows.first + row], rows.num_columns) : -1;
         Acc values[ITEMS];
         rows.read(0, logits, row, minus_infinity(), values);
         Acc of_label = minus_infinity();
@@ -50,8 +51,8 @@ __device__ inline int long_row(const LongRow& row, int64 given_label, const T* l
 }
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, LONG_ROWS ? 1 : 2)
-    count_correct(const T* logits, const int64* labels, int64* count, double* partials, unsigned* arrivals,
-                  int64 num_rows, int num_columns, int lanes, int capacity) {
+    count_correct(const T* logits, const int64* labels, int64* count, double* partials,
+                  unsigned* arrivals, int64 num_rows, int num_columns, int lanes, int capacity) {
     take_turn();
     double sums[1] = {0};  // exact up to 2^53
 #if LONG_ROWS
@@ -60,7 +61,9 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, LONG_ROWS ? 1 : 2)
     }
 #else
     DYNAMIC_SHARED(Vec<T>, staged);
-    sums[0] = short_rows(ShortRows(num_rows, num_columns, lanes, capacity, staged->element), logits, labels);
+    sums[0] = short_rows(ShortRows(num_rows, num_columns, lanes, capacity, staged->element), logits,
+                         labels);
 #endif
-    if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0) *count = static_cast<int64>(sums[0]);
+    if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0)
+        *count = static_cast<int64>(sums[0]);
 }

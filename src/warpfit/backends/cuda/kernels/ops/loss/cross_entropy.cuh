@@ -1,6 +1,6 @@
-// Softmax cross-entropy of a row of logits: what its classes and the row itself weigh, and whether its label has
-// the largest logit. class_weight w (C,) and sample_weight s (M,) are of type W, null for ones; labels are (M,), or
-// (any,), of which row i has number order[i].
+// Softmax cross-entropy of a row of logits: what its classes and the row itself weigh, and whether
+// its label has the largest logit. class_weight w (C,) and sample_weight s (M,) are of type W, null
+// for ones; labels are (M,), or (any,), of which row i has number order[i].
 //
 // Users: count_correct.cu, softmax_cross_entropy_forward.cu, softmax_cross_entropy_step.cu.
 #pragma once
@@ -9,7 +9,8 @@
 
 // A label as a column, -1 if it is none.
 __device__ inline int column_of(int64 label, int num_columns) {
-    return static_cast<uint64>(label) < static_cast<uint64>(num_columns) ? static_cast<int>(label) : -1;
+    return static_cast<uint64>(label) < static_cast<uint64>(num_columns) ? static_cast<int>(label)
+                                                                         : -1;
 }
 
 template <class W>
@@ -57,7 +58,8 @@ struct Targets {
     }
 };
 
-// Whether argmax prefers an entry to the label's. Without branches, of which there would be one an entry.
+// Whether argmax prefers an entry to the label's. Without branches, of which there would be one an
+// entry.
 template <class A>
 __device__ inline bool beats(A value, int column, A of_label, int label) {
     const bool is_nan = value != value, is_before = column < label;

@@ -1,9 +1,10 @@
-// Computes: gradient = s_i d term(p, t) / dp / (divisor Σ s), the gradient of element_loss_forward's mean but for constant
-//           factors; the derivative is that of the define LOSS in ops/loss/loss_terms.cuh, with its setting.
-// Layout:   prediction (or logits) p, target t and gradient (M, N), sample_weight s (M,), null for ones, all contiguous;
-//           total_weight Σ s () of DTYPE's arithmetic type.
-// Launch:   1-D blocks of at most 256 threads, each taking blockDim.x · 32 / sizeof DTYPE elements; no shared
-//           memory; defines DTYPE, LOSS.
+// Computes: gradient = s_i d term(p, t) / dp / (divisor Σ s), the gradient of
+//           element_loss_forward's mean but for constant factors; the derivative is that of the
+//           define LOSS in ops/loss/loss_terms.cuh, with its setting.
+// Layout:   prediction (or logits) p, target t and gradient (M, N), sample_weight s (M,), null for
+//           ones, all contiguous; total_weight Σ s () of DTYPE's arithmetic type.
+// Launch:   1-D blocks of at most 256 threads, each taking blockDim.x · 32 / sizeof DTYPE elements;
+//           no shared memory; defines DTYPE, LOSS.
 // Numerics: computed in float32, or float64 for float64; no weight gives zeros.
 // Cost:     3 M · N · sizeof DTYPE bytes.
 // Reference: mean_squared_error_backward and its like of backends/numpy/loss.py.
@@ -13,8 +14,8 @@
 
 extern "C" __global__ void __launch_bounds__(256)
     element_loss_backward(const T* prediction, const T* target, const Acc* total_weight,
-                          const T* sample_weight, T* gradient, double divisor, double setting, int64 num_rows,
-                          int64 num_columns) {
+                          const T* sample_weight, T* gradient, double divisor, double setting,
+                          int64 num_rows, int64 num_columns) {
     take_turn();
     const Acc own_setting = static_cast<Acc>(setting);
     const auto slope = [=](const Acc(&x)[2]) {

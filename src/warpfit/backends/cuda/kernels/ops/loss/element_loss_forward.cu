@@ -1,11 +1,13 @@
-// Computes: the mean loss scale Σ_i s_i Σ_j term(p, t) / (divisor Σ s), and Σ s; the term is that of the define LOSS in
-//           ops/loss/loss_terms.cuh, with its setting.
-// Layout:   prediction (or logits) p and target t (M, N), sample_weight s (M,), null for ones, all contiguous; loss and
-//           weight (); partials two for each block, arrivals one zero, both null with a single block.
-// Launch:   at least one 1-D block of whole warps, at most 256 threads, which take blockDim.x · 32 / sizeof
-//           DTYPE elements at once until none is left; no dynamic shared memory; defines DTYPE, LOSS.
-// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence. The mean
-//           over nothing is 0.
+// Computes: the mean loss scale Σ_i s_i Σ_j term(p, t) / (divisor Σ s), and Σ s; the term is that
+//           of the define LOSS in ops/loss/loss_terms.cuh, with its setting.
+// Layout:   prediction (or logits) p and target t (M, N), sample_weight s (M,), null for ones, all
+//           contiguous; loss and weight (); partials two for each block, arrivals one zero, both
+//           null with a single block.
+// Launch:   at least one 1-D block of whole warps, at most 256 threads, which take blockDim.x · 32
+//           / sizeof DTYPE elements at once until none is left; no dynamic shared memory; defines
+//           DTYPE, LOSS.
+// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence.
+//           The mean over nothing is 0.
 // Cost:     2 M · N · sizeof DTYPE bytes.
 // Reference: mean_squared_error_forward and its like of backends/numpy/loss.py.
 #include "base/stream.cuh"
@@ -13,12 +15,14 @@
 #include "ops/loss/loss_terms.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-    element_loss_forward(const T* prediction, const T* target, const T* sample_weight, Acc* loss, Acc* weight,
-                         double* partials, unsigned* arrivals, double scale, double divisor, double setting,
-                         int64 num_rows, int64 num_columns) {
+    element_loss_forward(const T* prediction, const T* target, const T* sample_weight, Acc* loss,
+                         Acc* weight, double* partials, unsigned* arrivals, double scale,
+                         double divisor, double setting, int64 num_rows, int64 num_columns) {
     take_turn();
     const Acc own_setting = static_cast<Acc>(setting);
-    const auto term = [=](const Acc(&x)[2]) { return ACTIVATION_NAME(LOSS, _term)(x[0], x[1], own_setting); };
+    const auto term = [=](const Acc(&x)[2]) {
+        return ACTIVATION_NAME(LOSS, _term)(x[0], x[1], own_setting);
+    };
     const Inputs<2> inputs{{prediction, target}};
     double sums[2] = {0, 0};
     if (sample_weight) {

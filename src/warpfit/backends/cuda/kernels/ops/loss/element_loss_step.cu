@@ -1,16 +1,19 @@
-// Computes: record[row] = (the mean loss of LOSS's forward operation, Σ s, how many rows have every (p > 0) equal
-//           to (t > 1/2), or 0), and gradient, that of the mean times `loss_scale`.
-// Layout:   prediction p and gradient (M, N); target t (M, N), or with GATHERS (any, N), of which row i of the batch has
-//           row order[(read(first_step) + offset) · rows_per_step + i]; sample_weight s (M,), null for ones; both of
-//           DTYPE's arithmetic type, all contiguous, order int64, without GATHERS null; record (steps, 3) float64;
-//           partials two for each block, arrivals one zero, both null with a single block.
-// Launch:   at least one 1-D block of whole warps, at most 256 threads, which take blockDim.x · 32 / sizeof DTYPE
-//           elements at once until none is left; to count rows (COUNTS_ROWS = 1), `lanes` adjacent threads take
-//           one at a time, a power of two up to 32, or the whole block. No dynamic shared memory. Defines DTYPE,
-//           LOSS (see loss_terms.cuh), COUNTS_ROWS, GATHERS (0 or 1).
-// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence, wherever targets
-//           lie. The mean over nothing is 0, and so is its gradient.
-// Cost:     M · N · (2 sizeof DTYPE + sizeof of its arithmetic type) bytes; every block reads all weights.
+// Computes: record[row] = (the mean loss of LOSS's forward operation, Σ s, how many rows have every
+//           (p > 0) equal to (t > 1/2), or 0), and gradient, that of the mean times `loss_scale`.
+// Layout:   prediction p and gradient (M, N); target t (M, N), or with GATHERS (any, N), of which
+//           row i of the batch has row order[(read(first_step) + offset) · rows_per_step + i];
+//           sample_weight s (M,), null for ones; both of DTYPE's arithmetic type, all contiguous,
+//           order int64, without GATHERS null; record (steps, 3) float64; partials two for each
+//           block, arrivals one zero, both null with a single block.
+// Launch:   at least one 1-D block of whole warps, at most 256 threads, which take blockDim.x · 32
+//           / sizeof DTYPE elements at once until none is left; to count rows (COUNTS_ROWS = 1),
+//           `lanes` adjacent threads take one at a time, a power of two up to 32, or the whole
+//           block. No dynamic shared memory. Defines DTYPE, LOSS (see loss_terms.cuh), COUNTS_ROWS,
+//           GATHERS (0 or 1).
+// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence,
+//           wherever targets lie. The mean over nothing is 0, and so is its gradient.
+// Cost:     M · N · (2 sizeof DTYPE + sizeof of its arithmetic type) bytes; every block reads all
+//   weights.
 // Reference: LOSS's operations, and count_correct_binary, of backends/numpy/loss.py.
 #include "base/stream.cuh"
 #include "ops/loss/loss_step.cuh"
@@ -72,7 +75,8 @@ struct TargetVectors {
         }
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k, place.advance()) {
-            vector[k / SIZE].element[k % SIZE] = *(LOOKS_UP ? targets.at(place) : targets.at(start + k));
+            vector[k / SIZE].element[k % SIZE] =
+                *(LOOKS_UP ? targets.at(place) : targets.at(start + k));
         }
     }
 
@@ -87,9 +91,9 @@ struct Member {
     __device__ int offset(int u) const { return (u * count + number) * WIDTH; }
 };
 
-// Lets use(p, t, row, gradient) write the gradients of the elements that members take at once, from `first` on
-// up to `end`; returns the sum of what it returns for this thread's. Where elements come in vectors, `first` is
-// aligned. A row is 0 if num_columns is 0.
+// Lets use(p, t, row, gradient) write the gradients of the elements that members take at once, from
+// `first` on up to `end`; returns the sum of what it returns for this thread's. Where elements come
+// in vectors, `first` is aligned. A row is 0 if num_columns is 0.
 template <class F>
 __device__ inline double take_elements(const Arrays& arrays, bool in_vectors, const Member& member,
                                        int64 first, int64 end, int64 num_columns, F use) {
@@ -116,7 +120,8 @@ __device__ inline double take_elements(const Arrays& arrays, bool in_vectors, co
 #pragma unroll
             for (int k = 0; k < WIDTH; ++k, place.advance()) {
                 Acc gradient;
-                sum += use(load(predictions[u].element[k]), targets[u].element(k), place.row, gradient);
+                sum += use(load(predictions[u].element[k]), targets[u].element(k), place.row,
+                           gradient);
                 result.element[k] = store<T>(gradient);
             }
             store_vec(arrays.gradient + start, result);
@@ -219,12 +224,14 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
     take_rows(arrays, rule, sample_weight, num_rows, num_columns, lanes, sums);
 #else
     if (sample_weight) {
-        sums[0] = take_share(
-            arrays, num_rows * num_columns, num_columns,
-            [=](Acc p, Acc t, int64 row, Acc& to) { return rule.take(p, t, sample_weight[row], to); });
+        sums[0] = take_share(arrays, num_rows * num_columns, num_columns,
+                             [=](Acc p, Acc t, int64 row, Acc& to) {
+                                 return rule.take(p, t, sample_weight[row], to);
+                             });
     } else {
-        sums[0] = take_share(arrays, num_rows * num_columns, 0,
-                             [=](Acc p, Acc t, int64, Acc& to) { return rule.take(p, t, Acc(1), to); });
+        sums[0] = take_share(arrays, num_rows * num_columns, 0, [=](Acc p, Acc t, int64, Acc& to) {
+            return rule.take(p, t, Acc(1), to);
+        });
     }
 #endif
     if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0) {

@@ -1,16 +1,15 @@
-// Means over the whole grid, from one launch: the terms of every thread are added in float64, in a fixed
-// sequence.
-// Partials and the counter are the launcher's, one place for each block; the last block alone reads
-// them.
+// Means over the whole grid, from one launch: the terms of every thread are added in float64, in a
+// fixed sequence. Partials and the counter are the launcher's, one place for each block; the last
+// block alone reads them.
 // Users: ops/loss/.
 #pragma once
 
 #include "base/reduce.cuh"
 #include "base/types.cuh"
 
-// Adds up every sum over all threads of all blocks. True in one block, whose threads then have the results;
-// partials holds N numbers for each block, and arrivals one zero (both unused, and null, with a single
-// block).
+// Adds up every sum over all threads of all blocks. True in one block, whose threads then have the
+// results; partials holds N numbers for each block, and arrivals one zero (both unused, and null,
+// with a single block).
 template <int N>
 __device__ inline bool sum_over_grid(double (&sums)[N], double* partials, unsigned* arrivals) {
     __shared__ double shared[WARP];

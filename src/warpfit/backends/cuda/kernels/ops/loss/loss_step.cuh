@@ -1,17 +1,18 @@
-// What a step's loss needs in one kernel: the step's rows of an epoch's order, the weight of all rows before the
-// first gradient, and a row of the record at the end.
-// The record's row is written by one thread of the last block.
+// What a step's loss needs in one kernel: the step's rows of an epoch's order, the weight of all
+// rows before the first gradient, and a row of the record at the end. The record's row is written
+// by one thread of the last block.
 // Users: element_loss_step.cu, narrow_step.cu, softmax_cross_entropy_step.cu.
 #pragma once
 
 #include "base/scalar.cuh"
 #include "ops/loss/loss.cuh"
 
-// The numbers of a step's rows, those of an epoch's order from (first_step + offset) · rows_per_step on; null without
-// an order.
-__device__ inline const int64* order_of_step(const int64* order, const Scalar& first_step, int64 offset,
-                                             int64 rows_per_step) {
-    return order ? order + (static_cast<int64>(read(first_step)) + offset) * rows_per_step : nullptr;
+// The numbers of a step's rows, those of an epoch's order from (first_step + offset) ·
+// rows_per_step on; null without an order.
+__device__ inline const int64* order_of_step(const int64* order, const Scalar& first_step,
+                                             int64 offset, int64 rows_per_step) {
+    return order ? order + (static_cast<int64>(read(first_step)) + offset) * rows_per_step
+                 : nullptr;
 }
 
 // Σ weight_of(row) over all rows, for all threads of a block; every block finds the same bits.

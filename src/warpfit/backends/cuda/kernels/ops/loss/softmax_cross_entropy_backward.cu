@@ -1,12 +1,14 @@
-// Computes: the gradient of the mean loss of softmax_cross_entropy_forward with respect to the logits,
-//           s_i / Σ s w · (p_c mass_i - (1 - ε) w[label] [c = label] - (ε / C) w_c), with
+// Computes: the gradient of the mean loss of softmax_cross_entropy_forward with respect to the
+//           logits, s_i / Σ s w · (p_c mass_i - (1 - ε) w[label] [c = label] - (ε / C) w_c), with
 //           mass_i = (1 - ε) w[label] + (ε / C) Σ w.
-// Layout:   probabilities and gradient (M, C), labels (M,) in [0, C), class_weight w (C,) and sample_weight s
-//           (M,), null for ones, all contiguous; total_weight () of DTYPE's arithmetic type.
-// Launch:   1-D blocks of whole warps, at most 256 threads, each taking blockDim.x · 32 / sizeof DTYPE
-//           elements; no dynamic shared memory; define DTYPE.
+// Layout:   probabilities and gradient (M, C), labels (M,) in [0, C), class_weight w (C,) and
+//           sample_weight s (M,), null for ones, all contiguous; total_weight () of DTYPE's
+//           arithmetic type.
+// Launch:   1-D blocks of whole warps, at most 256 threads, each taking blockDim.x · 32 / sizeof
+//           DTYPE elements; no dynamic shared memory; define DTYPE.
 // Numerics: computed in float32, or float64 for float64; no weight gives zeros.
-// Cost:     2 M · C · sizeof DTYPE bytes; with smoothing and class weights every block reads all of these.
+// Cost:     2 M · C · sizeof DTYPE bytes; with smoothing and class weights every block reads all of
+//   these.
 // Reference: softmax_cross_entropy_backward of backends/numpy/loss.py.
 #include "base/stream.cuh"
 #include "ops/loss/loss.cuh"
@@ -19,9 +21,10 @@ __device__ inline Acc sum_of(const T* values, int count, Acc* shared) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    softmax_cross_entropy_backward(const T* probabilities, const int64* labels, const Acc* total_weight,
-                                   const T* class_weight, const T* sample_weight, T* gradient,
-                                   double smoothing, int64 num_rows, int num_columns) {
+    softmax_cross_entropy_backward(const T* probabilities, const int64* labels,
+                                   const Acc* total_weight, const T* class_weight,
+                                   const T* sample_weight, T* gradient, double smoothing,
+                                   int64 num_rows, int num_columns) {
     take_turn();
     __shared__ Acc shared[WARP];
     const Acc on_label = static_cast<Acc>(1 - smoothing);
@@ -33,7 +36,8 @@ extern "C" __global__ void __launch_bounds__(256)
     map_elements<1>({{probabilities}}, gradient, num_rows * num_columns, num_columns,
                     [=](const Acc(&x)[1], int64 row, int64 column) {
                         const int64 label = labels[row];
-                        const Acc row_scale = sample_weight ? scale * load(sample_weight[row]) : scale;
+                        const Acc row_scale =
+                            sample_weight ? scale * load(sample_weight[row]) : scale;
                         Acc result = x[0], here = on_label, everywhere = on_each;
                         if (class_weight) {
                             here *= load(class_weight[label]);

@@ -1,11 +1,13 @@
-// Computes: the mean loss Σ s_i l_i / Σ s_i w[label_i], its denominator, and the softmax of every row; with
-//           log-probabilities p and smoothing ε, l = -(1 - ε) w[label] p[label] - (ε / C) Σ_c w_c p_c.
-// Layout:   logits and probabilities (M, C) beginning at multiples of 16 bytes, labels (M,), class_weight w
-//           (C,) and sample_weight s (M,), null for ones, all contiguous; loss and weight (); partials two
-//           for each block, arrivals one zero, both null with a single block.
+// Computes: the mean loss Σ s_i l_i / Σ s_i w[label_i], its denominator, and the softmax of every
+//           row; with log-probabilities p and smoothing ε, l = -(1 - ε) w[label] p[label] - (ε / C)
+//           Σ_c w_c p_c.
+// Layout:   logits and probabilities (M, C) beginning at multiples of 16 bytes, labels (M,),
+//           class_weight w (C,) and sample_weight s (M,), null for ones, all contiguous; loss and
+//           weight (); partials two for each block, arrivals one zero, both null with a single
+//           block.
 // Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS, STAGED.
-// Numerics: a row in float32, or float64 for float64; the sums over rows in float64, in a fixed sequence. The
-//           mean over no weight is 0.
+// Numerics: a row in float32, or float64 for float64; the sums over rows in float64, in a fixed
+//           sequence. The mean over no weight is 0.
 // Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
 // Reference: softmax_cross_entropy_forward of backends/numpy/loss.py.
 #include "ops/loss/cross_entropy.cuh"
@@ -50,15 +52,17 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets<T>& targe
         of_label = reduce_lanes<Max>(of_label, rows.lanes);
         rows.write(probabilities, row, terms);
         if (is_there && rows.lane() == 0) {
-            add_row(targets, rows.first + row, log_sum - (of_label - exp_sum.largest), spread, sums);
+            add_row(targets, rows.first + row, log_sum - (of_label - exp_sum.largest), spread,
+                    sums);
         }
     }
     rows.wait();
     rows.flush(probabilities);
 }
 
-__device__ inline void long_row(int64 number, const LongRow& row, const Targets<T>& targets, const T* logits,
-                                T* probabilities, Vec<T>* kept, Acc* shared, double (&sums)[2]) {
+__device__ inline void long_row(int64 number, const LongRow& row, const Targets<T>& targets,
+                                const T* logits, T* probabilities, Vec<T>* kept, Acc* shared,
+                                double (&sums)[2]) {
     Acc values[ITEMS], terms[ITEMS], factor;
     const ExpSum exp_sum(row, logits, kept, shared, values, terms, factor);
     const Acc log_sum = logarithm(exp_sum.sum), scale = Acc(1) / exp_sum.sum;
@@ -72,7 +76,8 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets<
 #pragma unroll
             for (int j = 0; j < ITEMS; ++j) {
                 const int c = row.column(first, j);
-                if (row.has(c)) spread += targets.spread_of(c, log_sum - (values[j] - exp_sum.largest));
+                if (row.has(c))
+                    spread += targets.spread_of(c, log_sum - (values[j] - exp_sum.largest));
             }
         }
         if (first == row.last()) continue;
@@ -90,18 +95,18 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets<
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
     softmax_cross_entropy_forward(const T* logits, const int64* labels, const T* class_weight,
                                   const T* sample_weight, T* probabilities, Acc* loss, Acc* weight,
-                                  double* partials, unsigned* arrivals, double smoothing, int64 num_rows,
-                                  int num_columns, int lanes, int capacity) {
+                                  double* partials, unsigned* arrivals, double smoothing,
+                                  int64 num_rows, int num_columns, int lanes, int capacity) {
     take_turn();
     DYNAMIC_SHARED(Vec<T>, kept);
-    const Targets<T> targets{labels,     nullptr, class_weight, sample_weight, static_cast<Acc>(smoothing),
-                             num_columns};
+    const Targets<T> targets{
+        labels, nullptr, class_weight, sample_weight, static_cast<Acc>(smoothing), num_columns};
     double sums[2] = {0, 0};
 #if LONG_ROWS
     __shared__ Acc shared[WARP];
     for (int64 row = blockIdx.x; row < num_rows; row += gridDim.x) {
-        long_row(row, LongRow(row, num_columns, capacity), targets, logits, probabilities, kept, shared,
-                 sums);
+        long_row(row, LongRow(row, num_columns, capacity), targets, logits, probabilities, kept,
+                 shared, sums);
     }
 #else
     const ShortRows rows(num_rows, num_columns, lanes, capacity, kept->element);

@@ -1,15 +1,17 @@
-// Computes: record[row] = (the mean loss of softmax_cross_entropy_forward, its denominator, how many rows have
-//           their largest logit, the first if several, at the label), and gradient, that of
-//           softmax_cross_entropy_backward times `scale`.
-// Layout:   logits and gradient (M, C) beginning at multiples of 16 bytes; labels (M,), or with an order int64, else
-//           null, (any,), of which row i of the batch has number order[(read(first_step) + offset) · rows_per_step + i];
-//           class_weight w (C,) and sample_weight s (M,) of DTYPE's arithmetic type, null for ones, all contiguous;
-//           record (steps, 3) float64; partials two for each block, arrivals one zero, both null with a single block.
+// Computes: record[row] = (the mean loss of softmax_cross_entropy_forward, its denominator, how
+//           many rows have their largest logit, the first if several, at the label), and gradient,
+//           that of softmax_cross_entropy_backward times `scale`.
+// Layout:   logits and gradient (M, C) beginning at multiples of 16 bytes; labels (M,), or with an
+//           order int64, else null, (any,), of which row i of the batch has number
+//           order[(read(first_step) + offset) · rows_per_step + i]; class_weight w (C,) and
+//           sample_weight s (M,) of DTYPE's arithmetic type, null for ones, all contiguous; record
+//           (steps, 3) float64; partials two for each block, arrivals one zero, both null with a
+//           single block.
 // Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS, STAGED.
-// Numerics: a row in float32, or float64 for float64; the sums over rows in float64, in a fixed sequence. The
-//           mean over no weight is 0, and so is its gradient.
-// Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere; every block reads
-//           all weights.
+// Numerics: a row in float32, or float64 for float64; the sums over rows in float64, in a fixed
+//           sequence. The mean over no weight is 0, and so is its gradient.
+// Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere; every
+//           block reads all weights.
 // Reference: softmax_cross_entropy_forward, softmax_cross_entropy_backward and count_correct of
 //           backends/numpy/loss.py.
 #include "ops/loss/cross_entropy.cuh"
@@ -21,7 +23,8 @@ constexpr int BLOCKS_HELD = LONG_ROWS ? 1 : blocks_held(ITEMS > 12 ? 2 : 3);
 
 // The gradient with respect to a row's logits, from its softmax.
 struct Gradients {
-    // What is taken off at the label and at each class before class weights, and joins the softmax's factor.
+    // What is taken off at the label and at each class before class weights, and joins the
+    // softmax's factor.
     Acc on_label, on_each, on_all;
     Acc scale;  // over the weight of all rows
 
@@ -49,7 +52,8 @@ struct RowGradients {
           on_label(gradients.on_label * targets.weight_of(label_of_row)),
           on_each(gradients.on_each),
           share(class_weight ? on_label + gradients.on_all : Acc(1)),
-          scale(targets.sample_weight ? gradients.scale * targets.sample_weight[row] : gradients.scale),
+          scale(targets.sample_weight ? gradients.scale * targets.sample_weight[row]
+                                      : gradients.scale),
           label(label_of_row) {}
 
     __device__ Acc at(int column, Acc probability) const {
@@ -107,8 +111,8 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& tar
 }
 
 __device__ inline void long_row(int64 number, const LongRow& row, const Targets<Acc>& targets,
-                                const Gradients& gradients, const T* logits, T* gradient, Vec<T>* kept,
-                                Acc* shared, double (&sums)[2]) {
+                                const Gradients& gradients, const T* logits, T* gradient,
+                                Vec<T>* kept, Acc* shared, double (&sums)[2]) {
     Acc values[ITEMS], terms[ITEMS], factor;
     const ExpSum exp_sum(row, logits, kept, shared, values, terms, factor);
     const Acc log_sum = logarithm(exp_sum.sum), scale = Acc(1) / exp_sum.sum;
@@ -143,11 +147,12 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets<
 }
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
-    softmax_cross_entropy_step(const T* logits, const int64* labels, const int64* order, Scalar first_step,
-                               int64 offset, int64 rows_per_step, const Acc* class_weight,
-                               const Acc* sample_weight, T* gradient, double* record, Scalar record_row,
-                               double* partials, unsigned* arrivals, double smoothing, double scale,
-                               int64 num_rows, int num_columns, int lanes, int capacity) {
+    softmax_cross_entropy_step(const T* logits, const int64* labels, const int64* order,
+                               Scalar first_step, int64 offset, int64 rows_per_step,
+                               const Acc* class_weight, const Acc* sample_weight, T* gradient,
+                               double* record, Scalar record_row, double* partials,
+                               unsigned* arrivals, double smoothing, double scale, int64 num_rows,
+                               int num_columns, int lanes, int capacity) {
     take_turn();
     DYNAMIC_SHARED(Vec<T>, kept);
     const int64* own_order = order_of_step(order, first_step, offset, rows_per_step);
@@ -166,8 +171,8 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
 #if LONG_ROWS
     __shared__ Acc shared[WARP];
     for (int64 row = blockIdx.x; row < num_rows; row += gridDim.x) {
-        long_row(row, LongRow(row, num_columns, capacity), targets, gradients, logits, gradient, kept, shared,
-                 sums);
+        long_row(row, LongRow(row, num_columns, capacity), targets, gradients, logits, gradient,
+                 kept, shared, sums);
     }
 #else
     short_rows(rows, targets, gradients, logits, gradient, sums);

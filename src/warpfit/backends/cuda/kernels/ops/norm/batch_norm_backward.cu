@@ -1,10 +1,12 @@
-// Computes: dx = weight / σ · (dy - Σ dy / n - x̂ · Σ dy · x̂ / n), x̂ = (x - mean) / σ, n = num_rows; out of
-//           training dx = weight / σ · dy. Σ dy · x̂ and Σ dy are factor · dweight and factor · dbias.
-// Layout:   dy, x, dx (num_rows, channels), weight (channels,) or null; statistics (3, channels), that is
-//           mean, its rest and 1 / σ, dweight and dbias (channels,), of the arithmetic type. Where wide,
-//           channels is a multiple of a vector's elements and dy, x and dx are aligned.
-// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole warps: `width`
-//           threads along a row, the rest over rows; no shared memory; define DTYPE.
+// Computes: dx = weight / σ · (dy - Σ dy / n - x̂ · Σ dy · x̂ / n), x̂ = (x - mean) / σ, n =
+//           num_rows; out of training dx = weight / σ · dy. Σ dy · x̂ and Σ dy are factor · dweight
+//           and factor · dbias.
+// Layout:   dy, x, dx (num_rows, channels), weight (channels,) or null; statistics (3, channels),
+//           that is mean, its rest and 1 / σ, dweight and dbias (channels,), of the arithmetic
+//           type. Where wide, channels is a multiple of a vector's elements and dy, x and dx are
+//           aligned.
+// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
+//           warps: `width` threads along a row, the rest over rows; no shared memory; define DTYPE.
 // Numerics: arithmetic in accumulator<DTYPE>.
 // Cost:     3 · sizeof DTYPE bytes (2 out of training) and 6 FLOP an element.
 // Reference: batch_norm_backward of backends/numpy/norm.py.
@@ -16,10 +18,10 @@ using Acc = accumulator<T>;
 constexpr int UNROLL = 4;
 
 template <int W>
-__device__ inline void differentiate(const T* dy, const T* x, const T* weight, const Acc* statistics,
-                                     const Acc* dweight, const Acc* dbias, T* dx, int64 num_rows,
-                                     int channels, int width, int64 rows_per_block, double factor,
-                                     int training) {
+__device__ inline void differentiate(const T* dy, const T* x, const T* weight,
+                                     const Acc* statistics, const Acc* dweight, const Acc* dbias,
+                                     T* dx, int64 num_rows, int channels, int width,
+                                     int64 rows_per_block, double factor, int training) {
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
     if (!place.active) return;
     Acc mean[W], rest[W], scale[W], slope[W], shift[W];
@@ -34,11 +36,13 @@ __device__ inline void differentiate(const T* dy, const T* x, const T* weight, c
         slope[e] = training ? share * inverse * dweight[c] : Acc(0);
         shift[e] = training ? share * dbias[c] : Acc(0);
     }
-    for (int64 row = place.first_row + place.line; row < place.end_row; row += UNROLL * place.num_lines) {
+    for (int64 row = place.first_row + place.line; row < place.end_row;
+         row += UNROLL * place.num_lines) {
         Group<T, W> gradients[UNROLL], values[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const int64 own = min(row + u * place.num_lines, num_rows - 1) * channels + place.column;
+            const int64 own =
+                min(row + u * place.num_lines, num_rows - 1) * channels + place.column;
             gradients[u] = load_group<W>(dy + own, 0, W, true);
             if (training) values[u] = load_group<W>(x + own, 0, W, true);
         }
@@ -62,14 +66,15 @@ __device__ inline void differentiate(const T* dy, const T* x, const T* weight, c
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    batch_norm_backward(const T* __restrict__ dy, const T* __restrict__ x, const T* __restrict__ weight,
-                        const Acc* __restrict__ statistics, const Acc* __restrict__ dweight,
-                        const Acc* __restrict__ dbias, T* __restrict__ dx, int64 num_rows, int channels,
-                        int width, int wide, int64 rows_per_block, double factor, int training) {
+    batch_norm_backward(const T* __restrict__ dy, const T* __restrict__ x,
+                        const T* __restrict__ weight, const Acc* __restrict__ statistics,
+                        const Acc* __restrict__ dweight, const Acc* __restrict__ dbias,
+                        T* __restrict__ dx, int64 num_rows, int channels, int width, int wide,
+                        int64 rows_per_block, double factor, int training) {
     take_turn();
     if (wide) {
-        differentiate<Vec<T>::SIZE>(dy, x, weight, statistics, dweight, dbias, dx, num_rows, channels, width,
-                                    rows_per_block, factor, training);
+        differentiate<Vec<T>::SIZE>(dy, x, weight, statistics, dweight, dbias, dx, num_rows,
+                                    channels, width, rows_per_block, factor, training);
     } else {
         differentiate<1>(dy, x, weight, statistics, dweight, dbias, dx, num_rows, channels, width,
                          rows_per_block, factor, training);

@@ -1,10 +1,11 @@
-// Computes: y = (x - mean) / √(variance + eps) · weight + bias; out of training from the running statistics,
-//           which are noted in `statistics` then, as batch_norm_statistics does in training.
-// Layout:   x, y (num_rows, channels), all else (channels,), weight and bias may be null; statistics
-//           (3, channels) of the arithmetic type: mean, its rest, 1 / σ. Where wide, channels is a multiple
-//           of a vector's elements and x and y are aligned.
-// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole warps: `width`
-//           threads along a row, the rest over rows; no shared memory; define DTYPE.
+// Computes: y = (x - mean) / √(variance + eps) · weight + bias; out of training from the running
+//           statistics, which are noted in `statistics` then, as batch_norm_statistics does in
+//           training.
+// Layout:   x, y (num_rows, channels), all else (channels,), weight and bias may be null;
+//           statistics (3, channels) of the arithmetic type: mean, its rest, 1 / σ. Where wide,
+//           channels is a multiple of a vector's elements and x and y are aligned.
+// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
+//           warps: `width` threads along a row, the rest over rows; no shared memory; define DTYPE.
 // Numerics: arithmetic in accumulator<DTYPE>.
 // Cost:     2 · sizeof DTYPE bytes and 4 FLOP an element.
 // Reference: batch_norm_forward of backends/numpy/norm.py.
@@ -18,8 +19,9 @@ constexpr int UNROLL = 4;
 
 template <int W>
 __device__ inline void normalise(const T* x, const T* weight, const T* bias, const T* running_mean,
-                                 const T* running_var, Acc* statistics, T* y, int64 num_rows, int channels,
-                                 int width, int64 rows_per_block, double eps, int training) {
+                                 const T* running_var, Acc* statistics, T* y, int64 num_rows,
+                                 int channels, int width, int64 rows_per_block, double eps,
+                                 int training) {
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
     if (!place.active) return;
     Acc mean[W], rest[W], scale[W], shift[W];
@@ -44,7 +46,8 @@ __device__ inline void normalise(const T* x, const T* weight, const T* bias, con
         scale[e] = weight ? inverse * load(weight[c]) : inverse;
         shift[e] = bias ? load(bias[c]) : Acc(0);
     }
-    for (int64 row = place.first_row + place.line; row < place.end_row; row += UNROLL * place.num_lines) {
+    for (int64 row = place.first_row + place.line; row < place.end_row;
+         row += UNROLL * place.num_lines) {
         Group<T, W> rows[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
@@ -59,22 +62,24 @@ __device__ inline void normalise(const T* x, const T* weight, const T* bias, con
                 const Acc centred = (load(rows[u].element[e]) - mean[e]) - rest[e];
                 rows[u].element[e] = store<T>(centred * scale[e] + shift[e]);
             }
-            if (own < place.end_row) store_group<W>(y + own * channels + place.column, 0, W, true, rows[u]);
+            if (own < place.end_row)
+                store_group<W>(y + own * channels + place.column, 0, W, true, rows[u]);
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    batch_norm_forward(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
-                       const T* __restrict__ running_mean, const T* __restrict__ running_var, Acc* statistics,
-                       T* __restrict__ y, int64 num_rows, int channels, int width, int wide,
-                       int64 rows_per_block, double eps, int training) {
+    batch_norm_forward(const T* __restrict__ x, const T* __restrict__ weight,
+                       const T* __restrict__ bias, const T* __restrict__ running_mean,
+                       const T* __restrict__ running_var, Acc* statistics, T* __restrict__ y,
+                       int64 num_rows, int channels, int width, int wide, int64 rows_per_block,
+                       double eps, int training) {
     take_turn();
     if (wide) {
-        normalise<Vec<T>::SIZE>(x, weight, bias, running_mean, running_var, statistics, y, num_rows, channels,
-                                width, rows_per_block, eps, training);
+        normalise<Vec<T>::SIZE>(x, weight, bias, running_mean, running_var, statistics, y, num_rows,
+                                channels, width, rows_per_block, eps, training);
     } else {
-        normalise<1>(x, weight, bias, running_mean, running_var, statistics, y, num_rows, channels, width,
-                     rows_per_block, eps, training);
+        normalise<1>(x, weight, bias, running_mean, running_var, statistics, y, num_rows, channels,
+                     width, rows_per_block, eps, training);
     }
 }

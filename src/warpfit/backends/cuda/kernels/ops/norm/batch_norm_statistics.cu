@@ -1,17 +1,18 @@
-// Computes: per channel the batch's mean, the rest that rounding took off it, and 1 / √(variance + eps);
-//           running ← (1 - momentum) · running + momentum · (mean, variance · n / (n - 1)).
-// Layout:   x (num_rows, channels), running_mean and running_var (channels,), statistics (3, channels) of the
-//           arithmetic type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
-//           tile of columns, zero before and after. Where wide, channels is a multiple of a vector's elements
-//           and x is aligned.
-// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole warps: `width`
-//           threads along a row, the rest over rows; no dynamic shared memory; define DTYPE.
-// Numerics: one pass. Values are taken relative to the first row's; groups of rows give mean and sum of
-//           squared deviations in the arithmetic type, which join in float64, in the same order always: exact
-//           to rounding however large the mean.
+// Computes: per channel the batch's mean, the rest that rounding took off it, and 1 / √(variance +
+//           eps); running ← (1 - momentum) · running + momentum · (mean, variance · n / (n - 1)).
+// Layout:   x (num_rows, channels), running_mean and running_var (channels,), statistics (3,
+//           channels) of the arithmetic type; partials (blocks of rows, 2, channels) float64;
+//           arrivals one counter for every tile of columns, zero before and after. Where wide,
+//           channels is a multiple of a vector's elements and x is aligned.
+// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
+//           warps: `width` threads along a row, the rest over rows; no dynamic shared memory;
+//           define DTYPE.
+// Numerics: one pass. Values are taken relative to the first row's; groups of rows give mean and
+//           sum of squared deviations in the arithmetic type, which join in float64, in the same
+//           order always: exact to rounding however large the mean.
 // Cost:     sizeof DTYPE bytes and some 6 FLOP an element.
-// Reference: batch_norm_forward of backends/numpy/norm.py; Chan, Golub, LeVeque: Updating formulae and a
-//            pairwise algorithm for computing sample variances (1979).
+// Reference: batch_norm_forward of backends/numpy/norm.py; Chan, Golub, LeVeque: Updating formulae
+//            and a pairwise algorithm for computing sample variances (1979).
 #include "ops/norm/columns.cuh"
 
 using T = DTYPE;
@@ -75,8 +76,8 @@ __device__ inline double exact_sum(double a, double b, double& error) {
 
 template <int W>
 __device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W], T* running_mean,
-                              T* running_var, Acc* statistics, int channels, int column, double momentum,
-                              double eps) {
+                              T* running_var, Acc* statistics, int channels, int column,
+                              double momentum, double eps) {
     const Acc keep = static_cast<Acc>(1 - momentum);
     const Acc take = static_cast<Acc>(momentum);
 #pragma unroll
@@ -97,8 +98,9 @@ __device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W],
 
 template <int W>
 __device__ inline void find_statistics(const T* x, T* running_mean, T* running_var, Acc* statistics,
-                                       double* partials, unsigned* arrivals, int64 num_rows, int channels,
-                                       int width, int64 rows_per_block, double momentum, double eps) {
+                                       double* partials, unsigned* arrivals, int64 num_rows,
+                                       int channels, int width, int64 rows_per_block,
+                                       double momentum, double eps) {
     constexpr int UNROLL = W <= 4 ? 8 : 4;
     __shared__ Moments<W> shared[COLUMN_THREADS];
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
@@ -109,7 +111,8 @@ __device__ inline void find_statistics(const T* x, T* running_mean, T* running_v
         const auto first = load_group<W>(column, 0, W, true);
 #pragma unroll
         for (int e = 0; e < W; ++e) origin[e] = load(first.element[e]);
-        for (int64 row = place.first_row + place.line; row < place.end_row; row += UNROLL * place.num_lines) {
+        for (int64 row = place.first_row + place.line; row < place.end_row;
+             row += UNROLL * place.num_lines) {
             Group<T, W> rows[UNROLL];
             int count = 0;
 #pragma unroll
@@ -138,7 +141,8 @@ __device__ inline void find_statistics(const T* x, T* running_mean, T* running_v
             for (int64 block = place.line; block < gridDim.y; block += place.num_lines) {
                 const double* from = partials + block * 2 * channels + place.column;
                 Moments<W> part;
-                part.count = static_cast<double>(min(rows_per_block, num_rows - block * rows_per_block));
+                part.count =
+                    static_cast<double>(min(rows_per_block, num_rows - block * rows_per_block));
 #pragma unroll
                 for (int e = 0; e < W; ++e) {
                     part.mean[e] = __ldcg(from + e);
@@ -150,20 +154,21 @@ __device__ inline void find_statistics(const T* x, T* running_mean, T* running_v
         join_lines(moments, place.line, place.num_lines, width, shared, join_moments<W>);
     }
     if (place.active && place.line == 0) {
-        finish(moments, origin, running_mean, running_var, statistics, channels, place.column, momentum, eps);
+        finish(moments, origin, running_mean, running_var, statistics, channels, place.column,
+               momentum, eps);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_statistics(const T* __restrict__ x, T* running_mean, T* running_var, Acc* statistics,
-                          double* partials, unsigned* arrivals, int64 num_rows, int channels, int width,
-                          int wide, int64 rows_per_block, double momentum, double eps) {
+                          double* partials, unsigned* arrivals, int64 num_rows, int channels,
+                          int width, int wide, int64 rows_per_block, double momentum, double eps) {
     take_turn();
     if (wide) {
-        find_statistics<Vec<T>::SIZE>(x, running_mean, running_var, statistics, partials, arrivals, num_rows,
-                                      channels, width, rows_per_block, momentum, eps);
+        find_statistics<Vec<T>::SIZE>(x, running_mean, running_var, statistics, partials, arrivals,
+                                      num_rows, channels, width, rows_per_block, momentum, eps);
     } else {
-        find_statistics<1>(x, running_mean, running_var, statistics, partials, arrivals, num_rows, channels,
-                           width, rows_per_block, momentum, eps);
+        find_statistics<1>(x, running_mean, running_var, statistics, partials, arrivals, num_rows,
+                           channels, width, rows_per_block, momentum, eps);
     }
 }

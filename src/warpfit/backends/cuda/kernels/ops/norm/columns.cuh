@@ -1,6 +1,6 @@
-// Matrices (rows, channels) by columns: a thread keeps W neighbouring columns and walks down the rows; a
-// block covers a tile of columns and a part of the rows.
-// Sums of a column are its thread's own, until blocks leave partials.
+// Matrices (rows, channels) by columns: a thread keeps W neighbouring columns and walks down the
+// rows; a block covers a tile of columns and a part of the rows. Sums of a column are its thread's
+// own, until blocks leave partials.
 // Users: batch_norm_backward.cu, batch_norm_forward.cu, batch_norm_statistics.cu,
 // norm_parameter_gradients.cu.
 #pragma once
@@ -10,8 +10,8 @@
 
 constexpr int COLUMN_THREADS = 256;
 
-// Where a thread of a block of `width` column groups stands. Threads of the last, partial line of a block,
-// and those beyond the last column, have nothing to do.
+// Where a thread of a block of `width` column groups stands. Threads of the last, partial line of a
+// block, and those beyond the last column, have nothing to do.
 template <int W>
 struct ColumnPlace {
     int line, num_lines, column;
@@ -28,8 +28,8 @@ struct ColumnPlace {
     }
 };
 
-// Joins the values of all lines of a block, column by column and always in the same order: line 0 has the
-// results. Pass every thread's own; `shared` holds one for every thread.
+// Joins the values of all lines of a block, column by column and always in the same order: line 0
+// has the results. Pass every thread's own; `shared` holds one for every thread.
 template <class Value, class Join>
 __device__ inline void join_lines(Value& value, int line, int num_lines, int width, Value* shared,
                                   Join join) {

@@ -1,11 +1,13 @@
-// Computes: dx = (g - mean(g) - x̂ · mean(g · x̂)) / σ with g = dy · weight and x̂ = (x - mean) / σ, row by row.
-// Layout:   dy, x, dx (num_rows, row_size), weight (row_size,) or null; statistics (3, num_rows) of the
-//           arithmetic type: mean, its rest, 1 / σ. Where wide, row_size is a multiple of a vector's elements
-//           and all are aligned.
-// Launch:   a team of threads a row: blocks of 32 x n threads for n rows, or of more threads for one row, up
-//           to 512 in whole warps; no dynamic shared memory; define DTYPE.
+// Computes: dx = (g - mean(g) - x̂ · mean(g · x̂)) / σ with g = dy · weight and x̂ = (x - mean) /
+//   σ, row by row.
+// Layout:   dy, x, dx (num_rows, row_size), weight (row_size,) or null; statistics (3, num_rows) of
+//           the arithmetic type: mean, its rest, 1 / σ. Where wide, row_size is a multiple of a
+//           vector's elements and all are aligned.
+// Launch:   a team of threads a row: blocks of 32 x n threads for n rows, or of more threads for
+//           one row, up to 512 in whole warps; no dynamic shared memory; define DTYPE.
 // Numerics: arithmetic and sums in accumulator<DTYPE>.
-// Cost:     3 · sizeof DTYPE bytes and 11 FLOP an element; 5 for what of a long row is not kept in registers.
+// Cost:     3 · sizeof DTYPE bytes and 11 FLOP an element; 5 for what of a long row is not kept in
+//   registers.
 // Reference: layer_norm_backward of backends/numpy/norm.py.
 #include "ops/norm/rows.cuh"
 
@@ -21,9 +23,9 @@ struct Part {
 };
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-    layer_norm_backward(const T* __restrict__ dy, const T* __restrict__ x, const T* __restrict__ weight,
-                        const Acc* __restrict__ statistics, T* __restrict__ dx, int64 num_rows, int row_size,
-                        int wide) {
+    layer_norm_backward(const T* __restrict__ dy, const T* __restrict__ x,
+                        const T* __restrict__ weight, const Acc* __restrict__ statistics,
+                        T* __restrict__ dx, int64 num_rows, int row_size, int wide) {
     take_turn();
     __shared__ Acc shared[WARP];
     const int64 row = row_of_team();
@@ -39,8 +41,10 @@ extern "C" __global__ void __launch_bounds__(512, 1)
         Part part;
 #pragma unroll
         for (int e = 0; e < W; ++e) {
-            part.gradient[e] = load(gradients.element[e]) * (weight ? load(weights.element[e]) : Acc(1));
-            part.value[e] = at + e < row_size ? ((load(values.element[e]) - mean) - rest) * inverse : Acc(0);
+            part.gradient[e] =
+                load(gradients.element[e]) * (weight ? load(weights.element[e]) : Acc(1));
+            part.value[e] =
+                at + e < row_size ? ((load(values.element[e]) - mean) - rest) * inverse : Acc(0);
         }
         return part;
     };

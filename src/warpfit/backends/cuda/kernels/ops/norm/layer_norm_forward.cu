@@ -1,12 +1,14 @@
 // Computes: y = (x - mean) / √(variance + eps) · weight + bias, row by row.
-// Layout:   x, y (num_rows, row_size), weight and bias (row_size,) or null; statistics (3, num_rows) of the
-//           arithmetic type: mean, its rest, 1 / σ. Where wide, row_size is a multiple of a vector's elements
-//           and x, y, weight and bias are aligned.
-// Launch:   a team of threads a row: blocks of 32 x n threads for n rows, or of more threads for one row, up
-//           to 512 in whole warps; no dynamic shared memory; define DTYPE.
-// Numerics: means in accumulator<DTYPE>, taken twice: that of the row, then that of what is left, which is
-//           the rounding error of the first. Exact where the mean is far larger than the spread.
-// Cost:     2 · sizeof DTYPE bytes and 8 FLOP an element; 5 for what of a long row is not kept in registers.
+// Layout:   x, y (num_rows, row_size), weight and bias (row_size,) or null; statistics (3,
+//           num_rows) of the arithmetic type: mean, its rest, 1 / σ. Where wide, row_size is a
+//           multiple of a vector's elements and x, y, weight and bias are aligned.
+// Launch:   a team of threads a row: blocks of 32 x n threads for n rows, or of more threads for
+//           one row, up to 512 in whole warps; no dynamic shared memory; define DTYPE.
+// Numerics: means in accumulator<DTYPE>, taken twice: that of the row, then that of what is left,
+//           which is the rounding error of the first. Exact where the mean is far larger than the
+//           spread.
+// Cost:     2 · sizeof DTYPE bytes and 8 FLOP an element; 5 for what of a long row is not kept in
+//   registers.
 // Reference: layer_norm_forward of backends/numpy/norm.py.
 #include "base/math.cuh"
 #include "ops/norm/rows.cuh"
@@ -21,9 +23,9 @@ struct Part {
 };
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-    layer_norm_forward(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
-                       T* __restrict__ y, Acc* __restrict__ statistics, int64 num_rows, int row_size,
-                       double eps, int wide) {
+    layer_norm_forward(const T* __restrict__ x, const T* __restrict__ weight,
+                       const T* __restrict__ bias, T* __restrict__ y, Acc* __restrict__ statistics,
+                       int64 num_rows, int row_size, double eps, int wide) {
     take_turn();
     __shared__ Acc shared[WARP];
     const int64 row = row_of_team();

@@ -1,13 +1,15 @@
-// Computes: dweight = factor · Σ dy · x̂ and dbias = factor · Σ dy over the rows, with x̂ = (x - mean) / σ.
-// Layout:   dy, x (num_rows, channels); statistics, mean, its rest and 1 / σ, (3, rows) if per_row (layer
-//           norm), else (3, channels), dweight and dbias (channels,), of the arithmetic type; partials
-//           (blocks of rows, 2, channels) float64; arrivals one counter for every tile of columns, zero
-//           before and after. Where wide, channels is a multiple of a vector's elements and dy and x are
-//           aligned.
-// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole warps: `width`
-//           threads along a row, the rest over rows; no dynamic shared memory; define DTYPE.
-// Numerics: a thread sums in accumulator<DTYPE>, threads and blocks are added in float64, in the same order
-//           always.
+// Computes: dweight = factor · Σ dy · x̂ and dbias = factor · Σ dy over the rows, with x̂ = (x -
+//   mean) / σ.
+// Layout:   dy, x (num_rows, channels); statistics, mean, its rest and 1 / σ, (3, rows) if per_row
+//           (layer norm), else (3, channels), dweight and dbias (channels,), of the arithmetic
+//           type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
+//           tile of columns, zero before and after. Where wide, channels is a multiple of a
+//           vector's elements and dy and x are aligned.
+// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
+//           warps: `width` threads along a row, the rest over rows; no dynamic shared memory;
+//           define DTYPE.
+// Numerics: a thread sums in accumulator<DTYPE>, threads and blocks are added in float64, in the
+//           same order always.
 // Cost:     2 · sizeof DTYPE bytes and 6 FLOP an element.
 // Reference: batch_norm_backward and layer_norm_backward of backends/numpy/norm.py.
 #include "ops/norm/columns.cuh"
@@ -45,11 +47,13 @@ __device__ inline Sums<W> sum_rows(const T* dy, const T* x, const Acc* statistic
         rest[e] = statistics[num_statistics + at];
         inverse[e] = statistics[2 * num_statistics + at];
     }
-    for (int64 row = place.first_row + place.line; row < place.end_row; row += UNROLL * place.num_lines) {
+    for (int64 row = place.first_row + place.line; row < place.end_row;
+         row += UNROLL * place.num_lines) {
         Group<T, W> gradients[UNROLL], values[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const int64 own = min(row + u * place.num_lines, num_rows - 1) * channels + place.column;
+            const int64 own =
+                min(row + u * place.num_lines, num_rows - 1) * channels + place.column;
             gradients[u] = load_group<W>(dy + own, 0, W, true);
             values[u] = load_group<W>(x + own, 0, W, true);
         }
@@ -80,9 +84,10 @@ __device__ inline Sums<W> sum_rows(const T* dy, const T* x, const Acc* statistic
 }
 
 template <int W>
-__device__ inline void sum_gradients(const T* dy, const T* x, const Acc* statistics, Acc* dweight, Acc* dbias,
-                                     double* partials, unsigned* arrivals, int64 num_rows, int channels,
-                                     int width, int64 rows_per_block, int per_row, double factor) {
+__device__ inline void sum_gradients(const T* dy, const T* x, const Acc* statistics, Acc* dweight,
+                                     Acc* dbias, double* partials, unsigned* arrivals,
+                                     int64 num_rows, int channels, int width, int64 rows_per_block,
+                                     int per_row, double factor) {
     __shared__ Sums<W> shared[COLUMN_THREADS];
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
     Sums<W> sums = {};
@@ -124,15 +129,16 @@ __device__ inline void sum_gradients(const T* dy, const T* x, const Acc* statist
 
 extern "C" __global__ void __launch_bounds__(256)
     norm_parameter_gradients(const T* __restrict__ dy, const T* __restrict__ x,
-                             const Acc* __restrict__ statistics, Acc* dweight, Acc* dbias, double* partials,
-                             unsigned* arrivals, int64 num_rows, int channels, int width, int wide,
-                             int64 rows_per_block, int per_row, double factor) {
+                             const Acc* __restrict__ statistics, Acc* dweight, Acc* dbias,
+                             double* partials, unsigned* arrivals, int64 num_rows, int channels,
+                             int width, int wide, int64 rows_per_block, int per_row,
+                             double factor) {
     take_turn();
     if (wide) {
-        sum_gradients<Vec<T>::SIZE>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels,
-                                    width, rows_per_block, per_row, factor);
+        sum_gradients<Vec<T>::SIZE>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows,
+                                    channels, width, rows_per_block, per_row, factor);
     } else {
-        sum_gradients<1>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels, width,
-                         rows_per_block, per_row, factor);
+        sum_gradients<1>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels,
+                         width, rows_per_block, per_row, factor);
     }
 }

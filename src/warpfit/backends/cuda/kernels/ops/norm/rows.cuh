@@ -1,6 +1,6 @@
-// Rows that a team of threads works on: a warp (blocks of 32 x n threads, n rows) or a whole block (one row).
-// The first groups of a row stay in registers, the rest is loaded again each time.
-// A row is its team's own; threads of a team have every so many groups of it.
+// Rows that a team of threads works on: a warp (blocks of 32 x n threads, n rows) or a whole block
+// (one row). The first groups of a row stay in registers, the rest is loaded again each time. A row
+// is its team's own; threads of a team have every so many groups of it.
 // Users: layer_norm_backward.cu, layer_norm_forward.cu.
 #pragma once
 
@@ -16,10 +16,12 @@ __device__ inline A sum_over_team(A value, A* shared) {
 }
 
 // The number of the team's row.
-__device__ inline int64 row_of_team() { return static_cast<int64>(blockIdx.x) * blockDim.y + threadIdx.y; }
+__device__ inline int64 row_of_team() {
+    return static_cast<int64>(blockIdx.x) * blockDim.y + threadIdx.y;
+}
 
-// Calls use(place, group) for every group of W elements of the row that this thread has: those kept, then
-// those that make(place) loads.
+// Calls use(place, group) for every group of W elements of the row that this thread has: those
+// kept, then those that make(place) loads.
 template <int W, class Part, class Make, class Use>
 __device__ inline void for_each_group(Part (&kept)[GROUPS_KEPT], int row_size, Make make, Use use) {
     const int step = blockDim.x * W;

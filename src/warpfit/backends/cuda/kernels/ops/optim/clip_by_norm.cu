@@ -1,7 +1,8 @@
 // Computes: g ← g · max_norm / (norm + 1e-6) if norm > max_norm - 1e-6, else nothing.
 // Layout:   list g of a TensorList, contiguous, of any alignment; norm () float64.
 // Launch:   blocks of 256 threads as the list says; no shared memory; define DTYPE.
-// Numerics: the factor is taken in float64 and rounded to accumulator<DTYPE>; a norm of NaN clips nothing.
+// Numerics: the factor is taken in float64 and rounded to accumulator<DTYPE>; a norm of NaN clips
+//   nothing.
 // Cost:     2 · sizeof DTYPE bytes and 1 FLOP an element, if it clips.
 // Reference: clip_by_norm of backends/numpy/optim.py.
 #include "base/tensors.cuh"

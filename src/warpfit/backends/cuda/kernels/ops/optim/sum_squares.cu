@@ -1,9 +1,9 @@
 // Computes: norm = √ Σ g² over all elements of a list.
-// Layout:   list g of a TensorList, contiguous, of any alignment; partials (num_partials,) float64; arrivals
-//           one counter, zero before and after; norm () float64.
-// Launch:   blocks of 256 threads as the list says; no dynamic shared memory; define DTYPE. Several launches
-//           may serve one norm: the blocks of each take the partials from first_partial on, num_partials in
-//           all.
+// Layout:   list g of a TensorList, contiguous, of any alignment; partials (num_partials,) float64;
+//           arrivals one counter, zero before and after; norm () float64.
+// Launch:   blocks of 256 threads as the list says; no dynamic shared memory; define DTYPE. Several
+//           launches may serve one norm: the blocks of each take the partials from first_partial
+//           on, num_partials in all.
 // Numerics: squares and sums in float64, in the same order always.
 // Cost:     sizeof DTYPE bytes and 2 FLOP an element.
 // Reference: clip_by_norm of backends/numpy/optim.py.

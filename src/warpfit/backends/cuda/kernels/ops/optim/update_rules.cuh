@@ -1,14 +1,14 @@
-// The optimizers' updates of one parameter, in two forms; formulas and names are those of the table in
-// backends/update_rules.py.
+// The optimizers' updates of one parameter, in two forms; formulas and names are those of the table
+// in backends/update_rules.py.
 //
 // Of parameters in memory, `NAMEStep`, which a define RULE names: `apply` takes a parameter, its
 // gradient and its SLOTS numbers of optimizer state, and changes all but the gradient. Kernels hand
 // over six numbers of the update, in the table's order.
 //
 // Of parameters in registers, without IEEE division: `update_parameter` changes a parameter and its
-// optimizer state by the sum of its gradient, which comes scaled. The define OPTIMIZER names the rule;
-// ADAPTIVE is 1 unless the table has it as linear; DECAYS says whether decay joins the gradient.
-// Another name does not compile.
+// optimizer state by the sum of its gradient, which comes scaled. The define OPTIMIZER names the
+// rule; ADAPTIVE is 1 unless the table has it as linear; DECAYS says whether decay joins the
+// gradient. Another name does not compile.
 //
 // Users: card_shapes.cuh, forecast.cuh, layer_shapes.cuh, linear_update_sm90.cu, many_rows.cuh,
 // narrow_update.cu, trained_block.cuh, update_parameters.cu.
@@ -21,8 +21,8 @@
 
 // -- of parameters in memory -----------------------------------------------------------------
 
-// w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g. With lr_in_velocity
-// v has -lr in it.
+// w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g. With
+// lr_in_velocity v has -lr in it.
 template <class Acc>
 struct SgdStep {
     Acc lr, momentum, decay;
@@ -57,8 +57,9 @@ template <class Acc>
 struct AdamStep {
     Acc rate, eps, shrink, keep1, take1, keep2, take2, decay;
 
-    __device__ AdamStep(const Scalar& corrected_rate, const Scalar& corrected_eps, const Scalar& left,
-                        const Scalar& beta1, const Scalar& beta2, const Scalar& weight_decay)
+    __device__ AdamStep(const Scalar& corrected_rate, const Scalar& corrected_eps,
+                        const Scalar& left, const Scalar& beta1, const Scalar& beta2,
+                        const Scalar& weight_decay)
         : rate(static_cast<Acc>(read(corrected_rate))),
           eps(static_cast<Acc>(read(corrected_eps))),
           shrink(static_cast<Acc>(read(left))),
@@ -78,7 +79,8 @@ struct AdamStep {
     }
 };
 
-// w ← w - lr d, d the gradient over (√s + eps), or with momentum the velocity v ← momentum v + that.
+// w ← w - lr d, d the gradient over (√s + eps), or with momentum the velocity v ← momentum v +
+// that.
 template <class Acc>
 struct RmspropStep {
     Acc lr, keep, take, eps, decay, momentum;
@@ -113,8 +115,8 @@ template <class Acc>
 struct LionStep {
     Acc rate, kept, keep1, take1, keep2, take2;
 
-    __device__ LionStep(const Scalar& lr, const Scalar& left, const Scalar& beta1, const Scalar& beta2,
-                        const Scalar&, const Scalar&)
+    __device__ LionStep(const Scalar& lr, const Scalar& left, const Scalar& beta1,
+                        const Scalar& beta2, const Scalar&, const Scalar&)
         : rate(static_cast<Acc>(read(lr))),
           kept(static_cast<Acc>(read(left))),
           keep1(static_cast<Acc>(read(beta1))),
@@ -142,8 +144,9 @@ struct alignas(16) StepSettings {
     float penalty;  // of weights, over the rows: see many_rows.cuh
 };
 
-// What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a velocity's;
-// `of_mean` and `of_square` are the parts that averages of gradients and of their squares keep.
+// What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a
+// velocity's; `of_mean` and `of_square` are the parts that averages of gradients and of their
+// squares keep.
 struct RuleSettings {
     float decay, momentum, of_mean, of_square;
 };
@@ -181,16 +184,16 @@ __device__ inline void adam_fade(float (&slots)[SLOT_PLACES], const RuleSettings
     slots[SLOT_PLACES - 1] = __fmul_rn(slots[SLOT_PLACES - 1], rule.of_square);
 }
 
-__device__ inline Quotient adam_quotient(float g, float (&slots)[SLOT_PLACES], const StepSettings& step,
-                                         const RuleSettings& rule) {
+__device__ inline Quotient adam_quotient(float g, float (&slots)[SLOT_PLACES],
+                                         const StepSettings& step, const RuleSettings& rule) {
     float &mean = slots[0], &square = slots[SLOT_PLACES - 1];
     mean += (1 - rule.of_mean) * g;
     square += (1 - rule.of_square) * g * g;
     return {mean, square_root_near(square) + step.eps};
 }
 
-__device__ inline void adam_take(float& w, float (&)[SLOT_PLACES], float quotient, const StepSettings& step,
-                                 const RuleSettings&) {
+__device__ inline void adam_take(float& w, float (&)[SLOT_PLACES], float quotient,
+                                 const StepSettings& step, const RuleSettings&) {
     w = step.kept * w - step.rate * quotient;
 }
 
@@ -198,15 +201,16 @@ __device__ inline void rmsprop_fade(float (&slots)[SLOT_PLACES], const RuleSetti
     slots[0] = __fmul_rn(slots[0], rule.of_square);
 }
 
-__device__ inline Quotient rmsprop_quotient(float g, float (&slots)[SLOT_PLACES], const StepSettings& step,
-                                            const RuleSettings& rule) {
+__device__ inline Quotient rmsprop_quotient(float g, float (&slots)[SLOT_PLACES],
+                                            const StepSettings& step, const RuleSettings& rule) {
     slots[0] += (1 - rule.of_square) * g * g;
     return {g, square_root_near(slots[0]) + step.eps};
 }
 
 __device__ inline void rmsprop_take(float& w, float (&slots)[SLOT_PLACES], float quotient,
                                     const StepSettings& step, const RuleSettings& rule) {
-    if (MOMENTUM) quotient = slots[SLOT_PLACES - 1] = rule.momentum * slots[SLOT_PLACES - 1] + quotient;
+    if (MOMENTUM)
+        quotient = slots[SLOT_PLACES - 1] = rule.momentum * slots[SLOT_PLACES - 1] + quotient;
     w -= step.rate * quotient;
 }
 
@@ -220,8 +224,8 @@ __device__ inline Quotient lion_quotient(float g, float (&slots)[SLOT_PLACES], c
     return {sign_or_nan(direction), 1};
 }
 
-__device__ inline void lion_take(float& w, float (&)[SLOT_PLACES], float quotient, const StepSettings& step,
-                                 const RuleSettings&) {
+__device__ inline void lion_take(float& w, float (&)[SLOT_PLACES], float quotient,
+                                 const StepSettings& step, const RuleSettings&) {
     w = step.kept * w - step.rate * quotient;
 }
 
@@ -230,23 +234,29 @@ __device__ inline void fade_slots(float (&slots)[SLOT_PLACES], const RuleSetting
     ACTIVATION_NAME(OPTIMIZER, _fade)(slots, rule);
 }
 
-__device__ inline Quotient take_gradient(float w, float (&slots)[SLOT_PLACES], float sum, float unscale,
-                                         const StepSettings& step, const RuleSettings& rule) {
-    return ACTIVATION_NAME(OPTIMIZER, _quotient)(gradient_of(w, sum, unscale, rule), slots, step, rule);
+__device__ inline Quotient take_gradient(float w, float (&slots)[SLOT_PLACES], float sum,
+                                         float unscale, const StepSettings& step,
+                                         const RuleSettings& rule) {
+    return ACTIVATION_NAME(OPTIMIZER, _quotient)(gradient_of(w, sum, unscale, rule), slots, step,
+                                                 rule);
 }
 
-__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
-                                        const StepSettings& step, const RuleSettings& rule) {
+__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum,
+                                        float unscale, const StepSettings& step,
+                                        const RuleSettings& rule) {
     fade_slots(slots, rule);
     const Quotient q = take_gradient(w, slots, sum, unscale, step, rule);
-    ACTIVATION_NAME(OPTIMIZER, _take)(w, slots, q.numerator * reciprocal(q.denominator), step, rule);
+    ACTIVATION_NAME(OPTIMIZER, _take)(w, slots, q.numerator * reciprocal(q.denominator), step,
+                                      rule);
 }
 
-// Two parameters at once, whose slots have faded. Their quotients share a reciprocal, as 1 / a is b / (a b): those, like
-// roots, come from a unit that gives 16 a cycle. A denominator is at least 2^-60 (launch_settings.LEAST_EPS) and at most
-// the root of the largest number, so that a b is neither 0 nor infinite.
-__device__ inline void update_pair(float (&w)[2], float (&slots)[2][SLOT_PLACES], const float (&sums)[2],
-                                   float unscale, const StepSettings& step, const RuleSettings& rule) {
+// Two parameters at once, whose slots have faded. Their quotients share a reciprocal, as 1 / a is b
+// / (a b): those, like roots, come from a unit that gives 16 a cycle. A denominator is at least
+// 2^-60 (launch_settings.LEAST_EPS) and at most the root of the largest number, so that a b is
+// neither 0 nor infinite.
+__device__ inline void update_pair(float (&w)[2], float (&slots)[2][SLOT_PLACES],
+                                   const float (&sums)[2], float unscale, const StepSettings& step,
+                                   const RuleSettings& rule) {
     const Quotient a = take_gradient(w[0], slots[0], sums[0], unscale, step, rule);
     const Quotient b = take_gradient(w[1], slots[1], sums[1], unscale, step, rule);
     const float of_both = reciprocal(a.denominator * b.denominator);
@@ -255,8 +265,9 @@ __device__ inline void update_pair(float (&w)[2], float (&slots)[2][SLOT_PLACES]
     take(w[1], slots[1], b.numerator * a.denominator * of_both, step, rule);
 }
 #else
-__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
-                                        const StepSettings& step, const RuleSettings& rule) {
+__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum,
+                                        float unscale, const StepSettings& step,
+                                        const RuleSettings& rule) {
     ACTIVATION_NAME(OPTIMIZER, _rule)(w, slots, sum, unscale, step, rule);
 }
 #endif

@@ -1,5 +1,6 @@
-// Windows that slide over images (M, H, W, C): which pixels a window covers, and which windows cover a pixel.
-// Images of one launch have less than 2^31 elements in all, so that places fit 32 bits.
+// Windows that slide over images (M, H, W, C): which pixels a window covers, and which windows
+// cover a pixel. Images of one launch have less than 2^31 elements in all, so that places fit 32
+// bits.
 // Places only: each thread writes numbers that no other writes.
 // Users: pool2d_backward.cu, pool2d_forward.cu.
 #pragma once
@@ -26,11 +27,14 @@ __device__ inline Range taps_inside(const Axis& axis, int window) {
 // The windows that cover a pixel.
 __device__ inline Range windows_over(const Axis& axis, int pixel) {
     const int place = pixel + axis.padding;
-    const int before = place - axis.kernel;  // the last place that a window over the pixel does not start at
-    return {before < 0 ? 0 : before / axis.stride + 1, min(axis.num_windows, place / axis.stride + 1)};
+    const int before =
+        place - axis.kernel;  // the last place that a window over the pixel does not start at
+    return {before < 0 ? 0 : before / axis.stride + 1,
+            min(axis.num_windows, place / axis.stride + 1)};
 }
 
-// What thread number `thread` works on: an image's place (row, column) and W channels from `channel` on.
+// What thread number `thread` works on: an image's place (row, column) and W channels from
+// `channel` on.
 struct Spot {
     int image, row, column, channel;
 };
@@ -42,7 +46,8 @@ __device__ inline Spot spot_of(int thread, int num_rows, int num_columns, int ch
     const uint32 line = pixel / num_columns;
     const uint32 image = line / num_rows;
     return {static_cast<int>(image), static_cast<int>(line - image * num_rows),
-            static_cast<int>(pixel - line * num_columns), static_cast<int>((thread - pixel * groups) * W)};
+            static_cast<int>(pixel - line * num_columns),
+            static_cast<int>((thread - pixel * groups) * W)};
 }
 
 // Indices of taps, stored as unsigned integers of 1, 2 or 4 bytes.
@@ -67,7 +72,8 @@ __device__ inline void store_indices(void* indices, int bytes, int at, const int
 
 template <class Index, int W>
 __device__ inline void load_indices_as(const void* indices, int at, int (&index)[W]) {
-    const auto group = *reinterpret_cast<const Group<Index, W>*>(static_cast<const Index*>(indices) + at);
+    const auto group =
+        *reinterpret_cast<const Group<Index, W>*>(static_cast<const Index*>(indices) + at);
 #pragma unroll
     for (int e = 0; e < W; ++e) index[e] = static_cast<int>(group.element[e]);
 }

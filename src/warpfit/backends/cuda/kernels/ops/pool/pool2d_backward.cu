@@ -1,12 +1,13 @@
-// Computes: dx = the sum of share · dy over the windows that cover this pixel, share = 1 / (KH · KW); with MAX of dy over
-//           those that took their value from it.
-// Layout:   dy and, with MAX, indices (M, OH, OW, C), dx (M, H, W, C), contiguous, below 2^31 elements; indices of
-//           index_bytes bytes each. Where wide, C is a multiple of a vector's elements and all arrays are
-//           aligned.
-// Launch:   1-D blocks of 256 threads, a thread for every pixel and vector of channels (num_threads, without
-//           vectors a channel); no shared memory; defines DTYPE, MAX.
+// Computes: dx = the sum of share · dy over the windows that cover this pixel, share = 1 / (KH ·
+//           KW); with MAX of dy over those that took their value from it.
+// Layout:   dy and, with MAX, indices (M, OH, OW, C), dx (M, H, W, C), contiguous, below 2^31
+//           elements; indices of index_bytes bytes each. Where wide, C is a multiple of a vector's
+//           elements and all arrays are aligned.
+// Launch:   1-D blocks of 256 threads, a thread for every pixel and vector of channels
+//           (num_threads, without vectors a channel); no shared memory; defines DTYPE, MAX.
 // Numerics: sums in accumulator<DTYPE>, by growing tap.
-// Cost:     sizeof DTYPE · (pixels + windows) bytes, with MAX index_bytes · windows more; an addition for every window.
+// Cost:     sizeof DTYPE · (pixels + windows) bytes, with MAX index_bytes · windows more; an
+//   addition for every window.
 // Reference: avg_pool2d_backward and max_pool2d_backward of backends/numpy/pool.py.
 #include "ops/pool/pool.cuh"
 
@@ -14,8 +15,8 @@ using T = DTYPE;
 using Acc = accumulator<T>;
 
 template <int W>
-__device__ inline void spread(const T* dy, T* dx, const void* indices, int index_bytes, Acc share, int thread,
-                              int channels, const Axis& rows, const Axis& columns) {
+__device__ inline void spread(const T* dy, T* dx, const void* indices, int index_bytes, Acc share,
+                              int thread, int channels, const Axis& rows, const Axis& columns) {
     const Spot spot = spot_of<W>(thread, rows.size, columns.size, channels);
     const Range over_rows = windows_over(rows, spot.row);
     const Range over_columns = windows_over(columns, spot.column);
@@ -50,9 +51,10 @@ __device__ inline void spread(const T* dy, T* dx, const void* indices, int index
 
 extern "C" __global__ void __launch_bounds__(256, MAX ? 4 : 1)
     pool2d_backward(const T* __restrict__ dy, T* __restrict__ dx, const uint8* __restrict__ indices,
-                    int index_bytes, double share, int num_threads, int channels, int wide, int height,
-                    int out_height, int kernel_height, int stride_height, int padding_height, int width,
-                    int out_width, int kernel_width, int stride_width, int padding_width) {
+                    int index_bytes, double share, int num_threads, int channels, int wide,
+                    int height, int out_height, int kernel_height, int stride_height,
+                    int padding_height, int width, int out_width, int kernel_width,
+                    int stride_width, int padding_width) {
     take_turn();
     const int thread = blockIdx.x * POOL_THREADS + threadIdx.x;
     if (thread >= num_threads) return;

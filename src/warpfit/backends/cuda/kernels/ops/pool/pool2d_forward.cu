@@ -1,13 +1,14 @@
-// Computes: y = share · the sum of every window's pixels, share = 1 / (KH · KW); with MAX their largest, and its tap,
-//           row · KW + column, of equal ones the first.
-// Layout:   x (M, H, W, C), y and, with MAX, indices (M, OH, OW, C), contiguous, below 2^31 elements; indices of
-//           index_bytes bytes each. Where wide, C is a multiple of a vector's elements and all arrays are
-//           aligned.
-// Launch:   1-D blocks of 256 threads, a thread for every window and vector of channels (num_threads, without
-//           vectors a channel); no shared memory; defines DTYPE, MAX.
-// Numerics: sums in accumulator<DTYPE>, by growing tap; padding counts as 0. The largest is exact; NaN if any pixel is, the
-//           tap then being that of the largest one before it.
-// Cost:     sizeof DTYPE · (pixels + windows) bytes, with MAX index_bytes · windows more; an operation for every tap.
+// Computes: y = share · the sum of every window's pixels, share = 1 / (KH · KW); with MAX their
+//           largest, and its tap, row · KW + column, of equal ones the first.
+// Layout:   x (M, H, W, C), y and, with MAX, indices (M, OH, OW, C), contiguous, below 2^31
+//           elements; indices of index_bytes bytes each. Where wide, C is a multiple of a vector's
+//           elements and all arrays are aligned.
+// Launch:   1-D blocks of 256 threads, a thread for every window and vector of channels
+//           (num_threads, without vectors a channel); no shared memory; defines DTYPE, MAX.
+// Numerics: sums in accumulator<DTYPE>, by growing tap; padding counts as 0. The largest is exact;
+//           NaN if any pixel is, the tap then being that of the largest one before it.
+// Cost:     sizeof DTYPE · (pixels + windows) bytes, with MAX index_bytes · windows more; an
+//   operation for every tap.
 // Reference: avg_pool2d_forward and max_pool2d_forward of backends/numpy/pool.py.
 #include "base/math.cuh"
 #include "ops/pool/pool.cuh"
@@ -35,7 +36,8 @@ __device__ inline void pool(const T* x, T* y, void* indices, int index_bytes, Ac
 #pragma unroll(W > 4 ? 1 : 2)
         for (int column = inside_columns.first; column < inside_columns.end; ++column) {
             const int pixel = (top + row) * columns.size + left + column;
-            const auto group = *reinterpret_cast<const Group<T, W>*>(x + pixel * channels + spot.channel);
+            const auto group =
+                *reinterpret_cast<const Group<T, W>*>(x + pixel * channels + spot.channel);
 #pragma unroll
             for (int e = 0; e < W; ++e) {
                 const Acc value = load(group.element[e]);
@@ -56,10 +58,11 @@ __device__ inline void pool(const T* x, T* y, void* indices, int index_bytes, Ac
 }
 
 extern "C" __global__ void __launch_bounds__(256, MAX ? 4 : 1)
-    pool2d_forward(const T* __restrict__ x, T* __restrict__ y, uint8* __restrict__ indices, int index_bytes,
-                   double share, int num_threads, int channels, int wide, int height, int out_height,
-                   int kernel_height, int stride_height, int padding_height, int width, int out_width,
-                   int kernel_width, int stride_width, int padding_width) {
+    pool2d_forward(const T* __restrict__ x, T* __restrict__ y, uint8* __restrict__ indices,
+                   int index_bytes, double share, int num_threads, int channels, int wide,
+                   int height, int out_height, int kernel_height, int stride_height,
+                   int padding_height, int width, int out_width, int kernel_width, int stride_width,
+                   int padding_width) {
     take_turn();
     const int thread = blockIdx.x * POOL_THREADS + threadIdx.x;
     if (thread >= num_threads) return;

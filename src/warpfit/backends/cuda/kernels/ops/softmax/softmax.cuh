@@ -1,13 +1,15 @@
-// Matrices under a reduction along each row that is as long as the row: it is read once, and kept until its
-// result is written. And the sum of exponentials of a row, which softmax and its relatives are made of.
+// Matrices under a reduction along each row that is as long as the row: it is read once, and kept
+// until its result is written. And the sum of exponentials of a row, which softmax and its
+// relatives are made of.
 //
-// The define ITEMS says how many entries of a row a thread has in registers, a multiple of 16 / sizeof DTYPE.
-// Where rows are short (define LONG_ROWS = 0), a block takes `capacity` of them, `lanes` adjacent threads for
-// each, whose registers hold it. Rows that do not all begin at multiples of 16 bytes pass through shared
-// memory (define STAGED = 1), so that global memory is read and written in whole vectors.
-// Where rows are long (LONG_ROWS = 1), a block takes one at a time, in rounds of ITEMS entries a thread. The
-// last round, for most rows the only one, stays in registers. Of what comes before, the first `capacity`
-// vectors stay in shared memory, and only the rest is read again.
+// The define ITEMS says how many entries of a row a thread has in registers, a multiple of 16 /
+// sizeof DTYPE. Where rows are short (define LONG_ROWS = 0), a block takes `capacity` of them,
+// `lanes` adjacent threads for each, whose registers hold it. Rows that do not all begin at
+// multiples of 16 bytes pass through shared memory (define STAGED = 1), so that global memory is
+// read and written in whole vectors. Where rows are long (LONG_ROWS = 1), a block takes one at a
+// time, in rounds of ITEMS entries a thread. The last round, for most rows the only one, stays in
+// registers. Of what comes before, the first `capacity` vectors stay in shared memory, and only the
+// rest is read again.
 //
 // Arrays (M, C) are contiguous and begin at multiples of 16 bytes.
 //
@@ -25,8 +27,8 @@ using Acc = accumulator<T>;
 constexpr int WIDTH = Vec<T>::SIZE;
 // What the registers suffice for.
 constexpr int MOST_THREADS = LONG_ROWS ? 512 : 256;
-// Blocks that a multiprocessor holds at once, at least: as many as there are registers for. Of kernels that
-// have one array in registers, and of those that have two.
+// Blocks that a multiprocessor holds at once, at least: as many as there are registers for. Of
+// kernels that have one array in registers, and of those that have two.
 __device__ constexpr int blocks_held(int short_rows) {
     if (LONG_ROWS) return sizeof(Acc) == 8 ? 1 : 2;
     if (sizeof(Acc) == 8) return 2;
@@ -37,8 +39,8 @@ constexpr int HELD_WITH_TWO = blocks_held(STAGED ? (ITEMS <= 8 ? 5 : 4) : (ITEMS
 
 __device__ inline Acc minus_infinity() { return -infinity(); }
 
-// Entries of a staged row that a thread is taken to have; those after it are often none: with 10 columns,
-// say.
+// Entries of a staged row that a thread is taken to have; those after it are often none: with 10
+// columns, say.
 constexpr int SURE = ITEMS * 5 / 8;
 
 // f(j) for each entry that a thread holds.
@@ -78,15 +80,18 @@ __device__ inline void copy_by_block(T* to, const T* from, int count) {
     for (int i = num_vectors * WIDTH + threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
 }
 
-// The short rows of a block. A thread holds the entries column(0), ..., column(ITEMS - 1) of its row.
+// The short rows of a block. A thread holds the entries column(0), ..., column(ITEMS - 1) of its
+// row.
 struct ShortRows {
     int64 first;
     int num_rows, num_columns, lanes, capacity;
     int own_lane, own_row, rows_at_once;
-    int used;  // entries that a thread has at most; odd if staged, which spreads them over the banks
+    // Entries that a thread has at most; odd if staged, which spreads them over the banks.
+    int used;
     T* staged;
 
-    __device__ ShortRows(int64 total_rows, int columns, int lanes_of_row, int rows_of_block, T* shared)
+    __device__ ShortRows(int64 total_rows, int columns, int lanes_of_row, int rows_of_block,
+                         T* shared)
         : first(static_cast<int64>(blockIdx.x) * rows_of_block),
           num_columns(columns),
           lanes(lanes_of_row),
@@ -101,7 +106,8 @@ struct ShortRows {
     }
 
     __device__ int lane() const { return own_lane; }
-    // A thread's rows are row(), row() + step(), ... below capacity; those from num_rows on are not there.
+    // A thread's rows are row(), row() + step(), ... below capacity; those from num_rows on are not
+    // there.
     __device__ int row() const { return own_row; }
     __device__ int step() const { return rows_at_once; }
 
@@ -134,8 +140,8 @@ struct ShortRows {
         if (STAGED) copy_by_block(y + first * num_columns, slot(0), num_rows * num_columns);
     }
 
-    // Reads this thread's part of a row of the array that was fetched into a slot; `absent` is what is not
-    // there.
+    // Reads this thread's part of a row of the array that was fetched into a slot; `absent` is what
+    // is not there.
     __device__ void read(int number, const T* x, int row, Acc absent, Acc (&values)[ITEMS]) const {
         if (STAGED) {
             const T* from = slot(number) + row * num_columns + lane() * used;
@@ -151,7 +157,8 @@ struct ShortRows {
             Vec<T> vector;
             if (is_there) vector = load_vec(from + c);
 #pragma unroll
-            for (int k = 0; k < WIDTH; ++k) values[j + k] = is_there ? load(vector.element[k]) : absent;
+            for (int k = 0; k < WIDTH; ++k)
+                values[j + k] = is_there ? load(vector.element[k]) : absent;
         }
     }
 
@@ -179,9 +186,9 @@ struct ShortRows {
     }
 };
 
-// A long row. Vectors begin at multiples of 16 bytes, so that the first and the last may be there in part
-// only. Threads go through it in rounds of ITEMS entries each, from vector 0, round(), ..., last() on, and
-// back.
+// A long row. Vectors begin at multiples of 16 bytes, so that the first and the last may be there
+// in part only. Threads go through it in rounds of ITEMS entries each, from vector 0, round(), ...,
+// last() on, and back.
 struct LongRow {
     static constexpr int VECTORS = ITEMS / WIDTH;
 
@@ -198,7 +205,8 @@ struct LongRow {
     __device__ int round() const { return VECTORS * blockDim.x; }
     __device__ int last() const { return (num_vectors - 1) / round() * round(); }
 
-    // The number of this thread's vector u in the round from vector `first` on; it may be past the last.
+    // The number of this thread's vector u in the round from vector `first` on; it may be past the
+    // last.
     __device__ int vector(int first, int u) const {
         return first + u * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     }
@@ -215,12 +223,14 @@ struct LongRow {
         Vec<T> vectors[VECTORS];
         if (is_whole(first)) {
 #pragma unroll
-            for (int u = 0; u < VECTORS; ++u) vectors[u] = load_vec(x + start + column(first, u * WIDTH));
+            for (int u = 0; u < VECTORS; ++u)
+                vectors[u] = load_vec(x + start + column(first, u * WIDTH));
             unpack(vectors, values);
             return;
         }
 #pragma unroll
-        for (int u = 0; u < VECTORS; ++u) vectors[u] = load_part(x, column(first, u * WIDTH), absent);
+        for (int u = 0; u < VECTORS; ++u)
+            vectors[u] = load_part(x, column(first, u * WIDTH), absent);
         unpack(vectors, values);
     }
 
@@ -276,7 +286,8 @@ struct LongRow {
         if (has(c) && has(c + WIDTH - 1)) return load_vec(x + start + c);
         Vec<T> part;
 #pragma unroll
-        for (int k = 0; k < WIDTH; ++k) part.element[k] = has(c + k) ? x[start + c + k] : store<T>(absent);
+        for (int k = 0; k < WIDTH; ++k)
+            part.element[k] = has(c + k) ? x[start + c + k] : store<T>(absent);
         return part;
     }
 
@@ -295,12 +306,14 @@ struct LongRow {
 __device__ inline float larger(float a, float b) { return fmaxf(a, b); }
 __device__ inline double larger(double a, double b) { return fmax(a, b); }
 
-// The largest entry of a row, m, and Σ exp(entry - m). A row with +inf, NaN or nothing but -inf has a sum of
+// The largest entry of a row, m, and Σ exp(entry - m). A row with +inf, NaN or nothing but -inf has
+// a sum of
 // NaN: the largest entry need not be one of NaN for that.
 struct ExpSum {
     Acc largest, sum;
 
-    // The sum over a short row, of which every thread holds a part; `terms` receives exp(entry - m).
+    // The sum over a short row, of which every thread holds a part; `terms` receives exp(entry -
+    // m).
     __device__ ExpSum(const ShortRows& rows, const Acc (&values)[ITEMS], Acc (&terms)[ITEMS])
         : largest(minus_infinity()), sum(0) {
         each_item([&](int j) { largest = larger(largest, values[j]); });
@@ -322,15 +335,17 @@ struct ExpSum {
         sum = reduce_lanes<Sum>(sum, rows.lanes);
     }
 
-    // The sum over a long row, by all threads of a block, which keep its rounds but the last. Of the last,
-    // `values` receives the entries, and `terms` exp(entry - m) / factor. `shared` holds 32 entries.
-    __device__ ExpSum(const LongRow& row, const T* x, Vec<T>* kept, Acc* shared, Acc (&values)[ITEMS],
-                      Acc (&terms)[ITEMS], Acc& factor)
+    // The sum over a long row, by all threads of a block, which keep its rounds but the last. Of
+    // the last, `values` receives the entries, and `terms` exp(entry - m) / factor. `shared` holds
+    // 32 entries.
+    __device__ ExpSum(const LongRow& row, const T* x, Vec<T>* kept, Acc* shared,
+                      Acc (&values)[ITEMS], Acc (&terms)[ITEMS], Acc& factor)
         : largest(minus_infinity()), sum(0) {
         row.read(x, 0, minus_infinity(), values);
         for (int first = 0; first < row.last(); first += row.round()) {
             Acc next[ITEMS];
-            row.read(x, first + row.round(), minus_infinity(), next);  // under way while the others are added
+            row.read(x, first + row.round(), minus_infinity(),
+                     next);  // under way while the others are added
             row.keep(kept, first, values);
             add(values, terms);
             each_item([&](int j) { values[j] = next[j]; });

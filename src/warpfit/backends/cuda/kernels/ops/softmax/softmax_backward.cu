@@ -1,9 +1,11 @@
-// Computes: dz = y (dy - Σ dy y) along each row; with LOG, where y is the logarithm, dz = dy - exp(y) Σ dy.
+// Computes: dz = y (dy - Σ dy y) along each row; with LOG, where y is the logarithm, dz = dy -
+//   exp(y) Σ dy.
 // Layout:   dy, y and dz (M, C), contiguous, beginning at multiples of 16 bytes.
-// Launch:   as softmax_forward, but rows in shared memory are those of dy and of y: twice as many bytes.
-//           Defines DTYPE, ITEMS, LONG_ROWS, STAGED, LOG.
+// Launch:   as softmax_forward, but rows in shared memory are those of dy and of y: twice as many
+//           bytes. Defines DTYPE, ITEMS, LONG_ROWS, STAGED, LOG.
 // Numerics: computed in float32, or float64 for float64.
-// Cost:     3 M · C · sizeof DTYPE bytes, and 2 more for what of a long row is kept nowhere (with LOG y never is).
+// Cost:     3 M · C · sizeof DTYPE bytes, and 2 more for what of a long row is kept nowhere (with
+//   LOG y never is).
 // Reference: softmax_backward and log_softmax_backward of backends/numpy/activation.py.
 #include "ops/softmax/softmax.cuh"
 

@@ -1,14 +1,15 @@
-// Computes: y = exp(z - m) / Σ exp(z - m) along each row, m its largest entry; with LOG its logarithm.
+// Computes: y = exp(z - m) / Σ exp(z - m) along each row, m its largest entry; with LOG its
+//   logarithm.
 // Layout:   z and y (M, C), contiguous, beginning at multiples of 16 bytes.
-// Launch:   1-D blocks of whole warps; defines DTYPE, ITEMS, LONG_ROWS, STAGED, LOG.
-//           LONG_ROWS = 0: M / capacity blocks, rounded up, of at most 256 threads. `lanes` of these, a power
-//           of two up to 32, take a row: (ITEMS - 1) · lanes ≥ C, and shared memory for `capacity` rows, a
-//           multiple of blockDim.x / lanes, rounded up to 16 bytes; or, if C · sizeof DTYPE is a multiple of
-//           16, ITEMS · lanes ≥ C and no shared memory.
-//           LONG_ROWS = 1: blocks of at most MOST_THREADS threads, a row at a time; shared memory for
-//           `capacity` vectors of 16 bytes.
-// Numerics: computed in float32, or float64 for float64; an entry of -inf gets 0, or with LOG stays; a row with
-//           +inf, NaN or nothing but -inf becomes NaN.
+// Launch:   1-D blocks of whole warps; defines DTYPE, ITEMS, LONG_ROWS, STAGED, LOG. LONG_ROWS = 0:
+//           M / capacity blocks, rounded up, of at most 256 threads. `lanes` of these, a power of
+//           two up to 32, take a row: (ITEMS - 1) · lanes ≥ C, and shared memory for `capacity`
+//           rows, a multiple of blockDim.x / lanes, rounded up to 16 bytes; or, if C · sizeof DTYPE
+//           is a multiple of 16, ITEMS · lanes ≥ C and no shared memory. LONG_ROWS = 1: blocks of
+//           at most MOST_THREADS threads, a row at a time; shared memory for `capacity` vectors of
+//           16 bytes.
+// Numerics: computed in float32, or float64 for float64; an entry of -inf gets 0, or with LOG
+//           stays; a row with +inf, NaN or nothing but -inf becomes NaN.
 // Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
 // Reference: softmax_forward and log_softmax_forward of backends/numpy/activation.py.
 #include "ops/softmax/softmax.cuh"
@@ -22,7 +23,8 @@ __device__ inline void short_rows(const ShortRows& rows, const T* z, T* y) {
         Acc terms[ITEMS];
         const ExpSum sums(rows, values, terms);
         const Acc of_sum = LOG ? logarithm(sums.sum) : Acc(1) / sums.sum;
-        each_item([&](int j) { terms[j] = LOG ? values[j] - sums.largest - of_sum : terms[j] * of_sum; });
+        each_item(
+            [&](int j) { terms[j] = LOG ? values[j] - sums.largest - of_sum : terms[j] * of_sum; });
         rows.write(y, row, terms);
     }
     rows.wait();
@@ -34,7 +36,8 @@ __device__ inline void long_row(const LongRow& row, const T* z, T* y, Vec<T>* ke
     const ExpSum sums(row, z, kept, shared, values, terms, factor);
     const Acc of_sum = LOG ? logarithm(sums.sum) : Acc(1) / sums.sum;
     factor *= of_sum;
-    each_item([&](int j) { terms[j] = LOG ? values[j] - sums.largest - of_sum : terms[j] * factor; });
+    each_item(
+        [&](int j) { terms[j] = LOG ? values[j] - sums.largest - of_sum : terms[j] * factor; });
     row.write(y, row.last(), terms);
     for (int first = row.last() - row.round(); first >= 0; first -= row.round()) {
         row.read_again(z, kept, first, minus_infinity(), values);

@@ -1,10 +1,11 @@
 // How blocks of one_launch_card.cu come to have each other's numbers.
 //
-// Within a cluster they send them to each other's shared memory, where a barrier counts the bytes. What one sends of a
-// layer shows that it has all that was sent of the layer before, and so that it reads nothing of what came before
-// that: hence two places, for layers in turns. Between clusters numbers go through memory, marked (marked_numbers.cuh).
-// Nobody leaves a number of a step before it has parts of the outputs of the step before of all clusters, and these have
-// read all that came two steps before: hence two places for steps in turns.
+// Within a cluster they send them to each other's shared memory, where a barrier counts the bytes.
+// What one sends of a layer shows that it has all that was sent of the layer before, and so that it
+// reads nothing of what came before that: hence two places, for layers in turns. Between clusters
+// numbers go through memory, marked (marked_numbers.cuh). Nobody leaves a number of a step before
+// it has parts of the outputs of the step before of all clusters, and these have read all that came
+// two steps before: hence two places for steps in turns.
 //
 // Users: one_launch_card.cu.
 #pragma once
@@ -13,11 +14,13 @@
 
 template <int L>
 constexpr int PARITY_OF = L % 2;
-// How many of the first COUNT layers have the parity of L: of L itself, whose number among these is L / 2.
+// How many of the first COUNT layers have the parity of L: of L itself, whose number among these is
+// L / 2.
 template <int L, int COUNT>
 constexpr int PHASES = (COUNT - L % 2 + 1) / 2;
 
-// Until all bytes that are sent to this block in a phase have come. Thread 0 lets the barrier count them.
+// Until all bytes that are sent to this block in a phase have come. Thread 0 lets the barrier count
+// them.
 __device__ inline void await_bytes(Barrier& full, unsigned phase, unsigned bytes) {
     if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
     wait(full, phase);
@@ -31,8 +34,8 @@ __device__ inline void send_quad(int rank, const float* place, const float (&num
     store_async_quad(place_in(rank, place), words, place_in(rank, &full));
 }
 
-// The 16-bit words of eight lanes, which go to `place` of all ranks: each lane sends them to some. The other ranks' barriers
-// count them; this one's threads see them when they have met.
+// The 16-bit words of eight lanes, which go to `place` of all ranks: each lane sends them to some.
+// The other ranks' barriers count them; this one's threads see them when they have met.
 __device__ inline void broadcast(float number, T* place, const Barrier& full, bool is_there) {
     const int lane = threadIdx.x % 32;
     const float next = __shfl_xor_sync(FULL_WARP, number, 1);
@@ -70,13 +73,16 @@ __device__ inline void leave_tile(const float (&sums)[4], int turn, F place) {
     const Quad quad(sums);
     unsigned* words = place(quad.row, quad.column);
     if (words == nullptr) return;
-    const float numbers[1][4] = {{quad.numbers[0], quad.numbers[1], quad.numbers[2], quad.numbers[3]}};
+    const float numbers[1][4] = {
+        {quad.numbers[0], quad.numbers[1], quad.numbers[2], quad.numbers[3]}};
     send(reinterpret_cast<uint4*>(words), 0, turn, numbers);
 }
 
-// What all clusters have left of a number, added up; `words` is where the first has it, and the three beside it. Of each
-// four lanes, all call with the place of the same quad, and each gets one number of it.
-__device__ inline float sum_of_clusters(const unsigned* words, int stride, int turn, bool is_there) {
+// What all clusters have left of a number, added up; `words` is where the first has it, and the
+// three beside it. Of each four lanes, all call with the place of the same quad, and each gets one
+// number of it.
+__device__ inline float sum_of_clusters(const unsigned* words, int stride, int turn,
+                                        bool is_there) {
     constexpr int MINE = (CLUSTERS + 3) / 4;
     const int lane = threadIdx.x % 32;
     float numbers[MINE][4];
@@ -92,9 +98,9 @@ __device__ inline float sum_of_clusters(const unsigned* words, int stride, int t
         for (int i = 1; i < MINE; ++i) sums[part] += numbers[i][part];
     }
     const bool is_upper = lane / 2 % 2, is_odd = lane % 2;
-    const float even =
-        (is_upper ? sums[2] : sums[0]) + __shfl_xor_sync(FULL_WARP, is_upper ? sums[0] : sums[2], 2);
-    const float odd =
-        (is_upper ? sums[3] : sums[1]) + __shfl_xor_sync(FULL_WARP, is_upper ? sums[1] : sums[3], 2);
+    const float even = (is_upper ? sums[2] : sums[0]) +
+                       __shfl_xor_sync(FULL_WARP, is_upper ? sums[0] : sums[2], 2);
+    const float odd = (is_upper ? sums[3] : sums[1]) +
+                      __shfl_xor_sync(FULL_WARP, is_upper ? sums[1] : sums[3], 2);
     return (is_odd ? odd : even) + __shfl_xor_sync(FULL_WARP, is_odd ? even : odd, 1);
 }

@@ -1,14 +1,16 @@
-// The weights of one_launch_layers.cu where several clusters, replicas, partition the rows of each batch.
+// The weights of one_launch_layers.cu where several clusters, replicas, partition the rows of each
+// batch.
 //
-// All replicas have the same weights, rounded to 16 bits for products. In float32, with all optimizer state of
-// it, a weight has one owner. A step goes
+// All replicas have the same weights, rounded to 16 bits for products. In float32, with all
+// optimizer state of it, a weight has one owner. A step goes
 //
-//     gradients of a replica's rows ──► their owner: adds up those of all replicas, updates ──► all blocks that
-//     multiply by it
+//     gradients of a replica's rows ──► their owner: adds up those of all replicas, updates ──► all
+//     blocks that multiply by it
 //
-// through memory, quad by quad: four weights that a thread has of a tile. A thread sends gradients to the thread of its
-// number in a block of its rank, and takes weights from there; in addition owners send each weight to where the way
-// back takes it. Biases are few: each replica adds up all their gradients, and updates all of them alike.
+// through memory, quad by quad: four weights that a thread has of a tile. A thread sends gradients
+// to the thread of its number in a block of its rank, and takes weights from there; in addition
+// owners send each weight to where the way back takes it. Biases are few: each replica adds up all
+// their gradients, and updates all of them alike.
 //
 // Users: one_launch_layers.cu.
 #pragma once
@@ -37,8 +39,8 @@ struct Network {
         }
     }
 
-    // f(number, its place in memory) for each number of owned quads; of layers that all ranks have, only of the
-    // first's if `is_once`.
+    // f(number, its place in memory) for each number of owned quads; of layers that all ranks have,
+    // only of the first's if `is_once`.
     template <class Places, class F>
     __device__ void each_number(const Places& places, bool is_once, F f) {
         each_own([&](int i, int quad) {
@@ -50,9 +52,11 @@ struct Network {
 #pragma unroll
                 for (int part = 0; part < 4; ++part) {
                     const int unit = Weights::unit_of(tile / Weights::MINE_K, part),
-                              input = Weights::feature_of(tile % Weights::MINE_K, quad % 2 * 4 + part);
+                              input =
+                                  Weights::feature_of(tile % Weights::MINE_K, quad % 2 * 4 + part);
                     if (unit >= Shape<L>::count() || input >= SIZES[L]) continue;
-                    const int64 place = static_cast<int64>(input) * SIZES[L + 1] + Shape<L>::first() + unit;
+                    const int64 place =
+                        static_cast<int64>(input) * SIZES[L + 1] + Shape<L>::first() + unit;
                     f(weights[i][part], places.template weights<L>(-1) + place);
                     for (int slot = 0; slot < Places::NUM_SLOTS; ++slot)
                         f(slots[slot][i][part], places.template weights<L>(slot) + place);
@@ -61,8 +65,8 @@ struct Network {
         });
     }
 
-    // Where, counted in words from the first rank's exchange on, the way back takes a weight of layer L from, if
-    // anybody does. The next input's is 16 words further.
+    // Where, counted in words from the first rank's exchange on, the way back takes a weight of
+    // layer L from, if anybody does. The next input's is 16 words further.
     template <int L>
     __device__ unsigned backward_place(int unit, int input) const {
         if constexpr (L > 0) {
@@ -74,12 +78,16 @@ struct Network {
             if (!Shape<L>::IS_SHARED_OUT && rank != own_rank()) return NOWHERE;
             const int row = input - Shape<L - 1>::first_of(rank), col = Shape<L>::first() + unit;
             const int row_tile = row / 16, col_tile = col / 16;
-            const int warp = row_tile / Weights::MINE_U * Product::GROUPS_K + col_tile % Product::GROUPS_K;
-            const int tile = row_tile % Weights::MINE_U * Weights::MINE_K + col_tile / Product::GROUPS_K;
+            const int warp =
+                row_tile / Weights::MINE_U * Product::GROUPS_K + col_tile % Product::GROUPS_K;
+            const int tile =
+                row_tile % Weights::MINE_U * Weights::MINE_K + col_tile / Product::GROUPS_K;
             const int quad = 2 * (First<L>::BACKWARD + tile) + col % 16 / 8;
-            const int thread = 32 * warp + row % 8 * 4 + col % 8 / 2, word = row % 16 / 8 * 2 + col % 2;
+            const int thread = 32 * warp + row % 8 * 4 + col % 8 / 2,
+                      word = row % 16 / 8 * 2 + col % 2;
             const uint4* first = reinterpret_cast<const uint4*>(exchanges);
-            return static_cast<unsigned>(&exchanges[rank].backward[0][quad][thread] - first) * 4 + word;
+            return static_cast<unsigned>(&exchanges[rank].backward[0][quad][thread] - first) * 4 +
+                   word;
         } else {
             return NOWHERE;
         }
@@ -132,7 +140,8 @@ struct Network {
     __device__ void send_weights(int i, int quad, int step) const {
         const float numbers[1][4] = {{weights[i][0], weights[i][1], weights[i][2], weights[i][3]}};
         send(&own_exchange().weights[quad][threadIdx.x], 0, step, numbers);
-        unsigned* words = reinterpret_cast<unsigned*>(exchanges) + step % 2 * (BACK_QUADS * THREADS * 4);
+        unsigned* words =
+            reinterpret_cast<unsigned*>(exchanges) + step % 2 * (BACK_QUADS * THREADS * 4);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (places[i][half] == NOWHERE) continue;
@@ -171,10 +180,11 @@ struct Network {
             constexpr int L = decltype(layer)::VALUE;
             using Weights = typename Backward<L>::Weights;
             if (!has_tile<Backward<L>>(tile)) return;
-            constexpr bool IS_WHOLE = Shape<L - 1>::UNITS % 16 == 0 && Shape<L>::UNITS % 16 == 0 &&
-                                      (!Shape<L - 1>::IS_SHARED_OUT ||
-                                       (Shape<L - 1>::BLOCK_UNITS % 16 == 0 &&
-                                        Shape<L - 1>::BLOCK_UNITS * CLUSTER == Shape<L - 1>::UNITS));
+            constexpr bool IS_WHOLE =
+                Shape<L - 1>::UNITS % 16 == 0 && Shape<L>::UNITS % 16 == 0 &&
+                (!Shape<L - 1>::IS_SHARED_OUT ||
+                 (Shape<L - 1>::BLOCK_UNITS % 16 == 0 &&
+                  Shape<L - 1>::BLOCK_UNITS * CLUSTER == Shape<L - 1>::UNITS));
             words = ALL_WORDS;
             if (IS_WHOLE) return;
 #pragma unroll
@@ -204,7 +214,8 @@ struct Network {
         typename Product::Fragments b;
 #pragma unroll
         for (int i = 0; i < TERMS * Product::Weights::MINE * 4; ++i) {
-            const int term = i / (Product::Weights::MINE * 4), word = i % (Product::Weights::MINE * 4);
+            const int term = i / (Product::Weights::MINE * 4),
+                      word = i % (Product::Weights::MINE * 4);
             (&b[term][0][0][0][0])[word] = tiles[term][first + word / 4][word % 4];
         }
         Product::multiply(shared.sums, rows, b);
@@ -220,11 +231,13 @@ struct Network {
         LayersExchange& exchange = own_exchange();
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
-        Forward<L>::each_gradient(
-            dz, chunk, inputs_of<L>(shared, now.pass.index()), [&](int u, int j, const float (&sums)[2][4]) {
-                const int quad = 2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
-                send(&exchange.gradients[own_replica()][quad][threadIdx.x], THREADS, now.step, sums);
-            });
+        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()),
+                                  [&](int u, int j, const float (&sums)[2][4]) {
+                                      const int quad =
+                                          2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
+                                      send(&exchange.gradients[own_replica()][quad][threadIdx.x],
+                                           THREADS, now.step, sums);
+                                  });
         Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
             store_relaxed(&exchange.biases[now.step % 2][own_replica()][First<L>::BIAS + unit],
                           marked(sum, now.step / 2));
@@ -236,7 +249,8 @@ struct Network {
         float sums[OWN_QUADS][4], of_biases[OWN_BIASES], unscale = run.unscale;
         if (CLIPS) {
 #pragma unroll
-            for (int first = 0; first < OWN_QUADS; first += GROUP) receive_gradients(now.step, first, sums);
+            for (int first = 0; first < OWN_QUADS; first += GROUP)
+                receive_gradients(now.step, first, sums);
             receive_biases(now.step, of_biases);
             unscale *= clip_factor(run, sum_of_all(shared, now.step, sum_squares(sums, of_biases)));
         }
@@ -253,7 +267,8 @@ struct Network {
         if (!CLIPS) receive_biases(now.step, of_biases);
         each_own_bias([&](int i, auto layer, int unit) {
             constexpr int L = decltype(layer)::VALUE;
-            layer_of<L>(shared.layers).biases.update(unit, of_biases[i], unscale, now.settings, run.rule);
+            layer_of<L>(shared.layers)
+                .biases.update(unit, of_biases[i], unscale, now.settings, run.rule);
         });
     }
 
@@ -308,7 +323,8 @@ struct Network {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
             const auto slot = [&](int idx) -> float& { return slots[idx][i][part]; };
-            update_in_place(weights[i][part], slot, sum[part], unscale, now.settings, now.of_weights);
+            update_in_place(weights[i][part], slot, sum[part], unscale, now.settings,
+                            now.of_weights);
         }
     }
 
@@ -355,7 +371,8 @@ struct Network {
         }
         float sum = 0;
 #pragma unroll
-        for (int replica = 0; replica < REPLICAS; ++replica) sum += without_last_bit(words[replica]);
+        for (int replica = 0; replica < REPLICAS; ++replica)
+            sum += without_last_bit(words[replica]);
         return sum;
     }
 

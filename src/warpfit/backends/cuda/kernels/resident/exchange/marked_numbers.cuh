@@ -1,7 +1,8 @@
 // Numbers that blocks leave each other in memory.
 //
-// They are on their way without their last bit. In its place is one that changes from turn to turn, so that who looks for
-// a number sees whether it has come: no barrier, no fence, and no bytes beside the numbers.
+// They are on their way without their last bit. In its place is one that changes from turn to turn,
+// so that who looks for a number sees whether it has come: no barrier, no fence, and no bytes
+// beside the numbers.
 //
 // Users: one_launch.cu, one_launch_card.cu, one_launch_layers.cu.
 #pragma once
@@ -10,7 +11,8 @@
 
 constexpr unsigned LAST_BIT = 1;
 
-// The last bit of numbers that a place takes in this turn of its. Before the first, 0, it has zeros.
+// The last bit of numbers that a place takes in this turn of its. Before the first, 0, it has
+// zeros.
 __device__ inline unsigned mark_of(int turn) { return (turn + 1) & LAST_BIT; }
 
 __device__ inline unsigned marked(float number, int turn) {
@@ -18,7 +20,9 @@ __device__ inline unsigned marked(float number, int turn) {
 }
 
 // What arrives of a number.
-__device__ inline float without_last_bit(unsigned word) { return __uint_as_float(word & ~LAST_BIT); }
+__device__ inline float without_last_bit(unsigned word) {
+    return __uint_as_float(word & ~LAST_BIT);
+}
 
 // Sends quads of numbers to places that lie `stride` apart.
 template <int QUADS>
@@ -76,8 +80,8 @@ __device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place) {
     receive(numbers, turn, place, [](int) { return true; });
 }
 
-// Adds up what SENDERS have sent, in their order; quad i of a sender is at place(sender, i). As many quads at once as a
-// thread has registers for.
+// Adds up what SENDERS have sent, in their order; quad i of a sender is at place(sender, i). As
+// many quads at once as a thread has registers for.
 template <int SENDERS, int AT_ONCE, int QUADS, class F>
 __device__ inline void receive_sums(float (&sums)[QUADS][4], int turn, F place) {
 #pragma unroll
@@ -89,7 +93,8 @@ __device__ inline void receive_sums(float (&sums)[QUADS][4], int turn, F place) 
             float& sum = sums[first + i / 4][i % 4];
             sum = 0;
 #pragma unroll
-            for (int sender = 0; sender < SENDERS; ++sender) sum += numbers[sender * AT_ONCE + i / 4][i % 4];
+            for (int sender = 0; sender < SENDERS; ++sender)
+                sum += numbers[sender * AT_ONCE + i / 4][i % 4];
         }
     }
 }

@@ -1,8 +1,8 @@
 // Where replicas of one_launch_layers.cu leave each other gradients and weights, and how they find
 // them.
 //
-// A thread's quads of all layers have one numbering, and so have tiles and a block's biases: the last
-// layers come first, as their gradients do. A place belongs to who writes it.
+// A thread's quads of all layers have one numbering, and so have tiles and a block's biases: the
+// last layers come first, as their gradients do. A place belongs to who writes it.
 // Users: one_launch_layers.cu.
 #pragma once
 
@@ -20,8 +20,8 @@ struct BackwardTiles<0> {
     static constexpr int COUNT = 0;
 };
 
-// The numbers of layer L's first tile among a warp's, and of its first bias among a block's. Last layers come first, as
-// their gradients do.
+// The numbers of layer L's first tile among a warp's, and of its first bias among a block's. Last
+// layers come first, as their gradients do.
 template <int L>
 struct First {
     static constexpr int FORWARD = First<L + 1>::NEXT_FORWARD,
@@ -39,7 +39,8 @@ constexpr int FORWARD_TILES = First<0>::NEXT_FORWARD, BACKWARD_TILES = First<0>:
 constexpr int QUADS = 2 * FORWARD_TILES, BACK_QUADS = larger(2 * BACKWARD_TILES, 1),
               BIASES = First<0>::NEXT_BIAS;
 // Quads whose owner is the same thread, and biases of a thread.
-constexpr int OWN_QUADS = (QUADS + REPLICAS - 1) / REPLICAS, OWN_BIASES = (BIASES + THREADS - 1) / THREADS;
+constexpr int OWN_QUADS = (QUADS + REPLICAS - 1) / REPLICAS,
+              OWN_BIASES = (BIASES + THREADS - 1) / THREADS;
 static_assert(OWN_QUADS <= 32, "a bit for each");
 // Quads that a thread waits for at once.
 constexpr int AT_ONCE = 16;
@@ -81,9 +82,9 @@ __device__ inline bool has_tile(int tile) {
     return Product::is_mine() && Product::Weights::has_tile(tile % Product::Weights::MINE_K);
 }
 
-// Where the blocks of a rank leave numbers, and find them. None is overwritten before it is read: who sends the
-// next has seen what others made of it. Of what threads of other numbers read there are two, for even steps and odd
-// ones, as a block may be a step ahead.
+// Where the blocks of a rank leave numbers, and find them. None is overwritten before it is read:
+// who sends the next has seen what others made of it. Of what threads of other numbers read there
+// are two, for even steps and odd ones, as a block may be a step ahead.
 struct alignas(16) LayersExchange {
     uint4 gradients[REPLICAS][QUADS][THREADS];
     uint4 weights[QUADS][THREADS];
@@ -93,8 +94,8 @@ struct alignas(16) LayersExchange {
 };
 static_assert(sizeof(LayersExchange) == EXCHANGE_BYTES, "the launcher gives as much to each rank");
 
-// Takes the 16-bit words of tiles in, whose quads come in this turn: quad h of tile t is at place(t, h), and has the words
-// that there(t, h) has bits of.
+// Takes the 16-bit words of tiles in, whose quads come in this turn: quad h of tile t is at
+// place(t, h), and has the words that there(t, h) has bits of.
 template <int TILES, class Place, class There>
 __device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int turn, Place place,
                                      There there) {

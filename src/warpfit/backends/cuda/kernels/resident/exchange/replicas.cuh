@@ -1,9 +1,9 @@
-// Replicas of one_launch.cu: clusters that have the same weights, and partition the rows of each batch. What each has
-// found of the gradient they add up through memory, thread by thread: a thread sends to those of its number in the
-// blocks of its rank, and to no others.
+// Replicas of one_launch.cu: clusters that have the same weights, and partition the rows of each
+// batch. What each has found of the gradient they add up through memory, thread by thread: a thread
+// sends to those of its number in the blocks of its rank, and to no others.
 //
-// Of the weights that x meets, a replica updates a part, and sends the others what it has become. The output layer and
-// the biases are updated by all alike, from the same sums in the same order.
+// Of the weights that x meets, a replica updates a part, and sends the others what it has become.
+// The output layer and the biases are updated by all alike, from the same sums in the same order.
 //
 // Users: one_launch.cu.
 #pragma once
@@ -13,17 +13,20 @@
 
 #if REPLICAS > 1
 constexpr int WEIGHT_THREADS = 32 * WEIGHT_WARPS;
-// What the output warps add up, in quads of a lane: three for each tile of the output layer, one for those of biases.
+// What the output warps add up, in quads of a lane: three for each tile of the output layer, one
+// for those of biases.
 constexpr int OUTPUT_QUADS = HIDDEN ? UNIT_TILES * (3 * OUT_TILES + 1) : OUT_TILES;
 
-// Where blocks of the same rank leave numbers. None is overwritten before it is read: who sends the next has
-// seen what others made of it. Of the outputs there are two, as a replica may be a step ahead with them.
+// Where blocks of the same rank leave numbers. None is overwritten before it is read: who sends the
+// next has seen what others made of it. Of the outputs there are two, as a replica may be a step
+// ahead with them.
 struct OneLaunchExchange {
     uint4 gradients[REPLICAS][Weights::MINE * 2][WEIGHT_THREADS];
     uint4 weights[Weights::MINE * 2][WEIGHT_THREADS];
     uint4 outputs[2][REPLICAS][OUTPUT_QUADS][32];
 };
-static_assert(sizeof(OneLaunchExchange) == EXCHANGE_BYTES, "the launcher gives as much to each rank");
+static_assert(sizeof(OneLaunchExchange) == EXCHANGE_BYTES,
+              "the launcher gives as much to each rank");
 
 // The tiles of a thread's weights that its replica updates: every REPLICAS-th.
 struct OwnWeights {
@@ -50,8 +53,8 @@ struct OwnWeights {
                 const int unit = Weights::unit_of(tile / Weights::MINE_K, part);
                 const int feature = Weights::feature_of(tile % Weights::MINE_K, part);
                 if (unit < units.count && feature < features.count) {
-                    f(held[i][part],
-                      static_cast<int64>(features.first + feature) * ALL_UNITS + units.first + unit);
+                    f(held[i][part], static_cast<int64>(features.first + feature) * ALL_UNITS +
+                                         units.first + unit);
                 }
             }
         });
@@ -70,8 +73,8 @@ struct OwnWeights {
     // Sends the gradient of a tile to the replica that updates it.
     __device__ static void send_gradient(const OneLaunchRun& run, int step, int tile,
                                          const float (&gradient)[2][4]) {
-        send(&run.exchanges[own_rank()].gradients[own_replica()][2 * tile][threadIdx.x], WEIGHT_THREADS, step,
-             gradient);
+        send(&run.exchanges[own_rank()].gradients[own_replica()][2 * tile][threadIdx.x],
+             WEIGHT_THREADS, step, gradient);
     }
 
     // Updates this replica's tiles with the gradients of all, and takes all tiles in.

@@ -1,7 +1,7 @@
-// The warpgroup of a block that brings the batches: rows of x, in boxes as products read them, targets, and what a step needs.
-// Owns the stages of x from x_free to x_full, and the rows' numbers and targets beside them. Boxes
-// lie as wgmma reads them (operand_tile.cuh); order and weights follow from the network
-// (many_rows.cuh).
+// The warpgroup of a block that brings the batches: rows of x, in boxes as products read them,
+// targets, and what a step needs. Owns the stages of x from x_free to x_full, and the rows' numbers
+// and targets beside them. Boxes lie as wgmma reads them (operand_tile.cuh); order and weights
+// follow from the network (many_rows.cuh).
 // Users: many_networks_sm90.cu.
 #pragma once
 
@@ -15,8 +15,8 @@ struct BatchWarps {
     const float* class_weights;            // of each network, and their mean
     unsigned x_batches = 0, meetings = 0;  // so far, over all networks
 
-    __device__ BatchWarps(ClusterShared& shared, const T* x, const float* targets, const float* weights,
-                          const float* class_weights)
+    __device__ BatchWarps(ClusterShared& shared, const T* x, const float* targets,
+                          const float* weights, const float* class_weights)
         : shared(shared), x(x), targets(targets), weights(weights), class_weights(class_weights) {}
 
     __device__ void meet() {
@@ -33,8 +33,8 @@ struct BatchWarps {
             batch.row(shared.network, static_cast<int>((own.rank * BLOCK_ROWS + row) % ROWS));
     }
 
-    // Copies the block's features of all rows, and what else a batch needs. A thread has 16 bytes of some rows, of one column
-    // after the other. Row -1 is zeros.
+    // Copies the block's features of all rows, and what else a batch needs. A thread has 16 bytes
+    // of some rows, of one column after the other. Row -1 is zeros.
     __device__ void fetch(const Batch& batch, unsigned stage) {
         constexpr int PIECES = PARTS_OF_BLOCK * PART_WIDTH / 8;
         constexpr int LANES = PIECES <= 32   ? 32
@@ -49,7 +49,8 @@ struct BatchWarps {
             const unsigned at = box_at(stage, piece / (PART_WIDTH / 8), of_part / 8);
             copy_column(shared.x + at / LINE_BYTES * LINE_BYTES, of_part % 8 + at % LINE_BYTES / 16,
                         reinterpret_cast<const char*>(first + piece * 8),
-                        &shared.rows[stage][share * (ROWS / SHARES)], share * (ROWS / SHARES), ROWS / SHARES);
+                        &shared.rows[stage][share * (ROWS / SHARES)], share * (ROWS / SHARES),
+                        ROWS / SHARES);
         }
         fetch_targets(own, stage);
         weigh(own, stage);
@@ -82,8 +83,9 @@ struct BatchWarps {
     __device__ void fetch_targets(const Thread& own, unsigned stage) {
         for (unsigned i = own.of_group(); i < BLOCK_ROWS * TARGET_WORDS; i += GROUP_THREADS) {
             const int row = shared.rows[stage][i / TARGET_WORDS];
-            copy_async_4(&shared.targets[stage][0][0] + i,
-                         targets + static_cast<int64>(max(row, 0)) * TARGET_WORDS + i % TARGET_WORDS, true);
+            copy_async_4(
+                &shared.targets[stage][0][0] + i,
+                targets + static_cast<int64>(max(row, 0)) * TARGET_WORDS + i % TARGET_WORDS, true);
         }
     }
 
@@ -94,7 +96,8 @@ struct BatchWarps {
         float sum = 0;
 #pragma unroll
         for (unsigned i = 0; i < ROWS; i += WARP) {
-            const int row = shared.rows[stage][(i + own.lane() + ROWS - own.rank * BLOCK_ROWS) % ROWS];
+            const int row =
+                shared.rows[stage][(i + own.lane() + ROWS - own.rank * BLOCK_ROWS) % ROWS];
             sum += row < 0 ? 0 : weight_of(row);
         }
         sum = reduce_warp<Sum>(sum);
@@ -130,7 +133,8 @@ struct BatchWarps {
         for (Batch batch = first; batch.epoch < network.num_epochs; batch = batch.after(shared)) {
             // That of the next epoch as well, before the verdict on this one.
             bring(batch, batch.after(shared));
-            if (batch.idx == 0 && batch.epoch > 0 && verdict_on(shared, batch.epoch - 1) & IS_OVER) return;
+            if (batch.idx == 0 && batch.epoch > 0 && verdict_on(shared, batch.epoch - 1) & IS_OVER)
+                return;
         }
         verdict_on(shared, network.num_epochs - 1);
     }

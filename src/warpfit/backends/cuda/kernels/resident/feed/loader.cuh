@@ -7,8 +7,8 @@
 
 #include "resident/layout/trained_block.cuh"
 
-// Starts to copy rows of x, which lie one after the other. The barrier counts one arrival beside those of the
-// lanes, and the bytes if it can.
+// Starts to copy rows of x, which lie one after the other. The barrier counts one arrival beside
+// those of the lanes, and the bytes if it can.
 __device__ inline void copy_rows(T (&slot)[16][X_STRIDE], const T* rows, int count, Barrier& full) {
     const int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
@@ -24,24 +24,26 @@ __device__ inline void copy_rows(T (&slot)[16][X_STRIDE], const T* rows, int cou
 }
 
 // The targets of the rows of tile r that are this block's, if it has any there.
-__device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], const float* targets, int r) {
+__device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], const float* targets,
+                                    int r) {
     if (!is_own(r)) return;
     const int first = own_rank() * OWN_ROWS, num_rows = own_rows(BATCH);
     const int begin = OWN_ROWS < 16 ? first : r * 16;
     for (int i = threadIdx.x % 32; i < OWN_OF_TILE * TARGET_WORDS; i += 32) {
         const int row = begin + i / TARGET_WORDS, word = i % TARGET_WORDS;
         const bool is_there = row < num_rows;
-        copy_async_4(&place[row - first][word], targets + (is_there ? row * TARGET_WORDS + word : 0),
-                     is_there);
+        copy_async_4(&place[row - first][word],
+                     targets + (is_there ? row * TARGET_WORDS + word : 0), is_there);
     }
 }
 
 // Keeps the ring full.
-__device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun& run, const T* batches,
-                                    const float* targets) {
+__device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun& run,
+                                    const T* batches, const float* targets) {
     const int num_steps = run.first_step().num_steps;
     batches +=
-        ((HIDDEN ? 0 : static_cast<int64>(own_rank()) * BATCH) + own_replica() * REPLICA_ROWS) * X_STRIDE;
+        ((HIDDEN ? 0 : static_cast<int64>(own_rank()) * BATCH) + own_replica() * REPLICA_ROWS) *
+        X_STRIDE;
     targets += own_replica() * REPLICA_ROWS * TARGET_WORDS;
     Cursor<X_SLOTS> cursor(0);
     Cursor<GROUP * GROUPS_AHEAD> in_groups(0);
@@ -49,8 +51,8 @@ __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun&
         const int r = load < ROW_TILES ? load : load - ROW_TILES;
         Barrier& full = shared.x_full[in_groups.slot / GROUP];
         wait(shared.x_empty[cursor.slot], cursor.round + 1);
-        copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE, clamped(own_rows(BATCH) - r * 16, 16),
-                  full);
+        copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE,
+                  clamped(own_rows(BATCH) - r * 16, 16), full);
         if (load < ROW_TILES) copy_targets(shared.targets[step % TARGET_STEPS], targets, r);
         copy_async_arrive(&full);
         cursor.advance<1>();

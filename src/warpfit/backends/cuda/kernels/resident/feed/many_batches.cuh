@@ -1,5 +1,6 @@
-// The batches of a network's run, where a kernel trains many: those of each epoch's steps, then those of the validation rows.
-// Values only. A batch of validation follows the steps of its epoch, with ROWS rows at most.
+// The batches of a network's run, where a kernel trains many: those of each epoch's steps, then
+// those of the validation rows. Values only. A batch of validation follows the steps of its epoch,
+// with ROWS rows at most.
 // Users: many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
 
@@ -28,13 +29,15 @@ struct RunBatch {
     __device__ bool trains(const Network& network) const { return idx < network.num_steps(); }
 
     __device__ int num_rows(const Network& network) const {
-        return trains(network) ? min(BATCH, network.num_rows - idx * BATCH)
-                               : min(ROWS, network.num_validated - (idx - network.num_steps()) * ROWS);
+        return trains(network)
+                   ? min(BATCH, network.num_rows - idx * BATCH)
+                   : min(ROWS, network.num_validated - (idx - network.num_steps()) * ROWS);
     }
 
     // The number among all of one of ROWS rows, -1 for those that it does not have.
     __device__ int row(const Network& network, int own) const {
-        if (!trains(network)) return network.validation_row((idx - network.num_steps()) * ROWS + own);
+        if (!trains(network))
+            return network.validation_row((idx - network.num_steps()) * ROWS + own);
         return own < BATCH ? network.row(epoch, idx * BATCH + own) : -1;
     }
 };

@@ -1,6 +1,6 @@
-// What is a network's own where a kernel trains many: its rows, their orders, its rates, and where its record goes.
-// The structs lie in memory as the host packs them (engines, many_networks.py): who trains a
-// network owns its record and its standing; everything else is only read.
+// What is a network's own where a kernel trains many: its rows, their orders, its rates, and where
+// its record goes. The structs lie in memory as the host packs them (engines, many_networks.py):
+// who trains a network owns its record and its standing; everything else is only read.
 // Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
 
@@ -33,7 +33,8 @@ struct NetworkStep {
     RuleSettings rule;
     float unscale;
 
-    // That of weights: half of the penalty times their squares, over so many rows, joins the loss with PENALIZED.
+    // That of weights: half of the penalty times their squares, over so many rows, joins the loss
+    //   with PENALIZED.
     __device__ NetworkStep of_weights(float num_rows) const {
         NetworkStep found = *this;
         if (PENALIZED) found.rule.decay += settings.penalty / num_rows;
@@ -47,14 +48,15 @@ struct NetworkStep {
     }
 };
 
-// What follows from an epoch's losses, as bits: its parameters are to be kept; the run is over; and that because a loss is no
-// number.
+// What follows from an epoch's losses, as bits: its parameters are to be kept; the run is over; and
+// that because a loss is no number.
 enum Verdict : int { IS_BETTER = 1, IS_OVER = 2, IS_NO_NUMBER = 4 };
 
 // What came of a network.
 struct Standing {
     int epochs_done;  // fewer than its epochs if it was stopped, or its loss is no number any more
-    // With HALVES: after which epoch it was left behind, else 0; as which, 0 if a fold has no result; of how many.
+    // With HALVES: after which epoch it was left behind, else 0; as which, 0 if a fold has no
+    //   result; of how many.
     int halved_after, place, num_compared;
     EpochSums trained, validated;  // likewise: of the epoch whose parameters it ends with
 };
@@ -64,7 +66,7 @@ struct alignas(16) Network {
     const uint32* keys;          // (epochs, 8) of its orders; null for rows one after the other
     const int* rows;             // (num_rows,) among all; null for the first
     const int* validation_rows;  // (num_validated,) among all
-    double* record;              // (epochs, 4): loss, and rows that are right, of training and of validation
+    double* record;  // (epochs, 4): loss, and rows that are right, of training and of validation
     Standing* standing;
     Stopping* stopping;  // one for each block of a cluster; null to go on to the last epoch
     float scale;         // of gradients, a power of two
@@ -95,7 +97,8 @@ struct alignas(16) Network {
         return position < num_validated ? validation_rows[position] : -1;
     }
 
-    // Leaves the record of an epoch, counted from 0, and judges it. One thread of a block of this rank in its cluster calls.
+    // Leaves the record of an epoch, counted from 0, and judges it. One thread of a block of this
+    // rank in its cluster calls.
     __device__ int end_epoch(int epoch, int rank, const EpochSums& trained,
                              const EpochSums& validated) const {
         if (rank == 0) {
@@ -105,10 +108,13 @@ struct alignas(16) Network {
         return judge(epoch, rank, trained, validated);
     }
 
-    __device__ int judge(int epoch, int rank, const EpochSums& trained, const EpochSums& validated) const {
+    __device__ int judge(int epoch, int rank, const EpochSums& trained,
+                         const EpochSums& validated) const {
         if (!trained.is_finite()) return IS_OVER | IS_NO_NUMBER;
-        const int verdict = stopping == nullptr ? 0 : follow(stopping[rank], epoch, trained, validated);
-        if (HALVES && rank == 0 && (stopping == nullptr || !stopping->keeps_best || (verdict & IS_BETTER))) {
+        const int verdict =
+            stopping == nullptr ? 0 : follow(stopping[rank], epoch, trained, validated);
+        if (HALVES && rank == 0 &&
+            (stopping == nullptr || !stopping->keeps_best || (verdict & IS_BETTER))) {
             standing->trained = trained;
             standing->validated = validated;
         }
@@ -125,7 +131,9 @@ struct alignas(16) Network {
     }
 
     // With HALVES, the steps of its run before this rung.
-    __device__ uint32 steps_before() const { return HALVES ? standing->epochs_done * num_steps() : 0; }
+    __device__ uint32 steps_before() const {
+        return HALVES ? standing->epochs_done * num_steps() : 0;
+    }
 
     __device__ bool is_stopped() const { return stopping != nullptr && stopping->is_over(); }
 
@@ -146,7 +154,8 @@ struct alignas(16) Network {
 // Whether rows weigh something else than 1: because of themselves, or of their classes.
 constexpr bool HAS_WEIGHTS = WEIGHTED || CLASS_WEIGHTS;
 
-// What the rows weigh that a network is trained on, or validated: of two weights, or, without any, their number.
+// What the rows weigh that a network is trained on, or validated: of two weights, or, without any,
+// their number.
 __device__ inline auto weight_of_rows([[maybe_unused]] const Network& network,
                                       [[maybe_unused]] const double* weights, bool of_validation) {
 #if WEIGHTED || CLASS_WEIGHTS

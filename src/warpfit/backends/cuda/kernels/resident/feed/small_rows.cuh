@@ -1,13 +1,14 @@
-// The rows that a network in a group (small_network.cuh) trains on: found and copied by a warp of its own, batch after batch,
-// ahead of those that train.
-// That warp owns the ring of numbers, and stages from batch_free to batch_full.
+// The rows that a network in a group (small_network.cuh) trains on: found and copied by a warp of
+// its own, batch after batch, ahead of those that train. That warp owns the ring of numbers, and
+// stages from batch_free to batch_full.
 // Users: many_small_networks_sm90.cu.
 #pragma once
 
 #include "resident/layout/small_network.cuh"
 
-// In which order an epoch takes rows: a lane walks on (permutation.cuh) from one of its positions to the next, so that where
-// one's number lies beyond the last row, others need not wait for it. What they find lies in a ring.
+// In which order an epoch takes rows: a lane walks on (permutation.cuh) from one of its positions
+// to the next, so that where one's number lies beyond the last row, others need not wait for it.
+// What they find lies in a ring.
 struct Order {
     static constexpr int AT_ONCE = 2;  // walks of a lane
 
@@ -35,12 +36,14 @@ struct Order {
     __device__ void find(const Network& network, int epoch, int first, int count) {
         const int bits = network.bits;
         if (bits <= RoundTable::MOST_BITS) {
-            walk(network, first, count, [&](uint32(&values)[AT_ONCE]) { table.feistel(values, bits); });
+            walk(network, first, count,
+                 [&](uint32(&values)[AT_ONCE]) { table.feistel(values, bits); });
         } else {
             uint32 keys[8];
 #pragma unroll
             for (int i = 0; i < 8; ++i) keys[i] = network.keys[8 * epoch + i];
-            walk(network, first, count, [&](uint32(&values)[AT_ONCE]) { feistel(values, bits, keys); });
+            walk(network, first, count,
+                 [&](uint32(&values)[AT_ONCE]) { feistel(values, bits, keys); });
         }
         __syncwarp();
     }
@@ -56,7 +59,8 @@ struct Order {
             step(next);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
-                const bool walks = at[i] < end, arrives = walks && next[i] < static_cast<uint32>(num_rows);
+                const bool walks = at[i] < end,
+                           arrives = walks && next[i] < static_cast<uint32>(num_rows);
                 if (arrives) ring[at[i] % ORDER_RING] = static_cast<int>(next[i]);
                 at[i] += arrives ? AT_ONCE * WARP : 0;
                 value[i] = arrives ? at[i] : walks ? next[i] : value[i];
@@ -95,7 +99,9 @@ struct RowWarp {
 #pragma unroll
         for (int i = 0; i < ROWS / COUNT; ++i) {
             const int row = i * COUNT + Order::own_lane() % COUNT, position = first + row;
-            numbers[i] = row >= count ? -1 : is_mixed ? order.ring[position % ORDER_RING] : position;
+            numbers[i] = row >= count ? -1
+                         : is_mixed   ? order.ring[position % ORDER_RING]
+                                      : position;
         }
         const int* rows = trains ? network.rows : network.validation_rows;
         if (rows == nullptr) return;
@@ -145,7 +151,8 @@ struct RowWarp {
 #pragma unroll
         for (int i = 0; i < ROWS / ROWS_AT_ONCE; ++i) {
             const int row = i * ROWS_AT_ONCE + row_of_lane,
-                      number = __shfl_sync(FULL_WARP, numbers[i * ROWS_AT_ONCE / COUNT], row % COUNT);
+                      number =
+                          __shfl_sync(FULL_WARP, numbers[i * ROWS_AT_ONCE / COUNT], row % COUNT);
             if (PIECES == OF_ROW || piece < PIECES)
                 copy_async_16(lines + row * LINE_BYTES + ((first_piece + piece) ^ row % 8) * 16,
                               from + static_cast<int64>(number) * (X_WIDTH * sizeof(T)), true);
@@ -176,8 +183,9 @@ struct RowWarp {
         return false;
     }
 
-    // To a network's last epoch, or until a verdict ends it: that on an epoch may come when the first batch of the next has
-    // been handed over, but no other. Once the last one is, the network is nobody's any more.
+    // To a network's last epoch, or until a verdict ends it: that on an epoch may come when the
+    // first batch of the next has been handed over, but no other. Once the last one is, the network
+    // is nobody's any more.
     __device__ void serve_network() {
         const int num_epochs = shared.network.num_epochs, num_batches = shared.run.batches;
         epochs_judged = 0;

@@ -1,9 +1,10 @@
-// What a block of one_launch_card.cu is made of: its tile of each layer's weights, its shared memory, and the places in
-// memory where blocks leave each other numbers. All of it follows from the kernel's defines.
+// What a block of one_launch_card.cu is made of: its tile of each layer's weights, its shared
+// memory, and the places in memory where blocks leave each other numbers. All of it follows from
+// the kernel's defines.
 //
-// Of hidden layers, clusters partition the units, and the blocks of a cluster, its ranks, the inputs. Of the last
-// layer, clusters partition the inputs, each block has the tile of its cluster, and all blocks of a cluster keep it
-// alike.
+// Of hidden layers, clusters partition the units, and the blocks of a cluster, its ranks, the
+// inputs. Of the last layer, clusters partition the inputs, each block has the tile of its cluster,
+// and all blocks of a cluster keep it alike.
 //
 // Users: one_launch_card.cu.
 #pragma once
@@ -34,7 +35,9 @@ constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 __device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / CLUSTER; }
 
 // What each has of something that is partitioned in tiles of 16.
-__device__ constexpr int share(int size, int sharers) { return up((size + sharers - 1) / sharers, 16); }
+__device__ constexpr int share(int size, int sharers) {
+    return up((size + sharers - 1) / sharers, 16);
+}
 
 // Layer L's weights of a block: INPUTS by UNITS, of which those beyond the layer's are 0.
 template <int L>
@@ -65,7 +68,8 @@ __device__ constexpr int widest() {
         return larger(WeightTile<L>::UNITS, widest<L + 1>());
     }
 }
-constexpr int MOST_UNITS = widest(), GRADIENT_STRIDE = MOST_UNITS + 8, OUTPUT_STRIDE = OUT_WIDTH + 8;
+constexpr int MOST_UNITS = widest(), GRADIENT_STRIDE = MOST_UNITS + 8,
+              OUTPUT_STRIDE = OUT_WIDTH + 8;
 
 template <int COUNT>
 struct Near {
@@ -106,9 +110,10 @@ __device__ inline LayerPart<L>& part_of(CardShared& shared) {
     return layer_of<L>(shared.layers);
 }
 
-// Words of memory in which blocks leave each other numbers of one step, layer by layer: units (ROWS, SENT_UNITS) of each
-// hidden layer but the last; parts of the outputs (CLUSTERS, ROWS, SENT_UNITS); and parts of the gradients of each
-// hidden layer's units but the last's (CLUSTERS, ROWS, SENT_UNITS).
+// Words of memory in which blocks leave each other numbers of one step, layer by layer: units
+// (ROWS, SENT_UNITS) of each hidden layer but the last; parts of the outputs (CLUSTERS, ROWS,
+// SENT_UNITS); and parts of the gradients of each hidden layer's units but the last's (CLUSTERS,
+// ROWS, SENT_UNITS).
 template <int L>
 struct Places {
     static constexpr int SENT = ROWS * WeightTile<L>::SENT_UNITS;

@@ -1,10 +1,11 @@
-// How a cluster partitions a network with one hidden layer: what its warps are for, what lies where in shared memory,
-// and the barriers between them. many_networks_sm90.cu says how a step goes.
+// How a cluster partitions a network with one hidden layer: what its warps are for, what lies where
+// in shared memory, and the barriers between them. many_networks_sm90.cu says how a step goes.
 //
-// A warpgroup of the first GROUPS has the weights of a tile of 64 hidden units, and of a part of the features, and of the
-// bias, which is the weight of one feature more. If there are two tiles of units, both lie in each block, and a block is a
-// part; if there is one, each warpgroup is. A part also has a part of each batch's rows: for these it adds up what all parts
-// have of a sum, and finds the loss.
+// A warpgroup of the first GROUPS has the weights of a tile of 64 hidden units, and of a part of
+// the features, and of the bias, which is the weight of one feature more. If there are two tiles of
+// units, both lie in each block, and a block is a part; if there is one, each warpgroup is. A part
+// also has a part of each batch's rows: for these it adds up what all parts have of a sum, and
+// finds the loss.
 //
 // Users: many_networks_sm90.cu.
 #pragma once
@@ -25,10 +26,10 @@ constexpr int PARTS_OF_BLOCK = GROUPS / UNIT_TILES, PARTS = CLUSTER * PARTS_OF_B
 static_assert(BATCH <= ROWS && HIDDEN <= UNITS * UNIT_TILES && OUTPUTS <= 16 && PARTS <= 8,
               "a batch is a tile");
 
-// -- rows ----------------------------------------------------------------------------------------------------------
+// -- rows -----------------------------------------------------------------------------------------
 
-// Of a batch, in tiles of 8: those of a part, and those of a block. A block has its own rows first, then those of the blocks
-// after it, in turn.
+// Of a batch, in tiles of 8: those of a part, and those of a block. A block has its own rows first,
+// then those of the blocks after it, in turn.
 constexpr int OWN_ROWS = ROWS / PARTS, OWN_TILES = OWN_ROWS / 8;
 constexpr int BLOCK_ROWS = ROWS / CLUSTER, BLOCK_TILES = BLOCK_ROWS / 8;
 // Tiles of 16, as products take them.
@@ -37,7 +38,7 @@ constexpr int ROW_PAIRS = (OWN_TILES + 1) / 2, BLOCK_PAIRS = (BLOCK_TILES + 1) /
 constexpr int SHARES_OF_PAIR = 2 * BLOCK_PAIRS <= HELPERS ? 2 : 1,
               WARPS_WITH_ROWS = BLOCK_PAIRS * SHARES_OF_PAIR;
 
-// -- features ------------------------------------------------------------------------------------------------------
+// -- features -------------------------------------------------------------------------------------
 
 // Slices of 16 features; those of a part, in boxes of four, the last of which may be a part of one.
 constexpr int NUM_SLICES = (FEATURES + 1 + 15) / 16, OWN_SLICES = (NUM_SLICES + PARTS - 1) / PARTS;
@@ -59,28 +60,32 @@ __device__ inline unsigned box_at(unsigned stage, unsigned part_of_block, unsign
     return (idx * WHOLE + box) * BOX_BYTES;
 }
 
-// A thread has some slices' weights in registers, and the others', in between, in shared memory: products take time in which
-// those come.
+// A thread has some slices' weights in registers, and the others', in between, in shared memory:
+// products take time in which those come.
 constexpr int REGISTER_SLICES = OWN_SLICES - SHARED_SLICES;
 __device__ constexpr int shared_before(int slice) { return slice * SHARED_SLICES / OWN_SLICES; }
-__device__ constexpr bool is_shared(int slice) { return shared_before(slice + 1) > shared_before(slice); }
+__device__ constexpr bool is_shared(int slice) {
+    return shared_before(slice + 1) > shared_before(slice);
+}
 
-// -- outputs -------------------------------------------------------------------------------------------------------
+// -- outputs --------------------------------------------------------------------------------------
 
 // Rows of outputs and of their weights, apart so that eight lie in different banks.
 // A part of 8 rows reads 16, of which the last may be nobody's.
-constexpr int OUT_WIDTH = 16, OUT_STRIDE = 24, DZ_ROWS = 16 * BLOCK_PAIRS + (OWN_TILES == 1 ? 8 : 0),
+constexpr int OUT_WIDTH = 16, OUT_STRIDE = 24,
+              DZ_ROWS = 16 * BLOCK_PAIRS + (OWN_TILES == 1 ? 8 : 0),
               PAIRS_OF_ROW = (OUTPUTS + 1) / 2;
 
 __device__ constexpr int up_to_four(int size) { return (size + 3) / 4 * 4; }
 constexpr int OUTPUT_PARAMETERS = up_to_four((FEATURES + 1) * HIDDEN);
 constexpr int PARAMETERS = OUTPUT_PARAMETERS + up_to_four((HIDDEN + 1) * OUTPUTS);
 
-// -- between warps -------------------------------------------------------------------------------------------------
+// -- between warps --------------------------------------------------------------------------------
 
-// What a warpgroup gets of sums from the other parts; h of its units and rows; and dh of 16 units each, of rows of other parts,
-// or of all where warps share it, as wgmma takes it from registers: of a slice of 16 rows four words for each lane. A block
-// that has all parts of a tile has room for them one after the other only: h and dh come where sums were.
+// What a warpgroup gets of sums from the other parts; h of its units and rows; and dh of 16 units
+// each, of rows of other parts, or of all where warps share it, as wgmma takes it from registers:
+// of a slice of 16 rows four words for each lane. A block that has all parts of a tile has room for
+// them one after the other only: h and dh come where sums were.
 constexpr bool OWN_DH_STAYS = UNIT_TILES > 1 && OWN_TILES > 1;
 constexpr int FIRST_SENT = OWN_DH_STAYS ? OWN_TILES : 0, SENT_TILES = ROWS / 8 - FIRST_SENT;
 constexpr int SUMS_BYTES = (PARTS - 1) * UNITS * OWN_ROWS * 4, H_BYTES = UNITS * OWN_ROWS * 2,
@@ -110,7 +115,8 @@ struct ClusterShared {
     T w2[UNITS * UNIT_TILES][OUT_STRIDE];
     // Of each block's rows, the gradients of the weights and biases of the outputs.
     float2 of_outputs[CLUSTER][HIDDEN + 1][PAIRS_OF_ROW];
-    // Of an epoch's losses, and of rows that are right; of validation's. Between networks the next one's number.
+    // Of an epoch's losses, and of rows that are right; of validation's. Between networks the next
+    // one's number.
     union alignas(16) {
         double sums[CLUSTER * HELPERS][4];
         uint64 next;
@@ -128,24 +134,28 @@ struct ClusterShared {
     alignas(16) Network network;
     ClusterRun run;
     // From those who bring rows and find losses, and back:
-    Barrier x_full[STAGES], x_free[STAGES], h_full, h_free, dz_full, w2_free, losses_met, bringers_met;
-    // Between parts: sums of z, dh, gradients of outputs, an epoch's sums, the next network's number. A verdict on an epoch.
-    Barrier z_full[GROUPS], dh_full[4 * UNIT_TILES], outputs_full, sums_full, verdict_full[2], next_full;
+    Barrier x_full[STAGES], x_free[STAGES], h_full, h_free, dz_full, w2_free, losses_met,
+        bringers_met;
+    // Between parts: sums of z, dh, gradients of outputs, an epoch's sums, the next network's
+    //   number. A verdict on an epoch.
+    Barrier z_full[GROUPS], dh_full[4 * UNIT_TILES], outputs_full, sums_full, verdict_full[2],
+        next_full;
     Barrier group_met[REUSES_SUMS ? GROUPS : 1];
 };
 
 static_assert(sizeof(ClusterShared) == SHARED_BYTES, "many_networks_sm90.py counts these bytes");
 
-// -- threads -------------------------------------------------------------------------------------------------------
+// -- threads --------------------------------------------------------------------------------------
 
 __device__ inline int own_group() { return static_cast<int>(threadIdx.x) / GROUP_THREADS; }
 
-// Where a thread stands. What follows from it the compiler finds anew after each of these: kept from step to step it would
-// take registers, of which there are none left.
+// Where a thread stands. What follows from it the compiler finds anew after each of these: kept
+// from step to step it would take registers, of which there are none left.
 struct Thread {
     unsigned idx, rank;
 
-    __device__ Thread() : idx(unforeseen(threadIdx.x)), rank(unforeseen(static_cast<unsigned>(own_rank()))) {}
+    __device__ Thread()
+        : idx(unforeseen(threadIdx.x)), rank(unforeseen(static_cast<unsigned>(own_rank()))) {}
 
     __device__ unsigned lane() const { return idx % WARP; }
     __device__ unsigned warp() const { return idx / WARP; }
@@ -156,8 +166,8 @@ struct Thread {
     __device__ unsigned part_of_block() const { return UNIT_TILES > 1 ? 0 : group(); }
     __device__ unsigned part() const { return rank * PARTS_OF_BLOCK + part_of_block(); }
 
-    // Of its accumulators: the first of its two units of the tile, the other being 8 further on, and the first of its pairs of
-    // columns, 8 apart.
+    // Of its accumulators: the first of its two units of the tile, the other being 8 further on,
+    // and the first of its pairs of columns, 8 apart.
     __device__ unsigned unit() const { return warp() % 4 * 16 + lane() / 4; }
     __device__ unsigned column() const { return lane() % 4 * 2; }
 
@@ -165,9 +175,10 @@ struct Thread {
     __device__ unsigned rank_after(unsigned distance) const { return (rank + distance) % CLUSTER; }
 };
 
-// -- places --------------------------------------------------------------------------------------------------------
+// -- places ---------------------------------------------------------------------------------------
 
-// A piece of 8 rows of a unit of a warpgroup's h. Pieces change places so that eight units' lie in different banks.
+// A piece of 8 rows of a unit of a warpgroup's h. Pieces change places so that eight units' lie in
+// different banks.
 __device__ inline unsigned char* h_place(ClusterShared& shared, unsigned group, unsigned unit,
                                          unsigned piece) {
     constexpr unsigned LINES_OF_BANKS = 8 / OWN_TILES;
@@ -186,8 +197,8 @@ __device__ inline uint2* dh_place(ClusterShared& shared, const Thread& own, unsi
 }
 
 // What a thread gets of a tile of 8 rows of z from the part that is `distance` before.
-__device__ inline unsigned char* sums_place(ClusterShared& shared, unsigned group, unsigned distance,
-                                            unsigned tile, unsigned thread) {
+__device__ inline unsigned char* sums_place(ClusterShared& shared, unsigned group,
+                                            unsigned distance, unsigned tile, unsigned thread) {
     return shared.passed + SUMS_AT + group * SUMS_BYTES +
            (((distance - 1) * OWN_TILES + tile) * GROUP_THREADS + thread) * 16;
 }
@@ -202,7 +213,7 @@ __device__ inline void arrive_for_bytes(const Thread& own, Barrier& barrier, uns
     }
 }
 
-// -- batches -------------------------------------------------------------------------------------------------------
+// -- batches --------------------------------------------------------------------------------------
 
 using Batch = RunBatch<ROWS>;
 
@@ -223,7 +234,8 @@ __device__ inline EpochSums epoch_sums(const ClusterShared& shared, bool of_vali
 #if PENALIZED
     for (const double own : shared.penalties) total += of_validation ? 0 : own;
 #endif
-    const auto weight = weight_of_rows(shared.network, own_numbers(total_weights, shared, 2), of_validation);
+    const auto weight =
+        weight_of_rows(shared.network, own_numbers(total_weights, shared, 2), of_validation);
     return {weight > 0 ? total / weight : 0, correct};
 }
 

@@ -1,6 +1,6 @@
-// What a block of one_launch_layers.cu is made of: the sizes of each layer, and its shared memory. All of it
-// follows from the kernel's defines.
-// Each block owns the units first() to first() + count() of each layer; outputs are everybody's.
+// What a block of one_launch_layers.cu is made of: the sizes of each layer, and its shared memory.
+// All of it follows from the kernel's defines. Each block owns the units first() to first() +
+// count() of each layer; outputs are everybody's.
 // Users: one_launch_layers.cu.
 #pragma once
 
@@ -28,8 +28,8 @@ __device__ inline int own_recorder() { return own_replica() * (RECORDERS / REPLI
 // Whose targets a replica needs: to weigh a batch, those of all rows.
 constexpr bool SEES_ALL_TARGETS = REPLICAS > 1 && (WEIGHTED || CLASS_WEIGHTS);
 constexpr int TARGET_ROWS = SEES_ALL_TARGETS ? REPLICAS * ROWS : ROWS;
-// Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them lies in one
-// piece, and what the lanes of a warp send at once goes as one.
+// Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them
+// lies in one piece, and what the lanes of a warp send at once goes as one.
 constexpr int CHUNK_UNITS = 8;
 
 // The first of this replica's rows, and how many of `count` it has.
@@ -38,8 +38,8 @@ __device__ inline int own_rows(int count) {
     return REPLICAS > 1 ? clamped(count - first_row(), REPLICA_ROWS) : count;
 }
 
-// What a product takes of two numbers: each is the sum of TERMS 16-bit numbers, of which a later one has what the one
-// before leaves out.
+// What a product takes of two numbers: each is the sum of TERMS 16-bit numbers, of which a later
+// one has what the one before leaves out.
 struct Pair {
     unsigned words[TERMS];
 
@@ -58,13 +58,14 @@ __device__ constexpr int chunks_before(int rank, int least, int with_one_more) {
     return rank * least + smaller(rank, with_one_more);
 }
 
-// Layer L. Blocks partition the units of hidden layers, in whole chunks, of which the first blocks may have one more;
-// all have all outputs.
+// Layer L. Blocks partition the units of hidden layers, in whole chunks, of which the first blocks
+// may have one more; all have all outputs.
 template <int L>
 struct Shape {
     static constexpr int UNITS = SIZES[L + 1], WIDTH = up(UNITS, 16);
     static constexpr bool IS_LAST = L + 1 == LAYERS, IS_SHARED_OUT = CLUSTER > 1 && !IS_LAST;
-    static constexpr int CHUNKS = up(UNITS, CHUNK_UNITS) / CHUNK_UNITS, SHARERS = IS_SHARED_OUT ? CLUSTER : 1;
+    static constexpr int CHUNKS = up(UNITS, CHUNK_UNITS) / CHUNK_UNITS,
+                         SHARERS = IS_SHARED_OUT ? CLUSTER : 1;
     static constexpr int LEAST_CHUNKS = CHUNKS / SHARERS, WITH_ONE_MORE = CHUNKS % SHARERS;
     static constexpr int BLOCK_CHUNKS = LEAST_CHUNKS + (WITH_ONE_MORE > 0);
     static constexpr int BLOCK_UNITS = IS_SHARED_OUT ? BLOCK_CHUNKS * CHUNK_UNITS : UNITS;
@@ -97,11 +98,14 @@ struct Shape {
         const int begin = first_of(own_rank());
         return clamped(UNITS - begin, first_of(own_rank() + 1) - begin);
     }
-    __device__ static int first() { return IS_SHARED_OUT && count() > 0 ? first_of(own_rank()) : 0; }
+    __device__ static int first() {
+        return IS_SHARED_OUT && count() > 0 ? first_of(own_rank()) : 0;
+    }
     __device__ static int first_gradient() { return HAS_OWN_GRADIENTS ? 0 : first(); }
     __device__ static int own_chunks() { return (count() + CHUNK_UNITS - 1) / CHUNK_UNITS; }
     __device__ static unsigned bytes_of_others() {
-        return (up(UNITS, CHUNK_UNITS) / CHUNK_UNITS - own_chunks()) * TERMS * ROWS * CHUNK_UNITS * sizeof(T);
+        return (up(UNITS, CHUNK_UNITS) / CHUNK_UNITS - own_chunks()) * TERMS * ROWS * CHUNK_UNITS *
+               sizeof(T);
     }
 };
 
@@ -121,10 +125,10 @@ struct Biases {
     }
 };
 
-// What layer L has in shared memory: y, its units of a batch, and dz, the gradients before the activation. A
-// block may send the first layer's units while others still read those of the step before, so there are two of
-// them; where there is no room for that, blocks meet before they send them. All that comes later in a step, it
-// can only send when they have read it.
+// What layer L has in shared memory: y, its units of a batch, and dz, the gradients before the
+// activation. A block may send the first layer's units while others still read those of the step
+// before, so there are two of them; where there is no room for that, blocks meet before they send
+// them. All that comes later in a step, it can only send when they have read it.
 template <int L, bool IS_LAST = Shape<L>::IS_LAST>
 struct alignas(16) LayerRows {
     static constexpr int COPIES = Shape<L>::HAS_OWN_GRADIENTS ? UNIT_COPIES : 1;
@@ -133,7 +137,8 @@ struct alignas(16) LayerRows {
                   "a block without units to send would not be waited for");
     Chunks<Shape<L>::REACH> y[COPIES];
     Chunks<Shape<L>::GRADIENT_REACH> dz;
-    Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)> derivatives;  // of the activation, of this block's units
+    Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)>
+        derivatives;  // of the activation, of this block's units
     Biases<L> biases;
     Barrier y_full[2], dz_full;
 
@@ -193,10 +198,11 @@ struct alignas(16) LayersShared {
 };
 static_assert(sizeof(LayersShared) == SHARED_BYTES, "the launcher asks for as much");
 
-// The other blocks that this warp sends to. Where there are more warps than others, several partition what one
-// gets.
+// The other blocks that this warp sends to. Where there are more warps than others, several
+// partition what one gets.
 struct Peers {
-    static constexpr int OTHERS = CLUSTER - 1, OF_WARP = OTHERS > 0 ? (OTHERS + WARPS - 1) / WARPS : 1;
+    static constexpr int OTHERS = CLUSTER - 1,
+                         OF_WARP = OTHERS > 0 ? (OTHERS + WARPS - 1) / WARPS : 1;
     static constexpr int SHARERS = OTHERS > 0 && WARPS > OTHERS ? WARPS / OTHERS : 1;
     unsigned bases[OF_WARP];  // of their shared memory
     unsigned own_base;
@@ -240,7 +246,9 @@ struct LayersRun {
     float scale, unscale, largest_norm;
     LossSettings loss;
     RuleSettings rule;
-    float penalty;  // of weights: half of it times the sum of their squares, over the rows, joins the loss
+    float
+        // Of weights: half of it times the sum of their squares, over the rows, joins the loss.
+        penalty;
     uint32 first_step, key[2];  // of the dropout's random numbers
     float4* far_slots;          // see Memory
     LayersExchange* exchanges;  // of each rank, where there are replicas

@@ -1,6 +1,6 @@
-// A network in a group of four warps, which multiply together: its shape, what lies where in shared memory, and its
-// parameters. many_small_networks_sm90.cu says how a step goes.
-// A group owns its Shared; a thread's parameters are two units' of each layer, as accumulators lie.
+// A network in a group of four warps, which multiply together: its shape, what lies where in shared
+// memory, and its parameters. many_small_networks_sm90.cu says how a step goes. A group owns its
+// Shared; a thread's parameters are two units' of each layer, as accumulators lie.
 // Users: many_small_networks_sm90.cu.
 #pragma once
 
@@ -26,8 +26,13 @@ constexpr bool IS_HALF = IsHalf<T>::VALUE;
 constexpr int HIDDEN = LAYERS - 1;
 
 // All layers' units are filled up to a tile; rows of a batch and inputs of layers to slices of 16.
-constexpr int WARPS = 4, GROUP_THREADS = WARPS * WARP, THREADS = (GROUPS + 1) * GROUP_THREADS, UNITS = 64;
-constexpr int ROWS = BATCH <= 16 ? 16 : BATCH <= 32 ? 32 : BATCH <= 64 ? 64 : 128, ROW_SLICES = ROWS / 16;
+constexpr int WARPS = 4, GROUP_THREADS = WARPS * WARP, THREADS = (GROUPS + 1) * GROUP_THREADS,
+              UNITS = 64;
+constexpr int ROWS = BATCH <= 16   ? 16
+                     : BATCH <= 32 ? 32
+                     : BATCH <= 64 ? 64
+                                   : 128,
+              ROW_SLICES = ROWS / 16;
 // Of a product's rows at once.
 constexpr int PART_ROWS = ROWS > 64 ? 64 : ROWS;
 __device__ constexpr int padded(int i) { return up(SIZES[i], 16); }
@@ -57,15 +62,17 @@ __device__ constexpr int parameters_at(int layer) {
 }
 constexpr int PARAMETERS = parameters_at(LAYERS);
 
-// And where those that a thread has, among its own: of a hidden layer 16 weights of two units, as accumulators have them,
-// for each 32 inputs, and two biases; of the outputs the weights of its units in each tile, and two biases.
+// And where those that a thread has, among its own: of a hidden layer 16 weights of two units, as
+// accumulators have them, for each 32 inputs, and two biases; of the outputs the weights of its
+// units in each tile, and two biases.
 __device__ constexpr int own_weights_at(int layer) {
     return layer == 0 ? 0 : own_weights_at(layer - 1) + padded(layer - 1) / 2 + 2;
 }
 __device__ constexpr int own_biases_at(int layer) {
     return own_weights_at(layer) + (layer == HIDDEN ? 4 * OUT_TILES : padded(layer) / 2);
 }
-constexpr int FIRST = SHARES_FIRST ? own_biases_at(0) : 0, OWN = own_biases_at(HIDDEN) + 2 * OUT_TILES;
+constexpr int FIRST = SHARES_FIRST ? own_biases_at(0) : 0,
+              OWN = own_biases_at(HIDDEN) + 2 * OUT_TILES;
 // The optimizer state is in registers as far as it may, else in shared memory.
 constexpr int SHARED_SLOTS = SLOTS - REGISTER_SLOTS;
 
@@ -104,7 +111,8 @@ struct alignas(1024) GroupShared {
     Barrier batch_full[STAGES], batch_free[STAGES], network_full, verdict_full[2];
 };
 
-static_assert(GROUPS * sizeof(GroupShared) == SHARED_BYTES, "many_small_networks_sm90.py counts these bytes");
+static_assert(GROUPS * sizeof(GroupShared) == SHARED_BYTES,
+              "many_small_networks_sm90.py counts these bytes");
 
 struct Thread {
     unsigned idx;  // in its group
@@ -113,12 +121,12 @@ struct Thread {
 
     __device__ unsigned lane() const { return idx % WARP; }
     __device__ unsigned warp() const { return idx / WARP; }
-    // Of accumulators: the first of the thread's two units, the other being 8 further on, and the first of its pairs of
-    // columns, 8 apart.
+    // Of accumulators: the first of the thread's two units, the other being 8 further on, and the
+    // first of its pairs of columns, 8 apart.
     __device__ unsigned unit() const { return 16 * warp() + lane() / 4; }
     __device__ unsigned column() const { return lane() % 4 * 2; }
-    // Of 16 lines of the warp's units, and the rows that ldmatrix and stmatrix take of the lane: 16 units of 16 rows of a
-    // tile that has a line for each row.
+    // Of 16 lines of the warp's units, and the rows that ldmatrix and stmatrix take of the lane: 16
+    // units of 16 rows of a tile that has a line for each row.
     __device__ unsigned across() const {
         const unsigned piece = 2 * warp() + lane() / 8 % 2, row = lane() % 8;
         return lane() / 16 * ATOM_BYTES + row * LINE_BYTES + (piece ^ row) * 16;
@@ -142,7 +150,7 @@ __device__ inline unsigned own_row(const Thread& own) {
 
 using Batch = RunBatch<ROWS>;
 
-// -- parameters ----------------------------------------------------------------------------------------------------
+// -- parameters -----------------------------------------------------------------------------------
 
 struct Parameters {
     GroupShared& shared;
@@ -151,7 +159,9 @@ struct Parameters {
 
     __device__ explicit Parameters(GroupShared& shared) : shared(shared) {}
 
-    __device__ float4& four_of_first(int i) const { return shared.first[i / 4][threadIdx.x % GROUP_THREADS]; }
+    __device__ float4& four_of_first(int i) const {
+        return shared.first[i / 4][threadIdx.x % GROUP_THREADS];
+    }
 
     __device__ float& at(int i) {
         return i < FIRST ? reinterpret_cast<float*>(&four_of_first(i))[i % 4] : numbers[i];
@@ -163,7 +173,9 @@ struct Parameters {
                    : shared.slots[(idx - REGISTER_SLOTS) * OWN + i][threadIdx.x % GROUP_THREADS];
     }
 
-    __device__ void update(const NetworkStep& step, int i, float sum) { update(step, numbers[i], i, sum); }
+    __device__ void update(const NetworkStep& step, int i, float sum) {
+        update(step, numbers[i], i, sum);
+    }
 
     __device__ void update(const NetworkStep& step, float& number, int i, float sum) {
         step.update(number, [&](int idx) -> float& { return slot(idx, i); }, sum);
@@ -188,7 +200,8 @@ struct Parameters {
         }
     }
 
-    // f(i, place) for each of the thread's numbers, with its place among a network's parameters: -1 for what pads layers.
+    // f(i, place) for each of the thread's numbers, with its place among a network's parameters: -1
+    // for what pads layers.
     template <class F, int L = 0>
     __device__ static void each(F f) {
         const Thread own;
@@ -198,7 +211,8 @@ struct Parameters {
                       unit = own.unit() + below;
             const int input = L < HIDDEN ? col : unit, output = L < HIDDEN ? unit : col;
             const bool is_there = input < SIZES[L] && output < SIZES[L + 1];
-            f(own_weights_at(L) + i, is_there ? parameters_at(L) + input * SIZES[L + 1] + output : -1);
+            f(own_weights_at(L) + i,
+              is_there ? parameters_at(L) + input * SIZES[L + 1] + output : -1);
         }
 #pragma unroll
         for (int i = 0; i < (L < HIDDEN ? 2 : 2 * OUT_TILES); ++i) {
@@ -239,9 +253,9 @@ struct Parameters {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int i = own_weights_at(L) + 8 * slice + 4 * half;
-            const float4 four = L == 0 && FIRST > 0
-                                    ? four_of_first(i)
-                                    : float4{numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]};
+            const float4 four = L == 0 && FIRST > 0 ? four_of_first(i)
+                                                    : float4{numbers[i], numbers[i + 1],
+                                                             numbers[i + 2], numbers[i + 3]};
             a[2 * half] = packed<T>(four.x, four.y);
             a[2 * half + 1] = packed<T>(four.z, four.w);
         }
@@ -253,7 +267,8 @@ struct Parameters {
         for (int tile = 0; tile < OUT_TILES; ++tile) {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                *reinterpret_cast<unsigned*>(&shared.out_weights[tile][own.unit() + 8 * h][own.column()]) =
+                *reinterpret_cast<unsigned*>(
+                    &shared.out_weights[tile][own.unit() + 8 * h][own.column()]) =
                     pair(own_weights_at(HIDDEN) + 4 * tile + 2 * h);
             }
         }

@@ -1,6 +1,6 @@
-// What a block of one_launch.cu is made of: its sizes, its shared memory, and where it stands in cluster and
-// run. All of it follows from the kernel's defines.
-// Warps own parts of Shared in turns, from one barrier to the next: one_launch.cu says which.
+// What a block of one_launch.cu is made of: its sizes, its shared memory, and where it stands in
+// cluster and run. All of it follows from the kernel's defines. Warps own parts of Shared in turns,
+// from one barrier to the next: one_launch.cu says which.
 // Users: one_launch.cu.
 #pragma once
 
@@ -14,30 +14,34 @@
 
 using T = DTYPE;
 
-// The layer that takes the features, in whole and of this block: blocks partition the units of a hidden layer, or
-// the features if there is none.
+// The layer that takes the features, in whole and of this block: blocks partition the units of a
+// hidden layer, or the features if there is none.
 constexpr int ALL_UNITS = HIDDEN ? HIDDEN : OUTPUTS;
 constexpr int UNIT_WIDTH = ((HIDDEN ? (HIDDEN + CLUSTER - 1) / CLUSTER : OUTPUTS) + 15) / 16 * 16;
 constexpr int X_WIDTH = ((HIDDEN ? FEATURES : (FEATURES + CLUSTER - 1) / CLUSTER) + 15) / 16 * 16;
 constexpr int X_STRIDE = X_WIDTH + 8;
 constexpr int PARTS = HIDDEN ? 1 : CLUSTER;
 constexpr int UNIT_TILES = UNIT_WIDTH / 16, UNIT_STRIDE = UNIT_WIDTH + 8;
-constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16, OUT_STRIDE = OUT_WIDTH + 8;
+constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16,
+              OUT_STRIDE = OUT_WIDTH + 8;
 // Rows of a step that a replica takes, as far as there are that many.
-constexpr int REPLICA_ROWS = REPLICAS > 1 ? (BATCH + 16 * REPLICAS - 1) / (16 * REPLICAS) * 16 : BATCH;
+constexpr int REPLICA_ROWS =
+    REPLICAS > 1 ? (BATCH + 16 * REPLICAS - 1) / (16 * REPLICAS) * 16 : BATCH;
 constexpr int ROW_TILES = (REPLICA_ROWS + 15) / 16, ROWS = ROW_TILES * 16;
-// OWN_ROWS rows of a batch, one after the other, are those whose loss a block finds: whole tiles, or a power of
-// two. The last blocks may have fewer, or none.
+// OWN_ROWS rows of a batch, one after the other, are those whose loss a block finds: whole tiles,
+// or a power of two. The last blocks may have fewer, or none.
 constexpr int OWN_TILES = (ROW_TILES + CLUSTER - 1) / CLUSTER;
 static_assert(OWN_OF_TILE == 16 || OWN_OF_TILE * CLUSTER >= ROWS, "each row has an owner");
 constexpr int OWN_ROWS = OWN_TILES > 1 ? OWN_TILES * 16 : OWN_OF_TILE;
 constexpr int GROUPS = ROW_TILES / GROUP;
-// Tiles whose gradients the weight warps add up before they add them to the weights: those whose gradients are there.
+// Tiles whose gradients the weight warps add up before they add them to the weights: those whose
+// gradients are there.
 constexpr int BACK_GROUP = ADAPTIVE || (AHEAD && ROW_TILES <= 4) ? ROW_TILES : GROUP;
-// Tiles whose hidden gradients are waited for together: those of a group, or all that the next batch's sums ask for.
+// Tiles whose hidden gradients are waited for together: those of a group, or all that the next
+// batch's sums ask for.
 constexpr int HIDDEN_GROUP = AHEAD || ADAPTIVE ? ROW_TILES : GROUP;
-// Tiles whose sums weight warps may have found before row warps take the first, if there are slots; and the
-// barriers of those that are there.
+// Tiles whose sums weight warps may have found before row warps take the first, if there are slots;
+// and the barriers of those that are there.
 constexpr int SUM_PLACES = AHEAD ? 2 * ROW_TILES : ROW_TILES;
 constexpr int SUM_BARRIERS = AHEAD ? SUM_PLACES : SUM_SLOTS;
 // Tiles of x that a step loads: where none are kept they come again for the backward pass.
@@ -49,11 +53,13 @@ constexpr int WEIGHT_WARPS = WARPS_K * WARPS_U;
 constexpr int WARPS = WEIGHT_WARPS + ROW_WARPS + OUTPUT_WARPS + 1;
 
 static_assert(ROW_TILES % GROUP == 0 && X_SLOTS >= GROUP, "whole groups, and room for one");
-static_assert(KEPT == 0 || (KEPT == ROW_TILES && X_SLOTS >= KEPT), "a batch stays as a whole, or not at all");
+static_assert(KEPT == 0 || (KEPT == ROW_TILES && X_SLOTS >= KEPT),
+              "a batch stays as a whole, or not at all");
 static_assert(ROW_WARPS % GROUP == 0, "row warps take a group together");
 static_assert(AHEAD || (SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP),
               "no warp waits for a round after next");
-static_assert(!AHEAD || REPLICAS == 1, "what is added to the early product is one cluster's gradient");
+static_assert(!AHEAD || REPLICAS == 1,
+              "what is added to the early product is one cluster's gradient");
 static_assert(!AHEAD || (HIDDEN && ROW_WARPS >= ROW_TILES && X_SLOTS >= 2 * ROW_TILES),
               "look-ahead takes a warp for each tile, and room for two batches");
 static_assert(!ADAPTIVE || (KEPT == ROW_TILES && REPLICAS == 1 && !AHEAD),
@@ -65,22 +71,26 @@ using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH, WARPS_K, WARPS_U>;
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
 struct OutputLayer {
-    T half[2][UNIT_WIDTH][OUT_STRIDE];  // weights as products take them, of this step and of the next
+    T half[2][UNIT_WIDTH]
+          [OUT_STRIDE];  // weights as products take them, of this step and of the next
     float w[UNIT_WIDTH][OUT_WIDTH], slots[SLOT_PLACES][SLOTS ? UNIT_WIDTH : 1][OUT_WIDTH];
 };
 
 struct alignas(16) OneLaunchShared {
     T x[X_SLOTS][16][X_STRIDE];
-    float4 sums[SUM_SLOTS][WARPS_K][UNIT_TILES][2][32];  // parts of the product, as a warp's lanes hold them
+    float4 sums[SUM_SLOTS][WARPS_K][UNIT_TILES][2]
+               [32];  // parts of the product, as a warp's lanes hold them
     T dz[ROWS][OUT_STRIDE];
 #if HIDDEN
-    T h[ROWS][UNIT_STRIDE], dh[ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
+    T h[ROWS][UNIT_STRIDE],
+        dh[ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
     OutputLayer outputs;
     float bias[UNIT_WIDTH], bias_slots[SLOT_PLACES][UNIT_WIDTH];
 #endif
     float output_bias[OUT_WIDTH], output_bias_slots[SLOT_PLACES][OUT_WIDTH];
 #if CLUSTER > 1
-    // All blocks' parts of the outputs of this block's rows, what a lane takes of them side by side.
+    // All blocks' parts of the outputs of this block's rows, what a lane takes of them side by
+    // side.
     alignas(16) float parts[OWN_TILES][CLUSTER][OWN_OF_TILE][4][2 * OUT_TILES][2];
 #endif
 #if NEAR_TILES > 0
@@ -104,7 +114,9 @@ struct Part {
     }
 };
 
-__device__ inline Part own_units() { return HIDDEN ? Part::of_block(UNIT_WIDTH, HIDDEN) : Part{0, OUTPUTS}; }
+__device__ inline Part own_units() {
+    return HIDDEN ? Part::of_block(UNIT_WIDTH, HIDDEN) : Part{0, OUTPUTS};
+}
 __device__ inline Part own_features() {
     return HIDDEN ? Part{0, FEATURES} : Part::of_block(X_WIDTH, FEATURES);
 }
@@ -116,7 +128,9 @@ __device__ inline int64 first_weight(const Part& features, const Part& units) {
 
 // The first tile of 16 rows that has rows of this block, and whether a tile has.
 __device__ inline int first_own_tile() { return own_rank() * OWN_ROWS / 16; }
-__device__ inline bool is_own(int r) { return r >= first_own_tile() && r < first_own_tile() + OWN_TILES; }
+__device__ inline bool is_own(int r) {
+    return r >= first_own_tile() && r < first_own_tile() + OWN_TILES;
+}
 
 // Of `count` rows of a step, those that are this replica's.
 __device__ inline int own_rows(int count) {
@@ -128,7 +142,8 @@ __device__ inline unsigned place_of_sums(int step, int r) {
     return static_cast<unsigned>(step) * ROW_TILES + r;
 }
 
-// What a step has of its own for the optimizer: SGD's learning rate, or the settings of another rule.
+// What a step has of its own for the optimizer: SGD's learning rate, or the settings of another
+// rule.
 #if ADAPTIVE
 using StepRule = StepSettings;
 __device__ inline float rate_of(const StepRule& rule) { return rule.rate; }
@@ -173,8 +188,8 @@ struct OneLaunchRun {
 
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
 
-    // A parameter takes the sum of its gradient in, with its optimizer state at slot_of(number). SGD's comes times
-    // -rate already if there is no momentum.
+    // A parameter takes the sum of its gradient in, with its optimizer state at slot_of(number).
+    // SGD's comes times -rate already if there is no momentum.
     template <class F>
     __device__ void update(float& weight, F slot_of, float gradient, const StepRule& now) const {
 #if ADAPTIVE

@@ -17,8 +17,8 @@ struct OwnSums {
     }
 };
 
-// The weights of the outputs that a warp has, of some units; and their optimizer state: 16 by 16, as the accumulators
-// of mma have them. Their biases are the last warp's, in shared memory.
+// The weights of the outputs that a warp has, of some units; and their optimizer state: 16 by 16,
+// as the accumulators of mma have them. Their biases are the last warp's, in shared memory.
 struct OutputWeights {
     float numbers[1 + SLOTS][UNIT_TILES][2][4];
 
@@ -29,8 +29,8 @@ struct OutputWeights {
         return own.warp() == FIRST_LOSS_WARP + HELPERS - 1;
     }
 
-    // f(tile of 8 outputs, whether the lower unit, unit, pair of outputs) for each pair of the lane among its first, or second, 16
-    // units.
+    // f(tile of 8 outputs, whether the lower unit, unit, pair of outputs) for each pair of the lane
+    // among its first, or second, 16 units.
     template <class F>
     __device__ static void each_pair(const Thread& own, int idx, F f) {
 #pragma unroll
@@ -73,12 +73,14 @@ struct OutputWeights {
                 for (int i = 0; i < 2; ++i) {
                     const unsigned col = 2 * pair + i;
                     if (col < OUTPUTS)
-                        f(numbers[slot][idx][tile][2 * below + i], OUTPUT_PARAMETERS + unit * OUTPUTS + col);
+                        f(numbers[slot][idx][tile][2 * below + i],
+                          OUTPUT_PARAMETERS + unit * OUTPUTS + col);
                 }
             });
         }
         if (have_biases(own) && own.lane() < OUTPUTS)
-            f(shared.output_bias[slot][own.lane()], OUTPUT_PARAMETERS + HIDDEN * OUTPUTS + own.lane());
+            f(shared.output_bias[slot][own.lane()],
+              OUTPUT_PARAMETERS + HIDDEN * OUTPUTS + own.lane());
     }
 };
 
@@ -98,14 +100,16 @@ struct LossWarps {
     unsigned batches = 0, x_batches = 0, steps = 0;  // so far, over all networks
     OwnSums trained, validated;
 
-    __device__ LossWarps(ClusterShared& shared, const LossSettings& loss, const double* total_weights,
-                         const float* class_weights)
+    __device__ LossWarps(ClusterShared& shared, const LossSettings& loss,
+                         const double* total_weights, const float* class_weights)
         : shared(shared), loss(loss), total_weights(total_weights), class_weights(class_weights) {}
 
     __device__ static unsigned helper(const Thread& own) { return own.warp() - FIRST_LOSS_WARP; }
     __device__ static bool has_rows() { return helper(Thread()) < WARPS_WITH_ROWS; }
 
-    __device__ static bool is_first(const Thread& own) { return own.of_group() == 0 && own.rank == 0; }
+    __device__ static bool is_first(const Thread& own) {
+        return own.of_group() == 0 && own.rank == 0;
+    }
 
     // -- losses
 
@@ -114,11 +118,13 @@ struct LossWarps {
     __device__ void load(OutputOperand& operand) {
 #pragma unroll
         for (int k = 0; k < UNIT_SLICES; ++k)
-            load_b_pair_transposed(operand.low[k], operand.high[k], &shared.w2[16 * k][0], OUT_STRIDE);
+            load_b_pair_transposed(operand.low[k], operand.high[k], &shared.w2[16 * k][0],
+                                   OUT_STRIDE);
     }
 
     // The logits of the warp's 16 rows, but for their biases, which they begin with.
-    __device__ void find_logits(const Thread& own, float (&logits)[2][4], const OutputOperand& operand) {
+    __device__ void find_logits(const Thread& own, float (&logits)[2][4],
+                                const OutputOperand& operand) {
         float others[2][4] = {};  // two sums take turns, so that neither waits for itself
         const unsigned lane = own.lane(),
                        tile = min(2 * (helper(own) % BLOCK_PAIRS) + lane / 8 % 2, BLOCK_TILES - 1u);
@@ -127,13 +133,15 @@ struct LossWarps {
             const unsigned unit = 16 * (k % (UNITS / 16)) + lane % 8 + lane / 16 * 8;
             const unsigned group = UNIT_TILES > 1 ? k / (UNITS / 16) : tile / OWN_TILES;
             unsigned a[4];
-            ldmatrix_x4_trans(a[0], a[1], a[2], a[3], h_place(shared, group, unit, tile % OWN_TILES));
+            ldmatrix_x4_trans(a[0], a[1], a[2], a[3],
+                              h_place(shared, group, unit, tile % OWN_TILES));
             float (&sums)[2][4] = k % 2 ? others : logits;
             TensorCore<T>::multiply(sums[0], a, operand.low[k]);
             TensorCore<T>::multiply(sums[1], a, operand.high[k]);
         }
 #pragma unroll
-        for (int part = 0; part < 8; ++part) logits[part / 4][part % 4] += others[part / 4][part % 4];
+        for (int part = 0; part < 8; ++part)
+            logits[part / 4][part % 4] += others[part / 4][part % 4];
     }
 
     // What the warp's rows, or its half of them, have for outputs: their logits.
@@ -142,7 +150,8 @@ struct LossWarps {
         load(operand);
 #pragma unroll
         for (int part = 0; part < 8; ++part)
-            logits[part / 4][part % 4] = shared.output_bias[0][part / 4 * 8 + own.column() + part % 2];
+            logits[part / 4][part % 4] =
+                shared.output_bias[0][part / 4 * 8 + own.column() + part % 2];
         wait(shared.x_full[stage], x_batches / STAGES);
         wait(shared.h_full, batches);
         find_logits(own, logits, operand);
@@ -157,7 +166,8 @@ struct LossWarps {
         return classes_of(weights, weights + OUTPUTS);
     }
 
-    // Gradients of the logits of a batch's rows, times the scale over their number, for those who have units; then their loss.
+    // Gradients of the logits of a batch's rows, times the scale over their number, for those who
+    // have units; then their loss.
     __device__ void find_losses(const Batch& batch, unsigned stage) {
         const Thread own;
         const Network& network = shared.network;
@@ -194,8 +204,8 @@ struct LossWarps {
         arrive_warp(shared.dz_full);
 #pragma unroll
         for (int i = 0; i < ROWS_OF_LANE; ++i) {
-            RowLoss found = find_row_loss(rests[i], CROSS_ENTROPY ? label_of(targets[i]) : 0, loss, OUTPUTS,
-                                          classes, is_there[i]);
+            RowLoss found = find_row_loss(rests[i], CROSS_ENTROPY ? label_of(targets[i]) : 0, loss,
+                                          OUTPUTS, classes, is_there[i]);
             found.loss *= weight_of(targets[i], trains);
             if (own.lane() % 4 == 0) add(found, trains);
         }
@@ -218,7 +228,8 @@ struct LossWarps {
 
     template <int SLOT = 0>
     __device__ void read(const float* parameters) {
-        output_weights.each(shared, SLOT, [&](float& number, int place) { number = parameters[place]; });
+        output_weights.each(shared, SLOT,
+                            [&](float& number, int place) { number = parameters[place]; });
         if constexpr (SLOT < SLOTS) read<SLOT + 1>(parameters + PARAMETERS);
         if constexpr (SLOT == 0) round_all();
     }
@@ -227,9 +238,10 @@ struct LossWarps {
     __device__ void round_all() {
 #pragma unroll
         for (int idx = 0; idx < UNIT_TILES; ++idx) {
-            OutputWeights::each_pair(Thread(), idx, [&](int tile, int below, unsigned unit, unsigned pair) {
-                round_outputs(idx, tile, below, unit, pair);
-            });
+            OutputWeights::each_pair(Thread(), idx,
+                                     [&](int tile, int below, unsigned unit, unsigned pair) {
+                                         round_outputs(idx, tile, below, unit, pair);
+                                     });
         }
     }
 
@@ -261,21 +273,24 @@ struct LossWarps {
             multiply_dz(sums, [&](unsigned (&a)[4], unsigned k) {
                 const unsigned tile = min(2 * k + lane / 16, BLOCK_TILES - 1u);
                 ldmatrix_x4(a[0], a[1], a[2], a[3],
-                            h_place(shared, UNIT_TILES > 1 ? unit / UNITS : tile / OWN_TILES, unit % UNITS,
-                                    tile % OWN_TILES));
+                            h_place(shared, UNIT_TILES > 1 ? unit / UNITS : tile / OWN_TILES,
+                                    unit % UNITS, tile % OWN_TILES));
             });
-            OutputWeights::each_pair(own, idx, [&](int tile, int below, unsigned row, unsigned pair) {
-                share(own, &sums[tile][2 * below], row, pair);
-            });
+            OutputWeights::each_pair(own, idx,
+                                     [&](int tile, int below, unsigned row, unsigned pair) {
+                                         share(own, &sums[tile][2 * below], row, pair);
+                                     });
         }
         if (OutputWeights::have_biases(own)) {
             float sums[2][4] = {};
-            multiply_dz(sums,
-                        [&](unsigned (&a)[4], unsigned) { a[0] = a[1] = a[2] = a[3] = packed<T>(1, 1); });
+            multiply_dz(sums, [&](unsigned (&a)[4], unsigned) {
+                a[0] = a[1] = a[2] = a[3] = packed<T>(1, 1);
+            });
             OutputWeights::each_pair_of_biases(
                 own, [&](int tile, unsigned pair) { share(own, &sums[tile][0], HIDDEN, pair); });
         }
-        if (CLUSTER > 1) arrive_for_bytes(own, shared.outputs_full, OutputWeights::num_pairs(own) * 8);
+        if (CLUSTER > 1)
+            arrive_for_bytes(own, shared.outputs_full, OutputWeights::num_pairs(own) * 8);
     }
 
     // Adds what get_rows(a, k) brings, 16 by 16 of the block's rows, times dz.
@@ -291,15 +306,17 @@ struct LossWarps {
         }
     }
 
-    // A pair of sums with all blocks: of a unit's weights, or of the biases, which come after all units.
+    // A pair of sums with all blocks: of a unit's weights, or of the biases, which come after all
+    // units.
     __device__ void share(const Thread& own, const float* sums, unsigned row, unsigned pair) {
         shared.of_outputs[own.rank][row][pair] = {sums[0], sums[1]};
 #if CLUSTER > 1
 #pragma unroll
         for (int distance = 1; distance < CLUSTER; ++distance) {
             const unsigned to = own.rank_after(distance);
-            store_async_pair(place_in(to, &shared.of_outputs[own.rank][row][pair]), __float_as_uint(sums[0]),
-                             __float_as_uint(sums[1]), place_in(to, &shared.outputs_full));
+            store_async_pair(place_in(to, &shared.of_outputs[own.rank][row][pair]),
+                             __float_as_uint(sums[0]), __float_as_uint(sums[1]),
+                             place_in(to, &shared.outputs_full));
         }
 #endif
     }
@@ -311,21 +328,24 @@ struct LossWarps {
         float squares = 0;
 #pragma unroll
         for (int idx = 0; idx < UNIT_TILES; ++idx) {
-            OutputWeights::each_pair(own, idx, [&](int tile, int below, unsigned unit, unsigned pair) {
-                const float2 sum = sum_of_blocks(unit, pair);
-                const auto update = [&](int i, float gradient) {
-                    float (&numbers)[1 + SLOTS][UNIT_TILES][2][4] = output_weights.numbers;
-                    const float w = numbers[0][idx][tile][2 * below + i];
-                    if (PENALIZED && 2 * pair + i < OUTPUTS) squares += w * w;
-                    of_weights.update(
-                        numbers[0][idx][tile][2 * below + i],
-                        [&](int slot) -> float& { return numbers[1 + slot][idx][tile][2 * below + i]; },
-                        gradient);
-                };
-                update(0, sum.x);
-                update(1, sum.y);
-                round_outputs(idx, tile, below, unit, pair);
-            });
+            OutputWeights::each_pair(
+                own, idx, [&](int tile, int below, unsigned unit, unsigned pair) {
+                    const float2 sum = sum_of_blocks(unit, pair);
+                    const auto update = [&](int i, float gradient) {
+                        float (&numbers)[1 + SLOTS][UNIT_TILES][2][4] = output_weights.numbers;
+                        const float w = numbers[0][idx][tile][2 * below + i];
+                        if (PENALIZED && 2 * pair + i < OUTPUTS) squares += w * w;
+                        of_weights.update(
+                            numbers[0][idx][tile][2 * below + i],
+                            [&](int slot) -> float& {
+                                return numbers[1 + slot][idx][tile][2 * below + i];
+                            },
+                            gradient);
+                    };
+                    update(0, sum.x);
+                    update(1, sum.y);
+                    round_outputs(idx, tile, below, unit, pair);
+                });
         }
         if (PENALIZED && own.rank == 0) trained.loss += 0.5 * step.settings.penalty * squares;
         OutputWeights::each_pair_of_biases(own, [&](int, unsigned pair) {
@@ -333,7 +353,8 @@ struct LossWarps {
             const auto update = [&](unsigned col, float gradient) {
                 step.update(
                     shared.output_bias[0][col],
-                    [&](int slot) -> float& { return shared.output_bias[1 + slot][col]; }, gradient);
+                    [&](int slot) -> float& { return shared.output_bias[1 + slot][col]; },
+                    gradient);
             };
             update(2 * pair, sum.x);
             if (2 * pair + 1 < OUTPUTS) update(2 * pair + 1, sum.y);
@@ -406,7 +427,8 @@ struct LossWarps {
             send_sums();
             if (Thread().of_group() == 0) judge(batch.epoch);
             const int verdict = verdict_on(shared, batch.epoch);
-            if (KEEPS_BEST && (verdict & IS_BETTER)) write<0, 0>(own_numbers(best, shared, PARAMETERS));
+            if (KEEPS_BEST && (verdict & IS_BETTER))
+                write<0, 0>(own_numbers(best, shared, PARAMETERS));
             if (!(verdict & IS_OVER)) continue;
             if (batch.epoch + 1 < network.num_epochs) leave_batch();
             return verdict & IS_NO_NUMBER ? batch.epoch : batch.epoch + 1;

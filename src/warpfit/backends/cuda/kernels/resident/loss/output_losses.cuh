@@ -1,6 +1,6 @@
-// Losses of 16 rows of outputs in the registers of a warp, as the accumulators of mma hold them: lane l has the
-// columns 2 (l % 4) and the next of each tile of 8, of the rows l / 4 and l / 4 + 8. What a row needs is
-// joined over its four lanes, in the same order in each.
+// Losses of 16 rows of outputs in the registers of a warp, as the accumulators of mma hold them:
+// lane l has the columns 2 (l % 4) and the next of each tile of 8, of the rows l / 4 and l / 4 + 8.
+// What a row needs is joined over its four lanes, in the same order in each.
 //
 // Users: narrow/, resident/feed/, resident/layout/, resident/loss/.
 #pragma once
@@ -27,10 +27,10 @@ __device__ inline float reduce_row(float value) {
     return Op::join(value, __shfl_xor_sync(FULL_WARP, value, 2));
 }
 
-// What the loss of a row needs when its outputs have made room for their gradients: of logits their largest and
-// the sum of exp(logit - largest), and of this lane alone the label's logit, if it has it, how many before it are
-// as large as any, and with smoothing the sum of logits; of other outputs this lane's part of the sum of terms,
-// and how many are on the wrong side.
+// What the loss of a row needs when its outputs have made room for their gradients: of logits their
+// largest and the sum of exp(logit - largest), and of this lane alone the label's logit, if it has
+// it, how many before it are as large as any, and with smoothing the sum of logits; of other
+// outputs this lane's part of the sum of terms, and how many are on the wrong side.
 struct OutputRest {
     float sum, largest, of_label, before, all;
 };
@@ -46,8 +46,8 @@ struct WeighedClasses {
     const float* weights;
     float mean;
 
-    // Of a row of this label, what its softmax is multiplied by; what is taken off it at the label, and, times the
-    // smoothing over the number of classes, at each class.
+    // Of a row of this label, what its softmax is multiplied by; what is taken off it at the label,
+    // and, times the smoothing over the number of classes, at each class.
     __device__ float share(int label, float smoothing) const {
         return on_label(label, smoothing) + (SMOOTHED ? smoothing * mean : 0);
     }
@@ -58,7 +58,8 @@ struct WeighedClasses {
 };
 
 // What classes weigh: with CLASS_WEIGHTS as these numbers say, and their mean.
-__device__ inline auto classes_of([[maybe_unused]] const float* weights, [[maybe_unused]] const float* mean) {
+__device__ inline auto classes_of([[maybe_unused]] const float* weights,
+                                  [[maybe_unused]] const float* mean) {
 #if CLASS_WEIGHTS
     return WeighedClasses{weights, *mean};
 #else
@@ -66,14 +67,16 @@ __device__ inline auto classes_of([[maybe_unused]] const float* weights, [[maybe
 #endif
 }
 
-// What a loss is beside its formula: `setting` is the share of label smoothing or Huber's delta; terms that are
-// added up over outputs, and gradients, come times a factor each.
+// What a loss is beside its formula: `setting` is the share of label smoothing or Huber's delta;
+// terms that are added up over outputs, and gradients, come times a factor each.
 struct LossSettings {
     float setting, of_term, of_derivative;
 };
 
 // The label that a target is for cross-entropy.
-__device__ inline int label_of(const float* target) { return static_cast<int>(__float_as_uint(*target)); }
+__device__ inline int label_of(const float* target) {
+    return static_cast<int>(__float_as_uint(*target));
+}
 
 // TILES tiles of 8 columns, of which the first COLUMNS are there.
 template <int TILES, int COLUMNS>
@@ -88,7 +91,8 @@ struct OutputRows {
     template <class F>
     __device__ void each(int below, F f) {
 #pragma unroll
-        for (int part = 0; part < 2 * TILES; ++part) f(column(part), values[part / 2][2 * below + part % 2]);
+        for (int part = 0; part < 2 * TILES; ++part)
+            f(column(part), values[part / 2][2 * below + part % 2]);
     }
 
     // Replaces a row of logits by `factor` times the derivative of its loss.
@@ -140,7 +144,8 @@ struct OutputRows {
 
     // Either, of a row whose target is a label or a number for each output.
     template <class Classes>
-    __device__ OutputRest replace(int below, const float* target, float factor, const LossSettings& loss,
+    __device__ OutputRest replace(int below, const float* target, float factor,
+                                  const LossSettings& loss,
                                   [[maybe_unused]] const Classes& classes) {
 #if CROSS_ENTROPY
         return replace_logits(below, label_of(target), factor, loss.setting, classes);
@@ -151,11 +156,12 @@ struct OutputRows {
     }
 };
 
-// Of a row of which each lane has the columns column(0) and the next of each chunk of 8: outputs(chunk), two of them, become
-// gradients, which put(chunk, first, second) takes.
+// Of a row of which each lane has the columns column(0) and the next of each chunk of 8:
+// outputs(chunk), two of them, become gradients, which put(chunk, first, second) takes.
 template <int CHUNKS, int COLUMNS, class Classes, class Outputs, class Put>
-__device__ inline OutputRest find_row_gradients(const float* target, float factor, const LossSettings& loss,
-                                                const Classes& classes, Outputs outputs, Put put) {
+__device__ inline OutputRest find_row_gradients(const float* target, float factor,
+                                                const LossSettings& loss, const Classes& classes,
+                                                Outputs outputs, Put put) {
     float z[CHUNKS][4];  // of which there is the upper row
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
@@ -170,7 +176,8 @@ __device__ inline OutputRest find_row_gradients(const float* target, float facto
     return rest;
 }
 
-// NUM_ROWS rows of outputs, of which NUM_WARPS warps take 8 at a time: what a warp's leave for their losses.
+// NUM_ROWS rows of outputs, of which NUM_WARPS warps take 8 at a time: what a warp's leave for
+// their losses.
 template <int NUM_ROWS, int NUM_WARPS>
 struct RowEighths {
     static constexpr int OF_WARP = (NUM_ROWS / 8 + NUM_WARPS - 1) / NUM_WARPS;
@@ -189,9 +196,10 @@ struct RowEighths {
 
 // The cross-entropy of a row, and whether the label's logit is the first of the largest.
 template <class Classes>
-__device__ inline float cross_entropy(const OutputRest& rest, int label, float smoothing, int num_columns,
-                                      const Classes& classes, bool& is_correct) {
-    const float of_label = reduce_row<Sum>(rest.of_label), whole = logarithm(rest.sum) + rest.largest;
+__device__ inline float cross_entropy(const OutputRest& rest, int label, float smoothing,
+                                      int num_columns, const Classes& classes, bool& is_correct) {
+    const float of_label = reduce_row<Sum>(rest.of_label),
+                whole = logarithm(rest.sum) + rest.largest;
     is_correct = reduce_row<Sum>(rest.before) == 0 && of_label == rest.largest;
     const float loss =
         whole * classes.share(label, smoothing) - classes.on_label(label, smoothing) * of_label;
@@ -214,14 +222,14 @@ __device__ inline RowLoss find_row_loss(const OutputRest& rest, [[maybe_unused]]
                                         const LossSettings& loss, int num_columns,
                                         [[maybe_unused]] const Classes& classes, bool is_there) {
     bool is_correct;
-    const float value = CROSS_ENTROPY
-                            ? cross_entropy(rest, label, loss.setting, num_columns, classes, is_correct)
-                            : sum_of_terms(rest, is_correct) * loss.of_term;
+    const float value =
+        CROSS_ENTROPY ? cross_entropy(rest, label, loss.setting, num_columns, classes, is_correct)
+                      : sum_of_terms(rest, is_correct) * loss.of_term;
     return {is_there ? value : 0, is_there && is_correct};
 }
 
-// Writes a row of the record of a step: the sum of the losses of `num_rows` rows over `whole`, their weight, and how many
-// of them are right. A warp calls.
+// Writes a row of the record of a step: the sum of the losses of `num_rows` rows over `whole`,
+// their weight, and how many of them are right. A warp calls.
 __device__ inline void write_record(double* row, const RowLoss* losses, int num_rows, double whole,
                                     double weight) {
     const int lane = threadIdx.x % 32;

@@ -1,14 +1,15 @@
-// The output warps of one_launch.cu: they update the output layer and the biases, and keep the record.
-// Owns the output layer and all biases in shared memory; copies in half precision alternate, as row
-// warps still read the one of the step before. Only the first block of a replica writes the record.
+// The output warps of one_launch.cu: they update the output layer and the biases, and keep the
+// record. Owns the output layer and all biases in shared memory; copies in half precision
+// alternate, as row warps still read the one of the step before. Only the first block of a replica
+// writes the record.
 // Users: one_launch.cu.
 #pragma once
 
 #include "base/reduce.cuh"
 #include "resident/exchange/replicas.cuh"
 
-// Sums of 16 columns of dz, tile after tile; in the lanes of which l % 4 is 0, [0] is that of column l / 4, and [2]
-// that of column l / 4 + 8.
+// Sums of 16 columns of dz, tile after tile; in the lanes of which l % 4 is 0, [0] is that of
+// column l / 4, and [2] that of column l / 4 + 8.
 template <int STRIDE, int BARRIERS>
 __device__ inline void add_columns(int step, Barrier (&full)[BARRIERS], const T (&dz)[ROWS][STRIDE],
                                    int first, float (&sums)[4]) {
@@ -19,14 +20,15 @@ __device__ inline void add_columns(int step, Barrier (&full)[BARRIERS], const T 
         unsigned a[GROUP][4];
         if (group % (GROUPS / BARRIERS) == 0) wait(full[group * BARRIERS / GROUPS], step);
 #pragma unroll
-        for (int i = 0; i < GROUP; ++i) load_a_transposed(a[i], &dz[(group * GROUP + i) * 16][first], STRIDE);
+        for (int i = 0; i < GROUP; ++i)
+            load_a_transposed(a[i], &dz[(group * GROUP + i) * 16][first], STRIDE);
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) TensorCore<T>::multiply(sums, a[i], b);
     }
 }
 
-// A tile of 16 units by 16 columns of the output layer's weights after a hidden layer; the first of its columns also has
-// their biases.
+// A tile of 16 units by 16 columns of the output layer's weights after a hidden layer; the first of
+// its columns also has their biases.
 struct OutputTile {
     static constexpr int COUNT = HIDDEN ? UNIT_TILES * OUT_TILES : 0;
     static constexpr int QUADS = 3;  // weights of each 8 columns, and biases
@@ -59,8 +61,8 @@ struct OutputTile {
         for (int part = 0; part < 4; ++part) sums[2][part] = of_bias[part / 2][part % 2];
     }
 
-    __device__ void update(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now, int step,
-                           const float (&sums)[3][4]) const {
+    __device__ void update(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
+                           int step, const float (&sums)[3][4]) const {
         OutputLayer& layer = shared.outputs;
         const int lane = threadIdx.x % 32, u = number / OUT_TILES, o = number % OUT_TILES;
 #pragma unroll
@@ -69,17 +71,22 @@ struct OutputTile {
             if (u > 0 || lane >= 4) break;
             run.update(
                 shared.output_bias[col],
-                [&](int slot) -> float& { return shared.output_bias_slots[slot][col]; }, sums[2][part], now);
+                [&](int slot) -> float& { return shared.output_bias_slots[slot][col]; },
+                sums[2][part], now);
         }
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const int unit = u * 16 + lane / 4 + part % 2 * 8, col = o * 16 + part / 2 * 8 + lane % 4 * 2;
+            const int unit = u * 16 + lane / 4 + part % 2 * 8,
+                      col = o * 16 + part / 2 * 8 + lane % 4 * 2;
             float updated[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 float& weight = layer.w[unit][col + i];
                 run.update(
-                    weight, [&](int slot) -> float& { return layer.slots[slot][SLOTS ? unit : 0][col + i]; },
+                    weight,
+                    [&](int slot) -> float& {
+                        return layer.slots[slot][SLOTS ? unit : 0][col + i];
+                    },
                     sums[part / 2][part % 2 * 2 + i], now);
                 updated[i] = weight * run.unscale;
             }
@@ -113,8 +120,8 @@ struct BiasTile {
 #endif
     }
 
-    __device__ void update(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now, int,
-                           const float (&sums)[1][4]) const {
+    __device__ void update(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
+                           int, const float (&sums)[1][4]) const {
         const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
         if (lane % 4 != 0) return;
 #if HIDDEN
@@ -123,7 +130,8 @@ struct BiasTile {
         float *biases = shared.output_bias, (*slots)[OUT_WIDTH] = shared.output_bias_slots;
 #endif
         run.update(biases[i], [&](int slot) -> float& { return slots[slot][i]; }, sums[0][0], now);
-        run.update(biases[i + 8], [&](int slot) -> float& { return slots[slot][i + 8]; }, sums[0][2], now);
+        run.update(
+            biases[i + 8], [&](int slot) -> float& { return slots[slot][i + 8]; }, sums[0][2], now);
     }
 };
 
@@ -135,8 +143,8 @@ __device__ inline void each_tile(int warp, F f) {
 
 // Updates tiles with the gradient of a batch.
 template <class Tile>
-__device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
-                                    int step, int warp) {
+__device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun& run,
+                                    const StepRule& now, int step, int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4] = {};
         tile.find(shared, step, sums);
@@ -145,24 +153,26 @@ __device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun&
 }
 
 #if REPLICAS > 1
-static_assert(OUTPUT_QUADS == OutputTile::COUNT * OutputTile::QUADS + BiasTile::COUNT * BiasTile::QUADS,
+static_assert(OUTPUT_QUADS ==
+                  OutputTile::COUNT * OutputTile::QUADS + BiasTile::COUNT * BiasTile::QUADS,
               "replicas have room for what they send");
 
 // The gradients of tiles: sent, and later added up over the replicas for the update.
 template <class Tile>
-__device__ inline void send_tiles(OneLaunchShared& shared, OneLaunchExchange& exchange, int step, int warp) {
+__device__ inline void send_tiles(OneLaunchShared& shared, OneLaunchExchange& exchange, int step,
+                                  int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4] = {};
         tile.find(shared, step, sums);
-        send(&exchange.outputs[step % 2][own_replica()][tile.first_quad()][threadIdx.x % 32], 32, step / 2,
-             sums);
+        send(&exchange.outputs[step % 2][own_replica()][tile.first_quad()][threadIdx.x % 32], 32,
+             step / 2, sums);
     });
 }
 
 template <class Tile>
 __device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun& run,
-                                    const OneLaunchExchange& exchange, const StepRule& now, int step,
-                                    int warp) {
+                                    const OneLaunchExchange& exchange, const StepRule& now,
+                                    int step, int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4];
         receive_sums<REPLICAS, 1>(sums, step / 2, [&](int replica, int quad) {
@@ -172,8 +182,8 @@ __device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun&
     });
 }
 
-__device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
-                                      int step, int warp) {
+__device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRun& run,
+                                      const StepRule& now, int step, int warp) {
     OneLaunchExchange& exchange = run.exchanges[own_rank()];
     send_tiles<OutputTile>(shared, exchange, step, warp);
     send_tiles<BiasTile>(shared, exchange, step, warp);
@@ -181,15 +191,15 @@ __device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRu
     update_tiles<BiasTile>(shared, run, exchange, now, step, warp);
 }
 #else
-__device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
-                                      int step, int warp) {
+__device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRun& run,
+                                      const StepRule& now, int step, int warp) {
     update_tiles<OutputTile>(shared, run, now, step, warp);
     if (!AHEAD) update_tiles<BiasTile>(shared, run, now, step, warp);
 }
 #endif
 
-__device__ inline void train_outputs(OneLaunchShared& shared, const OneLaunchRun& run, double* record,
-                                     int warp) {
+__device__ inline void train_outputs(OneLaunchShared& shared, const OneLaunchRun& run,
+                                     double* record, int warp) {
     const bool has_record = own_rank() == 0 && warp == OUTPUT_WARPS - 1;
     Step step = run.first_step();
     for (StepRules rules(run.rules, step); step.is_there(); rules.advance(step)) {

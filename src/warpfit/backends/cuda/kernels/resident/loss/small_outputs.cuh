@@ -1,7 +1,7 @@
-// The outputs of a network in a group (small_network.cuh): their logits, losses and gradients. A lane has a row.
-// Logits lie a row after the other in shared memory; dz goes back in rows of 8, as products take
-// it. A row is one lane's here, not four lanes' as in output_losses.cuh: formulas stand in both, as
-// sums over lanes would cost this kernel two shuffles a sum, and its bits.
+// The outputs of a network in a group (small_network.cuh): their logits, losses and gradients. A
+// lane has a row. Logits lie a row after the other in shared memory; dz goes back in rows of 8, as
+// products take it. A row is one lane's here, not four lanes' as in output_losses.cuh: formulas
+// stand in both, as sums over lanes would cost this kernel two shuffles a sum, and its bits.
 // Users: many_small_networks_sm90.cu.
 #pragma once
 
@@ -24,7 +24,8 @@ __device__ inline void find_logits(GroupShared& shared, const Parameters& own_pa
     for (int part = 0; part < LOSS_PARTS; ++part) {
 #pragma unroll
         for (int i = 0; i < 4 * OUT_TILES; ++i)
-            sums[part][i / 4][i % 4] = own_parameters.numbers[own_biases_at(HIDDEN) + i / 4 * 2 + i % 2];
+            sums[part][i / 4][i % 4] =
+                own_parameters.numbers[own_biases_at(HIDDEN) + i / 4 * 2 + i % 2];
     }
     const unsigned first = own.warp() * 16, row = first + own.lane() % 16;
 #pragma unroll
@@ -57,8 +58,8 @@ __device__ inline void find_logits(GroupShared& shared, const Parameters& own_pa
 constexpr float LOG_2 = 0.6931471805599453f;
 
 // Logits become `factor` times the gradients of their cross-entropy; returns that of the row.
-__device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target, float factor,
-                                          const LossSettings& loss) {
+__device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target,
+                                          float factor, const LossSettings& loss) {
     const int label = label_of(target);
     float largest = values[0], sum = 0, of_label = 0, all = 0;
     bool is_before = false;
@@ -82,8 +83,8 @@ __device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const 
 }
 #else
 // Outputs become `factor` times the gradients of their loss; returns the row's.
-__device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target, float factor,
-                                          const LossSettings& loss) {
+__device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target,
+                                          float factor, const LossSettings& loss) {
     float sum = 0;
     bool is_wrong = !COUNTS_ROWS;
 #pragma unroll
@@ -91,16 +92,18 @@ __device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const 
         const float t = target[i], p = values[i];
         sum += ACTIVATION_NAME(LOSS, _term)(p, t, loss.setting);
         if (COUNTS_ROWS) is_wrong |= !is_on_side(p, t);
-        values[i] = ACTIVATION_NAME(LOSS, _derivative)(p, t, loss.setting) * (factor * loss.of_derivative);
+        values[i] =
+            ACTIVATION_NAME(LOSS, _derivative)(p, t, loss.setting) * (factor * loss.of_derivative);
     }
     return {sum * loss.of_term, !is_wrong};
 }
 #endif
 
-// Of the batch's rows, of which so many are there: the lane's loss, and to all the gradients of its outputs, times
-// `factor`.
+// Of the batch's rows, of which so many are there: the lane's loss, and to all the gradients of its
+// outputs, times `factor`.
 __device__ inline RowLoss find_losses(GroupShared& shared, const Parameters& parameters,
-                                      const LossSettings& loss, int num_rows, float factor, int stage) {
+                                      const LossSettings& loss, int num_rows, float factor,
+                                      int stage) {
     find_logits(shared, parameters);
     const Thread own;
     const unsigned row = own_row(own);
@@ -109,7 +112,8 @@ __device__ inline RowLoss find_losses(GroupShared& shared, const Parameters& par
 #pragma unroll
     for (int i = 0; i < OUTPUTS; ++i) values[i] = shared.logits[row][i];
     const bool is_there = static_cast<int>(row) < num_rows;
-    const RowLoss found = replace_outputs(values, shared.targets[stage][row], is_there ? factor : 0, loss);
+    const RowLoss found =
+        replace_outputs(values, shared.targets[stage][row], is_there ? factor : 0, loss);
 #pragma unroll
     for (int tile = 0; tile < OUT_TILES; ++tile) {
         uint4 words;
@@ -123,15 +127,16 @@ __device__ inline RowLoss find_losses(GroupShared& shared, const Parameters& par
     return {is_there ? found.loss : 0, is_there && found.is_correct};
 }
 
-// From the gradients of the outputs, which all have: those of the last hidden layer's z, in place of what it gives;
-// and an update of the outputs.
-__device__ inline void back_from_outputs(Words& words, GroupShared& shared, Parameters& own_parameters,
-                                         const NetworkStep& step) {
+// From the gradients of the outputs, which all have: those of the last hidden layer's z, in place
+// of what it gives; and an update of the outputs.
+__device__ inline void back_from_outputs(Words& words, GroupShared& shared,
+                                         Parameters& own_parameters, const NetworkStep& step) {
     const Thread own;
     float of_weights[OUT_TILES][4] = {}, of_biases[OUT_TILES][4] = {};
     unsigned weights[2 * OUT_TILES];
 #pragma unroll
-    for (int i = 0; i < 2 * OUT_TILES; ++i) weights[i] = own_parameters.pair(own_weights_at(HIDDEN) + 2 * i);
+    for (int i = 0; i < 2 * OUT_TILES; ++i)
+        weights[i] = own_parameters.pair(own_weights_at(HIDDEN) + 2 * i);
     const unsigned one = packed<T>(1, 1), ones[4] = {one, one, one, one};
     constexpr int AT_ONCE = ROW_SLICES > 1 ? 2 : 1;  // slices that ldmatrix takes
 #pragma unroll
@@ -153,7 +158,8 @@ __device__ inline void back_from_outputs(Words& words, GroupShared& shared, Para
         unsigned gradients[OUT_TILES][4];  // of eight rows each
 #pragma unroll
         for (int tile = 0; tile < OUT_TILES; ++tile)
-            ldmatrix_x4(gradients[tile][0], gradients[tile][1], gradients[tile][2], gradients[tile][3],
+            ldmatrix_x4(gradients[tile][0], gradients[tile][1], gradients[tile][2],
+                        gradients[tile][3],
                         shared.dz[tile][16 * first + own.lane() % (16 * AT_ONCE)]);
 #pragma unroll
         for (int eight = 0; eight < 2 * AT_ONCE; ++eight) {

@@ -1,6 +1,6 @@
-// Products of a block of one_launch_card.cu, whose operands lie in shared memory: warps partition tiles of 16 by 16 of
-// a result, or of weights' gradients tiles of 16 by 8.
-// Operands are the block's, in rows 8 times an odd number apart; sums are the warp's own.
+// Products of a block of one_launch_card.cu, whose operands lie in shared memory: warps partition
+// tiles of 16 by 16 of a result, or of weights' gradients tiles of 16 by 8. Operands are the
+// block's, in rows 8 times an odd number apart; sums are the warp's own.
 // Users: one_launch_card.cu.
 #pragma once
 
@@ -36,7 +36,8 @@ struct TransposedColumns {
     }
 };
 
-// f(sums, row, column) for each 16 by 8 that falls to this warp of a product of M_TILES by N_TILES tiles of 16 by 16.
+// f(sums, row, column) for each 16 by 8 that falls to this warp of a product of M_TILES by N_TILES
+// tiles of 16 by 16.
 template <int M_TILES, int N_TILES, int K_TILES, class B, class F>
 __device__ inline void each_tile(const Rows& a, const B& b, F f) {
 #pragma unroll 1
@@ -49,14 +50,16 @@ __device__ inline void each_tile(const Rows& a, const B& b, F f) {
             a.load(of_a, m, k);
             b.load(of_b, k, n);
 #pragma unroll
-            for (int half = 0; half < 2; ++half) TensorCore<T>::multiply(sums[half], of_a, of_b[half]);
+            for (int half = 0; half < 2; ++half)
+                TensorCore<T>::multiply(sums[half], of_a, of_b[half]);
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) f(sums[half], m * 16, n * 16 + half * 8);
     }
 }
 
-// Four numbers of a row of a tile of 16 by 8, which two lanes have as pairs of two rows: the even one gets the upper row.
+// Four numbers of a row of a tile of 16 by 8, which two lanes have as pairs of two rows: the even
+// one gets the upper row.
 struct Quad {
     int row, column;
     float numbers[4];
@@ -75,8 +78,8 @@ struct Quad {
     }
 };
 
-// How warps partition the gradients of M_TILES by N_TILES tiles of 16 by 8 weights: adjacent ones of a row to a warp,
-// which takes what they share once.
+// How warps partition the gradients of M_TILES by N_TILES tiles of 16 by 8 weights: adjacent ones
+// of a row to a warp, which takes what they share once.
 template <int M_TILES, int N_TILES>
 struct Gradients {
     __device__ static constexpr int in_a_row() {
@@ -86,16 +89,19 @@ struct Gradients {
     }
     static constexpr int IN_A_ROW = in_a_row(), ITEMS = M_TILES * (N_TILES / IN_A_ROW);
 
-    // f(sums, row, column) for each tile of inputs' transpose times dz, both ROWS long, that falls to this warp.
+    // f(sums, row, column) for each tile of inputs' transpose times dz, both ROWS long, that falls
+    // to this warp.
     template <class F>
     __device__ static void each_tile(const Rows& inputs, const T* dz, int stride, F f) {
 #pragma unroll 1
         for (int item = threadIdx.x / 32; item < ITEMS; item += WARPS) {
-            const int m = item / (N_TILES / IN_A_ROW), first_n = item % (N_TILES / IN_A_ROW) * IN_A_ROW;
+            const int m = item / (N_TILES / IN_A_ROW),
+                      first_n = item % (N_TILES / IN_A_ROW) * IN_A_ROW;
             unsigned of_a[ROW_TILES][4];
 #pragma unroll
             for (int k = 0; k < ROW_TILES; ++k)
-                load_a_transposed(of_a[k], inputs.first + k * 16 * inputs.stride + m * 16, inputs.stride);
+                load_a_transposed(of_a[k], inputs.first + k * 16 * inputs.stride + m * 16,
+                                  inputs.stride);
 #pragma unroll(SLOTS == 0 ? IN_A_ROW : 1)
             for (int n = first_n; n < first_n + IN_A_ROW; ++n) {
                 float sums[4] = {};
@@ -107,8 +113,8 @@ struct Gradients {
 
   private:
     // By 8 columns of dz, 32 rows at a time.
-    __device__ static void multiply(float (&sums)[4], const unsigned (&of_a)[ROW_TILES][4], const T* dz,
-                                    int stride) {
+    __device__ static void multiply(float (&sums)[4], const unsigned (&of_a)[ROW_TILES][4],
+                                    const T* dz, int stride) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int k = 0; k < ROW_TILES; k += 2) {
@@ -116,7 +122,8 @@ struct Gradients {
             ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1],
                               dz + smaller(k * 16 + lane, ROWS - 1) * stride);
             TensorCore<T>::multiply(sums, of_a[k], b[0]);
-            if (k + 1 < ROW_TILES) TensorCore<T>::multiply(sums, of_a[k + 1 < ROW_TILES ? k + 1 : k], b[1]);
+            if (k + 1 < ROW_TILES)
+                TensorCore<T>::multiply(sums, of_a[k + 1 < ROW_TILES ? k + 1 : k], b[1]);
         }
     }
 };

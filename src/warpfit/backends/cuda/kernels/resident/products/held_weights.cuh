@@ -1,9 +1,11 @@
-// The weights of a layer in the registers of a block, which multiplies by them and updates them there.
+// The weights of a layer in the registers of a block, which multiplies by them and updates them
+// there.
 //
-// The first GROUPS_K GROUPS_U warps of the block form GROUPS_K groups along the INPUTS features and GROUPS_U
-// along the COLUMNS units. A warp holds tiles of 16 units by 16 features, laid out as the accumulators of two mma:
-// what is added to a weight is a product in the same lane. The same registers, rounded to 16 bits, are the B fragments
-// of the product with the features, so that weights never lie in shared memory.
+// The first GROUPS_K GROUPS_U warps of the block form GROUPS_K groups along the INPUTS features and
+// GROUPS_U along the COLUMNS units. A warp holds tiles of 16 units by 16 features, laid out as the
+// accumulators of two mma: what is added to a weight is a product in the same lane. The same
+// registers, rounded to 16 bits, are the B fragments of the product with the features, so that
+// weights never lie in shared memory.
 //
 // Weights are held times a power of two, in float32.
 //
@@ -15,23 +17,29 @@
 template <class T, int INPUTS, int COLUMNS, int GROUPS_K, int GROUPS_U>
 struct HeldWeights {
     static constexpr int FEATURE_TILES = (INPUTS + 15) / 16, UNIT_TILES = (COLUMNS + 15) / 16;
-    // Tiles of a warp: MINE_K along the features, GROUPS_K apart, and MINE_U adjacent ones along the units.
+    // Tiles of a warp: MINE_K along the features, GROUPS_K apart, and MINE_U adjacent ones along
+    //   the units.
     static constexpr int MINE_K = (FEATURE_TILES + GROUPS_K - 1) / GROUPS_K;
     static constexpr int MINE_U = UNIT_TILES / GROUPS_U;
     static_assert(UNIT_TILES % GROUPS_U == 0, "the groups along the units have as many tiles each");
     static constexpr int MINE = MINE_U * MINE_K;
     // Tiles of 8 units. Of a warp's, the last may be there for the sake of 16 only.
     static constexpr int HALF_TILES = GROUPS_U == 1 ? (COLUMNS + 7) / 8 : 2 * UNIT_TILES;
-    __device__ static constexpr bool has_half(int half) { return GROUPS_U > 1 || half < HALF_TILES; }
+    __device__ static constexpr bool has_half(int half) {
+        return GROUPS_U > 1 || half < HALF_TILES;
+    }
 
     using Sums = float[MINE_U][2][4];
-    // As B fragments of the product with the features: of each tile the halves of its units, each two words.
+    // As B fragments of the product with the features: of each tile the halves of its units, each
+    // two words.
     using Fragments = unsigned[MINE_U][MINE_K][2][2];
 
     float tiles[MINE_U][MINE_K][2][4];
 
     __device__ static int warp_k() { return static_cast<int>(threadIdx.x) / 32 % GROUPS_K; }
-    __device__ static int first_unit_tile() { return static_cast<int>(threadIdx.x) / 32 / GROUPS_K * MINE_U; }
+    __device__ static int first_unit_tile() {
+        return static_cast<int>(threadIdx.x) / 32 / GROUPS_K * MINE_U;
+    }
     __device__ static int feature_tile(int j) { return warp_k() + j * GROUPS_K; }
 
     // Whether this warp has a tile j; all have, but perhaps the last.
@@ -84,16 +92,18 @@ struct HeldWeights {
         }
     }
 
-    // Reads weights (num_features, num_units), whose rows lie `stride` numbers apart, times `scale`; what pads
-    // the tiles is 0.
-    __device__ void read(const float* weights, int stride, int num_units, int num_features, float scale) {
+    // Reads weights (num_features, num_units), whose rows lie `stride` numbers apart, times
+    // `scale`; what pads the tiles is 0.
+    __device__ void read(const float* weights, int stride, int num_units, int num_features,
+                         float scale) {
         each([](float& held) { held = 0; });
         each_below(num_units, num_features, [&](int unit, int feature, float& held) {
             held = weights[static_cast<int64>(feature) * stride + unit] * scale;
         });
     }
 
-    __device__ void write(float* weights, int stride, int num_units, int num_features, float scale) {
+    __device__ void write(float* weights, int stride, int num_units, int num_features,
+                          float scale) {
         each_below(num_units, num_features, [&](int unit, int feature, float& held) {
             weights[static_cast<int64>(feature) * stride + unit] = held * scale;
         });
@@ -111,7 +121,8 @@ struct HeldWeights {
                     const int half = part / 2, slice = part % 2;
                     const float *pair = &tiles[i][j][slice][2 * half],
                                 *velocity = &velocities.tiles[i][j][slice][2 * half];
-                    b[i][j][half][slice] = packed<T>(f(pair[0], velocity[0]), f(pair[1], velocity[1]));
+                    b[i][j][half][slice] =
+                        packed<T>(f(pair[0], velocity[0]), f(pair[1], velocity[1]));
                 }
             }
         }
@@ -125,8 +136,8 @@ struct HeldWeights {
             b[i / 4 / MINE_K][i / 4 % MINE_K][i % 2][i % 4 / 2] = words(i / 4, i % 4);
     }
 
-    // The products of tiles of 16 rows of x with the weights, over this warp's features and units. load(a, t, tile) gives the
-    // fragment of tile t of rows and a tile of features.
+    // The products of tiles of 16 rows of x with the weights, over this warp's features and units.
+    // load(a, t, tile) gives the fragment of tile t of rows and a tile of features.
     template <int TILES, class F>
     __device__ static void multiply(const Fragments& b, Sums (&z)[TILES], F load) {
         // Two sums where there are few: an mma need not wait for the one before.
@@ -155,11 +166,13 @@ struct HeldWeights {
 
     // The gradients of tiles of 16 rows, as A fragments; dz is [row][unit], tile after tile.
     template <int TILES>
-    __device__ static void load_gradients(unsigned (&a)[TILES][MINE_U][4], const T* dz, int dz_stride) {
+    __device__ static void load_gradients(unsigned (&a)[TILES][MINE_U][4], const T* dz,
+                                          int dz_stride) {
 #pragma unroll
         for (int i = 0; i < TILES * MINE_U; ++i) {
             const int t = i / MINE_U, u = i % MINE_U;
-            load_a_transposed(a[t][u], dz + t * 16 * dz_stride + (first_unit_tile() + u) * 16, dz_stride);
+            load_a_transposed(a[t][u], dz + t * 16 * dz_stride + (first_unit_tile() + u) * 16,
+                              dz_stride);
         }
     }
 
@@ -181,11 +194,12 @@ struct HeldWeights {
         }
     }
 
-    // Adds dzᵀ x over tiles of 16 rows to the weights. The sum over the tiles is added in float32: tensor cores cut off what
-    // is small beside the number that they add to, product by product. finish(tile, numbers) for each tile that is done.
+    // Adds dzᵀ x over tiles of 16 rows to the weights. The sum over the tiles is added in float32:
+    // tensor cores cut off what is small beside the number that they add to, product by product.
+    // finish(tile, numbers) for each tile that is done.
     template <int TILES, class F>
-    __device__ void add_product(const T* dz, int dz_stride, const T* const (&x)[TILES], int x_stride,
-                                F finish) {
+    __device__ void add_product(const T* dz, int dz_stride, const T* const (&x)[TILES],
+                                int x_stride, F finish) {
         unsigned a[TILES][MINE_U][4];
         load_gradients(a, dz, dz_stride);
 #pragma unroll

@@ -1,19 +1,20 @@
-// The products of one_launch_layers.cu: how the warps of a block partition a matrix, and what they find with it and of
-// its gradient. Who holds the weights, and how they are updated, is said elsewhere.
-// Parts of sums lie in shared memory, written by one warp each and read by all.
+// The products of one_launch_layers.cu: how the warps of a block partition a matrix, and what they
+// find with it and of its gradient. Who holds the weights, and how they are updated, is said
+// elsewhere. Parts of sums lie in shared memory, written by one warp each and read by all.
 // Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/layout/layer_shapes.cuh"
 
-// How many groups of warps partition so many tiles along the units: what leaves each warp the fewest, and of
-// those the most groups, as each adds up what it finds over the others.
+// How many groups of warps partition so many tiles along the units: what leaves each warp the
+// fewest, and of those the most groups, as each adds up what it finds over the others.
 __device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
     int best = 1, least = (feature_tiles + WARPS - 1) / WARPS * unit_tiles;
     for (int groups = 2; groups <= WARPS; groups *= 2) {
         if (unit_tiles % groups || WARPS % groups) continue;
         const int along_features = WARPS / groups;
-        const int tiles = (feature_tiles + along_features - 1) / along_features * (unit_tiles / groups);
+        const int tiles =
+            (feature_tiles + along_features - 1) / along_features * (unit_tiles / groups);
         if (tiles <= least) {
             best = groups;
             least = tiles;
@@ -47,7 +48,9 @@ struct Product {
     using Fragments = typename Weights::Fragments[TERMS];
 
     // Whether this warp has a part.
-    __device__ static bool is_mine() { return static_cast<int>(threadIdx.x) / 32 < GROUPS_K * GROUPS_U; }
+    __device__ static bool is_mine() {
+        return static_cast<int>(threadIdx.x) / 32 < GROUPS_K * GROUPS_U;
+    }
 
     // The part of a product that group k finds, of row tile r and half a tile of units.
     __device__ static int place_of_sums(int k, int r, int half_tile) {
@@ -70,15 +73,16 @@ struct Product {
                 const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
                 if (!Weights::has_half(i % (2 * Weights::MINE_U))) continue;
                 const int half_tile = Weights::first_unit_tile() * 2 + i % (2 * Weights::MINE_U);
-                Parts& place =
-                    parts[place_of_sums(Weights::warp_k(), first + i / (2 * Weights::MINE_U), half_tile)];
+                Parts& place = parts[place_of_sums(Weights::warp_k(),
+                                                   first + i / (2 * Weights::MINE_U), half_tile)];
                 place[0][threadIdx.x % 32] = float2{sums[0], sums[1]};
                 place[1][threadIdx.x % 32] = float2{sums[2], sums[3]};
             }
         }
     }
 
-    // The products of tiles of rows from `first` on, of a term of theirs with a term of the weights.
+    // The products of tiles of rows from `first` on, of a term of theirs with a term of the
+    // weights.
     template <class Rows>
     __device__ static void multiply_terms(const Rows& rows, int first, int term,
                                           const typename Weights::Fragments& b,
@@ -95,7 +99,8 @@ struct Product {
         typename Weights::Sums more[AT_ONCE];
         multiply_terms(rows, first, term, b, more);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE * Weights::MINE_U * 8; ++i) (&z[0][0][0][0])[i] += (&more[0][0][0][0])[i];
+        for (int i = 0; i < AT_ONCE * Weights::MINE_U * 8; ++i)
+            (&z[0][0][0][0])[i] += (&more[0][0][0][0])[i];
     }
 
     // The whole product of a piece of 8 rows and 8 units, as lanes have it.
@@ -110,7 +115,8 @@ struct Product {
         return sum;
     }
 
-    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the features.
+    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk
+    // on, x the features.
     template <class Rows, class F>
     __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
         if (!is_mine()) return;
@@ -129,7 +135,8 @@ struct Product {
 #pragma unroll
                 for (int term = 0; term < TERMS; ++term) {
                     unsigned low[2], high[2];
-                    load_b_pair_transposed(low, high, tile_of(x, r, 2 * Weights::feature_tile(j), term),
+                    load_b_pair_transposed(low, high,
+                                           tile_of(x, r, 2 * Weights::feature_tile(j), term),
                                            Rows::STRIDE, Rows::NEXT_CHUNK);
                     // The last terms' product is too small to count.
 #pragma unroll
@@ -147,18 +154,19 @@ struct Product {
     }
 
     // This warp's units, of those from a chunk on, of tile r of dy.
-    __device__ static void load_units(unsigned (&a)[TERMS][Weights::MINE_U][4], const UnitRows& dy, int chunk,
-                                      int r) {
+    __device__ static void load_units(unsigned (&a)[TERMS][Weights::MINE_U][4], const UnitRows& dy,
+                                      int chunk, int r) {
 #pragma unroll
         for (int i = 0; i < TERMS * Weights::MINE_U; ++i) {
             const int term = i / Weights::MINE_U, u = i % Weights::MINE_U;
-            load_a_transposed(a[term][u], tile_of(dy, r, chunk + 2 * (Weights::first_unit_tile() + u), term),
+            load_a_transposed(a[term][u],
+                              tile_of(dy, r, chunk + 2 * (Weights::first_unit_tile() + u), term),
                               UnitRows::STRIDE, UnitRows::NEXT_CHUNK);
         }
     }
 
-    // f(unit, sum) for the sums of dy over the rows, which are the gradients of biases. It falls to the warps
-    // that have the fewest tiles.
+    // f(unit, sum) for the sums of dy over the rows, which are the gradients of biases. It falls to
+    // the warps that have the fewest tiles.
     template <class F>
     __device__ static void each_bias_gradient(const UnitRows& dy, int chunk, F f) {
         if (!is_mine() || Weights::warp_k() < GROUPS_K - 1) return;
@@ -178,12 +186,14 @@ struct Product {
         if (lane % 4) return;
 #pragma unroll
         for (int i = 0; i < Weights::MINE_U * 2; ++i) {
-            f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8, sums[i / 2][i % 2 * 2]);
+            f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8,
+              sums[i / 2][i % 2 * 2]);
         }
     }
 };
 
-// Layer L's matrix by this block's units, which the way forward takes; and by its inputs, for the way back.
+// Layer L's matrix by this block's units, which the way forward takes; and by its inputs, for the
+// way back.
 template <int L>
 struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_UNITS> {};
 template <>

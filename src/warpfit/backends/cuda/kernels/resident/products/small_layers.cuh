@@ -1,19 +1,20 @@
-// Forward and backward products of a network in a group (small_network.cuh), for its four warps together. Units lie along the
-// rows of accumulators, so that zᵀ = wᵀ hᵀ, dhᵀ = w dzᵀ and dwᵀ = dzᵀ h, and what comes out of one is the operand in registers
-// of another.
+// Forward and backward products of a network in a group (small_network.cuh), for its four warps
+// together. Units lie along the rows of accumulators, so that zᵀ = wᵀ hᵀ, dhᵀ = w dzᵀ and dwᵀ = dzᵀ
+// h, and what comes out of one is the operand in registers of another.
 //
 // Users: many_small_networks_sm90.cu.
 #pragma once
 
 #include "resident/layout/small_network.cuh"
 
-// What a thread has of a tile, as the operand of a product: of each 16 rows the first 8's pair of rows of its first unit, and
-// of its second, and the other 8's.
+// What a thread has of a tile, as the operand of a product: of each 16 rows the first 8's pair of
+// rows of its first unit, and of its second, and the other 8's.
 struct Words {
     unsigned slices[ROW_SLICES][4];
 };
 
-// Which of a thread's words of a tile are positive, from which relu's derivatives follow: a bit for either number of each.
+// Which of a thread's words of a tile are positive, from which relu's derivatives follow: a bit for
+// either number of each.
 struct Signs {
     static constexpr int OF_BITS = 16;
 
@@ -30,8 +31,8 @@ struct Signs {
     // All bits of either number, or none.
     __device__ unsigned mask(int i) const {
         const unsigned found = bits[i / OF_BITS] & places(i);
-        return positive<float16>(i % OF_BITS < 15 ? found
-                                                  : found >> 1);  // the highest bit is a number's sign
+        return positive<float16>(
+            i % OF_BITS < 15 ? found : found >> 1);  // the highest bit is a number's sign
     }
 };
 
@@ -41,9 +42,10 @@ using AllSigns = Signs[HIDDEN];
 template <int L>
 constexpr bool HAS_SIGNS = L < HIDDEN - 1 && ACTIVATION_OF[L] == Activation::relu;
 
-// -- activations ---------------------------------------------------------------------------------------------------
+// -- activations ----------------------------------------------------------------------------------
 
-// f(z + bias) of two numbers of a unit. Of float16, relu takes the rounded sum of both rounded: an instruction less.
+// f(z + bias) of two numbers of a unit. Of float16, relu takes the rounded sum of both rounded: an
+// instruction less.
 template <int L>
 __device__ inline unsigned activated_pair(float first, float second, float bias,
                                           [[maybe_unused]] unsigned bias_pair) {
@@ -53,7 +55,8 @@ __device__ inline unsigned activated_pair(float first, float second, float bias,
         return relu_packed<T>(first + bias, second + bias);
     }
     const float slope = SLOPE_OF[L];
-    return packed<T>(activated<OF>(first + bias, slope).value, activated<OF>(second + bias, slope).value);
+    return packed<T>(activated<OF>(first + bias, slope).value,
+                     activated<OF>(second + bias, slope).value);
 }
 
 // Of gradients of f(z) those of z.
@@ -68,7 +71,7 @@ __device__ inline unsigned chained_pair(float first, float second, unsigned valu
                      second * derivative_by_value<OF>(y.y, slope));
 }
 
-// -- tiles ---------------------------------------------------------------------------------------------------------
+// -- tiles ----------------------------------------------------------------------------------------
 
 // 16 rows.
 __device__ inline void store_slice(unsigned char* tile, int k, const unsigned (&words)[4]) {
@@ -76,7 +79,8 @@ __device__ inline void store_slice(unsigned char* tile, int k, const unsigned (&
 }
 
 __device__ inline void load_slice(unsigned (&words)[4], const unsigned char* tile, int k) {
-    ldmatrix_x4_trans(words[0], words[1], words[2], words[3], tile + Thread().across() + k * 2 * ATOM_BYTES);
+    ldmatrix_x4_trans(words[0], words[1], words[2], words[3],
+                      tile + Thread().across() + k * 2 * ATOM_BYTES);
 }
 
 // An operand of products in shared memory, and what lies so many bytes behind it.
@@ -98,7 +102,7 @@ struct Operand {
     }
 };
 
-// -- products ------------------------------------------------------------------------------------------------------
+// -- products -------------------------------------------------------------------------------------
 
 // What a layer takes: in a stage, the batch.
 template <int L>
@@ -122,19 +126,20 @@ __device__ inline void store_weights(unsigned char* tile, const WeightWords<L>& 
 }
 
 // Sums of a product with a share of a batch's rows: all of them would take twice the registers.
-// Wherever a product begins, its sums are 0, though it does not add to them: two that are undefined are the same to the
-// compiler, which then leaves out one of two products.
+// Wherever a product begins, its sums are 0, though it does not add to them: two that are undefined
+// are the same to the compiler, which then leaves out one of two products.
 using Sums = float[PART_ROWS / 2];
 constexpr int PART_BYTES = PART_ROWS * LINE_BYTES, PART_SLICES = PART_ROWS / 16;
 
 // zᵀ of a hidden layer, of a part of the rows, without its biases.
 template <int L, class F>
-__device__ inline void multiply_forward(Sums& z, const WeightWords<L>& weights, const Operand& inputs,
-                                        F meanwhile) {
+__device__ inline void multiply_forward(Sums& z, const WeightWords<L>& weights,
+                                        const Operand& inputs, F meanwhile) {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < padded(L) / 16; ++i)
-        RegisterProduct<T>::template add_to<false>(z, weights[i], inputs.at(i * SLICE_BYTES), i > 0);
+        RegisterProduct<T>::template add_to<false>(z, weights[i], inputs.at(i * SLICE_BYTES),
+                                                   i > 0);
     wgmma_commit();
     meanwhile();
     wgmma_wait<0>();
@@ -155,10 +160,11 @@ __device__ inline void activate(unsigned (&words)[4], unsigned char* tile, int k
     store_slice(tile, k, words);
 }
 
-// All hidden layers, each of which leaves its tile to all; of the last the thread's own words remain.
+// All hidden layers, each of which leaves its tile to all; of the last the thread's own words
+// remain.
 template <int L = 0>
-__device__ inline void go_forward(GroupShared& shared, Words& last, AllSigns& signs, const Parameters& own,
-                                  int stage) {
+__device__ inline void go_forward(GroupShared& shared, Words& last, AllSigns& signs,
+                                  const Parameters& own, int stage) {
     WeightWords<L> weights;
 #pragma unroll
     for (int i = 0; i < padded(L) / 16; ++i) own.load_slice<L>(weights[i], i);
@@ -199,7 +205,8 @@ __device__ inline void update_layer(Parameters& own, const Words& dz, const Oper
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < ROW_SLICES; ++k)
-        RegisterProduct<T>::template add_to<true>(sums, dz.slices[k], inputs.at(k * 16 * LINE_BYTES), k > 0);
+        RegisterProduct<T>::template add_to<true>(sums, dz.slices[k],
+                                                  inputs.at(k * 16 * LINE_BYTES), k > 0);
     wgmma_commit();
     float of_biases[4] = {};
     const unsigned one = packed<T>(1, 1), ones[2] = {one, one};
@@ -213,7 +220,8 @@ __device__ inline void update_layer(Parameters& own, const Words& dz, const Oper
 
 // dz of a hidden layer, which all have in its tile, becomes that of the one before.
 template <int L>
-__device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const GroupShared& shared) {
+__device__ inline void multiply_backward(Words& dz, const AllSigns& signs,
+                                         const GroupShared& shared) {
     const Operand weights(shared.weights[L - 1]), gradients(shared.h[L]);
 #pragma unroll
     for (int part = 0; part < ROWS / PART_ROWS; ++part) {
@@ -222,7 +230,8 @@ __device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const
 #pragma unroll
         for (int i = 0; i < padded(L + 1) / 16; ++i)
             SliceProduct<T, true, false>::add_to(dh, weights.at(i * 16 * LINE_BYTES),
-                                                 gradients.at(part * PART_BYTES + i * SLICE_BYTES), i > 0);
+                                                 gradients.at(part * PART_BYTES + i * SLICE_BYTES),
+                                                 i > 0);
         wgmma_commit();
         unsigned values[PART_SLICES][4];
 #pragma unroll
@@ -233,17 +242,19 @@ __device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const
         for (int i = 0; i < 4 * PART_SLICES; ++i) {
             const int k = part * 4 * PART_SLICES + i;
             if constexpr (HAS_SIGNS<L - 1>)
-                dz.slices[k / 4][k % 4] = packed<T>(dh[2 * i], dh[2 * i + 1]) & signs[L - 1].mask(k);
+                dz.slices[k / 4][k % 4] =
+                    packed<T>(dh[2 * i], dh[2 * i + 1]) & signs[L - 1].mask(k);
             else
-                dz.slices[k / 4][k % 4] = chained_pair<L - 1>(dh[2 * i], dh[2 * i + 1], values[i / 4][i % 4]);
+                dz.slices[k / 4][k % 4] =
+                    chained_pair<L - 1>(dh[2 * i], dh[2 * i + 1], values[i / 4][i % 4]);
         }
     }
 }
 
 // From dz of the last hidden layer through all of them, each of which is updated.
 template <int L = HIDDEN - 1>
-__device__ inline void go_back(GroupShared& shared, Words& dz, const AllSigns& signs, Parameters& own,
-                               const NetworkStep& step, int stage) {
+__device__ inline void go_back(GroupShared& shared, Words& dz, const AllSigns& signs,
+                               Parameters& own, const NetworkStep& step, int stage) {
     if constexpr (L > 0) {
         if (L < HIDDEN - 1) meet();  // all have multiplied with the tile
 #pragma unroll

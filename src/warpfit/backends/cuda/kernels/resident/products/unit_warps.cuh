@@ -1,13 +1,14 @@
-// The two warpgroups of a block that have hidden units' weights: forward and backward products, and updates.
-// A thread owns 8 weights of each slice of 16 features, in registers or its own places of shared
-// memory. Owns h and dh until loss warps have them.
+// The two warpgroups of a block that have hidden units' weights: forward and backward products, and
+// updates. A thread owns 8 weights of each slice of 16 features, in registers or its own places of
+// shared memory. Owns h and dh until loss warps have them.
 // Users: many_networks_sm90.cu.
 #pragma once
 
 #include "ops/dropout/dropout.cuh"
 #include "resident/update/unit_weights.cuh"
 
-// What dropout leaves of the numbers of h that a thread has: a bit for each, and what those come times.
+// What dropout leaves of the numbers of h that a thread has: a bit for each, and what those come
+// times.
 struct KeptUnits {
     unsigned bits;
     float scale;
@@ -62,14 +63,15 @@ struct UnitWarps {
             wgmma_fence();
             const int box = i / SLICES_OF_BOX, in_box = i % SLICES_OF_BOX * SLICE_BYTES;
             RegisterProduct<T>::template add_to<false>(
-                z, a[i % AHEAD], box < WHOLE ? moved(whole, box * BOX_BYTES + in_box) : moved(tail, in_box),
-                i > 0);
+                z, a[i % AHEAD],
+                box < WHOLE ? moved(whole, box * BOX_BYTES + in_box) : moved(tail, in_box), i > 0);
             wgmma_commit();
         }
         wgmma_wait<0>();
     }
 
-    // z of the part's rows and all features: z[4 j + 2 h + i] is unit Thread::unit() + 8 h, row 8 j + Thread::column() + i.
+    // z of the part's rows and all features: z[4 j + 2 h + i] is unit Thread::unit() + 8 h, row 8 j
+    // + Thread::column() + i.
     __device__ void find_z(float (&rows_of_part)[4 * OWN_TILES], unsigned stage) {
         if constexpr (PARTS == 1) {
             multiply_forward(rows_of_part, stage);
@@ -103,11 +105,13 @@ struct UnitWarps {
             wait(shared.h_free, batches + 1);
         }
         if (CLUSTER > 1 && own.of_group() == 0)
-            mbarrier_expect(&shared.z_full[own.group()], (PARTS - 1) * GROUP_THREADS * OWN_TILES * 16);
+            mbarrier_expect(&shared.z_full[own.group()],
+                            (PARTS - 1) * GROUP_THREADS * OWN_TILES * 16);
     }
 
     // To the part so many further on.
-    __device__ void send_sums(const Thread& own, const float (&rows)[4 * OWN_TILES], unsigned distance) {
+    __device__ void send_sums(const Thread& own, const float (&rows)[4 * OWN_TILES],
+                              unsigned distance) {
         const unsigned part = (own.part() + distance) % PARTS;
         const unsigned group = UNIT_TILES > 1 ? own.group() : part % PARTS_OF_BLOCK;
 #pragma unroll
@@ -146,8 +150,8 @@ struct UnitWarps {
         wait(shared.group_met[own_group()], batches);
     }
 
-    // Four units of a row are found at once, which four lanes have: each finds those of one place in each tile, and gets its
-    // own from the others.
+    // Four units of a row are found at once, which four lanes have: each finds those of one place
+    // in each tile, and gets its own from the others.
     __device__ KeptUnits find_kept(const Batch& batch) const {
         const Network& network = shared.network;
         if (!DROPS || !batch.trains(network)) return {~0u, 1};
@@ -159,7 +163,8 @@ struct UnitWarps {
                      group = own.tile() * (UNITS / 4) + (own.unit() + unit / 2 * 8) / 4;
         unsigned found = 0;
 #pragma unroll
-        for (int j = 0; j < OWN_TILES; ++j) found |= dropout.kept(step, row + 8 * j, group) << 4 * j;
+        for (int j = 0; j < OWN_TILES; ++j)
+            found |= dropout.kept(step, row + 8 * j, group) << 4 * j;
         constexpr unsigned ONE_OF_EACH_TILE = 0x11111111;
         unsigned of_own = 0;
 #pragma unroll
@@ -188,7 +193,8 @@ struct UnitWarps {
                     number = found.derivative * factor;
                 }
                 unsigned char* place = h_place(shared, own.group(), own.unit() + 8 * h, j);
-                reinterpret_cast<unsigned*>(place)[own.lane() % 4] = packed<T>(values[0], values[1]);
+                reinterpret_cast<unsigned*>(place)[own.lane() % 4] =
+                    packed<T>(values[0], values[1]);
             }
         }
     }
@@ -207,7 +213,8 @@ struct UnitWarps {
 #pragma unroll
         for (int pair = 0; pair < ROW_PAIRS; ++pair) {
             unsigned b[2][2];
-            load_b_pair(b[0], b[1], &shared.dz[own.part_of_block() * OWN_ROWS + 16 * pair][0], OUT_STRIDE);
+            load_b_pair(b[0], b[1], &shared.dz[own.part_of_block() * OWN_ROWS + 16 * pair][0],
+                        OUT_STRIDE);
             unsigned words[2][2];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -231,7 +238,8 @@ struct UnitWarps {
             }
             send_dh(own, pair, words);
         }
-        if (SENT_TILES > 0) arrive_for_bytes(own, shared.dh_full[units_of(own)], OWN_TILES * WARP * 8);
+        if (SENT_TILES > 0)
+            arrive_for_bytes(own, shared.dh_full[units_of(own)], OWN_TILES * WARP * 8);
     }
 
     // A pair of tiles to all other blocks, each of which has its own rows first.
@@ -246,7 +254,8 @@ struct UnitWarps {
                 (CLUSTER - distance) * BLOCK_TILES + own.part_of_block() * OWN_TILES + 2 * pair;
             const unsigned place = place_in(to, dh_place(shared, own, tile));
             if (OWN_TILES > 1) {
-                store_async_quad(place, {words[0][0], words[0][1], words[1][0], words[1][1]}, barrier);
+                store_async_quad(place, {words[0][0], words[0][1], words[1][0], words[1][1]},
+                                 barrier);
             } else {
                 store_async_pair(place, words[0][0], words[0][1], barrier);
             }
@@ -269,7 +278,8 @@ struct UnitWarps {
     // Adds dhᵀ x to the weights, box by box.
     __device__ void multiply_backward(const Gradients& dh, unsigned stage, const NetworkStep& step,
                                       int num_rows) {
-        const uint64 whole = descriptor(stage, 0, BOX_BYTES), tail = descriptor(stage, WHOLE, BOX_BYTES);
+        const uint64 whole = descriptor(stage, 0, BOX_BYTES),
+                     tail = descriptor(stage, WHOLE, BOX_BYTES);
         const auto place = [&](int slice) {
             const int box = slice / SLICES_OF_BOX, in_box = slice % SLICES_OF_BOX * SLICE_BYTES;
             return box < WHOLE ? moved(whole, box * BOX_BYTES + in_box) : moved(tail, in_box);
@@ -295,7 +305,8 @@ struct UnitWarps {
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < ROWS / 16; ++k) {
-            RegisterProduct<T>::template add_to<true>(sums, dh[k], moved(x, k * 16 * LINE_BYTES), k > 0);
+            RegisterProduct<T>::template add_to<true>(sums, dh[k], moved(x, k * 16 * LINE_BYTES),
+                                                      k > 0);
         }
         wgmma_commit();
         wgmma_wait<0>();
@@ -304,7 +315,8 @@ struct UnitWarps {
             Slice slice;
             slice.take(weights, first + i);
             if constexpr (PENALIZED) {
-                const float squares = slice.update(step.of_weights(num_rows), step, sums + 8 * i, first + i);
+                const float squares =
+                    slice.update(step.of_weights(num_rows), step, sums + 8 * i, first + i);
                 penalty += 0.5 * step.settings.penalty * squares;
             } else {
                 slice.update(step, sums + 8 * i);
@@ -318,7 +330,8 @@ struct UnitWarps {
     // To its last epoch, or until a verdict ends it.
     __device__ void train(float* best) {
         kept = find_kept({0, 0});
-        for (Batch batch = {0, 0}; batch.epoch < shared.network.num_epochs; batch = batch.after(shared)) {
+        for (Batch batch = {0, 0}; batch.epoch < shared.network.num_epochs;
+             batch = batch.after(shared)) {
             take_batch(batch);
             if (!batch.is_last(shared)) continue;
             send_penalty();
@@ -359,7 +372,8 @@ struct UnitWarps {
     }
 
     // `derivatives` are those of the own rows' h.
-    __device__ void take_step(const float (&derivatives)[4 * OWN_TILES], unsigned stage, int num_rows) {
+    __device__ void take_step(const float (&derivatives)[4 * OWN_TILES], unsigned stage,
+                              int num_rows) {
         Gradients dh;
         go_back(dh, derivatives);
         take_dh(dh);
@@ -367,7 +381,8 @@ struct UnitWarps {
         multiply_backward(dh, stage, step, num_rows);
     }
 
-    // All blocks get what the warp has added up in an epoch, with the epoch's losses, and it begins anew.
+    // All blocks get what the warp has added up in an epoch, with the epoch's losses, and it begins
+    // anew.
     __device__ void send_penalty() {
 #if PENALIZED
         const Thread own;
@@ -378,7 +393,8 @@ struct UnitWarps {
         const uint64 bits = __double_as_longlong(of_warp);
         if (own.lane() < CLUSTER) {
             store_async_pair(place_in(own.lane(), to), static_cast<unsigned>(bits),
-                             static_cast<unsigned>(bits >> 32), place_in(own.lane(), &shared.sums_full));
+                             static_cast<unsigned>(bits >> 32),
+                             place_in(own.lane(), &shared.sums_full));
         }
 #else
         if (own.lane() == 0) *to = of_warp;
@@ -396,7 +412,8 @@ struct UnitWarps {
 #pragma unroll
             for (int distance = 1; distance < CLUSTER; ++distance) {
                 const unsigned to = own.rank_after(distance),
-                               tile = (CLUSTER - distance) * BLOCK_TILES + own.part_of_block() * OWN_TILES;
+                               tile = (CLUSTER - distance) * BLOCK_TILES +
+                                      own.part_of_block() * OWN_TILES;
                 store_async_pair(place_in(to, dh_place(shared, own, tile)), 0, 0,
                                  place_in(to, &shared.dh_full[units_of(own)]));
             }

@@ -1,6 +1,6 @@
-// The weight warps of one_launch.cu: they hold the weights that x meets, multiply tiles of x by them, and let them take
-// the gradient in.
-// Owns the weights of all tiles of its warps; reads x from the ring, and leaves sums in slots.
+// The weight warps of one_launch.cu: they hold the weights that x meets, multiply tiles of x by
+// them, and let them take the gradient in. Owns the weights of all tiles of its warps; reads x from
+// the ring, and leaves sums in slots.
 // Users: one_launch.cu.
 #pragma once
 
@@ -48,9 +48,10 @@ __device__ inline void round_weights(const OneLaunchRun& run, const Weights& wei
     });
 }
 
-// Multiplies the tiles of a batch by the weights, and leaves the parts of the sums to the row warps.
-__device__ inline void multiply_batch(OneLaunchShared& shared, const Weights::Fragments& b, int step,
-                                      Reader& reader) {
+// Multiplies the tiles of a batch by the weights, and leaves the parts of the sums to the row
+// warps.
+__device__ inline void multiply_batch(OneLaunchShared& shared, const Weights::Fragments& b,
+                                      int step, Reader& reader) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += GROUP) {
@@ -59,18 +60,20 @@ __device__ inline void multiply_batch(OneLaunchShared& shared, const Weights::Fr
         reader.await(shared);
         reader.read(shared, x, x_slots);
         Weights::Sums z[GROUP];
-        Weights::multiply(b, z,
-                          [&](unsigned (&a)[4], int t, int tile) { load_a(a, x[t] + tile * 16, X_STRIDE); });
+        Weights::multiply(b, z, [&](unsigned (&a)[4], int t, int tile) {
+            load_a(a, x[t] + tile * 16, X_STRIDE);
+        });
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) {
             const unsigned place = place_of_sums(step, first + i), slot = place % SUM_SLOTS;
-            // Where each place has a slot, it is free again when the gradients of its last tile have come.
+            // Where each place has a slot, it is free again when the gradients of its last tile
+            // have come.
             if (SUM_SLOTS < SUM_PLACES) wait(shared.sums_empty[slot], place / SUM_SLOTS + 1);
 #pragma unroll
             for (int part = 0; part < Weights::MINE_U * 2; ++part) {
                 const float* sums = z[i][part / 2][part % 2];
-                shared.sums[slot][Weights::warp_k()][Weights::first_unit_tile() + part / 2][part % 2][lane] =
-                    float4{sums[0], sums[1], sums[2], sums[3]};
+                shared.sums[slot][Weights::warp_k()][Weights::first_unit_tile() + part / 2]
+                           [part % 2][lane] = float4{sums[0], sums[1], sums[2], sums[3]};
             }
             arrive_warp(shared.sums_full[place % SUM_BARRIERS]);
             if (first < ROW_TILES - KEPT) arrive_warp(shared.x_empty[x_slots[i]]);
@@ -78,11 +81,13 @@ __device__ inline void multiply_batch(OneLaunchShared& shared, const Weights::Fr
     }
 }
 
-// Decay, and what momentum does before the gradient comes; with it the gradient is added to the velocity.
+// Decay, and what momentum does before the gradient comes; with it the gradient is added to the
+// velocity.
 __device__ inline void begin_update(const OneLaunchRun& run, float rate, Weights& weights,
                                     Weights& velocities) {
     if (!MOMENTUM) {
-        if (run.rule.decay != 0) weights.each([&](float& weight) { weight *= 1 - rate * run.rule.decay; });
+        if (run.rule.decay != 0)
+            weights.each([&](float& weight) { weight *= 1 - rate * run.rule.decay; });
         return;
     }
     weights.each_with(velocities, [&](float& weight, float& velocity) {
@@ -97,12 +102,14 @@ __device__ inline void end_update(const OneLaunchRun& run, float rate, Weights& 
                                   Weights& velocities) {
     if (!MOMENTUM) return;
     const float step = NESTEROV ? rate * (1 + run.rule.momentum) : rate;
-    weights.each_with(velocities, [&](float& weight, float& velocity) { weight -= step * velocity; });
+    weights.each_with(velocities,
+                      [&](float& weight, float& velocity) { weight -= step * velocity; });
 }
 
 // take(dz, x, whether they are the last) for groups of tiles of a batch whose gradients are there.
 template <class F>
-__device__ inline void each_gradient_group(OneLaunchShared& shared, int step, Reader& reader, F take) {
+__device__ inline void each_gradient_group(OneLaunchShared& shared, int step, Reader& reader,
+                                           F take) {
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += BACK_GROUP) {
         const T* x[BACK_GROUP];
@@ -126,23 +133,28 @@ __device__ inline void each_gradient_group(OneLaunchShared& shared, int step, Re
 
 // Adds the gradient of a batch to `target`; finish(tile, numbers) for each tile that is done.
 template <class F>
-__device__ inline void add_gradients(OneLaunchShared& shared, Weights& target, int step, Reader& reader,
-                                     F finish) {
-    each_gradient_group(shared, step, reader, [&](const T* dz, const T* const(&x)[BACK_GROUP], bool is_last) {
-        target.add_product(dz, UNIT_STRIDE, x, X_STRIDE, [&](int tile, const float (&numbers)[2][4]) {
-            if (is_last) finish(tile, numbers);
-        });
-    });
+__device__ inline void add_gradients(OneLaunchShared& shared, Weights& target, int step,
+                                     Reader& reader, F finish) {
+    each_gradient_group(shared, step, reader,
+                        [&](const T* dz, const T* const(&x)[BACK_GROUP], bool is_last) {
+                            target.add_product(dz, UNIT_STRIDE, x, X_STRIDE,
+                                               [&](int tile, const float (&numbers)[2][4]) {
+                                                   if (is_last) finish(tile, numbers);
+                                               });
+                        });
 }
 
-// Multiplies the batch of a step or, with look-ahead, those up to the next one of the epoch that have not been yet.
+// Multiplies the batch of a step or, with look-ahead, those up to the next one of the epoch that
+// have not been yet.
 #if AHEAD
-__device__ inline void multiply_batches(OneLaunchShared& shared, const OneLaunchRun& run, float rate,
-                                        const Weights& weights, const Weights& velocities, const Step& step,
-                                        int& next, Reader& reader) {
+__device__ inline void multiply_batches(OneLaunchShared& shared, const OneLaunchRun& run,
+                                        float rate, const Weights& weights,
+                                        const Weights& velocities, const Step& step, int& next,
+                                        Reader& reader) {
 #pragma unroll 1
     for (; next <= step.index + !step.is_last_of_epoch(); ++next) {
-        const Forecast forecast = next > step.index ? forecast_of(rate, run.rule) : Forecast{1, 0, 0};
+        const Forecast forecast =
+            next > step.index ? forecast_of(rate, run.rule) : Forecast{1, 0, 0};
         Weights::Fragments b;
         round_weights(run, weights, velocities, forecast, b);
         multiply_batch(shared, b, next, reader);
@@ -150,8 +162,8 @@ __device__ inline void multiply_batches(OneLaunchShared& shared, const OneLaunch
 }
 #else
 __device__ inline void multiply_batches(OneLaunchShared& shared, const OneLaunchRun& run, float,
-                                        const Weights& weights, const Weights& velocities, const Step& step,
-                                        int&, Reader& reader) {
+                                        const Weights& weights, const Weights& velocities,
+                                        const Step& step, int&, Reader& reader) {
     Weights::Fragments b;
     round_weights(run, weights, velocities, Forecast{1, 0, 0}, b);
     multiply_batch(shared, b, step.index, reader);
@@ -171,9 +183,10 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
         round_weights(run, own.weights, own.weights, Forecast{1, 0, 0}, b);
         multiply_batch(shared, b, step.index, forward);
         own.begin_update(run, now);
-        each_gradient_group(
-            shared, step.index, backward,
-            [&](const T* dz, const T* const(&x)[ROW_TILES], bool) { own.end_update(run, now, dz, x); });
+        each_gradient_group(shared, step.index, backward,
+                            [&](const T* dz, const T* const(&x)[ROW_TILES], bool) {
+                                own.end_update(run, now, dz, x);
+                            });
     }
     own.write(layer);
 }
@@ -196,9 +209,10 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
     for (StepRules rates(run.rules, step); step.is_there(); rates.advance(step)) {
         multiply_batch(shared, b, step.index, forward);
         gradients.each([](float& gradient) { gradient = 0; });
-        add_gradients(shared, gradients, step.index, backward, [&](int tile, const float (&numbers)[2][4]) {
-            own.send_gradient(run, step.index, tile, numbers);
-        });
+        add_gradients(shared, gradients, step.index, backward,
+                      [&](int tile, const float (&numbers)[2][4]) {
+                          own.send_gradient(run, step.index, tile, numbers);
+                      });
         own.update(run, step.index, rates.now, b);
         forward.skip<ROW_TILES - KEPT>();
         backward.skip<ROW_TILES - KEPT>();
@@ -214,7 +228,8 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
     const int64 own = first_weight(features, units);
     Weights weights, velocities;
     weights.read(layer.w + own, ALL_UNITS, units.count, features.count, run.scale);
-    if (MOMENTUM) velocities.read(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count, run.scale);
+    if (MOMENTUM)
+        velocities.read(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count, run.scale);
     // The backward pass reads the tiles that are kept, or those that came again.
     Reader forward(0), backward(ROW_TILES - KEPT);
     Step step = run.first_step();
@@ -231,6 +246,7 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
     }
     weights.write(layer.w + own, ALL_UNITS, units.count, features.count, run.unscale);
     if (MOMENTUM)
-        velocities.write(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count, run.unscale);
+        velocities.write(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count,
+                         run.unscale);
 }
 #endif

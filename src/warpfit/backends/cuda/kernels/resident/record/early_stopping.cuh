@@ -7,10 +7,12 @@
 #include "resident/record/stopping.cuh"
 #include "resident/record/validation.cuh"
 
-// Blocks that have a row of the record of each pass: with penalties all, as each knows its own weights' part.
+// Blocks that have a row of the record of each pass: with penalties all, as each knows its own
+// weights' part.
 constexpr int RECORDERS = REPLICAS * (PENALIZED ? CLUSTER : 1);
 
-// Sums of a recorder's rows of the record, added one after the other, as engines/reports.py adds them.
+// Sums of a recorder's rows of the record, added one after the other, as engines/reports.py adds
+// them.
 struct Sums {
     double loss, weight, correct;
 
@@ -29,8 +31,9 @@ struct alignas(16) WatchedPart {
     unsigned unused[3];
 };
 
-// What launches of a run hand on, and blocks of a launch leave each other. Nobody overwrites a part that another block has
-// not seen: a recorder comes to the end of an epoch by numbers that all others have sent in it.
+// What launches of a run hand on, and blocks of a launch leave each other. Nobody overwrites a part
+// that another block has not seen: a recorder comes to the end of an epoch by numbers that all
+// others have sent in it.
 struct StoppingMemory {
     Stopping rule;
     WatchedPart parts[RECORDERS];

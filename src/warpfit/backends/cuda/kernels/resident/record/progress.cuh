@@ -1,6 +1,6 @@
-// What one_launch_layers.cu and the host tell each other while it runs, in memory of the host that both see: how many
-// epochs are done, whose part of the record the host may read, and whether it is to end.
-// The host owns is_asked_to_end, the first block everything else.
+// What one_launch_layers.cu and the host tell each other while it runs, in memory of the host that
+// both see: how many epochs are done, whose part of the record the host may read, and whether it is
+// to end. The host owns is_asked_to_end, the first block everything else.
 // Users: one_launch_layers.cu.
 #pragma once
 
@@ -14,8 +14,9 @@ struct alignas(16) Progress {
     unsigned unused;
 };
 
-// With how many epochs between them the host and the device talk, and places (talks, REPLICAS) of zeros: at the first of
-// each, the first block answers all others; at the next ones, the other replicas say that their record is written.
+// With how many epochs between them the host and the device talk, and places (talks, REPLICAS) of
+// zeros: at the first of each, the first block answers all others; at the next ones, the other
+// replicas say that their record is written.
 struct Talks {
     Progress* progress;
     unsigned* places;
@@ -23,12 +24,14 @@ struct Talks {
 
     __device__ bool are_due(int epochs_done) const { return epochs_done % every == 0; }
 
-    // All threads of all blocks call, when the record is written: whether the launch ends here, the same for all.
+    // All threads of all blocks call, when the record is written: whether the launch ends here, the
+    // same for all.
     __device__ bool end_now(int epochs_done) const {
         unsigned* place = places + (epochs_done / every - 1) * REPLICAS;
         if (threadIdx.x == 0 && own_rank() == 0) {
             __threadfence_system();
-            own_replica() == 0 ? answer(place, epochs_done) : store_relaxed(place + own_replica(), 1U);
+            own_replica() == 0 ? answer(place, epochs_done)
+                               : store_relaxed(place + own_replica(), 1U);
         }
         const unsigned is_asked = found(place) - 1;
         __syncwarp();

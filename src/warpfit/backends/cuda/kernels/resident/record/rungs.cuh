@@ -1,10 +1,11 @@
-// Which network a block, or a cluster, takes next; and with HALVES, which go on from rung to rung: `_decide` of
-// sweep/halving.py from the same doubles, so that both come to the same.
+// Which network a block, or a cluster, takes next; and with HALVES, which go on from rung to rung:
+// `_decide` of sweep/halving.py from the same doubles, so that both come to the same.
 //
-// Networks have their numbers by candidate, then by fold. In the queue those of a rung are followed by those of the next. Who
-// takes a place in it before there is a network there, waits for one; who brings back the last network of a rung leaves those of the
-// next there. Nobody waits who has a network: so those that a rung still lacks are being trained, and it ends, however few
-// blocks are resident.
+// Networks have their numbers by candidate, then by fold. In the queue those of a rung are followed
+// by those of the next. Who takes a place in it before there is a network there, waits for one; who
+// brings back the last network of a rung leaves those of the next there. Nobody waits who has a
+// network: so those that a rung still lacks are being trained, and it ends, however few blocks are
+// resident.
 //
 // Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
@@ -32,22 +33,23 @@ struct Candidate {
 };
 
 struct Queue {
-    double factor;                              // one in so many candidates goes on
-    const int* rungs;                           // the epochs after which networks are compared; then NO_RUNG
-    int* numbers;                               // of networks, room for all of them for each rung
-    Candidate* results;                         // (num_candidates,)
+    double factor;       // one in so many candidates goes on
+    const int* rungs;    // the epochs after which networks are compared; then NO_RUNG
+    int* numbers;        // of networks, room for all of them for each rung
+    Candidate* results;  // (num_candidates,)
     int num_folds, of_validation, of_accuracy;  // by what networks are compared
     int rung;                                   // where all of them are
-    unsigned taken, end, returned;  // places that somebody has; that have a network; whose network is back
-    unsigned published;             // the end as others may know it, with NO_MORE if it is the last
+    unsigned taken, end,
+        returned;        // places that somebody has; that have a network; whose network is back
+    unsigned published;  // the end as others may know it, with NO_MORE if it is the last
 
     static constexpr unsigned NO_MORE = 1u << 31;
 
     // A place in it. One thread of a cluster calls.
     __device__ unsigned take() { return atomicAdd(&taken, 1u); }
 
-    // The number of the network at a place, -1 if there will be none. One thread of each block calls, which then sees what others
-    // have left of it.
+    // The number of the network at a place, -1 if there will be none. One thread of each block
+    // calls, which then sees what others have left of it.
     __device__ int network_at(unsigned place, int) const {
         for (Patience patience;; patience.wait(LONGEST_RUNG)) {
             const unsigned found = load_relaxed(&published), known = found & ~NO_MORE;
@@ -70,8 +72,8 @@ struct Queue {
         return part;
     }
 
-    // A network is back; returns whether it is the last one of a rung. One thread calls, when all of the block, or the cluster,
-    // have left in memory what they have of it, and met.
+    // A network is back; returns whether it is the last one of a rung. One thread calls, when all
+    // of the block, or the cluster, have left in memory what they have of it, and met.
     __device__ bool hand_back() {
         if (published & NO_MORE) return false;
         __threadfence();
@@ -80,17 +82,20 @@ struct Queue {
         return is_last;
     }
 
-    // Decides who goes on. All threads that meet() call, of which `num_threads`, numbered from 0, are at work.
+    // Decides who goes on. All threads that meet() call, of which `num_threads`, numbered from 0,
+    // are at work.
     template <bool IS_AT_WORK, class Meet>
     __device__ void decide(const Network* networks, int num_networks, int thread, int num_threads,
                            Meet meet) {
         const int num_candidates = num_networks / num_folds;
         if constexpr (IS_AT_WORK) {
-            for (int i = thread; i < num_candidates; i += num_threads) results[i] = result_of(networks, i);
+            for (int i = thread; i < num_candidates; i += num_threads)
+                results[i] = result_of(networks, i);
         }
         meet();
         if constexpr (IS_AT_WORK) {
-            for (int i = thread; i < num_candidates; i += num_threads) go_on(networks, i, num_candidates);
+            for (int i = thread; i < num_candidates; i += num_threads)
+                go_on(networks, i, num_candidates);
         }
         meet();
         if (thread == 0) publish();
@@ -103,12 +108,15 @@ struct Queue {
 
     // What a network is compared by.
     __device__ double value_of(const Network& network) const {
-        const EpochSums& sums = of_validation ? network.standing->validated : network.standing->trained;
-        return of_accuracy ? sums.correct / (of_validation ? network.num_validated : network.num_rows)
-                           : sums.loss;
+        const EpochSums& sums =
+            of_validation ? network.standing->validated : network.standing->trained;
+        return of_accuracy
+                   ? sums.correct / (of_validation ? network.num_validated : network.num_rows)
+                   : sums.loss;
     }
 
-    // Those that are through are compared with those that are not; those of which a fold was left behind are neither.
+    // Those that are through are compared with those that are not; those of which a fold was left
+    // behind are neither.
     __device__ Candidate result_of(const Network* networks, int idx) const {
         double sum = 0, loss = 0;
         bool is_in_play = false, are_right = true, are_finite = true;
@@ -118,10 +126,11 @@ struct Queue {
             const Standing& own = *network.standing;
             const bool pauses = is_paused(network);
             is_in_play |= pauses;
-            are_right &= pauses || (own.epochs_done > 0 &&
-                                    (network.is_stopped() || own.epochs_done == network.num_epochs));
+            are_right &= pauses || (own.epochs_done > 0 && (network.is_stopped() ||
+                                                            own.epochs_done == network.num_epochs));
             const double value = value_of(network);
-            const double own_loss = network.num_validated > 0 ? own.validated.loss : own.trained.loss;
+            const double own_loss =
+                network.num_validated > 0 ? own.validated.loss : own.trained.loss;
             are_finite &= value - value == 0;
             sum += value;
             loss += own_loss == own_loss ? own_loss : infinity();
@@ -139,7 +148,8 @@ struct Queue {
         for (int i = 0; i < num_candidates; ++i) {
             const Candidate other = results[i];
             num_compared += other.is_compared;
-            num_better += other.is_compared && other.has_result && other.is_better_than(own, i < idx);
+            num_better +=
+                other.is_compared && other.has_result && other.is_better_than(own, i < idx);
         }
         const bool goes_on =
             own.has_result && num_better < max(1, static_cast<int>(ceil(num_compared / factor)));
@@ -164,7 +174,8 @@ struct Queue {
     }
 };
 
-static_assert(sizeof(Candidate) == 24 && sizeof(Queue) == 64, "launch_structs.py has these structs");
+static_assert(sizeof(Candidate) == 24 && sizeof(Queue) == 64,
+              "launch_structs.py has these structs");
 
 #else
 

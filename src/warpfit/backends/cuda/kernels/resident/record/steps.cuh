@@ -4,7 +4,9 @@
 #pragma once
 
 // The nearest number from 0 to `most`.
-__device__ inline int clamped(int number, int most) { return number < 0 ? 0 : number < most ? number : most; }
+__device__ inline int clamped(int number, int most) {
+    return number < 0 ? 0 : number < most ? number : most;
+}
 
 // Where a warp stands in the run.
 struct Step {

@@ -1,6 +1,6 @@
-// The rules of `EarlyStopping` in training/callbacks.py and of `Convergence` in estimators/convergence.py, followed by a kernel,
-// from the same doubles as the host: so both come to the same.
-// One thread changes a rule; it lies in memory between launches, packed by the host
+// The rules of `EarlyStopping` in training/callbacks.py and of `Convergence` in
+// estimators/convergence.py, followed by a kernel, from the same doubles as the host: so both come
+// to the same. One thread changes a rule; it lies in memory between launches, packed by the host
 // (launch_settings.py).
 // Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu,
 // one_launch_layers.cu.
@@ -15,7 +15,8 @@ struct alignas(16) Stopping {
     int has_improved;  // in this launch
     int epochs_done;   // when it ended the run, else 0
 
-    // Takes in what is watched of an epoch, the last of so many; returns whether it is better than all before. One thread calls.
+    // Takes in what is watched of an epoch, the last of so many; returns whether it is better than
+    // all before. One thread calls.
     __device__ bool decide(double value, int epochs) {
         const double gain = of_accuracy ? value - best : best - value;
         const bool is_better = !has_best || gain > (any_gain_is_best ? 0 : min_delta);

@@ -1,5 +1,6 @@
-// What a block of one_launch_layers.cu goes over: the batches of each epoch, and with VALIDATES, after each epoch that is
-// reported, those of the validation data, only forward. Without VALIDATES a pass is a step.
+// What a block of one_launch_layers.cu goes over: the batches of each epoch, and with VALIDATES,
+// after each epoch that is reported, those of the validation data, only forward. Without VALIDATES
+// a pass is a step.
 // Values only: each block counts for itself, and all count alike.
 // Users: one_launch_layers.cu.
 #pragma once
@@ -20,10 +21,15 @@ struct Passes {
     Reported reported;
     int batch = -1;  // of the validation data; -1 in training
     int past = 0,
-        left_out = 0;  // of the epochs before: passes over validation data, and those that would have been
+        left_out =
+            0;  // of the epochs before: passes over validation data, and those that would have been
 
-    __device__ Passes(const Step& training, int num_validated, int first_epoch, const Reported& reported)
-        : training(training), num_validated(num_validated), epoch(first_epoch + 1), reported(reported) {}
+    __device__ Passes(const Step& training, int num_validated, int first_epoch,
+                      const Reported& reported)
+        : training(training),
+          num_validated(num_validated),
+          epoch(first_epoch + 1),
+          reported(reported) {}
 
     __device__ bool is_there() const { return training.is_there(); }
     __device__ bool trains() const { return !VALIDATES || batch < 0; }

@@ -1,6 +1,6 @@
-// What a block of one_launch_card.cu does with a layer: products forward and back, activations, and updates.
-// Units of a layer belong to a cluster, and of their rows pieces to the rank that adds them up;
-// every block owns its tile of weights.
+// What a block of one_launch_card.cu does with a layer: products forward and back, activations, and
+// updates. Units of a layer belong to a cluster, and of their rows pieces to the rank that adds
+// them up; every block owns its tile of weights.
 // Users: one_launch_card.cu.
 #pragma once
 
@@ -8,14 +8,16 @@
 
 template <int L>
 __device__ inline Rows inputs_of(CardShared& shared, const Now& now) {
-    return {&part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES][0][0], WeightTile<L>::INPUT_STRIDE};
+    return {&part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES][0][0],
+            WeightTile<L>::INPUT_STRIDE};
 }
 
 template <int L>
 __device__ inline T (&gradients_of(CardShared& shared))
     [ROWS][GRADIENT_STRIDE] { return shared.gradients[PARITY_OF<L>]; }
 
-// A number of the piece of layer L's units that a rank finds: its row in the batch, and its unit in the tile.
+// A number of the piece of layer L's units that a rank finds: its row in the batch, and its unit in
+// the tile.
 template <int L>
 struct Place {
     int row, unit;
@@ -69,13 +71,14 @@ __device__ inline void each_sum(CardShared& shared, const Now& now, F f) {
         const Place<L> place(is_there ? i : 0);
         float z = part_of<L>(shared).biases[0][place.unit];
 #pragma unroll
-        for (int rank = 0; rank < CLUSTER; ++rank) z += parts[rank * Own::PIECE + (is_there ? i : 0)];
+        for (int rank = 0; rank < CLUSTER; ++rank)
+            z += parts[rank * Own::PIECE + (is_there ? i : 0)];
         f(turn, place, z, is_there);
     });
 }
 
-// From the ranks' sums to layer L's units: those of the last hidden layer go to this cluster, which multiplies by them; the
-// others to all.
+// From the ranks' sums to layer L's units: those of the last hidden layer go to this cluster, which
+// multiplies by them; the others to all.
 template <int L>
 __device__ inline void activate_units(CardShared& shared, const CardRun& run, const Now& now,
                                       Derivatives<L>& derivatives) {
@@ -84,7 +87,8 @@ __device__ inline void activate_units(CardShared& shared, const CardRun& run, co
         if (place.unit_in_layer() >= SIZES[L + 1]) found = {0, 0};
         derivatives.values[turn] = found.derivative;
         if constexpr (Places<L>::IS_INNER) {
-            unsigned* words = words_of(run, now) + Places<L>::UNITS + place.row * WeightTile<L>::SENT_UNITS;
+            unsigned* words =
+                words_of(run, now) + Places<L>::UNITS + place.row * WeightTile<L>::SENT_UNITS;
             const float rounded = unpacked<T>(packed<T>(found.value, 0)).x;
             if (is_there && place.is_sent())
                 store_relaxed(words + place.unit_in_layer(), marked(rounded, now.turn()));
@@ -108,10 +112,13 @@ __device__ inline void share_derivatives(CardShared& shared, const Derivatives<L
 // Layer L's inputs of this rank, from all clusters that have some.
 template <int L>
 __device__ inline void receive_inputs(CardShared& shared, const CardRun& run, const Now& now) {
-    constexpr int SENT = WeightTile<L - 1>::SENT_UNITS, QUADS = WeightTile<L>::INPUTS / 4, ALL = ROWS * QUADS;
+    constexpr int SENT = WeightTile<L - 1>::SENT_UNITS, QUADS = WeightTile<L>::INPUTS / 4,
+                  ALL = ROWS * QUADS;
     constexpr int TURNS = (ALL + THREADS - 1) / THREADS;
     const unsigned* words = words_of(run, now) + Places<L - 1>::UNITS;
-    const auto row_of = [](int turn) { return (turn * THREADS + static_cast<int>(threadIdx.x)) / QUADS; };
+    const auto row_of = [](int turn) {
+        return (turn * THREADS + static_cast<int>(threadIdx.x)) / QUADS;
+    };
     const auto column_of = [](int turn) {
         return (turn * THREADS + static_cast<int>(threadIdx.x)) % QUADS * 4;
     };
@@ -148,7 +155,8 @@ __device__ inline void multiply_last(CardShared& shared, const CardRun& run, con
     Rows inputs = inputs_of<LAYERS - 1>(shared, now);
     inputs.first += first_row * inputs.stride;
     each_tile<TILES_OF_PIECE, Last::UNITS / 16, Last::INPUTS / 16>(
-        inputs, forward_weights<LAYERS - 1>(shared), [&](const float (&sums)[4], int row, int unit) {
+        inputs, forward_weights<LAYERS - 1>(shared),
+        [&](const float (&sums)[4], int row, int unit) {
             leave_tile(sums, now.turn(), [&](int quad_row, int column) -> unsigned* {
                 const int in_batch = first_row + row + quad_row;
                 const bool is_own = in_batch / PIECE_ROWS == own_rank();
@@ -180,8 +188,8 @@ __device__ inline void differentiate_last(CardShared& shared) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int own_row = row + lane / 4 + 8 * half, own_unit = unit + lane % 4 * 2;
-                const float2 derivative =
-                    unpacked<T>(*reinterpret_cast<unsigned*>(&shared.derivatives[own_row][own_unit]));
+                const float2 derivative = unpacked<T>(
+                    *reinterpret_cast<unsigned*>(&shared.derivatives[own_row][own_unit]));
                 *reinterpret_cast<unsigned*>(&gradients_of<L>(shared)[own_row][own_unit]) =
                     packed<T>(sums[2 * half] * derivative.x, sums[2 * half + 1] * derivative.y);
             }
@@ -193,7 +201,8 @@ template <int L>
 __device__ inline void multiply_back(CardShared& shared, const CardRun& run, const Now& now) {
     using Own = WeightTile<L>;
     constexpr int SENT = WeightTile<L - 1>::SENT_UNITS;
-    unsigned* words = words_of(run, now) + Places<L - 1>::SUMS + own_cluster() * Places<L - 1>::SENT;
+    unsigned* words =
+        words_of(run, now) + Places<L - 1>::SUMS + own_cluster() * Places<L - 1>::SENT;
     each_tile<ROW_TILES, Own::INPUTS / 16, Own::UNITS / 16>(
         Rows{&gradients_of<L>(shared)[0][0], GRADIENT_STRIDE}, backward_weights<L>(shared),
         [&](const float (&sums)[4], int row, int input) {
@@ -213,9 +222,10 @@ __device__ inline void differentiate_units(CardShared& shared, const CardRun& ru
     each_number<Own::PIECE>([&](int turn, int i, bool is_there) {
         const Place<L> place(is_there ? i : 0);
         const int quad = place.unit_in_layer() / 4 * 4;
-        const float sum = sum_of_clusters(words + place.row * Own::SENT_UNITS + quad, Places<L>::SENT,
-                                          now.turn(), is_there && place.is_sent());
-        broadcast(sum * derivatives.values[turn], &gradients_of<L>(shared)[place.row][place.unit / 8 * 8],
+        const float sum = sum_of_clusters(words + place.row * Own::SENT_UNITS + quad,
+                                          Places<L>::SENT, now.turn(), is_there && place.is_sent());
+        broadcast(sum * derivatives.values[turn],
+                  &gradients_of<L>(shared)[place.row][place.unit / 8 * 8],
                   shared.gradients_full[PARITY_OF<L>], is_there);
     });
 }
@@ -224,15 +234,16 @@ __device__ inline void differentiate_units(CardShared& shared, const CardRun& ru
 template <int L>
 __device__ inline void await_gradients(CardShared& shared, const Now& now) {
     constexpr int LATER = HIDDEN_LAYERS - 2 - L;
-    await_bytes(shared.gradients_full[PARITY_OF<L>], now.step * PHASES<L, HIDDEN_LAYERS - 1> + LATER / 2,
+    await_bytes(shared.gradients_full[PARITY_OF<L>],
+                now.step * PHASES<L, HIDDEN_LAYERS - 1> + LATER / 2,
                 (CLUSTER - 1) * WeightTile<L>::PIECE * sizeof(T));
     __syncthreads();
 }
 
 // Takes in the gradients of layer L's biases: `dz` are its units'.
 template <int L>
-__device__ inline void update_biases(CardShared& shared, const CardRun& run, const Now& now, const T* dz,
-                                     int stride) {
+__device__ inline void update_biases(CardShared& shared, const CardRun& run, const Now& now,
+                                     const T* dz, int stride) {
     auto& biases = part_of<L>(shared).biases;
     // From the last warps on, which have the fewest tiles.
     for (int unit = THREADS - 1 - static_cast<int>(threadIdx.x); unit < WeightTile<L>::UNITS;
@@ -252,7 +263,8 @@ struct WeightQuads {
 
     __device__ WeightQuads(CardShared& shared, const CardRun& run, int input, int unit)
         : first(quads_of<L>(shared, run) +
-                (input / 16 * (WeightTile<L>::UNITS / 8) + unit / 8) * (1 + SLOTS) * 32 + threadIdx.x % 32) {}
+                (input / 16 * (WeightTile<L>::UNITS / 8) + unit / 8) * (1 + SLOTS) * 32 +
+                threadIdx.x % 32) {}
 
     __device__ float4& weights() const { return first[0]; }
     __device__ float4& slot(int i) const { return first[(1 + i) * 32]; }
@@ -272,8 +284,8 @@ __device__ inline void round_weights(CardShared& shared, const float4& quad, int
 
 // Takes the gradients of layer L's parameters in: `dz` are its units'.
 template <int L>
-__device__ inline void update_layer(CardShared& shared, const CardRun& run, const Now& now, const T* dz,
-                                    int stride) {
+__device__ inline void update_layer(CardShared& shared, const CardRun& run, const Now& now,
+                                    const T* dz, int stride) {
     using Own = WeightTile<L>;
     Gradients<Own::INPUTS / 16, Own::UNITS / 8>::each_tile(
         inputs_of<L>(shared, now), dz, stride, [&](const float (&sums)[4], int input, int unit) {
@@ -284,8 +296,8 @@ __device__ inline void update_layer(CardShared& shared, const CardRun& run, cons
 #pragma unroll
             for (int part = 0; part < 4; ++part) {
                 const auto slot = [&](int i) -> float& { return number_of(slots[i], part); };
-                update_in_place(number_of(weights, part), slot, sums[part], run.unscale, now.settings,
-                                run.rule);
+                update_in_place(number_of(weights, part), slot, sums[part], run.unscale,
+                                now.settings, run.rule);
             }
             quads.weights() = weights;
 #pragma unroll
@@ -298,7 +310,8 @@ __device__ inline void update_layer(CardShared& shared, const CardRun& run, cons
 // f(number, its place in memory) for each number that a block has of layer L's parameters, and of
 // their optimizer state. Of what several blocks have alike, to write takes only one.
 template <int L, bool WRITES, class F>
-__device__ inline void each_parameter(CardShared& shared, const CardRun& run, const Arrays& arrays, F f) {
+__device__ inline void each_parameter(CardShared& shared, const CardRun& run, const Arrays& arrays,
+                                      F f) {
     using Own = WeightTile<L>;
     const bool has_biases = !WRITES || (own_rank() == 0 && (!Own::IS_LAST || own_cluster() == 0));
     for (int unit = threadIdx.x; unit < Own::UNITS && has_biases; unit += THREADS) {
@@ -328,11 +341,14 @@ __device__ inline void each_parameter(CardShared& shared, const CardRun& run, co
 template <int L>
 __device__ inline void read_layer(CardShared& shared, const CardRun& run, const Arrays& arrays) {
     float4* quads = quads_of<L>(shared, run);
-    for (int i = threadIdx.x; i < WeightTile<L>::QUADS * 32; i += THREADS) quads[i] = float4{0, 0, 0, 0};
+    for (int i = threadIdx.x; i < WeightTile<L>::QUADS * 32; i += THREADS)
+        quads[i] = float4{0, 0, 0, 0};
     __syncthreads();
-    each_parameter<L, false>(shared, run, arrays, [](float& number, const float* place) { number = *place; });
+    each_parameter<L, false>(shared, run, arrays,
+                             [](float& number, const float* place) { number = *place; });
     for (int i = threadIdx.x / 32; i < WeightTile<L>::FRAGMENTS; i += WARPS) {
-        const int input = i / (WeightTile<L>::UNITS / 8) * 16, unit = i % (WeightTile<L>::UNITS / 8) * 8;
+        const int input = i / (WeightTile<L>::UNITS / 8) * 16,
+                  unit = i % (WeightTile<L>::UNITS / 8) * 8;
         round_weights<L>(shared, WeightQuads<L>(shared, run, input, unit).weights(), input, unit);
     }
 }

@@ -1,6 +1,6 @@
-// The rows of one_launch_layers.cu on their way: from the sums of a product to units, to the gradients of
-// outputs, and to those of units; and how the blocks of a cluster come to have each other's.
-// A block owns its units of all rows, and has copies of the others' in the same places.
+// The rows of one_launch_layers.cu on their way: from the sums of a product to units, to the
+// gradients of outputs, and to those of units; and how the blocks of a cluster come to have each
+// other's. A block owns its units of all rows, and has copies of the others' in the same places.
 // Users: one_launch_layers.cu.
 #pragma once
 
@@ -14,8 +14,9 @@ struct Losses {
     bool is_there;
 };
 
-// Whether the second layer takes its gradients in after the next step has begun, while that one's first units are on their
-// way. What it takes stays where it is until all blocks have had the next of its units from this one.
+// Whether the second layer takes its gradients in after the next step has begun, while that one's
+// first units are on their way. What it takes stays where it is until all blocks have had the next
+// of its units from this one.
 template <int SECOND>
 __device__ constexpr bool is_second_late() {
     constexpr bool SENDS = CLUSTER > 1 && SECOND + 1 < LAYERS;
@@ -27,8 +28,8 @@ __device__ constexpr bool is_second_late() {
 }
 constexpr bool SECOND_IS_LATE = is_second_late<1>();
 
-// Where a block stands: which pass it is, which step, of how many rows, and how many of them are this replica's;
-// what it multiplies by; and what the pass before left.
+// Where a block stands: which pass it is, which step, of how many rows, and how many of them are
+// this replica's; what it multiplies by; and what the pass before left.
 struct Now {
     Passes pass;
     int step, count, own_count;
@@ -37,8 +38,8 @@ struct Now {
     Losses before;
 
     __device__ int slot() const { return pass.index() % X_SLOTS; }
-    // Whether the pass before has left something to this one, and whether this one leaves something to the next: not
-    // where an epoch begins or ends.
+    // Whether the pass before has left something to this one, and whether this one leaves something
+    // to the next: not where an epoch begins or ends.
     __device__ bool is_led_on() const {
         return SECOND_IS_LATE && pass.trains() && !pass.training.is_first_of_epoch();
     }
@@ -75,8 +76,8 @@ struct Piece {
 template <int L>
 constexpr int TURNS = (ROWS / 8 * Shape<L>::BLOCK_CHUNKS + WARPS - 1) / WARPS;
 
-// f(piece) for this warp's pieces of this block's units of layer L. The compiler inlines what is in them in two steps, which
-// takes up to 18 registers fewer than in one.
+// f(piece) for this warp's pieces of this block's units of layer L. The compiler inlines what is in
+// them in two steps, which takes up to 18 registers fewer than in one.
 template <int L, class F>
 __device__ inline void each_turn(F f) {
     constexpr int CHUNKS = Shape<L>::BLOCK_CHUNKS, PIECES = ROWS / 8 * CHUNKS;
@@ -107,7 +108,8 @@ __device__ inline void set_units(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], co
                                  int first_chunk, float low, float high) {
     const Pair pair(low, high);
 #pragma unroll
-    for (int term = 0; term < TERMS; ++term) word_of(units[term], piece, first_chunk) = pair.words[term];
+    for (int term = 0; term < TERMS; ++term)
+        word_of(units[term], piece, first_chunk) = pair.words[term];
 }
 
 // What they are.
@@ -131,17 +133,19 @@ __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
     const int count = Shape<L>::own_chunks() * ROWS;
 #pragma unroll
     for (int term = 0; term < TERMS; ++term) {
-        const uint4* own = reinterpret_cast<const uint4*>(&units[term][Shape<L>::first() / CHUNK_UNITS]);
+        const uint4* own =
+            reinterpret_cast<const uint4*>(&units[term][Shape<L>::first() / CHUNK_UNITS]);
 #pragma unroll
         for (int part = 0; part < PARTS; part += Peers::SHARERS) {
-            const int place = (part + Peers::first_part()) * 32 + static_cast<int>(threadIdx.x) % 32;
+            const int place =
+                (part + Peers::first_part()) * 32 + static_cast<int>(threadIdx.x) % 32;
             if (place >= count) continue;
             const uint4 words = own[place];
 #pragma unroll
             for (int i = 0; i < Peers::OF_WARP; ++i) {
                 if (!Peers::has(i)) break;
-                store_async_quad(run.peers.place(i, own + place), {words.x, words.y, words.z, words.w},
-                                 run.peers.place(i, &full));
+                store_async_quad(run.peers.place(i, own + place),
+                                 {words.x, words.y, words.z, words.w}, run.peers.place(i, &full));
             }
         }
     }
@@ -163,10 +167,11 @@ __device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun&
             high < dropout.dropped_below ? 0 : dropout.scale};
 }
 
-// From z, which a unit's inputs and bias add up to, to layer L's units of a piece, and the activation's derivatives.
+// From z, which a unit's inputs and bias add up to, to layer L's units of a piece, and the
+// activation's derivatives.
 template <int L>
-__device__ inline void activate_piece(LayersShared& shared, const LayersRun& run, const Passes& pass,
-                                      const Piece& piece, const float2& z) {
+__device__ inline void activate_piece(LayersShared& shared, const LayersRun& run,
+                                      const Passes& pass, const Piece& piece, const float2& z) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const int unit = piece.unit(), count = Shape<L>::count();
     const auto low = activated<ACTIVATION_OF[L]>(z.x, SLOPE_OF[L]);
@@ -177,8 +182,8 @@ __device__ inline void activate_piece(LayersShared& shared, const LayersRun& run
     }
     if (unit >= count) factors.x = 0;
     if (unit + 1 >= count) factors.y = 0;
-    set_units(rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS, low.value * factors.x,
-              high.value * factors.y);
+    set_units(rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS,
+              low.value * factors.x, high.value * factors.y);
     set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
 }
 
@@ -192,18 +197,19 @@ __device__ inline void send_units(LayersShared& shared, const LayersRun& run, in
 
 // From the sums of the product to layer L's units, which go to all blocks.
 template <int L>
-__device__ inline void activate_units(LayersShared& shared, const LayersRun& run, const Passes& pass) {
+__device__ inline void activate_units(LayersShared& shared, const LayersRun& run,
+                                      const Passes& pass) {
     each_piece<L>([&](const Piece& piece) {
         const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
-        const float2 bias =
-            *reinterpret_cast<const float2*>(&layer_of<L>(shared.layers).biases.values[piece.unit()]);
+        const float2 bias = *reinterpret_cast<const float2*>(
+            &layer_of<L>(shared.layers).biases.values[piece.unit()]);
         activate_piece<L>(shared, run, pass, piece, {sums.x + bias.x, sums.y + bias.y});
     });
     send_units<L>(shared, run, pass.index());
 }
 
-// From the sums of the product with the weights of the layer above to the gradients before layer L's
-// activation, which go to all blocks if any block needs them.
+// From the sums of the product with the weights of the layer above to the gradients before layer
+// L's activation, which go to all blocks if any block needs them.
 template <int L>
 __device__ inline void differentiate_units(LayersShared& shared, const LayersRun& run) {
     using Weights = Backward<L + 1>;
@@ -231,7 +237,9 @@ __device__ inline auto own_classes([[maybe_unused]] const LayersShared& shared) 
 }
 
 // The sample weight of a row, which follows its target.
-__device__ inline float sample_weight(const float* target) { return WEIGHTED ? target[TARGET_WORDS] : 1; }
+__device__ inline float sample_weight(const float* target) {
+    return WEIGHTED ? target[TARGET_WORDS] : 1;
+}
 
 // A row's target.
 __device__ inline const float* target_of(const LayersShared& shared, int slot, int row) {
@@ -253,16 +261,18 @@ __device__ inline float weigh_batch(const LayersShared& shared, int slot, int co
     return reduce_warp<Sum>(sum);
 }
 
-// From the sums of the last product to the gradients of the outputs. Of rows that are not there they are 0.
-__device__ inline void find_gradients(LayersShared& shared, const LayersRun& run, int slot, int count,
-                                      float weight, Rests& rests) {
+// From the sums of the last product to the gradients of the outputs. Of rows that are not there
+// they are 0.
+__device__ inline void find_gradients(LayersShared& shared, const LayersRun& run, int slot,
+                                      int count, float weight, Rests& rests) {
     using Weights = Forward<LAYERS - 1>;
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
     const float factor = weight > 0 ? run.scale / weight : 0;
     Eighths::each([&](int i, int eighth) {
         const auto outputs_of = [&](int chunk) {
             float2 sums = {};
-            if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS) sums = Weights::sums_of(shared.sums, eighth, chunk);
+            if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS)
+                sums = Weights::sums_of(shared.sums, eighth, chunk);
             const int unit = Piece{eighth, chunk}.unit();
             const float2 bias = *reinterpret_cast<const float2*>(&outputs.biases.values[unit]);
             return float2{sums.x + bias.x, sums.y + bias.y};
@@ -279,13 +289,13 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
 }
 
 // The losses of this warp's rows.
-__device__ inline void find_losses(LayersShared& shared, const LayersRun& run, int pass, int slot, int count,
-                                   const Rests& rests) {
+__device__ inline void find_losses(LayersShared& shared, const LayersRun& run, int pass, int slot,
+                                   int count, const Rests& rests) {
     Eighths::each([&](int i, int eighth) {
         const int row = Piece{eighth, 0}.row();
         const float* target = target_of(shared, slot, row);
-        RowLoss loss =
-            find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, own_classes(shared), row < count);
+        RowLoss loss = find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS,
+                                     own_classes(shared), row < count);
         loss.loss *= sample_weight(target);
         if (threadIdx.x % 4 == 0) shared.losses[pass % 2][row] = loss;
     });
@@ -305,7 +315,8 @@ __device__ inline void find_losses(LayersShared& shared, const LayersRun& run, i
 template <int L>
 __device__ inline void await_units(LayersShared& shared, int pass) {
     constexpr int COPIES = LayerRows<L>::COPIES;
-    await_rows(layer_of<L>(shared.layers).y_full[pass % COPIES], pass / COPIES, Shape<L>::bytes_of_others());
+    await_rows(layer_of<L>(shared.layers).y_full[pass % COPIES], pass / COPIES,
+               Shape<L>::bytes_of_others());
 }
 
 // Until all gradients that the backward pass needs of layer L are there.

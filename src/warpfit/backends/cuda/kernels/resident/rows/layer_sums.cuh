@@ -17,12 +17,13 @@ __device__ inline float sum_of_block(LayersShared& shared, float number) {
 }
 
 // The sum of a number over all threads of the cluster, in a fixed order.
-__device__ inline float sum_of_cluster(LayersShared& shared, [[maybe_unused]] int step, float number) {
+__device__ inline float sum_of_cluster(LayersShared& shared, [[maybe_unused]] int step,
+                                       float number) {
     float sum = sum_of_block(shared, number);
 #if CLUSTER > 1
     if (threadIdx.x < CLUSTER) {
-        store_async_pair(place_in(threadIdx.x, &shared.cluster_squares[own_rank()]), __float_as_uint(sum), 0,
-                         place_in(threadIdx.x, &shared.squares_full));
+        store_async_pair(place_in(threadIdx.x, &shared.cluster_squares[own_rank()]),
+                         __float_as_uint(sum), 0, place_in(threadIdx.x, &shared.squares_full));
     }
     await_rows(shared.squares_full, step, CLUSTER * sizeof(float2));
     sum = 0;
@@ -47,11 +48,12 @@ __device__ inline WatchedPart find_part(const WatchedPart& place, unsigned epoch
     return part;
 }
 
-// Adds up what is watched over all recorders, in their order. A warp of each block calls after an epoch that is reported;
-// its first lane has the sums of this block's rows.
+// Adds up what is watched over all recorders, in their order. A warp of each block calls after an
+// epoch that is reported; its first lane has the sums of this block's rows.
 __device__ inline void add_up_recorders(Sums& sums, StoppingMemory& memory, unsigned epoch) {
     const int lane = threadIdx.x % 32;
-    if (lane == 0 && (PENALIZED || own_rank() == 0)) leave_part(memory.parts[own_recorder()], sums, epoch);
+    if (lane == 0 && (PENALIZED || own_rank() == 0))
+        leave_part(memory.parts[own_recorder()], sums, epoch);
     double loss = 0, correct = 0;
     for (int first = 0; first < RECORDERS; first += 32) {
         WatchedPart part = {};
@@ -67,7 +69,8 @@ __device__ inline void add_up_recorders(Sums& sums, StoppingMemory& memory, unsi
 }
 #endif
 
-// What gradients are multiplied by, lest their norm be larger than it may; of the sum of their squares.
+// What gradients are multiplied by, lest their norm be larger than it may; of the sum of their
+// squares.
 __device__ inline float clip_factor(const LayersRun& run, float squares) {
     constexpr float EPS = 1e-6f;
     const float norm = square_root(squares) * run.unscale;

@@ -1,11 +1,13 @@
-// The row warps of one_launch.cu where they look ahead: while a batch is on its way through the cluster, the weight
-// warps multiply the next one, x, by weights W that lack its gradient x'ᵀ dh. What they lack is added to the product:
+// The row warps of one_launch.cu where they look ahead: while a batch is on its way through the
+// cluster, the weight warps multiply the next one, x, by weights W that lack its gradient x'ᵀ dh.
+// What they lack is added to the product:
 //
 //     x (W + x'ᵀ dh) = x W + (x x'ᵀ) dh,
 //
-// where x x'ᵀ, the Gram matrix of the two batches, has been found before (gram_batches.cu), with 1 added for the biases.
-// Nothing is approximate. So the way of a step is from the gradients of one batch's hidden units to those of the
-// next; products with x are found beside it. At the end of an epoch, all come to a rest.
+// where x x'ᵀ, the Gram matrix of the two batches, has been found before (gram_batches.cu), with 1
+// added for the biases. Nothing is approximate. So the way of a step is from the gradients of one
+// batch's hidden units to those of the next; products with x are found beside it. At the end of an
+// epoch, all come to a rest.
 //
 // Each row warp has one tile.
 //
@@ -35,8 +37,8 @@ struct TileAhead {
     }
 
     // The sums of a tile that the weight warps have multiplied, with biases as `forecast` has them.
-    __device__ void take_sums(OneLaunchShared& shared, const OneLaunchRun& run, const Forecast& forecast,
-                              int step, int r) {
+    __device__ void take_sums(OneLaunchShared& shared, const OneLaunchRun& run,
+                              const Forecast& forecast, int step, int r) {
         const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
         float bias[UNIT_TILES][2][2];
 #pragma unroll
@@ -60,7 +62,8 @@ struct TileAhead {
         wait(shared.dh_full[0], step);
 #pragma unroll
         for (int u = 0; u < UNIT_TILES; ++u) {
-            float sums[2][2][4] = {};  // of even and odd tiles: an mma need not wait for the one before
+            float sums[2][2][4] =
+                {};  // of even and odd tiles: an mma need not wait for the one before
 #pragma unroll
             for (int other = 0; other < ROW_TILES; ++other) {
                 unsigned low[2], high[2];
@@ -70,7 +73,8 @@ struct TileAhead {
             }
 #pragma unroll
             for (int i = 0; i < 8; ++i)
-                z[u][i / 4][i % 4] += (sums[0][i / 4][i % 4] + sums[1][i / 4][i % 4]) * factor * gram_scale;
+                z[u][i / 4][i % 4] +=
+                    (sums[0][i / 4][i % 4] + sums[1][i / 4][i % 4]) * factor * gram_scale;
         }
     }
 
@@ -87,7 +91,8 @@ struct TileAhead {
         for (int i = 0; i < UNIT_TILES * OUT_TILES; ++i) {
             const int u = i / OUT_TILES, o = i % OUT_TILES;
             unsigned low[2], high[2];
-            load_b_pair_transposed(low, high, &shared.outputs.half[step % 2][u * 16][o * 16], OUT_STRIDE);
+            load_b_pair_transposed(low, high, &shared.outputs.half[step % 2][u * 16][o * 16],
+                                   OUT_STRIDE);
             TensorCore<T>::multiply(outputs[2 * o], a[u], low);
             TensorCore<T>::multiply(outputs[2 * o + 1], a[u], high);
         }
@@ -103,7 +108,9 @@ struct StepNumbers {
     Forecast forecast;
 
     __device__ StepNumbers(const OneLaunchRun& run, const Step& step, float rate)
-        : count(step.count()), factor(factor_of(run, rate, count)), forecast(forecast_of(rate, run.rule)) {}
+        : count(step.count()),
+          factor(factor_of(run, rate, count)),
+          forecast(forecast_of(rate, run.rule)) {}
 };
 
 // Takes tile r of each batch through its stages.
@@ -139,7 +146,8 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         numbers = StepNumbers(run, step, rates.now);
         if (has_next) tile.take_sums(shared, run, last.forecast, index + 1, r);
         wait(shared.dh_empty, index + 1);
-        find_unit_gradients(shared, index, r, [&](int u, int part) { return derivatives[u][part]; });
+        find_unit_gradients(shared, index, r,
+                            [&](int u, int part) { return derivatives[u][part]; });
         if (has_next) tile.add_gradients(shared, index, last.forecast.of_gradient * run.unscale);
     }
 }

@@ -1,7 +1,7 @@
-// The row warps of one_launch.cu: they take tiles of rows from the sums of the product with x through activation,
-// outputs, loss and gradient to the gradients of the hidden units.
-// h and dh of a tile are one row warp's until dh_full. In a cluster the block that owns rows finds
-// their losses, and sends dz to all.
+// The row warps of one_launch.cu: they take tiles of rows from the sums of the product with x
+// through activation, outputs, loss and gradient to the gradients of the hidden units. h and dh of
+// a tile are one row warp's until dh_full. In a cluster the block that owns rows finds their
+// losses, and sends dz to all.
 // Users: one_launch.cu.
 #pragma once
 
@@ -79,15 +79,16 @@ __device__ inline unsigned& word_of(T (&rows)[ROWS][UNIT_STRIDE], int r, int u, 
     return *reinterpret_cast<unsigned*>(&rows[row][u * 16 + part / 2 * 8 + lane % 4 * 2]);
 }
 
-__device__ inline void store_units(T (&rows)[ROWS][UNIT_STRIDE], int r, int u, const unsigned (&words)[4]) {
+__device__ inline void store_units(T (&rows)[ROWS][UNIT_STRIDE], int r, int u,
+                                   const unsigned (&words)[4]) {
 #pragma unroll
     for (int part = 0; part < 4; ++part) word_of(rows, r, u, part) = words[part];
 }
 #endif
 
 // The outputs of tile r, as far as this block's units or features make them up, without the bias.
-__device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun& run, int step, int r,
-                                    Outputs& z) {
+__device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun& run, int step,
+                                    int r, Outputs& z) {
     const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
     wait(shared.outputs_ready, step + 1);
 #if HIDDEN
@@ -123,14 +124,17 @@ __device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun&
     if (SUM_SLOTS < ROW_TILES) arrive_warp(shared.sums_empty[slot]);
 }
 
-// Of the rows in z that are the upper or the lower ones, `row` being this lane's: adds the bias, and replaces
-// outputs by the derivatives of the loss. What is left of the outputs is enough for the loss.
-__device__ inline OutputRest replace_outputs(const OneLaunchShared& shared, const OneLaunchRun& run, int step,
-                                             int count, float factor, int row, int below, Outputs& z) {
+// Of the rows in z that are the upper or the lower ones, `row` being this lane's: adds the bias,
+// and replaces outputs by the derivatives of the loss. What is left of the outputs is enough for
+// the loss.
+__device__ inline OutputRest replace_outputs(const OneLaunchShared& shared, const OneLaunchRun& run,
+                                             int step, int count, float factor, int row, int below,
+                                             Outputs& z) {
     OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
     const float own_factor = row < count ? factor : 0;
     const float* target = shared.targets[step % TARGET_STEPS][row - own_rank() * OWN_ROWS];
-    rows.each(below, [&](int col, float& value) { value += shared.output_bias[col] * run.unscale; });
+    rows.each(below,
+              [&](int col, float& value) { value += shared.output_bias[col] * run.unscale; });
     return rows.replace(below, target, own_factor, run.loss, EvenClasses{});
 }
 
@@ -154,9 +158,12 @@ __device__ inline void arrive_warp(Barrier& barrier, unsigned bytes) {
 // Columns of tile o of the outputs that are there, of 16; what holds none is not sent.
 __device__ constexpr int columns_of(int o) { return OUTPUTS - o * 16 < 16 ? OUTPUTS - o * 16 : 16; }
 
-// Messages of 16 bytes that a row's outputs take, two columns of each half of a tile in one, and its gradients, eight.
+// Messages of 16 bytes that a row's outputs take, two columns of each half of a tile in one, and
+// its gradients, eight.
 __device__ constexpr int output_messages(int o) {
-    return o < OUT_TILES ? (columns_of(o) < 8 ? (columns_of(o) + 1) / 2 : 4) + output_messages(o + 1) : 0;
+    return o < OUT_TILES
+               ? (columns_of(o) < 8 ? (columns_of(o) + 1) / 2 : 4) + output_messages(o + 1)
+               : 0;
 }
 __device__ constexpr int gradient_messages(int o) {
     return o < OUT_TILES ? (columns_of(o) + 7) / 8 + gradient_messages(o + 1) : 0;
@@ -167,7 +174,8 @@ __device__ inline void send_outputs(OneLaunchShared& shared, int r, const Output
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-        const int row = r * 16 + lane / 4 + 8 * below, owner = row / OWN_ROWS, tile = row % OWN_ROWS / 16;
+        const int row = r * 16 + lane / 4 + 8 * below, owner = row / OWN_ROWS,
+                  tile = row % OWN_ROWS / 16;
         const unsigned barrier = place_in(owner, &shared.parts_full[tile]);
         const unsigned part =
             place_in(owner, &shared.parts[tile][own_rank()][row % OWN_OF_TILE][lane % 4][0][0]);
@@ -176,21 +184,24 @@ __device__ inline void send_outputs(OneLaunchShared& shared, int r, const Output
             const float *low = &z[2 * o][2 * below], *high = &z[2 * o + 1][2 * below];
             const unsigned words[4] = {__float_as_uint(low[0]), __float_as_uint(low[1]),
                                        __float_as_uint(high[0]), __float_as_uint(high[1])};
-            if (lane % 4 * 2 < columns_of(o)) store_async_quad(part + o * 4 * sizeof(float), words, barrier);
+            if (lane % 4 * 2 < columns_of(o))
+                store_async_quad(part + o * 4 * sizeof(float), words, barrier);
         }
     }
 }
 
-// The outputs of this block's row `own` of its tile, added up in a fixed order, to the upper or the lower row of z.
-__device__ inline void add_outputs(const OneLaunchShared& shared, int tile, int own, int below, Outputs& z) {
+// The outputs of this block's row `own` of its tile, added up in a fixed order, to the upper or the
+// lower row of z.
+__device__ inline void add_outputs(const OneLaunchShared& shared, int tile, int own, int below,
+                                   Outputs& z) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int o = 0; o < OUT_TILES; ++o) {
         float4 sums[2] = {};  // of even and odd blocks
 #pragma unroll
         for (int rank = 0; rank < CLUSTER; ++rank) {
-            const float4 part =
-                *reinterpret_cast<const float4*>(&shared.parts[tile][rank][own][lane % 4][2 * o][0]);
+            const float4 part = *reinterpret_cast<const float4*>(
+                &shared.parts[tile][rank][own][lane % 4][2 * o][0]);
             float4& sum = sums[rank % 2];
             sum = float4{sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
         }
@@ -201,10 +212,12 @@ __device__ inline void add_outputs(const OneLaunchShared& shared, int tile, int 
     }
 }
 
-// Sends a row of gradients to all blocks. Groups of 4 lanes that have the same row partition the blocks; a lane sends
-// 8 numbers at once.
-__device__ inline void send_gradients(OneLaunchShared& shared, int row, int below, const Outputs& z) {
-    constexpr int ROWS_AT_ONCE = OWN_OF_TILE < 8 ? OWN_OF_TILE : 8, RANKS_AT_ONCE = 16 / ROWS_AT_ONCE;
+// Sends a row of gradients to all blocks. Groups of 4 lanes that have the same row partition the
+// blocks; a lane sends 8 numbers at once.
+__device__ inline void send_gradients(OneLaunchShared& shared, int row, int below,
+                                      const Outputs& z) {
+    constexpr int ROWS_AT_ONCE = OWN_OF_TILE < 8 ? OWN_OF_TILE : 8,
+                  RANKS_AT_ONCE = 16 / ROWS_AT_ONCE;
     const int lane = threadIdx.x % 32, half = lane % 2;
 #pragma unroll
     for (int o = 0; o < OUT_TILES; ++o) {
@@ -227,12 +240,13 @@ __device__ inline void send_gradients(OneLaunchShared& shared, int row, int belo
     }
 }
 
-// From all blocks' parts of the outputs of this block's rows of tile r to their gradients, which go to all, and what is
-// left for their losses.
-__device__ inline void exchange_rows(OneLaunchShared& shared, const OneLaunchRun& run, int step, int count,
-                                     float factor, int r, OutputRest (&rests)[2]) {
+// From all blocks' parts of the outputs of this block's rows of tile r to their gradients, which go
+// to all, and what is left for their losses.
+__device__ inline void exchange_rows(OneLaunchShared& shared, const OneLaunchRun& run, int step,
+                                     int count, float factor, int r, OutputRest (&rests)[2]) {
     const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
-    if (lane == 0) mbarrier_expect(&shared.parts_full[tile], CLUSTER * OWN_OF_TILE * 16 * output_messages(0));
+    if (lane == 0)
+        mbarrier_expect(&shared.parts_full[tile], CLUSTER * OWN_OF_TILE * 16 * output_messages(0));
     wait(shared.parts_full[tile], step);
     Outputs z;
 #pragma unroll
@@ -245,13 +259,14 @@ __device__ inline void exchange_rows(OneLaunchShared& shared, const OneLaunchRun
 }
 
 // Sends the losses of this block's rows of tile r to the first block.
-__device__ inline void send_losses(OneLaunchShared& shared, const OneLaunchRun& run, int step, int count,
-                                   int r, const OutputRest (&rests)[2]) {
+__device__ inline void send_losses(OneLaunchShared& shared, const OneLaunchRun& run, int step,
+                                   int count, int r, const OutputRest (&rests)[2]) {
     const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
         const int own = lane / 4 + 8 * below, row = first + tile * 16 + own;
-        const RowLoss loss = find_row_loss(rests[below], 0, run.loss, OUTPUTS, EvenClasses{}, row < count);
+        const RowLoss loss =
+            find_row_loss(rests[below], 0, run.loss, OUTPUTS, EvenClasses{}, row < count);
         if (lane % 4 == 0 && own < OWN_OF_TILE) {
             store_async_pair(place_in(0, &shared.losses[step % 2][row]), __float_as_uint(loss.loss),
                              loss.is_correct, place_in(0, &shared.losses_full[step % 2]));
@@ -260,10 +275,10 @@ __device__ inline void send_losses(OneLaunchShared& shared, const OneLaunchRun& 
 }
 #endif
 
-// From this block's part of the outputs of tile r to their gradients, or in a cluster to what other blocks need for
-// them.
-__device__ inline void begin_tile(OneLaunchShared& shared, const OneLaunchRun& run, int step, int count,
-                                  float factor, int r, Outputs& z) {
+// From this block's part of the outputs of tile r to their gradients, or in a cluster to what other
+// blocks need for them.
+__device__ inline void begin_tile(OneLaunchShared& shared, const OneLaunchRun& run, int step,
+                                  int count, float factor, int r, Outputs& z) {
 #if CLUSTER > 1
     send_outputs(shared, r, z);
     arrive_warp(shared.dz_full[r / GROUP], 16 * 16 * gradient_messages(0));
@@ -286,10 +301,11 @@ __device__ inline void begin_tile(OneLaunchShared& shared, const OneLaunchRun& r
 }
 
 #if HIDDEN
-// The gradients of the hidden units of tile r, from those of its outputs and `derivatives` (unit tile, part), which may
-// lie where the gradients go.
+// The gradients of the hidden units of tile r, from those of its outputs and `derivatives` (unit
+// tile, part), which may lie where the gradients go.
 template <class F>
-__device__ inline void find_unit_gradients(OneLaunchShared& shared, int step, int r, F derivatives) {
+__device__ inline void find_unit_gradients(OneLaunchShared& shared, int step, int r,
+                                           F derivatives) {
     wait(shared.dz_full[r / GROUP], step);
     unsigned a[OUT_TILES][4];
 #pragma unroll
@@ -308,14 +324,16 @@ __device__ inline void find_unit_gradients(OneLaunchShared& shared, int step, in
         for (int part = 0; part < 4; ++part) {
             const float2 derivative = unpacked<T>(derivatives(u, part));
             const float* pair = &sums[part / 2][part % 2 * 2];
-            word_of(shared.dh, r, u, part) = packed<T>(pair[0] * derivative.x, pair[1] * derivative.y);
+            word_of(shared.dh, r, u, part) =
+                packed<T>(pair[0] * derivative.x, pair[1] * derivative.y);
         }
     }
     arrive_warp(shared.dh_full[r / HIDDEN_GROUP]);
 }
 #endif
 
-// Takes every ROW_WARPS-th tile of a batch through its stages; while one waits for other blocks, others go on.
+// Takes every ROW_WARPS-th tile of a batch through its stages; while one waits for other blocks,
+// others go on.
 __device__ inline void pass_tiles(OneLaunchShared& shared, const OneLaunchRun& run, int warp) {
     Step step = run.first_step();
     for (StepRules rules(run.rules, step); step.is_there(); rules.advance(step)) {
@@ -339,8 +357,9 @@ __device__ inline void pass_tiles(OneLaunchShared& shared, const OneLaunchRun& r
 #if HIDDEN
             const int last = r - 2 * ROW_WARPS;
             if (last >= 0) {
-                find_unit_gradients(shared, step.index, last,
-                                    [&](int u, int part) { return word_of(shared.dh, last, u, part); });
+                find_unit_gradients(shared, step.index, last, [&](int u, int part) {
+                    return word_of(shared.dh, last, u, part);
+                });
             }
 #endif
         }

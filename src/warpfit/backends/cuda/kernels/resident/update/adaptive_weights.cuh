@@ -1,6 +1,6 @@
-// The weights that x meets where one_launch.cu is ADAPTIVE, with their optimizer state: of a warp's first
-// tiles in registers, and in shared memory of the NEAR_TILES for which registers have no room. Nobody but the thread that
-// has a weight looks at it.
+// The weights that x meets where one_launch.cu is ADAPTIVE, with their optimizer state: of a warp's
+// first tiles in registers, and in shared memory of the NEAR_TILES for which registers have no
+// room. Nobody but the thread that has a weight looks at it.
 //
 // Users: one_launch.cu.
 #pragma once
@@ -9,7 +9,8 @@
 
 #if ADAPTIVE
 struct AdaptiveWeights {
-    // Tiles of a warp along the features of which registers hold the optimizer state; then shared memory.
+    // Tiles of a warp along the features of which registers hold the optimizer state; then shared
+    // memory.
     static constexpr int HELD_K =
         NEAR_TILES > 0 ? (Weights::FEATURE_TILES - NEAR_TILES) / WARPS_K : Weights::MINE_K;
     static constexpr int FIRST_NEAR = HELD_K * WARPS_K;
@@ -29,19 +30,24 @@ struct AdaptiveWeights {
 
     __device__ void read(const LayerArrays& layer) {
         const Part units = own_units(), features = own_features();
-        weights.read(layer.w + first_weight(features, units), ALL_UNITS, units.count, features.count, 1);
-        each_slot(layer, [](float& number, const float* place) { number = place != nullptr ? *place : 0; });
+        weights.read(layer.w + first_weight(features, units), ALL_UNITS, units.count,
+                     features.count, 1);
+        each_slot(layer, [](float& number, const float* place) {
+            number = place != nullptr ? *place : 0;
+        });
     }
 
     __device__ void write(const LayerArrays& layer) {
         const Part units = own_units(), features = own_features();
-        weights.write(layer.w + first_weight(features, units), ALL_UNITS, units.count, features.count, 1);
+        weights.write(layer.w + first_weight(features, units), ALL_UNITS, units.count,
+                      features.count, 1);
         each_slot(layer, [](float number, float* place) {
             if (place != nullptr) *place = number;
         });
     }
 
-    // What need not wait for the gradients: weights decay, and what registers have of averages fades.
+    // What need not wait for the gradients: weights decay, and what registers have of averages
+    // fades.
     __device__ void begin_update(const OneLaunchRun& run, const StepRule& now) {
         weights.each([&](float& w) { w *= now.kept; });
 #pragma unroll
@@ -51,13 +57,14 @@ struct AdaptiveWeights {
         }
     }
 
-    // Takes in the gradients of a batch, whose tiles lie at x. While one tile is updated, tensor cores find the gradient of
-    // the next one.
+    // Takes in the gradients of a batch, whose tiles lie at x. While one tile is updated, tensor
+    // cores find the gradient of the next one.
     __device__ void end_update(const OneLaunchRun& run, const StepRule& now, const T* dz,
                                const T* const (&x)[ROW_TILES]) {
         const StepRule rest{now.rate, now.eps, 1};
-        // A number that the compiler does not know: so each tile has a branch, beyond which instructions do not go. Else it
-        // leaves the next tile's products for last, to save registers.
+        // A number that the compiler does not know: so each tile has a branch, beyond which
+        // instructions do not go. Else it leaves the next tile's products for last, to save
+        // registers.
         const int num_tiles = __shfl_sync(FULL_WARP, Weights::num_feature_tiles(), 0);
         unsigned a[ROW_TILES][Weights::MINE_U][4];
         Weights::load_gradients(a, dz, UNIT_STRIDE);
@@ -85,8 +92,9 @@ struct AdaptiveWeights {
         if (j >= HELD_K) fade(run, numbers);
 #pragma unroll
         for (int part = 0; part < 8; part += 2) {
-            update_pair(pair_of(weights.tiles[u][j][part / 4][part % 4]), pair_of(numbers.slots[part]),
-                        pair_of(sums[part / 4][part % 4]), run.gradient_unscale, rest, run.rule);
+            update_pair(pair_of(weights.tiles[u][j][part / 4][part % 4]),
+                        pair_of(numbers.slots[part]), pair_of(sums[part / 4][part % 4]),
+                        run.gradient_unscale, rest, run.rule);
         }
         store(u, j, numbers);
     }
@@ -109,13 +117,15 @@ struct AdaptiveWeights {
                 TileState numbers = load(u, j);
 #pragma unroll
                 for (int part = 0; part < 8; ++part) {
-                    const int unit = Weights::unit_of(u, part), feature = Weights::feature_of(j, part);
+                    const int unit = Weights::unit_of(u, part),
+                              feature = Weights::feature_of(j, part);
                     const bool is_there = unit < units.count && feature < features.count;
-                    const int64 place =
-                        first_weight(features, units) + static_cast<int64>(feature) * ALL_UNITS + unit;
+                    const int64 place = first_weight(features, units) +
+                                        static_cast<int64>(feature) * ALL_UNITS + unit;
 #pragma unroll
                     for (int slot = 0; slot < SLOTS; ++slot)
-                        f(numbers.slots[part][slot], is_there ? layer.w_slots[slot] + place : nullptr);
+                        f(numbers.slots[part][slot],
+                          is_there ? layer.w_slots[slot] + place : nullptr);
                 }
                 store(u, j, numbers);
             }
@@ -139,14 +149,15 @@ struct AdaptiveWeights {
         }
 #if NEAR_TILES > 0
 #pragma unroll
-        for (int i = 0; i < 2 * SLOTS; ++i) place(u, j, i) = reinterpret_cast<const float4*>(&numbers)[i];
+        for (int i = 0; i < 2 * SLOTS; ++i)
+            place(u, j, i) = reinterpret_cast<const float4*>(&numbers)[i];
 #endif
     }
 
 #if NEAR_TILES > 0
     __device__ float4& place(int u, int j, int quad) const {
-        return shared.near_slots[Weights::first_unit_tile() + u][Weights::feature_tile(j) - FIRST_NEAR][quad]
-                                [threadIdx.x % 32];
+        return shared.near_slots[Weights::first_unit_tile() + u]
+                                [Weights::feature_tile(j) - FIRST_NEAR][quad][threadIdx.x % 32];
     }
 #endif
 };

@@ -1,6 +1,6 @@
-// The weights of one_launch_layers.cu: a block holds its part of each layer in registers, twice: by its units,
-// which it multiplies by on the way forward, and by its inputs, for the way back. Both copies are updated
-// alike, from the same numbers in the same order, so that they stay the same.
+// The weights of one_launch_layers.cu: a block holds its part of each layer in registers, twice: by
+// its units, which it multiplies by on the way forward, and by its inputs, for the way back. Both
+// copies are updated alike, from the same numbers in the same order, so that they stay the same.
 //
 // Users: one_launch_layers.cu.
 #pragma once
@@ -12,8 +12,9 @@ struct TileState {
     float slots[SLOT_PLACES][8];
 };
 
-// The optimizer state of all weights of a thread, tile by tile: of the first in registers, then in shared memory,
-// and of those for which neither has room, in memory. Nobody but the thread looks at it.
+// The optimizer state of all weights of a thread, tile by tile: of the first in registers, then in
+// shared memory, and of those for which neither has room, in memory. Nobody but the thread looks at
+// it.
 struct Memory {
     LayersShared& shared;
     float4* far;
@@ -70,7 +71,8 @@ struct Matrix : Product {
 
     Weights weights;
 
-    // f(number, unit, feature, which of the slots, or -1 for the weight) for each that this thread has.
+    // f(number, unit, feature, which of the slots, or -1 for the weight) for each that this thread
+    // has.
     template <class F>
     __device__ void each_number(Memory& memory, int num_units, int num_features, F f) {
         weights.each_below(num_units, num_features,
@@ -82,7 +84,8 @@ struct Matrix : Product {
             TileState numbers = memory.load(FIRST + tile);
 #pragma unroll
             for (int i = 0; i < SLOTS * 8; ++i) {
-                const int unit = Weights::unit_of(u, i % 8), feature = Weights::feature_of(j, i % 8);
+                const int unit = Weights::unit_of(u, i % 8),
+                          feature = Weights::feature_of(j, i % 8);
                 if (unit < num_units && feature < num_features)
                     f(numbers.slots[i / 8][i % 8], unit, feature, i / 8);
             }
@@ -104,14 +107,15 @@ struct Matrix : Product {
         typename Product::Fragments b;
         weights.round(b[0], weights, [](float w, float) { return w; });
         if (TERMS > 1)
-            weights.round(b[TERMS - 1], weights, [](float w, float) { return w - load(store<T>(w)); });
+            weights.round(b[TERMS - 1], weights,
+                          [](float w, float) { return w - load(store<T>(w)); });
         Product::multiply(parts, rows, b);
     }
 
     // Takes the gradient in; unscale is what its sums are multiplied by.
     template <class Rows>
-    __device__ void update(const RuleSettings& rule, const StepSettings& step, float unscale, Memory& memory,
-                           const UnitRows& dy, int chunk, const Rows& x) {
+    __device__ void update(const RuleSettings& rule, const StepSettings& step, float unscale,
+                           Memory& memory, const UnitRows& dy, int chunk, const Rows& x) {
         Product::each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
             const int tile = FIRST + u * Weights::MINE_K + j;
             TileState numbers = {};
@@ -119,8 +123,8 @@ struct Matrix : Product {
 #pragma unroll
             for (int part = 0; part < 8; ++part) {
                 const auto slot = [&](int i) -> float& { return numbers.slots[i][part]; };
-                update_in_place(weights.tiles[u][j][part / 4][part % 4], slot, sums[part / 4][part % 4],
-                                unscale, step, rule);
+                update_in_place(weights.tiles[u][j][part / 4][part % 4], slot,
+                                sums[part / 4][part % 4], unscale, step, rule);
             }
             if (SLOTS > 0) memory.store(tile, numbers);
         });
@@ -152,24 +156,28 @@ struct HeldLayer<0> {
     Matrix<Forward<0>, 0> forward;
     static constexpr int NEXT = decltype(forward)::NEXT;
 };
-static_assert(HeldLayer<LAYERS - 1>::NEXT == HELD_TILES + NEAR_TILES + FAR_TILES, "each tile has its place");
+static_assert(HeldLayer<LAYERS - 1>::NEXT == HELD_TILES + NEAR_TILES + FAR_TILES,
+              "each tile has its place");
 
-// f(number in a register, its place in memory) for what this thread has of layer L's weights (inputs, units).
+// f(number in a register, its place in memory) for what this thread has of layer L's weights
+// (inputs, units).
 template <int L, class F>
 __device__ inline void each_forward(HeldLayer<L>& held, Memory& memory, const Arrays& arrays, F f) {
     if (!decltype(held.forward)::is_mine()) return;
     held.forward.each_number(
         memory, Shape<L>::count(), SIZES[L], [&](float& number, int unit, int input, int slot) {
-            f(number,
-              arrays.weights<L>(slot) + static_cast<int64>(input) * SIZES[L + 1] + Shape<L>::first() + unit);
+            f(number, arrays.weights<L>(slot) + static_cast<int64>(input) * SIZES[L + 1] +
+                          Shape<L>::first() + unit);
         });
 }
 
 template <int L, class F>
-__device__ inline void each_backward(HeldLayer<L>& held, Memory& memory, const Arrays& arrays, F f) {
+__device__ inline void each_backward(HeldLayer<L>& held, Memory& memory, const Arrays& arrays,
+                                     F f) {
     if (!decltype(held.backward)::is_mine()) return;
     held.backward.each_number(
-        memory, Shape<L - 1>::count(), SIZES[L + 1], [&](float& number, int input, int unit, int slot) {
+        memory, Shape<L - 1>::count(), SIZES[L + 1],
+        [&](float& number, int input, int unit, int slot) {
             f(number, arrays.weights<L>(slot) +
                           static_cast<int64>(Shape<L - 1>::first() + input) * SIZES[L + 1] + unit);
         });
@@ -195,9 +203,10 @@ __device__ inline void keep_weights(Stack<HeldLayer>& held, const BestArrays& be
     auto& forward = layer_of<L>(held).forward;
     if ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && forward.is_mine()) {
         float* weights = best.weights<L>(-1) + Shape<L>::first();
-        forward.weights.each_below(Shape<L>::count(), SIZES[L], [&](int unit, int input, float weight) {
-            weights[static_cast<int64>(input) * SIZES[L + 1] + unit] = weight;
-        });
+        forward.weights.each_below(
+            Shape<L>::count(), SIZES[L], [&](int unit, int input, float weight) {
+                weights[static_cast<int64>(input) * SIZES[L + 1] + unit] = weight;
+            });
     }
     if constexpr (L + 1 < LAYERS) keep_weights<L + 1>(held, best);
 }
@@ -220,7 +229,8 @@ struct Update {
     RuleSettings of_weights, of_biases;
 };
 
-// Layer L's weights by this block's units, and its biases, take their gradients in, found with rows x.
+// Layer L's weights by this block's units, and its biases, take their gradients in, found with rows
+// x.
 template <int L, class Rows>
 __device__ inline void update_forward(LayersShared& shared, const Update& update, Memory& memory,
                                       HeldLayer<L>& held, const Rows& x) {
@@ -235,8 +245,8 @@ __device__ inline void update_forward(LayersShared& shared, const Update& update
 
 // All of layer L's take their gradients of a pass in.
 template <int L>
-__device__ inline void update_layer(LayersShared& shared, const Update& update, int pass, Memory& memory,
-                                    HeldLayer<L>& held) {
+__device__ inline void update_layer(LayersShared& shared, const Update& update, int pass,
+                                    Memory& memory, HeldLayer<L>& held) {
     const auto x = inputs_of<L>(shared, pass);
     update_forward<L>(shared, update, memory, held, x);
     if constexpr (L > 0)
@@ -245,8 +255,8 @@ __device__ inline void update_layer(LayersShared& shared, const Update& update, 
 }
 
 template <int L = LAYERS - 1>
-__device__ inline void update_layers(LayersShared& shared, const Update& update, int pass, Memory& memory,
-                                     Stack<HeldLayer>& held) {
+__device__ inline void update_layers(LayersShared& shared, const Update& update, int pass,
+                                     Memory& memory, Stack<HeldLayer>& held) {
     update_layer(shared, update, pass, memory, layer_of<L>(held));
     if constexpr (L > 0) update_layers<L - 1>(shared, update, pass, memory, held);
 }
@@ -264,11 +274,12 @@ __device__ inline float sum_squares(LayersShared& shared, const Now& now) {
 #pragma unroll
                                       for (int part = 0; part < 8; ++part) {
                                           const float sum = sums[part / 4][part % 4];
-                                          if (Weights::unit_of(u, part) < count) squares += sum * sum;
+                                          if (Weights::unit_of(u, part) < count)
+                                              squares += sum * sum;
                                       }
                                   });
-        Forward<L>::each_bias_gradient(dz, chunk,
-                                       [&](int unit, float sum) { squares += unit < count ? sum * sum : 0; });
+        Forward<L>::each_bias_gradient(
+            dz, chunk, [&](int unit, float sum) { squares += unit < count ? sum * sum : 0; });
     }
     if constexpr (!Shape<L>::IS_LAST) squares += sum_squares<L + 1>(shared, now);
     return squares;
@@ -319,8 +330,8 @@ struct Network {
         if (!CLIPS) return;
         const float squares = sum_of_cluster(shared, now.step, sum_squares(shared, now));
         const float unscale = run.unscale * clip_factor(run, squares);
-        update_layers(shared, {unscale, now.settings, now.of_weights, run.rule}, now.pass.index(), memory,
-                      layers);
+        update_layers(shared, {unscale, now.settings, now.of_weights, run.rule}, now.pass.index(),
+                      memory, layers);
     }
 
     // The second layer takes in what the step before has left to this one.

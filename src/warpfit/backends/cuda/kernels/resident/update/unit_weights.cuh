@@ -1,4 +1,5 @@
-// The hidden units' weights of many_networks_sm90.cu, with their optimizer state, and their updates.
+// The hidden units' weights of many_networks_sm90.cu, with their optimizer state, and their
+// updates.
 //
 // A thread owns 8 weights of each slice of 16 features, as wgmma's accumulators lie: some slices in
 // registers, those between them in its own places of shared memory.
@@ -7,7 +8,8 @@
 
 #include "resident/layout/cluster_network.cuh"
 
-// A thread's weights, and their optimizer state: of each slice eight, as wgmma's accumulators have them.
+// A thread's weights, and their optimizer state: of each slice eight, as wgmma's accumulators have
+// them.
 struct Weights {
     ClusterShared& shared;
     float numbers[1 + SLOTS][REGISTER_SLICES][8];
@@ -45,8 +47,8 @@ struct Weights {
     }
 
     __device__ static bool is_bias(const Thread& own, int slice, int i) {
-        const bool may_be =
-            slice == FEATURES / 16 % OWN_SLICES && i / 4 == FEATURES % 16 / 8 && i % 2 == FEATURES % 2;
+        const bool may_be = slice == FEATURES / 16 % OWN_SLICES && i / 4 == FEATURES % 16 / 8 &&
+                            i % 2 == FEATURES % 2;
         return may_be && feature(own, slice, i) == FEATURES;
     }
 
@@ -54,7 +56,8 @@ struct Weights {
     __device__ static int place(const Thread& own, int slice, int i) {
         const unsigned unit = own.tile() * UNITS + own.unit() + i % 4 / 2 * 8;
         const unsigned feature = Weights::feature(own, slice, i);
-        return unit < HIDDEN && feature <= FEATURES ? static_cast<int>(feature * HIDDEN + unit) : -1;
+        return unit < HIDDEN && feature <= FEATURES ? static_cast<int>(feature * HIDDEN + unit)
+                                                    : -1;
     }
 
     // All of them, from a slot on.
@@ -109,8 +112,8 @@ struct Slice {
     }
 
     // With a penalty. Returns the sum of the squares of weights before.
-    __device__ float update(const NetworkStep& of_weights, const NetworkStep& of_biases, const float* sums,
-                            int slice) {
+    __device__ float update(const NetworkStep& of_weights, const NetworkStep& of_biases,
+                            const float* sums, int slice) {
         const Thread own;
         float squares = 0;
 #pragma unroll
@@ -132,5 +135,6 @@ struct Slice {
 // As the operand of a product.
 __device__ inline void round_slice(unsigned (&a)[4], const float (&numbers)[8]) {
 #pragma unroll
-    for (int word = 0; word < 4; ++word) a[word] = packed<T>(numbers[2 * word], numbers[2 * word + 1]);
+    for (int word = 0; word < 4; ++word)
+        a[word] = packed<T>(numbers[2 * word], numbers[2 * word + 1]);
 }
