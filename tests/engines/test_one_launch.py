@@ -877,7 +877,7 @@ class OwnLoss(losses.SoftmaxCrossEntropy):
         (
             lambda: mlp(6, 3),
             {"loss": OwnLoss()},
-            "a loss among cross_entropy, .*, huber, got OwnLoss",
+            "a loss among cross_entropy, .*, got OwnLoss",
         ),
         (lambda: mlp(6, 3), {"loss_scale": "dynamic"}, "a fixed loss_scale, got dynamic"),
         (lambda: mlp(6, 200), {}, "at most 128 outputs, got 200"),
