@@ -108,8 +108,7 @@ def print_results(results: dict[str, Any]) -> None:
             accuracy = f"{run['test_accuracy']:.4f}" if run["test_accuracy"] is not None else "-"
             print(
                 f"{name} {label:14} accuracy {accuracy}, {run['train_seconds']:.2f} s, from "
-                "NumPy's curve at most "
-                f"{run['largest_difference']:.2g} (means of 50 steps: "
+                f"NumPy's curve at most {run['largest_difference']:.2g} (means of 50 steps: "
                 f"{run['largest_difference_of_50_steps']:.2g})"
             )
     for label, run in results["cnn_whole"].items():

@@ -158,11 +158,9 @@ def line_of(name: str, row: dict[str, Any]) -> str:
     low, high = row["interval"]
     return (
         f"{name}: warpfit {row['warpfit_mean']:.4f}, scikit-learn {row['sklearn_mean']:.4f} "
-        "(deviation between seeds "
-        f"{row['sklearn_deviation']:.4f}), difference {row['difference']:+.4f} ({low:+.4f} to "
-        f"{high:+.4f}); "
-        f"p: t {row['p_t']:.3f}, Wilcoxon {row['p_wilcoxon']:.3f}, {BOUND:g} or more "
-        f"{row['p_equivalence']:.2g}"
+        f"(deviation between seeds {row['sklearn_deviation']:.4f}), difference "
+        f"{row['difference']:+.4f} ({low:+.4f} to {high:+.4f}); p: t {row['p_t']:.3f}, Wilcoxon "
+        f"{row['p_wilcoxon']:.3f}, {BOUND:g} or more {row['p_equivalence']:.2g}"
     )
 
 

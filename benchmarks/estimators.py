@@ -299,8 +299,7 @@ def line_of(case: str, row: dict[str, Any]) -> str:
         f"{case}: warpfit {row['warpfit_seconds']['median']:.3f} s, scikit-learn "
         f"{row['sklearn_seconds']['median']:.3f} s, ratio {row['ratio']['median']:.3f} "
         f"({row['ratio']['min']:.3f} to {row['ratio']['max']:.3f}), {row['speed']['median']:.1f} "
-        "times as quick; "
-        f"hoped for: {goal}"
+        f"times as quick; hoped for: {goal}"
     )
     stages = row.get("stages", {})
     return "\n".join(

@@ -507,8 +507,7 @@ def _headline(measured: Results) -> str:
     """Return the line on ten epochs, or nothing where they were not measured."""
     parts = [
         f"{run['ms']['median']:.1f} ms ({run['ms']['min']:.1f} to {run['ms']['max']:.1f}) in "
-        f"{precision}, and reach "
-        f"{run['accuracy']['median']:.2%} on the test set"
+        f"{precision}, and reach {run['accuracy']['median']:.2%} on the test set"
         for precision, run in measured.items()
         if "ms" in run
     ]
@@ -600,9 +599,8 @@ def prompt(results: Results) -> str:
     accuracy = results["accuracy"]
     note = (
         f"\n`{results['command']}`, by the engine {' and '.join(results['engines'])}: "
-        f"{accuracy['min']:.2%} to "
-        f"{accuracy['max']:.2%} on the test set. Medians of {results['rounds']} processes (least "
-        "to largest).\n"
+        f"{accuracy['min']:.2%} to {accuracy['max']:.2%} on the test set. Medians of "
+        f"{results['rounds']} processes (least to largest).\n"
     )
     return _table(header, rows) + note + _source(results)
 

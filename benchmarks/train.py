@@ -279,9 +279,8 @@ def print_row(row: dict[str, Any]) -> None:
         us = cell["us"]
         print(
             f"    {label_of(name):45} {us['median']:8.2f} ({us['min']:.2f} to {us['max']:.2f}) µs "
-            f"a step; {parts}"
-            f"epoch {cell['epoch_seconds']:.3f} s, {cell['samples_per_second']:,.0f} rows/s, "
-            f"first call {cell['first_call']:.1f} s",
+            f"a step; {parts}epoch {cell['epoch_seconds']:.3f} s, "
+            f"{cell['samples_per_second']:,.0f} rows/s, first call {cell['first_call']:.1f} s",
             flush=True,
         )
 

@@ -512,11 +512,9 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def put(output: str, code: int = 0) -> None:
         script = tmp_path / "ncu"
         script.write_text(
-            f"#!{sys.executable}\nimport sys\n"
-            f"if '--version' in sys.argv: print('Version 1.2')\n"
-            "elif '--query-metrics' in sys.argv: print('sm__pipe_tensor_cycles_active  what it "
-            "is')\n"
-            f"else:\n    print({output!r})\n    sys.exit({code})\n"
+            f"#!{sys.executable}\nimport sys\nif '--version' in sys.argv: print('Version "
+            "1.2')\nelif '--query-metrics' in sys.argv: print('sm__pipe_tensor_cycles_active  "
+            f"what it is')\nelse:\n    print({output!r})\n    sys.exit({code})\n"
         )
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", str(tmp_path))

@@ -94,8 +94,7 @@ SECTIONS = (
             "Evaluation",
         ),
         "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. "
-        "`history.plan` says by "
-        "which [engine](engines.md), in what precision, and why.",
+        "`history.plan` says by which [engine](engines.md), in what precision, and why.",
         ("History.to_dict", "History.plot"),
     ),
     Section(

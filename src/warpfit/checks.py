@@ -162,8 +162,7 @@ def check_readable(name: str, value: Any) -> Any:
     if masked:
         raise DataError(
             f"expected {name} without masked values, got {masked} masked; fill them with "
-            f"{name.split()[-1]}"
-            ".filled(value), or leave out their rows"
+            f"{name.split()[-1]}.filled(value), or leave out their rows"
         )
     return value
 

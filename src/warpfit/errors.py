@@ -153,8 +153,7 @@ class DivergedError(WarpfitError, ArithmeticError):
         )
         super().__init__(
             f"the loss or a weight is not finite in epoch {epoch}, step {step}, at learning rate "
-            f"{lr:g}; {before}; "
-            f"{remedies} may help"
+            f"{lr:g}; {before}; {remedies} may help"
         )
 
     def __reduce__(self) -> Any:

@@ -258,16 +258,14 @@ class Loss:
         if self.counts_correct:
             raise ConfigError(
                 f"the outputs of a model trained with {self.name} are logits of classes: expected "
-                "kind='outputs', "
-                "'probabilities' or 'labels', got 'values'"
+                "kind='outputs', 'probabilities' or 'labels', got 'values'"
             )
         return outputs
 
     def _without(self, kind: str) -> str:
         return (
             f"the outputs of a model trained with {self.name} have no {kind}: expected "
-            "kind='outputs', or 'values' "
-            f"for the targets that they predict, got {kind!r}"
+            f"kind='outputs', or 'values' for the targets that they predict, got {kind!r}"
         )
 
     def __call__(self, outputs: Any, targets: Any, *, sample_weight: Any = None) -> Any:
@@ -319,8 +317,7 @@ def _float_targets(
     if targets.ndim == 0 or targets.shape[1:] != output_shape:
         raise ShapeError(
             f"{name}: expected targets of shape (M, {', '.join(map(str, output_shape))}) for the "
-            "network's "
-            f"outputs, got {targets.shape}"
+            f"network's outputs, got {targets.shape}"
         )
     return np.ascontiguousarray(targets, dtype=dtype)
 
@@ -420,8 +417,7 @@ class SoftmaxCrossEntropy(Loss):
         if num_classes < 2:
             raise ShapeError(
                 f"{self.name}: expected at least two outputs, one a class, got {num_classes}, "
-                "which is always right; "
-                "binary_cross_entropy tells two classes by one output"
+                "which is always right; binary_cross_entropy tells two classes by one output"
             )
         if self.class_weight is not None and len(self.class_weight) != num_classes:
             raise ShapeError(

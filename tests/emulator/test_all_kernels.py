@@ -44,10 +44,9 @@ FAMILIES = {
             "backends/cuda/test_elementwise_kernels.py",
         ),
         "emulator and (test_casts or gather or test_copy or all_finite or record or epoch_order "
-        "or the_rest_in_half "
-        "or half_precision_adds or any_dtype_can or special_values and (maximum or exp) "
-        "or in_half_precision and (exp or maximum) or every_conversion or every_dtype or "
-        "transposed_integers)",
+        "or the_rest_in_half or half_precision_adds or any_dtype_can or special_values and "
+        "(maximum or exp) or in_half_precision and (exp or maximum) or every_conversion or "
+        "every_dtype or transposed_integers)",
     ),
     "rows": Family(
         ("activation", "loss", "loss_steps", "columns"),
@@ -78,10 +77,9 @@ FAMILIES = {
             "backends/cuda/test_next_batch.py",
         ),
         "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or "
-        "looking_ahead and 17-33 "
-        "or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-33 or 20-70-3) or the_state_lies "
-        "and 16) "
-        "or forward and (gather_batches or gram_batches or next_batch)",
+        "looking_ahead and 17-33 or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-33 or "
+        "20-70-3) or the_state_lies and 16) or forward and (gather_batches or gram_batches or "
+        "next_batch)",
         takes_slow=True,
     ),
     "many": Family(
@@ -102,10 +100,9 @@ FAMILIES = {
             "backends/cuda/test_narrow_step.py",
             "backends/cuda/test_older_architectures.py",
         ),
-        "joined_updates and (tiles or thin) or narrow_step and (ragged or several or blocks) "
-        "or before_sm80 or forward and (many_tiles or masks_by) "
-        "or emulator and (linear or matmul) and (is_for_devices or agrees_with_float64 and 5) "
-        "and not any_shape",
+        "joined_updates and (tiles or thin) or narrow_step and (ragged or several or blocks) or "
+        "before_sm80 or forward and (many_tiles or masks_by) or emulator and (linear or matmul) "
+        "and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
         takes_slow=True,
     ),
 }

@@ -337,13 +337,9 @@ def test_a_module_without_parameters_is_on_the_cpu_in_float32() -> None:
 def test_repr_shows_the_tree_with_counts() -> None:
     model = Sequential(Linear(784, 256), ReLU(), Sequential(Linear(256, 10, bias=False)))
     assert repr(model) == (
-        "Sequential(\n"
-        "  (0): Linear(784, 256, 200,960 parameters)\n"
-        "  (1): ReLU()\n"
-        "  (2): Sequential(\n"
-        "    (0): Linear(256, 10, bias=False, 2,560 parameters)\n"
-        "  )  # 2,560 parameters\n"
-        ")  # 203,520 parameters"
+        "Sequential(\n  (0): Linear(784, 256, 200,960 parameters)\n  (1): ReLU()\n  (2): "
+        "Sequential(\n    (0): Linear(256, 10, bias=False, 2,560 parameters)\n  )  # 2,560 "
+        "parameters\n)  # 203,520 parameters"
     )
 
 

@@ -58,8 +58,7 @@ def test_it_is_said_when_candidates_are_ranked_by_the_rows_that_they_train_on(
     found = sweep()
     assert capsys.readouterr().err == (
         "fit_many: neither folds nor validation_data are given: candidates are ranked by training "
-        "accuracy, "
-        "which does not tell how they do on new rows\n"
+        "accuracy, which does not tell how they do on new rows\n"
     )
     assert str(found).splitlines()[0].endswith("; ranked by training accuracy")
     assert {record["scored_on"] for record in found} == {"training"}

@@ -235,9 +235,8 @@ def test_auto_takes_graphs_and_says_what_is_in_the_way_of_one_launch(
         (
             lambda: mlp(6, 3),
             {"precision": "float16", "loss_scale": "dynamic"},
-            "one_launch: expected a fixed loss_scale, got dynamic; "
-            "graph: expected a fixed loss_scale, got 'dynamic', which the host finds after each "
-            "step",
+            "one_launch: expected a fixed loss_scale, got dynamic; graph: expected a fixed "
+            "loss_scale, got 'dynamic', which the host finds after each step",
         ),
     ],
 )

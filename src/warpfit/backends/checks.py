@@ -151,9 +151,8 @@ def check_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> No
     inner_a, inner_b = a.shape[0 if transpose_a else 1], b.shape[1 if transpose_b else 0]
     if inner_a != inner_b:
         raise ShapeError(
-            f"matmul: expected equal inner sizes, got {inner_a} and {inner_b} "
-            f"(shapes {a.shape}{' transposed' * transpose_a} and "
-            f"{b.shape}{' transposed' * transpose_b})"
+            f"matmul: expected equal inner sizes, got {inner_a} and {inner_b} (shapes "
+            f"{a.shape}{' transposed' * transpose_a} and {b.shape}{' transposed' * transpose_b})"
         )
 
 
@@ -248,8 +247,7 @@ def window_counts(
     if padded[0] < extent[0] or padded[1] < extent[1]:
         raise ShapeError(
             f"{op}: expected images of at least {extent[0]}x{extent[1]} with padding for kernel "
-            f"{kernel} and "
-            f"dilation {dilation}, got {image[0]}x{image[1]} and padding {padding}"
+            f"{kernel} and dilation {dilation}, got {image[0]}x{image[1]} and padding {padding}"
         )
     return (padded[0] - extent[0]) // stride[0] + 1, (padded[1] - extent[1]) // stride[1] + 1
 

@@ -25,8 +25,7 @@ def bench(
         typer.Argument(
             metavar="SUITE [OPTIONS]...",
             help="A suite and its options (`warpfit bench SUITE --help`); list; report "
-            "[--check]; or compare A.json "
-            "B.json [--threshold X].",
+            "[--check]; or compare A.json B.json [--threshold X].",
         ),
     ] = None,
 ) -> None:

@@ -101,8 +101,7 @@ Preprocess = Annotated[
         DATA,
         "--preprocess/--no-preprocess",
         "Standardise columns and float targets, encode text and few-valued columns, fill missing "
-        "cells; or take "
-        "numbers as they are. (default: preprocess)",
+        "cells; or take numbers as they are. (default: preprocess)",
     ),
 ]
 Model = Annotated[Text, option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", default_of("model"))]

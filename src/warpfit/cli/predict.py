@@ -32,8 +32,7 @@ def predict(
         bool,
         typer.Option(
             help="Turn black into white first. MNIST's digits are white on black: give this "
-            "for dark ink on "
-            "white paper."
+            "for dark ink on white paper."
         ),
     ] = False,
     top: Annotated[

@@ -64,8 +64,7 @@ def train(
             DATA,
             "NAME|PATH",
             "A known dataset (see `warpfit datasets`), an .npz file, a .csv file, or a folder of "
-            "images with a "
-            "sub-folder a class.",
+            "images with a sub-folder a class.",
             "mnist; digits without MNIST and network",
         ),
     ] = None,
@@ -142,8 +141,7 @@ def train(
             RUN,
             "NAME",
             f"auto, {', '.join(PRECISIONS)}; the last three on a GPU. auto is float16 or bfloat16 "
-            "for the "
-            "engines one_launch and graph, as the data needs, and float32 for layerwise.",
+            "for the engines one_launch and graph, as the data needs, and float32 for layerwise.",
             default_of("precision"),
         ),
     ] = None,
@@ -154,8 +152,7 @@ def train(
             RUN,
             "NAME",
             f"auto, {', '.join(ENGINES)}. auto is one_launch on a GPU where that can run the "
-            "network, else graph, and "
-            "layerwise on the CPU; what is printed says why.",
+            "network, else graph, and layerwise on the CPU; what is printed says why.",
             default_of("engine"),
         ),
     ] = None,
@@ -166,8 +163,7 @@ def train(
             RUN,
             "N",
             "Stop after N epochs without a better validation loss, and keep the best weights. A "
-            "tenth of the "
-            "training rows is held out for it.",
+            "tenth of the training rows is held out for it.",
         ),
     ] = None,
     checkpoint_every: Annotated[

@@ -304,8 +304,7 @@ def _check_written(path: Path, name: str, cells: list[str]) -> None:
         if WRITTEN.fullmatch(cell) and not _is_number(cell):
             raise DataError(
                 f"{path}: row {row}, column {name!r} is {cell!r}; expected numbers like 1234.5, "
-                "with a decimal "
-                "point, without separators or units"
+                "with a decimal point, without separators or units"
             )
 
 

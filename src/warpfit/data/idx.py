@@ -110,9 +110,8 @@ def _unpacked_idx(packed: bytes, path: PathLike) -> bytes:
 def _check_unpacked_bytes(num_bytes: int, path: PathLike, found: str) -> None:
     if num_bytes > MAX_UNPACKED_BYTES:
         raise FileFormatError(
-            f"{path}: expected at most {MAX_UNPACKED_BYTES} bytes in a gzip stream, found "
-            f"{found}; if that is meant, "
-            "unpack the file first"
+            f"{path}: expected at most {MAX_UNPACKED_BYTES} bytes in a gzip stream, found {found}; "
+            "if that is meant, unpack the file first"
         )
 
 
@@ -128,8 +127,7 @@ def parse_idx(content: bytes, path: PathLike) -> npt.NDArray[Any]:
         )
         raise FileFormatError(
             f"{path} {fault}: expected {header.body_bytes} bytes after the header for "
-            f"{header.dtype.name} of "
-            f"shape {header.shape}, found {found}"
+            f"{header.dtype.name} of shape {header.shape}, found {found}"
         )
     stored = np.ndarray(header.shape, header.dtype, buffer=content, offset=header.num_bytes)
     return stored.astype(header.dtype.newbyteorder("="))

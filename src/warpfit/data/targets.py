@@ -62,8 +62,7 @@ def check_kind(y: Array, task: str, name: str) -> None:
     if y.dtype.kind not in "biufU" or (y.ndim != 1 and not may_be_wide):
         raise DataError(
             f"{name} must be integers, booleans or text of shape (N,) (classes) or floats "
-            "(regression), "
-            f"got {y.dtype} of shape {y.shape}"
+            f"(regression), got {y.dtype} of shape {y.shape}"
         )
 
 

@@ -176,8 +176,7 @@ def _read_npz(path: Path) -> _Parts:
         if (y.dtype.kind == "f") != (y_test.dtype.kind == "f") or y.shape[1:] != y_test.shape[1:]:
             raise DataError(
                 f"{path}: y_train is {y.dtype} of shape {y.shape} but y_test is {y_test.dtype} of "
-                "shape "
-                f"{y_test.shape}; expected the same kind"
+                f"shape {y_test.shape}; expected the same kind"
             )
         return _Parts(*train, name, test)
     for x_key, y_key in NPZ_WHOLE_KEYS:

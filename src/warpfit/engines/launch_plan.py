@@ -99,13 +99,10 @@ def prepare_launch(
             launch = other
     elif precision == "float32" and (obstacle := beyond_range(draft.loss, rows)) is not None:
         return obstacle
+    # Products of float32 are of sums of two float16.
+    of_gradients = "float16" if precision == "float32" else precision
     prepared = PreparedLaunch(
-        precision=precision,
-        gradient_precision="float16"
-        if precision == "float32"
-        else precision,  # by sums of two float16
-        launch=launch,
-        cut=cut,
+        precision=precision, gradient_precision=of_gradients, launch=launch, cut=cut
     )
     prepared = replace(prepared, copied_bytes=_copied_bytes(prepared, draft, data))
     if cut is None and site.is_there:

@@ -44,15 +44,13 @@ def to_sklearn(ours: Any) -> Any:
     if ours.n_ensemble > 1:
         raise ConfigError(
             "to_sklearn: expected n_ensemble=1, as scikit-learn has one network in each, got "
-            f"{ours.n_ensemble}; "
-            "each of estimators_ can be had"
+            f"{ours.n_ensemble}; each of estimators_ can be had"
         )
     for activation in (ours.activation, ours.out_activation_):
         if activation not in ACTIVATIONS:
             raise ConfigError(
                 "to_sklearn: expected an activation that scikit-learn has, "
-                f"{', '.join(ACTIVATIONS)}, "
-                f"got {activation!r}"
+                f"{', '.join(ACTIVATIONS)}, got {activation!r}"
             )
     lacking = [
         name

@@ -139,8 +139,7 @@ def check_members(estimator: Any) -> None:
     if (fitted := len(networks_of(estimator))) != estimator.n_ensemble:
         raise ConfigError(
             f"expected n_ensemble={fitted}, the networks that were fitted and that warm_start and "
-            "partial_fit "
-            f"go on with, got n_ensemble={estimator.n_ensemble}"
+            f"partial_fit go on with, got n_ensemble={estimator.n_ensemble}"
         )
 
 

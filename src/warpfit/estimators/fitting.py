@@ -272,8 +272,7 @@ def _take_over(network: Network, ending: Ending, *, incremental: bool) -> None:
     elif ending == EPOCHS and not incremental:
         warn(
             f"Stochastic Optimizer: Maximum iterations ({holder.max_iter}) reached and the "
-            "optimization "
-            "hasn't converged yet.",
+            "optimization hasn't converged yet.",
             ConvergenceWarning,
         )
     _check_finite(holder)
@@ -331,6 +330,5 @@ def _check_finite(holder: Any) -> None:
 def _not_finite() -> ValueError:
     return ValueError(
         "Solver produced non-finite parameter weights. The input data may contain large values "
-        "and need to be "
-        "preprocessed."
+        "and need to be preprocessed."
     )

@@ -40,8 +40,7 @@ def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
     if num_bytes > MOST_BYTES:
         raise ConfigError(
             f"to_onnx: expected weights of at most {MOST_BYTES} bytes in float32, as ONNX files "
-            "hold no more, "
-            f"got {num_bytes}"
+            f"hold no more, got {num_bytes}"
         )
     content = _Graph(estimator).model().SerializeToString()
     with atomic_path(path) as temporary:

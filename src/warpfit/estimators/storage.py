@@ -292,9 +292,8 @@ def _check_classes(estimator: Any) -> None:
     )
     if not is_whole:
         raise ValueError(
-            f"expected {expected} outputs of the {binarizer.y_type_} classes "
-            f"{binarizer.classes_}, found "
-            f"{estimator.n_outputs_} of {classes}"
+            f"expected {expected} outputs of the {binarizer.y_type_} classes {binarizer.classes_}, "
+            f"found {estimator.n_outputs_} of {classes}"
         )
 
 

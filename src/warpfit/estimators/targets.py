@@ -50,8 +50,7 @@ class Labels:
             if set(classes) != set(known):
                 raise ValueError(
                     "warm_start can only be used where `y` has the same classes as in the "
-                    "previous call to fit. "
-                    f"Previously got {known}, `y` has {classes}"
+                    f"previous call to fit. Previously got {known}, `y` has {classes}"
                 )
         elif len(np.setdiff1d(classes, known, assume_unique=True)):
             raise ValueError(
@@ -67,8 +66,7 @@ class Labels:
         if incremental and class_weight == "balanced":
             raise ValueError(
                 "class_weight 'balanced' is not supported for partial_fit, which does not see all "
-                "rows; "
-                "give a dict of the weights instead"
+                "rows; give a dict of the weights instead"
             )
         weights: Array = compute_sample_weight(class_weight, one_column(np.asarray(y)))
         return weights

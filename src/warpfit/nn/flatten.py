@@ -37,8 +37,7 @@ class FlattenSpec(LayerSpec):
         if not 1 <= start <= end < num_axes:
             raise ShapeError(
                 f"Flatten: expected samples with axes {self.start_dim} to {self.end_dim} of the "
-                "batch, "
-                f"got samples of shape {input_shape}"
+                f"batch, got samples of shape {input_shape}"
             )
         return (*input_shape[: start - 1], prod(input_shape[start - 1 : end]), *input_shape[end:])
 

@@ -89,9 +89,8 @@ def memory_for(layer: str, name: str, shape: tuple[int, ...]) -> Iterator[None]:
         yield
     except MemoryError:
         raise ConfigError(
-            f"{layer}: expected a size that this machine has the memory for, got a {name} of "
-            f"shape {shape}, "
-            f"which takes {num_bytes / 2**30:,.1f} GiB to make"
+            f"{layer}: expected a size that this machine has the memory for, got a {name} of shape "
+            f"{shape}, which takes {num_bytes / 2**30:,.1f} GiB to make"
         ) from None
 
 

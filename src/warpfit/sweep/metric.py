@@ -119,7 +119,6 @@ def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> M
         names = ", ".join(sorted({loss.name for loss in kinds}))
         raise ConfigError(
             "expected a metric that is a function, or accuracies, for candidates whose losses "
-            f"({names}) differ, "
-            f"got {metric!r}"
+            f"({names}) differ, got {metric!r}"
         )
     return Metric(metric)

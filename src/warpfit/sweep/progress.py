@@ -20,8 +20,7 @@ def tell_no_validation(metric: Metric) -> None:
     """Print to standard error that candidates are ranked by their training rows."""
     print(
         "fit_many: neither folds nor validation_data are given: candidates are ranked by "
-        f"{metric}, "
-        "which does not tell how they do on new rows",
+        f"{metric}, which does not tell how they do on new rows",
         file=sys.stderr,
     )
 

@@ -22,8 +22,7 @@ def check_sendable(value: Any, what: str, error: Exception, dumps: Callable[[Any
     except Exception as reason:
         raise ConfigError(
             f"expected {what} that can be pickled, to be sent to other processes, but {reason}; "
-            "objects of classes "
-            "and functions at the top of a module can"
+            "objects of classes and functions at the top of a module can"
         ) from error
 
 

@@ -182,8 +182,7 @@ def _warn_of_one_class(targets: Any, loss: Loss) -> None:
     if loss.counts_correct and len(on_host) > 1 and (on_host == on_host[0]).all():
         warn(
             f"expected rows of at least two classes in y, got {len(on_host)} rows of one, "
-            f"{brief(on_host[0])}: the "
-            "network learns to answer it whatever x is",
+            f"{brief(on_host[0])}: the network learns to answer it whatever x is",
             DataWarning,
         )
 
@@ -199,8 +198,7 @@ def warn_of_probabilities(network: Any, loss: Loss) -> None:
         name = "Softmax" if isinstance(last, SoftmaxSpec) else "Sigmoid"
         warn(
             f"the network ends in {name}, but {loss.name} takes logits and makes probabilities of "
-            "them itself; leave "
-            f"{name} out, and ask predict for kind='probabilities'",
+            f"them itself; leave {name} out, and ask predict for kind='probabilities'",
             DataWarning,
         )
 
@@ -263,15 +261,13 @@ def _warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
             other = f", column {least} {reach[least]:.3g}" if least != most else ""
             warn(
                 f"x has columns of very different or large scale: column {most} reaches "
-                f"{reach[most]:.3g}{other}; "
-                "standardise them, as wf.data.TablePreprocessor does",
+                f"{reach[most]:.3g}{other}; standardise them, as wf.data.TablePreprocessor does",
                 DataWarning,
             )
     if loss.name in DISTANCES and (reach_of_y := np.abs(_sample(y)).max(initial=0)) > FAR:
         warn(
             f"y reaches {reach_of_y:.3g}, which makes gradients of {loss.name!r} as large; "
-            "standardise targets, as "
-            "wf.data.TablePreprocessor does",
+            "standardise targets, as wf.data.TablePreprocessor does",
             DataWarning,
         )
 
@@ -297,7 +293,6 @@ def warn_of_pixels(x: Array) -> None:
     if x.min() == 0 and x.max() == WHITE:
         warn(
             f"x holds {x.dtype} numbers from 0 to 255, like pixels, and they are taken as they "
-            "are; make them uint8, "
-            "which means x / 255, or divide x by 255",
+            "are; make them uint8, which means x / 255, or divide x by 255",
             DataWarning,
         )

@@ -200,9 +200,8 @@ class TrainingLoop:
         if names != self.trained:
             raise ConfigError(
                 "expected the same parameters to train from the first epoch to the last, but "
-                "requires_grad of "
-                f"{', '.join(sorted(names ^ self.trained))} was changed on the way; change it "
-                "between two calls of fit"
+                f"requires_grad of {', '.join(sorted(names ^ self.trained))} was changed on the "
+                "way; change it between two calls of fit"
             )
 
     def _is_border(self, epoch: int) -> bool:

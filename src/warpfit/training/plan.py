@@ -150,9 +150,8 @@ def _check_half_precision(draft: Plan) -> None:
     """Raise ConfigError for a network that half precision does not suit."""
     if draft.precision in HALF_DTYPES and not isinstance(draft.network, NetworkSpec):
         raise ConfigError(
-            "expected precision 'float32', 'tf32' or 'float64' for a module that is no "
-            "Sequential of known layers, "
-            f"got {draft.precision!r}"
+            "expected precision 'float32', 'tf32' or 'float64' for a module that is no Sequential "
+            f"of known layers, got {draft.precision!r}"
         )
 
 
@@ -165,9 +164,8 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
         if last < spec.least_rows:
             raise ConfigError(
                 f"layer {name} ({spec.kind}) expects batches of at least {spec.least_rows} rows, "
-                f"but {num_rows} rows "
-                f"in batches of {draft.batch_size} leave {last} for the last; another batch_size "
-                "will do"
+                f"but {num_rows} rows in batches of {draft.batch_size} leave {last} for the last; "
+                "another batch_size will do"
             )
 
 

@@ -64,9 +64,8 @@ def open_data(
     if not path.exists() and not path.suffix and path.name == source:
         raise ConfigError(
             f"unknown data {source!r}: expected a dataset among "
-            f"{', '.join(datasets.dataset_names())}, or the "
-            "path of an .npz file, a .csv file or a folder of images; there is no such file here "
-            "either"
+            f"{', '.join(datasets.dataset_names())}, or the path of an .npz file, a .csv file or a "
+            "folder of images; there is no such file here either"
         )
     return datasets.load_user_data(
         source, label_column=label_column, task=task, image_size=image_size

@@ -307,8 +307,7 @@ def load(path: PathLike) -> Sequential:
     if isinstance(metadata, dict) and metadata.get("table"):
         warn(
             f"{path} was trained on prepared data: rows and outputs of its network are "
-            "standardised; "
-            "wf.load_trained applies what the file says",
+            "standardised; wf.load_trained applies what the file says",
             DataWarning,
         )
     return model_of(path, header, arrays)

@@ -76,8 +76,7 @@ def predict_table(trained: TrainedModel, path: PathLike) -> TablePredictions:
         elif not card.columns:
             raise DataError(
                 f"{path} is a table, but the model was trained on samples of shape "
-                f"{card.input_shape} without names "
-                "of columns; expected an .npz file"
+                f"{card.input_shape} without names of columns; expected an .npz file"
             )
         else:
             x, notes = read_features(path, card.columns, card.label_column)

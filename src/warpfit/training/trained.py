@@ -89,8 +89,7 @@ class ModelCard:
         if card is None or not card._is_sound():
             raise FileFormatError(
                 "expected a model that `warpfit train` wrote, found one without its card; of such "
-                "a one "
-                "`warpfit evaluate --data` says how good it is"
+                "a one `warpfit evaluate --data` says how good it is"
             )
         return card
 

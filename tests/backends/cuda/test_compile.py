@@ -24,21 +24,18 @@ MAY_SPILL = {
     "conv2d_backward_input": (
         36,
         "float32 without tensor cores, outputs not in whole vectors: the compiler keeps to 128 "
-        "registers, for a "
-        "fourth block on a multiprocessor",
+        "registers, for a fourth block on a multiprocessor",
     ),
     "one_launch_layers": (
         160,
         "784-128-128-10 with Adam: the optimizer state of some tiles is loaded ahead, and the "
-        "second layer is updated "
-        "in two places, where an epoch ends and late (784-128-128-128-10: 9.3 us a step before, "
-        "now 8.9)",
+        "second layer is updated in two places, where an epoch ends and late "
+        "(784-128-128-128-10: 9.3 us a step before, now 8.9)",
     ),
     "many_small_networks_sm90": (
         400,
         "32-64-64-2: 42 parameters of a thread, 32 words of a tile and 32 sums, and addresses "
-        "that the compiler keeps; "
-        "with Adam 58 numbers more of its averages",
+        "that the compiler keeps; with Adam 58 numbers more of its averages",
     ),
     "many_networks_sm90": (
         230,

@@ -295,9 +295,8 @@ def test_a_shape_says_its_numbers(
     launch = choose(network(batch=batch), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     one_launch.choose.cache_clear()
     assert str(launch) == (
-        f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, "
-        f"{launch.x_slots} tiles of rows in "
-        f"{launch.shared_bytes} bytes of shared memory"
+        f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, {launch.x_slots} "
+        f"tiles of rows in {launch.shared_bytes} bytes of shared memory"
     )
 
 

@@ -142,8 +142,7 @@ def test_a_shape_says_its_numbers() -> None:
     launch = chosen(network(784, 1024, 1024, 1024, 10))
     assert str(launch) == (
         f"13 clusters of 8 blocks of 16 warps that partition all weights, {launch.shared_bytes} "
-        "bytes of shared "
-        "memory, 1 of 4 layers in float32 in device memory"
+        "bytes of shared memory, 1 of 4 layers in float32 in device memory"
     )
 
 

@@ -196,8 +196,7 @@ def test_a_shape_says_its_numbers() -> None:
     launch = choose_layers(network(784, 128, 128, 10), "sm_90a", SHARED_BYTES, 132)
     assert str(launch) == (
         f"a cluster of 16 blocks of 8 warps, layer by layer, {launch.tiles_of_warp} tiles of "
-        "weights in a warp's "
-        f"registers, {launch.shared_bytes} bytes of shared memory"
+        f"weights in a warp's registers, {launch.shared_bytes} bytes of shared memory"
     )
     assert str(choose_layers(network(6, 3), "sm_90a", SHARED_BYTES, 132)).startswith(
         "one block of 8 warps, "

@@ -84,8 +84,7 @@ RUNGS = (
         "textbook",
         "textbook kernels",
         "a kernel for every operation, a thread for every number of a product; batches go up, "
-        "loss and accuracy come "
-        "back, at every step",
+        "loss and accuracy come back, at every step",
         "time: thousands of threads compute at once",
         "the network is small, and the host spends longer on starting kernels than the device on "
         "running them",
@@ -118,8 +117,7 @@ RUNGS = (
         "fused",
         "fused kernels",
         "bias and ReLU join the product before them; loss, accuracy and gradient are one kernel, "
-        "and so are all "
-        "parameters' updates; every epoch has its loss again",
+        "and so are all parameters' updates; every epoch has its loss again",
         "launches, and what lies between two operations need not be written and read again",
         "products take most of the time, and there are as many of them as before",
         (
@@ -190,8 +188,7 @@ RUNGS = (
         "chosen",
         "kernels by shape",
         "engine layerwise: each product by the kernel and tiles that suit its shape; where "
-        "Hopper's can, updates join "
-        "the products of the gradients",
+        "Hopper's can, updates join the products of the gradients",
         "time in products; launches of updates and casts",
         "the host is what a step waits for, and this engine does more for each kernel it starts",
         (

@@ -50,10 +50,8 @@ def _title(figure: Any, run: DemoRun, trainer: Trainer) -> None:
     network = "-".join(map(str, run.sizes))
     words = (
         f"{network} ({run.num_parameters:,} parameters), {settings.optimizer}, rate "
-        f"{settings.lr:.3g}, "
-        f"batch {settings.batch_size}: {len(run.history)} epochs, {steps:,} steps on "
-        f"{trainer.device_name}, "
-        f"{plan.precision}, engine {plan.engine}"
+        f"{settings.lr:.3g}, batch {settings.batch_size}: {len(run.history)} epochs, {steps:,} "
+        f"steps on {trainer.device_name}, {plan.precision}, engine {plan.engine}"
     )
     figure.text(0.5, 0.945, words, ha="center", va="center", fontsize=10.5, color=QUIET)
 

@@ -52,8 +52,7 @@ REQUEST_SECONDS = 5.0  # in which the headers of a request have to be there
 # {sockets} are the addresses of the WebSocket: not every browser takes them for the page's own.
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self' "
-    "{sockets}; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "{sockets}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",

@@ -98,8 +98,7 @@ def _fault() -> str | None:
         remedy = f", or pip install 'warpfit[cu{major}]'" if major in EXTRAS else ""
         return (
             f"the driver is for CUDA {_in_words(version)}, too old for the installed bindings for "
-            f"CUDA {wanted} "
-            f"(update the driver{remedy})"
+            f"CUDA {wanted} (update the driver{remedy})"
         )
     import_module("cuda.core")  # 0.1 s, while another thread may be starting the driver
     (error,) = driver.cuInit(0)

@@ -248,9 +248,8 @@ def choose_clusters(
         shape = with_shared_slices(ManyClusters(network, 2 * shape.cluster))
     if shape.shared_bytes > max_shared_bytes:
         return Obstacle(
-            f"expected at most {max_shared_bytes} bytes of shared memory, got "
-            f"{shape.shared_bytes} in each of "
-            f"{shape.cluster} blocks"
+            f"expected at most {max_shared_bytes} bytes of shared memory, got {shape.shared_bytes} "
+            f"in each of {shape.cluster} blocks"
         )
     return shape
 

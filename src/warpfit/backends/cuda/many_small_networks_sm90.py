@@ -221,10 +221,9 @@ def choose_small(
     if not suits(network):
         return Obstacle(
             f"expected at most {UNITS} features, a hidden layer of {LEAST_UNITS} to {UNITS} units "
-            "and none of more, at "
-            f"most {MOST_OUTPUTS} outputs, batches of at most {MOST_ROWS} rows, activations whose "
-            "derivatives follow from their values, and no dropout, sample weights, penalty or "
-            f"clipping, got {network}"
+            f"and none of more, at most {MOST_OUTPUTS} outputs, batches of at most {MOST_ROWS} "
+            "rows, activations whose derivatives follow from their values, and no dropout, sample "
+            f"weights, penalty or clipping, got {network}"
         )
     shapes = [
         ManySmallNetworks(network, in_block, shares_first)

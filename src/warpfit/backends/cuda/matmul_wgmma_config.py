@@ -68,8 +68,7 @@ class WgmmaConfig(MatmulConfig):
         turned = ", B turned" if self.turns_b else ""
         return (
             f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.consumers} "
-            "consumers, "
-            f"clusters of {self.cluster}, {self.splits} splits, {self.stages} "
+            f"consumers, clusters of {self.cluster}, {self.splits} splits, {self.stages} "
             f"stages{swapped}{turned}"
         )
 

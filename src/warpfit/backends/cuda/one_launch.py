@@ -411,9 +411,8 @@ class OneLaunch(ResidentLaunch):
             blocks = f"{self.replicas} {whole} that partition a batch, in {each}"
         ahead = ", products of a batch ahead" if self.looks_ahead else ""
         return (
-            f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, "
-            f"{self.x_slots} tiles of rows in "
-            f"{self.shared_bytes} bytes of shared memory{ahead}"
+            f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.x_slots} "
+            f"tiles of rows in {self.shared_bytes} bytes of shared memory{ahead}"
         )
 
 
@@ -501,8 +500,7 @@ def _best(
     least = min(held, key=lambda shape: shape.shared_bytes)
     return Obstacle(
         f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, "
-        "got "
-        f"{least.shared_bytes}"
+        f"got {least.shared_bytes}"
     )
 
 

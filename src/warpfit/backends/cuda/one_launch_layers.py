@@ -476,8 +476,7 @@ class LayersLaunch(ResidentLaunch):
             blocks = f"{self.replicas} {whole} that partition a batch, each"
         return (
             f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of "
-            "weights in a warp's "
-            f"registers, {self.shared_bytes} bytes of shared memory"
+            f"weights in a warp's registers, {self.shared_bytes} bytes of shared memory"
         )
 
 
@@ -498,8 +497,7 @@ def choose_layers(
         least = min(shapes, key=lambda shape: shape.least_registers * shape.threads)
         return Obstacle(
             f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes "
-            "of weights for the "
-            "registers of a block, got "
+            "of weights for the registers of a block, got "
             f"{4 * (least.least_registers - WORKING_REGISTERS) * least.threads}"
         )
     wider = [shape for narrow in held for shape in _wider(narrow)]
@@ -512,8 +510,7 @@ def choose_layers(
         least = min(held, key=lambda shape: shape.shared_bytes)
         return Obstacle(
             f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its "
-            "units, got "
-            f"{least.shared_bytes}"
+            f"units, got {least.shared_bytes}"
         )
     return min(filled, key=_time)
 

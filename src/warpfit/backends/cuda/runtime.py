@@ -117,8 +117,7 @@ def check_tensor_map(
     if leading_dimension < columns or row_bytes % 16:
         raise DeviceError(
             f"expected rows of a multiple of 16 bytes, with at least {columns} columns, for a "
-            "tensor map, got "
-            f"{leading_dimension} columns of {itemsize} bytes"
+            f"tensor map, got {leading_dimension} columns of {itemsize} bytes"
         )
     if not 1 <= box_rows <= LARGEST_BOX or not 1 <= box_columns <= LARGEST_BOX:
         raise DeviceError(
@@ -127,9 +126,8 @@ def check_tensor_map(
         )
     if box_bytes > SWIZZLED_BYTES or box_bytes % 16:
         raise DeviceError(
-            f"expected boxes with a multiple of 16 bytes in a row, at most {SWIZZLED_BYTES}, for "
-            "a tensor map, got "
-            f"{box_bytes}"
+            f"expected boxes with a multiple of 16 bytes in a row, at most {SWIZZLED_BYTES}, for a "
+            f"tensor map, got {box_bytes}"
         )
     return itemsize
 

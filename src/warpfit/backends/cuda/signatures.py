@@ -61,8 +61,7 @@ SIGNATURES = {
     ),
     "element_loss_step": (
         "const T*, const Acc*, const int64*, Scalar, int64, int64, const Acc*, T*, double*, "
-        "Scalar, double*, unsigned*, double, double, double, double, double, int64, int64, "
-        "int"
+        "Scalar, double*, unsigned*, double, double, double, double, double, int64, int64, int"
     ),
     "epoch_order": (
         "int64*, unsigned, int, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, "
