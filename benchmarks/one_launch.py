@@ -547,17 +547,18 @@ def shared_memory_floor_us(case: Case, replicas: int) -> float:
 # --------------------------------------------------------------------------------------------------
 
 
+def machine_of(env: dict[str, Any]) -> Any:
+    """Return what peers' results depend on: the GPU, its driver, and the packages but ours."""
+    others = {name: version for name, version in env["packages"].items() if name != "warpfit"}
+    return env.get("gpu"), env.get("driver"), env["python"], others
+
+
 def kept_results(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
     """Return what an older file's results are still worth in an environment.
 
     Peers' stay with the same GPU, driver and packages; ours, if the commit is the same as well.
     """
-
-    def machine(env: dict[str, Any]) -> Any:
-        others = {name: version for name, version in env["packages"].items() if name != "warpfit"}
-        return env.get("gpu"), env.get("driver"), env["python"], others
-
-    if not old or machine(old["environment"]) != machine(env):
+    if not old or machine_of(old["environment"]) != machine_of(env):
         return {"rows": {}}
     if old["environment"]["commit"] == env["commit"]:
         return {name: value for name, value in old.items() if name != "environment"}

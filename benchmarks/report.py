@@ -26,6 +26,7 @@ from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
 from train import label_of
+from waits import table as waits
 from warpfit.files import atomic_path
 
 PAGES = (
@@ -879,6 +880,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "report_run": report_run,
     "counters": counters,
     "sweep": sweep,
+    "waits": waits,
 }
 FILES = {
     "layerwise_cnn": "layerwise",

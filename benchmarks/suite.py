@@ -57,6 +57,7 @@ SUITES = {
     ),
     "widths": Suite("widths", "steps of wide networks, beside the peers"),
     "cold-start": Suite("prompt", "from the prompt to a saved model"),
+    "waits": Suite("waits", "whole calls, first and second, beside the peers'", needs_gpu=False),
     "estimators": Suite(
         "estimators", "MLPClassifier and MLPRegressor, beside scikit-learn's", needs_gpu=False
     ),
