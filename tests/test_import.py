@@ -19,6 +19,8 @@ HEAVY = [
     "PIL",
     "rich",
     "typer",
+    "pydantic",
+    "multiprocessing",
     "safetensors",
     "cuda",
     "torch",
@@ -50,12 +52,26 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_import_leaves_heavy_packages_alone() -> None:
-    found = run(
-        "import sys, warpfit; print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    ).split()
-    assert "numpy" in found
-    assert set(HEAVY).isdisjoint(found)
+def loaded_by(code: str) -> set[str]:
+    """Return what is imported after the code has run in a process of its own: packages, and of
+    ours the rooms."""
+    names = run(f"import sys\n{code}\nprint('loaded', *sys.modules)").rpartition("loaded")[2]
+    parts = [name.split(".") for name in names.split()]
+    return {name for name, *_ in parts} | {
+        f"{name}.{rest[0]}" for name, *rest in parts if rest and name == "warpfit"
+    }
+
+
+def test_import_alone_imports_nothing_else() -> None:
+    found = loaded_by("import warpfit")
+    assert {name for name in found if name.startswith("warpfit.")} == {"warpfit.version"}
+    assert "numpy" not in found
+
+
+def test_training_leaves_heavy_packages_alone() -> None:
+    found = loaded_by(TRAIN)
+    assert {"numpy", "warpfit.training"} <= found
+    assert {*HEAVY, "warpfit.sweep", "warpfit.estimators", "warpfit.plots"}.isdisjoint(found)
 
 
 def test_import_and_training_work_without_them() -> None:

@@ -8,34 +8,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from warpfit import autograd, data, errors, losses, nn, optim
-from warpfit.autograd import Tensor, no_grad, tensor
-from warpfit.random import manual_seed
-from warpfit.sweep import Halving, Sweep, fit_many
-from warpfit.training import (
-    Callback,
-    Checkpoint,
-    CSVLog,
-    EarlyStopping,
-    Evaluation,
-    History,
-    JSONLLog,
-    Profile,
-    Run,
-    TrainedModel,
-    evaluate,
-    fit,
-    load,
-    load_metadata,
-    load_trained,
-    predict,
-    save,
-)
 from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from warpfit import autograd, data, errors, losses, nn, optim
+    from warpfit.autograd.tensor import Tensor, no_grad, tensor
     from warpfit.estimators import (
         MLPClassifier,
         MLPRegressor,
@@ -43,6 +23,28 @@ if TYPE_CHECKING:
         SweepCV,
         from_sklearn,
     )
+    from warpfit.random import manual_seed
+    from warpfit.sweep import Halving, Sweep
+    from warpfit.sweep.fit_many import fit_many
+    from warpfit.training import (
+        Callback,
+        Checkpoint,
+        CSVLog,
+        EarlyStopping,
+        Evaluation,
+        History,
+        JSONLLog,
+        Profile,
+        Run,
+        TrainedModel,
+        load,
+        load_metadata,
+        load_trained,
+        predict,
+        save,
+    )
+    from warpfit.training.evaluate import evaluate
+    from warpfit.training.fit import fit
 
 __all__ = [
     "CSVLog",
@@ -88,12 +90,24 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the estimators when they are first asked for: scikit-learn takes longer to import than
-    all else.
-    """
-    if name in ("MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"):
-        from warpfit import estimators
+MODULES = ("autograd", "data", "errors", "losses", "nn", "optim")
+HOMES = {  # of names that are neither modules nor in `training`
+    **dict.fromkeys(("Tensor", "no_grad", "tensor"), "autograd"),
+    **dict.fromkeys(("Halving", "Sweep", "fit_many"), "sweep"),
+    **dict.fromkeys(
+        ("MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"),
+        "estimators",
+    ),
+    "manual_seed": "random",
+}
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Import what is public when it is first asked for: no command or script needs all of it."""
+    if name in MODULES:
+        return import_module(f"warpfit.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"warpfit.{HOMES.get(name, 'training')}"), name)
+    globals()[name] = value
+    return value

@@ -15,7 +15,7 @@ from support.commands import Invoke
 from warpfit.apps.ladder import RUNGS, Record
 from warpfit.cli.console import Printer
 from warpfit.cli.ladder import _Screen
-from warpfit.training.plots import NO_PICTURES
+from warpfit.plots import NO_PICTURES
 
 QUICK = ("--data", "digits", "--limit", "300", "--epochs", "2")
 

@@ -13,7 +13,7 @@ import warpfit as wf
 from support.training import adam, blobs, mlp
 from warpfit.engines.base import EpochReport
 from warpfit.errors import ConfigError
-from warpfit.training.plots import plot_confusion_matrix
+from warpfit.plots import plot_confusion_matrix
 
 PNG = b"\x89PNG\r\n"
 

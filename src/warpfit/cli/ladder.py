@@ -72,7 +72,7 @@ def ladder(
     """Train one network once per rung, from NumPy to one launch, and show what each gains."""
     from warpfit.apps.ladder import bars, climb, parse_names
     from warpfit.apps.ladder.table import notes, table
-    from warpfit.training.plots import NO_PICTURES, has_matplotlib
+    from warpfit.plots import NO_PICTURES, has_matplotlib
     from warpfit.training.settings import default_folder
 
     names = None if rungs is None else parse_names(rungs)

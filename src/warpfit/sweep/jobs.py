@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from warpfit.data import Dataset
 from warpfit.files import ResultsFolder, atomic_path
+from warpfit.plots import NO_PICTURES, has_matplotlib, save_figure
 from warpfit.sweep.candidates import Candidate, value_text
 from warpfit.sweep.fit_many import fit_many
 from warpfit.sweep.planning import SweepPlan
@@ -20,7 +21,6 @@ from warpfit.sweep.records import Record, Sweep
 from warpfit.sweep.settings import SweepSettings
 from warpfit.training.callbacks import EarlyStopping
 from warpfit.training.jobs import hold_out, model_card, num_outputs, opened, resolved_for
-from warpfit.training.plots import NO_PICTURES, has_matplotlib, save_figure
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings
 from warpfit.training.trained import ModelCard, Score, TrainedModel

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from warpfit.plots import new_figure
 from warpfit.sweep.candidates import value_text
 from warpfit.sweep.records import Sweep
-from warpfit.training.plots import new_figure
 
 __all__ = ["plot_sweep"]
 

@@ -70,7 +70,7 @@ class History:
         ConfigError
             If matplotlib is not installed, or the picture cannot be written.
         """
-        from warpfit.training.plots import plot_history, save_figure
+        from warpfit.plots import plot_history, save_figure
 
         figure = plot_history(self.to_dict(), title)
         if path is not None:

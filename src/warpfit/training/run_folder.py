@@ -10,9 +10,9 @@ from typing import Any
 
 from warpfit.engines.base import Plan
 from warpfit.files import ResultsFolder, atomic_path
+from warpfit.plots import NO_PICTURES, has_matplotlib, plot_confusion_matrix, save_figure
 from warpfit.training.callbacks import Callback, CSVLog
 from warpfit.training.history import History
-from warpfit.training.plots import NO_PICTURES, has_matplotlib, plot_confusion_matrix, save_figure
 from warpfit.training.run import Run
 from warpfit.training.settings import CHECKPOINT_NAME, CONFIG_NAME, TrainSettings
 from warpfit.training.trained import Score, TrainedModel

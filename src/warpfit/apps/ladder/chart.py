@@ -7,7 +7,7 @@ from typing import Any
 
 from warpfit.apps.ladder.results import Result
 from warpfit.apps.ladder.words import milliseconds, times
-from warpfit.training.plots import new_figure, save_figure
+from warpfit.plots import new_figure, save_figure
 
 __all__ = ["draw"]
 

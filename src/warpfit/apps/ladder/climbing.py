@@ -24,7 +24,7 @@ from warpfit.backends.base import HALF_DTYPES
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.files import atomic_path, make_folder
-from warpfit.training.plots import has_matplotlib
+from warpfit.plots import has_matplotlib
 
 __all__ = ["climb", "parse_names", "save"]
 

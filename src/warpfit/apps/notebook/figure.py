@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.apps.notebook.trainer import DemoRun, Trainer
-from warpfit.training.plots import new_figure
+from warpfit.plots import new_figure
 
 __all__ = ["draw"]
 
