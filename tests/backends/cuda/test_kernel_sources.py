@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from warpfit.backends.base import ACTIVATIONS, BINARY, COMPARISONS, UNARY
+from warpfit.backends.cuda.dtypes import class_name
 from warpfit.backends.cuda.jit import KERNELS
 from warpfit.backends.cuda.loss import ELEMENT_LOSSES
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
@@ -244,17 +245,18 @@ def test_every_counter_is_known() -> None:
 
 
 def chosen_by_define() -> set[str]:
-    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION, LOSS, EPILOGUE or
-    OPTIMIZER.
-    """
+    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION or EPILOGUE."""
     elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
     epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask")}
-    rules = {
-        f"{name}_{part}" for name in UPDATE_RULES for part in ("rule", "fade", "quotient", "take")
-    }
-    losses = {f"{name}_{part}" for name in ELEMENT_LOSSES for part in ("term", "derivative")}
-    return elementwise | activations | epilogues | rules | losses
+    return elementwise | activations | epilogues
+
+
+def test_kernels_have_a_class_for_each_rule_and_loss() -> None:
+    everything = "\n".join(map(code, HEADERS))
+    names = [f"{name}_{part}" for name in UPDATE_RULES for part in ("rule", "step")]
+    for name in (*names, *ELEMENT_LOSSES, "cross_entropy"):
+        assert re.search(rf"struct {class_name(name)}\b", everything), name
 
 
 def test_every_function_has_a_caller() -> None:

@@ -206,5 +206,9 @@ def test_a_shape_says_its_numbers() -> None:
 def test_variants_are_of_all_dtypes_and_optimizers() -> None:
     found = [defines for _, defines in variants()]
     assert {defines["DTYPE"] for defines in found} == {*HALF_DTYPES}
-    assert {defines["OPTIMIZER"] for defines in found} == {"sgd", "adam", "rmsprop"}
+    assert {defines["OPTIMIZER"] for defines in found} == {
+        "SgdRule",
+        "AdamRule",
+        "RmspropRule",
+    }
     assert all(isinstance(value, str) for defines in found for value in defines.values())

@@ -37,7 +37,7 @@ def run(
     device = Device()
     device.runtime = EmulatedRuntime(folder=Path(__file__).parent / "parts")
     verdicts, found = np.empty((NUM, EPOCHS, 3), np.int32), np.empty((NUM, 2), np.float32)
-    sgd = {"OPTIMIZER": "sgd", "ADAPTIVE": 0, "SLOTS": 1, "RATE_IN_VELOCITY": 0, "DECAYS": 1}
+    sgd = {"OPTIMIZER": "SgdRule", "ADAPTIVE": 0, "SLOTS": 1, "RATE_IN_VELOCITY": 0, "DECAYS": 1}
     known = {
         name: str(value) for name, value in {**sgd, "MOMENTUM": 1, "NESTEROV": 1, **defines}.items()
     }

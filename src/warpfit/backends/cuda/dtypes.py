@@ -8,7 +8,7 @@ import numpy as np
 
 from warpfit.errors import DTypeError
 
-__all__ = ["BFLOAT16", "DEVICE_FLOATS", "acc_dtype", "dtype_of", "host_dtype"]
+__all__ = ["BFLOAT16", "DEVICE_FLOATS", "acc_dtype", "class_name", "dtype_of", "host_dtype"]
 
 # Float dtypes that kernels take: the half ones are stored as such and computed in float32.
 DEVICE_FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -56,6 +56,11 @@ def dtype_of(dtype: Any) -> Any:
 def host_dtype(dtype: Any) -> np.dtype[Any]:
     """Return NumPy's dtype of the same bytes: uint16 for bfloat16."""
     return np.dtype(np.uint16) if dtype is BFLOAT16 else dtype
+
+
+def class_name(name: str) -> str:
+    """Return what kernels call the class of a name: ``'CrossEntropy'`` for ``'cross_entropy'``."""
+    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def acc_dtype(dtype: Any) -> np.dtype[Any]:

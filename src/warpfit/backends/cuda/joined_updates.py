@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.driver import is_debugging
+from warpfit.backends.cuda.dtypes import class_name
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
@@ -365,7 +367,7 @@ def rule_numbers(rule: UpdateRule, numbers: UpdateNumbers) -> list[Any]:
 
 def rule_defines(rule: str, num_slots: int, dtype: str) -> dict[str, Any]:
     """Return the defines by which a kernel knows an update."""
-    return {"DTYPE": dtype, "RULE": f"{rule.capitalize()}Step", "SLOTS": num_slots}
+    return {"DTYPE": dtype, "RULE": f"{class_name(rule)}Step", "SLOTS": num_slots}
 
 
 def _defines(rule: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:
@@ -376,6 +378,7 @@ def _defines(rule: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) 
         "BLOCK_N": tiles.block_n,
         "STAGES": tiles.stages,
         "STRIPS": strips,
+        "BOUNDED_WAITS": int(is_debugging()),
     }
 
 

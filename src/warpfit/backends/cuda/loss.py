@@ -14,7 +14,7 @@ from warpfit.backends.checks import (
 )
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
 from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
 from warpfit.errors import DTypeError
 
@@ -265,7 +265,7 @@ class LossOps(RowOps):
         )
         acc = acc_dtype(dtype)
         loss, weight = self.empty((), acc), self.empty((), acc)
-        self.kernel("element_loss_forward", DTYPE=dtype, LOSS=_term_of(op))(
+        self.kernel("element_loss_forward", DTYPE=dtype, LOSS=_terms_of(op))(
             grid,
             THREADS,
             self.contiguous(prediction),
@@ -300,7 +300,7 @@ class LossOps(RowOps):
         n = num_rows * num_outputs
         if not n:
             return gradient
-        self.kernel("element_loss_backward", DTYPE=prediction.dtype, LOSS=_term_of(op))(
+        self.kernel("element_loss_backward", DTYPE=prediction.dtype, LOSS=_terms_of(op))(
             blocks_for(n, elements_of_block(prediction.dtype.itemsize)),
             THREADS,
             self.contiguous(prediction),
@@ -334,9 +334,9 @@ class LossOps(RowOps):
         return out
 
 
-def _term_of(op: str) -> str:
-    """Return the name of an operation's terms: that of its loss, but for a shorter one."""
-    return op.rpartition("_")[0].replace("mean_squared_error", "mse")
+def _terms_of(op: str) -> str:
+    """Return the class of an operation's terms: that of its loss, but for a shorter name."""
+    return class_name(op.rpartition("_")[0].replace("mean_squared_error", "mse"))
 
 
 def num_outputs_of(prediction: Array) -> int:
@@ -348,7 +348,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     """Return the kernels with the defines that they are asked for."""
     along_rows = [*row_variants("softmax_cross_entropy_forward"), *row_variants("count_correct")]
     along_rows += [
-        (f"element_loss_{way}", {"DTYPE": dtype, "LOSS": loss})
+        (f"element_loss_{way}", {"DTYPE": dtype, "LOSS": class_name(loss)})
         for loss in ELEMENT_LOSSES
         for way in ("forward", "backward")
         for dtype in DEVICE_FLOATS

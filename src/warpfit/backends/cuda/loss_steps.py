@@ -7,7 +7,7 @@ from __future__ import annotations
 from warpfit.backends.base import Array, Number
 from warpfit.backends.checks import check_float, check_labels, check_same_shape, check_shape
 from warpfit.backends.cuda.arrays import blocks_for, check_record, power_of_two
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES, LossOps, num_outputs_of
 from warpfit.backends.cuda.next_batch import OrderedRows, order_arguments
@@ -219,7 +219,11 @@ class LossStepOps(LossOps):
         )
         gradient = self.empty(prediction.shape, prediction.dtype)
         by_order = isinstance(target, OrderedRows)
-        defines = {"LOSS": loss, "COUNTS_ROWS": int(counts_rows), "GATHERS": int(by_order)}
+        defines = {
+            "LOSS": class_name(loss),
+            "COUNTS_ROWS": int(counts_rows),
+            "GATHERS": int(by_order),
+        }
         self.kernel("element_loss_step", DTYPE=prediction.dtype, **defines)(
             grid,
             THREADS,
@@ -257,7 +261,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     steps = [
         {
             "DTYPE": dtype,
-            "LOSS": loss,
+            "LOSS": class_name(loss),
             "COUNTS_ROWS": str(int(loss in COUNTING_LOSSES)),
             "GATHERS": gathers,
         }

@@ -268,7 +268,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = required(choose(network, "sm_90a", shared_bytes_of("sm_90a")))
-        halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.optimizer == "adam" else {}
+        halves = dict.fromkeys(("KEEPS_BEST", "HALVES"), int(network.optimizer == "adam"))
         yield (
             "many_networks",
             {name: str(value) for name, value in {**shape.defines, **halves}.items()},

@@ -275,7 +275,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = required(choose_clusters(network, "sm_90a", shared_bytes_of("sm_90a")))
-        halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.dtype == "bfloat16" else {}
+        halves = dict.fromkeys(("KEEPS_BEST", "HALVES"), int(network.dtype == "bfloat16"))
         yield (
             "many_networks_sm90",
             {name: str(value) for name, value in {**shape.defines, **halves}.items()},

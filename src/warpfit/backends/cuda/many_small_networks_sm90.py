@@ -181,6 +181,9 @@ class ManySmallNetworks(ManyLaunch):
             **self.network.defines,
             **self.network.layer_defines,
             "TARGET_WORDS": self.network.target_words,
+            "PENALIZED": 0,
+            "WEIGHTED": 0,
+            "CLASS_WEIGHTS": 0,
             "GROUPS": self.in_block,
             "REGISTER_SLOTS": self.register_slots,
             "SHARES_FIRST": int(self.shares_first),
@@ -260,7 +263,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = required(choose_small(network, "sm_90a", shared_bytes_of("sm_90a")))
-        halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.loss == "mse" else {}
+        halves = dict.fromkeys(("KEEPS_BEST", "HALVES"), int(network.loss == "mse"))
         yield (
             "many_small_networks_sm90",
             {name: str(value) for name, value in {**shape.defines, **halves}.items()},

@@ -19,7 +19,7 @@ from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation, Array, L
 from warpfit.backends.checks import check_shape
 from warpfit.backends.cuda.arrays import check_record
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.dtypes import dtype_of
+from warpfit.backends.cuda.dtypes import class_name, dtype_of
 from warpfit.backends.cuda.joined_updates import JoinedUpdates, PartialGradient
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES
@@ -186,10 +186,12 @@ class NarrowStep:
                 f"Activation::{activation.name}" for activation in network.activations
             ),
             "SLOPES": ",".join(str(float(activation.slope)) for activation in network.activations),
-            "LOSS": network.loss,
+            "LOSS": class_name(network.loss),
             "CROSS_ENTROPY": int(network.loss == "cross_entropy"),
             "SMOOTHED": int(network.is_smoothed),
             "COUNTS_ROWS": int(network.loss in COUNTING_LOSSES),
+            "WEIGHTED": 0,
+            "CLASS_WEIGHTS": 0,
             "WARPS": self.warps,
             "BLOCKS": self.blocks,
             "X_STAGES": self.x_stages,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpfit.backends.base import Activation
+from warpfit.backends.cuda.dtypes import class_name
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.loss import COUNTING_LOSSES
 from warpfit.backends.cuda.matmul_mma_config import supports
@@ -146,11 +147,11 @@ class TrainedNetwork:
             "DTYPE": self.dtype,
             "TERMS": self.terms,
             "BATCH": self.batch,
-            "LOSS": self.loss,
+            "LOSS": class_name(self.loss),
             "CROSS_ENTROPY": int(self.is_cross_entropy),
             "SMOOTHED": int(self.smoothed),
             "COUNTS_ROWS": int(self.loss in COUNTING_LOSSES),
-            "OPTIMIZER": self.optimizer,
+            "OPTIMIZER": f"{class_name(self.optimizer)}Rule",
             "ADAPTIVE": int(self.is_adaptive),
             "SLOTS": self.slots,
             "MOMENTUM": int(self.momentum),

@@ -43,6 +43,20 @@ struct Accumulator<float64> {
 template <class T>
 using accumulator = typename Accumulator<T>::type;
 
+// One of two types.
+template <bool IS_FIRST, class First, class Second>
+struct Choice {
+    using type = First;
+};
+
+template <class First, class Second>
+struct Choice<false, First, Second> {
+    using type = Second;
+};
+
+template <bool IS_FIRST, class First, class Second>
+using choice = typename Choice<IS_FIRST, First, Second>::type;
+
 // load(x) is the value of x in its arithmetic type. Bytes and integers load as they are.
 __device__ inline float load(float32 x) { return x; }
 __device__ inline double load(float64 x) { return x; }

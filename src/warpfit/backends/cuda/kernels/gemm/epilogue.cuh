@@ -23,6 +23,9 @@
 #ifndef EPILOGUE
 #define EPILOGUE epilogue_store
 #endif
+#ifndef ACTIVATION
+#define ACTIVATION identity
+#endif
 #ifndef HAS_BIAS
 #define HAS_BIAS 0
 #endif
@@ -32,6 +35,8 @@
 #ifndef VECTOR
 #define VECTOR 0
 #endif
+
+static_assert(Activation::ACTIVATION >= Activation::identity, "of the list, used or not");
 
 using T = DTYPE;
 using Out = OUT;
@@ -85,7 +90,7 @@ __device__ inline void epilogue_activation(const Epilogue& e, int64 at, int col,
     }
     if (STORE_Z) store_sums(e.z + at, sums);
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) sums[j] = activate(sums[j], e.slope);
+    for (int j = 0; j < WIDTH; ++j) sums[j] = activate<Activation::ACTIVATION>(sums[j], e.slope);
 }
 
 template <int WIDTH>
@@ -94,7 +99,7 @@ __device__ inline void epilogue_mask(const Epilogue& e, int64 at, int, Acc (&sum
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) {
         const Acc value = load(saved.at[j]);  // y or z: a derivative reads the one that is kept
-        sums[j] *= activation_derivative(value, value, e.slope);
+        sums[j] *= activation_derivative<Activation::ACTIVATION>(value, value, e.slope);
     }
 }
 

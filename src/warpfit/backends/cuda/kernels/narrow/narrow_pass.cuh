@@ -1,7 +1,7 @@
 // A warp's 16 rows on their way through all narrow layers, to the loss and back: what each layer
 // takes and the gradients of what it gives stay behind in shared memory, where narrow_layers.cuh
-// says. Defines beside those of narrow_layers.cuh: LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS;
-// WEIGHTED and CLASS_WEIGHTS, if rows and classes have weights.
+// says. Settings beside those of narrow_layers.cuh: LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS,
+// WEIGHTED and CLASS_WEIGHTS (whether rows and classes have weights).
 //
 // Users: many_networks.cu, narrow_step.cu.
 #pragma once
@@ -15,30 +15,14 @@ constexpr int OUT_WIDTH = padded(LAYERS);
 // or labels of two rows.
 struct RowTargets {
     bool are_there[2];
-#if CROSS_ENTROPY
-    int labels[2];
-#else
-    float numbers[OUT_WIDTH / 8][4];
-#endif
-#if WEIGHTED
-    float weights[2];
-#endif
+    int labels[2];                    // with CROSS_ENTROPY,
+    float numbers[OUT_WIDTH / 8][4];  // or else
+    float weights[2];                 // with WEIGHTED
 
-    __device__ float weight([[maybe_unused]] int below) const {
-#if WEIGHTED
-        return weights[below];
-#else
-        return 1;
-#endif
-    }
+    __device__ float weight(int below) const { return WEIGHTED ? weights[below] : 1; }
 };
 
-using Target =
-#if CROSS_ENTROPY
-    int64;
-#else
-    float;
-#endif
+using Target = choice<CROSS_ENTROPY, int64, float>;
 
 struct NarrowLoss {
     const Target* targets;
@@ -50,39 +34,40 @@ struct NarrowLoss {
 
     // Of the warp's 16 rows, with these numbers; `weights` are those of all rows, or null if they
     // are 1.
-    __device__ RowTargets fetch(int64 numbers,
-                                [[maybe_unused]] const float* weights = nullptr) const {
+    __device__ RowTargets fetch(int64 numbers, const float* weights = nullptr) const {
         RowTargets found;
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const int64 row = __shfl_sync(FULL_WARP, numbers, own_lane() / 4 + 8 * below);
             const bool is_there = row >= 0;
             found.are_there[below] = is_there;
-#if WEIGHTED
-            found.weights[below] = is_there && weights != nullptr ? weights[row] : 1;
-#endif
-#if CROSS_ENTROPY
-            found.labels[below] = is_there ? column_of(targets[row]) : 0;
-#else
-            const float* of_row = targets + row * OUTPUTS + own_lane() % 4 * 2;
-            const bool by_pairs = OUTPUTS % 2 == 0 && reinterpret_cast<uint64>(targets) % 8 == 0;
-#pragma unroll
-            for (int tile = 0; tile < OUT_WIDTH / 8; ++tile) {
-                const int col = 8 * tile + own_lane() % 4 * 2;
-                float2 pair = {0, 0};
-                if (by_pairs) {
-                    if (is_there && col < OUTPUTS)
-                        pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
-                } else {
-                    if (is_there && col < OUTPUTS) pair.x = of_row[8 * tile];
-                    if (is_there && col + 1 < OUTPUTS) pair.y = of_row[8 * tile + 1];
-                }
-                found.numbers[tile][2 * below] = pair.x;
-                found.numbers[tile][2 * below + 1] = pair.y;
+            if (WEIGHTED) found.weights[below] = is_there && weights != nullptr ? weights[row] : 1;
+            if constexpr (CROSS_ENTROPY) {
+                found.labels[below] = is_there ? column_of(targets[row]) : 0;
+            } else {
+                fetch_numbers(found, below, row);
             }
-#endif
         }
         return found;
+    }
+
+    __device__ void fetch_numbers(RowTargets& found, int below, int64 row) const {
+        const Target* of_row = targets + row * OUTPUTS + own_lane() % 4 * 2;
+        const bool by_pairs = OUTPUTS % 2 == 0 && reinterpret_cast<uint64>(targets) % 8 == 0;
+#pragma unroll
+        for (int tile = 0; tile < OUT_WIDTH / 8; ++tile) {
+            const int col = 8 * tile + own_lane() % 4 * 2;
+            float2 pair = {0, 0};
+            if (by_pairs) {
+                if (row >= 0 && col < OUTPUTS)
+                    pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
+            } else {
+                if (row >= 0 && col < OUTPUTS) pair.x = of_row[8 * tile];
+                if (row >= 0 && col + 1 < OUTPUTS) pair.y = of_row[8 * tile + 1];
+            }
+            found.numbers[tile][2 * below] = pair.x;
+            found.numbers[tile][2 * below + 1] = pair.y;
+        }
     }
 
     __device__ static int column_of(int64 label) {
@@ -95,17 +80,23 @@ struct NarrowLoss {
     __device__ void replace(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows) {
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
-            const bool is_there = of_rows.are_there[below];
-#if CROSS_ENTROPY
-            replace_logits(outputs, of_rows, below, is_there);
-#else
-            replace_numbers(outputs, of_rows, below, is_there);
-#endif
+            replace_row(outputs, of_rows, below, of_rows.are_there[below]);
         }
     }
 
-#if CROSS_ENTROPY
-    __device__ auto classes() const { return classes_of(class_weights, class_weights + OUTPUTS); }
+    template <class Loss = LOSS>
+    __device__ void replace_row(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
+                                bool is_there) {
+        if constexpr (Loss::HAS_LABELS) {
+            replace_logits(outputs, of_rows, below, is_there);
+        } else {
+            replace_numbers<Loss>(outputs, of_rows, below, is_there);
+        }
+    }
+
+    __device__ auto classes() const {
+        return classes_of<CLASS_WEIGHTS>(class_weights, class_weights + OUTPUTS);
+    }
 
     __device__ void replace_logits(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows,
                                    int below, bool is_there) {
@@ -120,7 +111,8 @@ struct NarrowLoss {
         sums[0] += label < 0 ? infinity() : loss;
         sums[1] += is_correct && label >= 0;
     }
-#else
+
+    template <class Terms>
     __device__ void replace_numbers(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows,
                                     int below, bool is_there) {
         OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
@@ -128,13 +120,13 @@ struct NarrowLoss {
         const auto number = [&](int part, int) {
             return of_rows.numbers[part / 2][2 * below + part % 2];
         };
-        const OutputRest rest = rows.replace_numbers(below, number, factor, setting);
+        const OutputRest rest =
+            rows.template replace_numbers<Terms>(below, number, factor, setting);
         const bool is_correct = COUNTS_ROWS && reduce_row<Sum>(rest.before) == 0;
         if (!is_there) return;
         sums[0] += weight * rest.sum;
         sums[1] += own_lane() % 4 == 0 && is_correct;
     }
-#endif
 };
 
 // -- rows of a warp -------------------------------------------------------------------------------

@@ -51,11 +51,12 @@ __device__ inline void load_layers(T* shared, const NarrowNetwork& network) {
 
 // The warp's rows of x. If some are fetched ahead, they are so as they are, to be converted when
 // their turn comes, or, if they need not be, to a tile of their own.
+template <class Source>
 struct WarpRows {
-    const SOURCE* x;
+    const Source* x;
     const int64* order;  // null without GATHERS
     T* tiles;            // the warp's rows of the first
-    SOURCE* raw;
+    Source* raw;
     int64 num_rows;
 
     // Of a tile.
@@ -68,11 +69,11 @@ struct WarpRows {
 
     // To begin when this stage is no longer read.
     __device__ void fetch(int64 numbers, [[maybe_unused]] int stage) const {
-#if !GATHERS
-        copy_rows<SIZES[0], padded(0)>(tile(stage), stride_of(0), x, numbers, own_lane());
-#else
-        if (X_STAGES > 1) copy_rows<SIZES[0], SIZES[0]>(raw, SIZES[0], x, numbers, own_lane());
-#endif
+        if constexpr (!GATHERS) {
+            copy_rows<SIZES[0], padded(0)>(tile(stage), stride_of(0), x, numbers, own_lane());
+        } else if (X_STAGES > 1) {
+            copy_rows<SIZES[0], SIZES[0]>(raw, SIZES[0], x, numbers, own_lane());
+        }
         copy_async_commit();
     }
 
@@ -80,14 +81,13 @@ struct WarpRows {
     __device__ void arrive([[maybe_unused]] int64 numbers) const {
         copy_async_wait<0>();
         __syncwarp();
-#if GATHERS
-        if (X_STAGES > 1) {
-            convert_rows<true, SIZES[0], padded(0)>(tiles, stride_of(0), raw, numbers, own_lane());
-        } else {
-            convert_rows<false, SIZES[0], padded(0)>(tiles, stride_of(0), x, numbers, own_lane());
+        if constexpr (GATHERS) {
+            constexpr bool IS_TILE = X_STAGES > 1;
+            const Source* from = IS_TILE ? raw : x;
+            convert_rows<IS_TILE, SIZES[0], padded(0)>(tiles, stride_of(0), from, numbers,
+                                                       own_lane());
+            __syncwarp();
         }
-        __syncwarp();
-#endif
     }
 };
 
@@ -105,7 +105,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     NarrowLoss loss{targets, static_cast<float>(setting), derivative_factor, {0, 0}};
     if (GATHERS) order = order_of_step(order, first_step, offset, rows_per_step);
     SOURCE* raw = reinterpret_cast<SOURCE*>(shared + raw_at()) + own_rows * SIZES[0];
-    const WarpRows rows{x, order, shared + values_at(0) + own_rows * stride_of(0), raw, num_rows};
+    const WarpRows<SOURCE> rows{x, order, shared + values_at(0) + own_rows * stride_of(0), raw,
+                                num_rows};
     load_layers(shared, network);
     int64 now = rows.numbers(blockIdx.x), next = rows.numbers(blockIdx.x + gridDim.x);
     rows.fetch(now, 0);

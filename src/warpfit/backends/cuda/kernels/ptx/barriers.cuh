@@ -1,7 +1,7 @@
 // Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard;
 // and how long to look for what other blocks leave in memory.
 //
-// With BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the
+// With the setting BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the
 // kernel.
 //
 // Users: gemm/, resident/exchange/, resident/layout/, resident/record/.
@@ -9,44 +9,35 @@
 
 #include "base/types.cuh"
 
-#ifndef BOUNDED_WAITS
-#define BOUNDED_WAITS 0
-#endif
-
 using Barrier = unsigned long long;
 
 constexpr int64 LONGEST_WAIT = 2'000'000'000;  // cycles: about a second
 
 // Waits until the phase of this number is complete; any number of the same parity will do.
 __device__ inline void wait(Barrier& barrier, unsigned phase) {
-#if BOUNDED_WAITS
-    const int64 start = clock64();
+    const int64 start = BOUNDED_WAITS ? clock64() : 0;
     while (!mbarrier_test(&barrier, phase & 1)) {
-        if (clock64() - start < LONGEST_WAIT) continue;
-        printf("block %u, thread %u: no end to phase %u of the barrier at %u\n", blockIdx.x,
-               threadIdx.x, phase, shared_address(&barrier));
-        __trap();
+        if constexpr (BOUNDED_WAITS) {
+            if (clock64() - start < LONGEST_WAIT) continue;
+            printf("block %u, thread %u: no end to phase %u of the barrier at %u\n", blockIdx.x,
+                   threadIdx.x, phase, shared_address(&barrier));
+            __trap();
+        }
     }
-#else
-    while (!mbarrier_test(&barrier, phase & 1)) {
-    }
-#endif
 }
 
 // How long a thread has looked in vain for what another leaves in memory.
 struct Patience {
-#if BOUNDED_WAITS
-    int64 start = clock64();
-#endif
+    int64 start = BOUNDED_WAITS ? clock64() : 0;
 
     __device__ void wait([[maybe_unused]] int64 longest = LONGEST_WAIT) const {
         let_others_run();
-#if BOUNDED_WAITS
-        if (clock64() - start < longest) return;
-        printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x,
-               threadIdx.x);
-        __trap();
-#endif
+        if constexpr (BOUNDED_WAITS) {
+            if (clock64() - start < longest) return;
+            printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x,
+                   threadIdx.x);
+            __trap();
+        }
     }
 };
 

@@ -6,34 +6,23 @@
 
 #include "base/types.cuh"
 
-#ifndef REPLICAS
-#define REPLICAS 1
-#endif
-
 __device__ inline int own_rank() {
-#if CLUSTER > 1
-    return static_cast<int>(cluster_rank());
-#else
-    return 0;
-#endif
-}
-
-// Which cluster a block is of, if several partition the rows of a batch.
-__device__ inline int own_replica() {
-    return REPLICAS > 1 ? static_cast<int>(blockIdx.x) / CLUSTER : 0;
+    if constexpr (CLUSTER > 1) {
+        return static_cast<int>(cluster_rank());
+    } else {
+        return 0;
+    }
 }
 
 __device__ inline void barrier_of_cluster() {
-#if CLUSTER > 1
-    cluster_barrier();
-#else
-    __syncthreads();
-#endif
+    if constexpr (CLUSTER > 1) {
+        cluster_barrier();
+    } else {
+        __syncthreads();
+    }
 }
 
-#if CLUSTER > 1
 // What lies in the shared memory of another block as `mine` does in this one's.
 __device__ inline unsigned place_in(unsigned rank, const void* mine) {
     return cluster_address(mine, rank);
 }
-#endif

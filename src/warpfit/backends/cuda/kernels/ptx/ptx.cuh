@@ -317,7 +317,6 @@ __device__ inline void take_turn() {
 #endif
 }
 
-#if __CUDA_ARCH__ >= 900
 // %cluster_ctarank (10.1): the number of this block in its cluster.
 __device__ inline unsigned cluster_rank() {
     unsigned rank;
@@ -441,7 +440,6 @@ __device__ inline void cluster_barrier() {
 
 #if __CUDA_ARCH__ == 900
 #include "ptx/ptx_sm90a.cuh"
-#endif
 #endif
 
 #endif  // WARPFIT_PTX_CUH

@@ -3,8 +3,8 @@
 //
 // `NAME_forward(z, slope)` is f(z), `NAME_derivative(y, z, slope)` is f'(z) with y = f(z): it reads
 // z or y, as EACH_ACTIVATION says, so that only one of the two has to be kept. slope is that of
-// leaky_relu. `activate` and `activation_derivative` are those of the define ACTIVATION, by default
-// identity. A is float or double. A name that is not in EACH_ACTIVATION does not compile.
+// leaky_relu. `activate<KIND>` and `activation_derivative<KIND>` are those of an `Activation`. A is
+// float or double.
 //
 // Users: gemm/, ops/activation/, ops/loss/, resident/layout/, resident/rows/, resident/update/.
 #pragma once
@@ -23,10 +23,6 @@
     DO(silu, z)             \
     DO(selu, y)             \
     DO(mish, z)
-
-#ifndef ACTIVATION
-#define ACTIVATION identity
-#endif
 
 template <class A>
 __device__ inline A identity_forward(A z, A) {
@@ -163,23 +159,19 @@ __device__ inline A mish_derivative(A, A z, A slope) {
     return t + z * (A(1) - t * t) * sigmoid_forward(z, slope);
 }
 
-#define ACTIVATION_JOIN(name, suffix) name##suffix
-#define ACTIVATION_NAME(name, suffix) ACTIVATION_JOIN(name, suffix)
-
-template <class A>
-__device__ inline A activate(A z, A slope) {
-    return ACTIVATION_NAME(ACTIVATION, _forward)(z, slope);
-}
-
-template <class A>
-__device__ inline A activation_derivative(A y, A z, A slope) {
-    return ACTIVATION_NAME(ACTIVATION, _derivative)(y, z, slope);
-}
-
-// One of them by its number, for layers of which each has its own.
 #define ACTIVATION_NUMBER(name, reads) name,
 enum class Activation { EACH_ACTIVATION(ACTIVATION_NUMBER) };
-static_assert(Activation::ACTIVATION >= Activation::identity, "of the list, used or not");
+
+#define ACTIVATION_FORWARD(name, reads) \
+    if constexpr (KIND == Activation::name) return name##_forward(z, slope);
+template <Activation KIND, class A>
+__device__ inline A activate(A z, A slope){EACH_ACTIVATION(ACTIVATION_FORWARD)}
+#define ACTIVATION_DERIVATIVE(name, reads) \
+    if constexpr (KIND == Activation::name) return name##_derivative(y, z, slope);
+template <Activation KIND, class A>
+__device__ inline A activation_derivative(A y, A z, A slope) {
+    EACH_ACTIVATION(ACTIVATION_DERIVATIVE)
+}
 
 // f(z) and f'(z).
 template <class A>
@@ -187,14 +179,11 @@ struct Activated {
     A value, derivative;
 };
 
-#define ACTIVATION_CASE(name, reads)                \
-    if constexpr (KIND == Activation::name) {       \
-        const A y = name##_forward(z, slope);       \
-        return {y, name##_derivative(y, z, slope)}; \
-    }
-
 template <Activation KIND, class A>
-__device__ inline Activated<A> activated(A z, A slope){EACH_ACTIVATION(ACTIVATION_CASE)}
+__device__ inline Activated<A> activated(A z, A slope) {
+    const A y = activate<KIND>(z, slope);
+    return {y, activation_derivative<KIND>(y, z, slope)};
+}
 
 __device__ constexpr bool needs_input(Activation kind) {
     constexpr bool y = false, z = true;
@@ -208,7 +197,5 @@ __device__ constexpr bool needs_input(Activation kind) {
 template <Activation KIND, class A>
 __device__ inline A derivative_by_value(A y, A slope) {
     static_assert(!needs_input(KIND), "y suffices");
-#define ACTIVATION_DERIVATIVE(name, reads) \
-    if constexpr (KIND == Activation::name) return name##_derivative(y, A(0), slope);
-    EACH_ACTIVATION(ACTIVATION_DERIVATIVE)
+    return activation_derivative<KIND>(y, A(0), slope);
 }

@@ -14,6 +14,6 @@ extern "C" __global__ void __launch_bounds__(256)
     take_turn();
     const Acc a = static_cast<Acc>(slope);
     map_elements<2>({{dy, saved}}, dz, n, 0, [=](const Acc(&x)[2], int64, int64) {
-        return x[0] * activation_derivative(x[1], x[1], a);
+        return x[0] * activation_derivative<Activation::ACTIVATION>(x[1], x[1], a);
     });
 }

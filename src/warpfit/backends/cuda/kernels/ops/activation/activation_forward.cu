@@ -12,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(256)
     activation_forward(const T* z, T* y, double slope, int64 n) {
     take_turn();
     const Acc a = static_cast<Acc>(slope);
-    map_elements<1>({{z}}, y, n, 0,
-                    [=](const Acc(&x)[1], int64, int64) { return activate(x[0], a); });
+    map_elements<1>({{z}}, y, n, 0, [=](const Acc(&x)[1], int64, int64) {
+        return activate<Activation::ACTIVATION>(x[0], a);
+    });
 }

@@ -18,9 +18,7 @@ extern "C" __global__ void __launch_bounds__(256)
                           int64 num_rows, int64 num_columns) {
     take_turn();
     const Acc own_setting = static_cast<Acc>(setting);
-    const auto slope = [=](const Acc(&x)[2]) {
-        return ACTIVATION_NAME(LOSS, _derivative)(x[0], x[1], own_setting);
-    };
+    const auto slope = [=](const Acc(&x)[2]) { return LOSS::derivative(x[0], x[1], own_setting); };
     const Inputs<2> inputs{{prediction, target}};
     const Acc scale = inverse_or_zero(static_cast<Acc>(*total_weight * divisor));
     if (sample_weight) {

@@ -20,9 +20,7 @@ extern "C" __global__ void __launch_bounds__(256)
                          double divisor, double setting, int64 num_rows, int64 num_columns) {
     take_turn();
     const Acc own_setting = static_cast<Acc>(setting);
-    const auto term = [=](const Acc(&x)[2]) {
-        return ACTIVATION_NAME(LOSS, _term)(x[0], x[1], own_setting);
-    };
+    const auto term = [=](const Acc(&x)[2]) { return LOSS::term(x[0], x[1], own_setting); };
     const Inputs<2> inputs{{prediction, target}};
     double sums[2] = {0, 0};
     if (sample_weight) {

@@ -144,8 +144,8 @@ struct Rule {
     Acc setting, scale;
 
     __device__ Acc take(Acc p, Acc t, Acc s, Acc& gradient) const {
-        gradient = ACTIVATION_NAME(LOSS, _derivative)(p, t, setting) * (s * scale);
-        return ACTIVATION_NAME(LOSS, _term)(p, t, setting) * s;
+        gradient = LOSS::derivative(p, t, setting) * (s * scale);
+        return LOSS::term(p, t, setting) * s;
     }
 };
 

@@ -5,13 +5,13 @@
 // gradient and its SLOTS numbers of optimizer state, and changes all but the gradient. Kernels hand
 // over six numbers of the update, in the table's order.
 //
-// Of parameters in registers, without IEEE division: `update_parameter` changes a parameter and its
-// optimizer state by the sum of its gradient, which comes scaled. The define OPTIMIZER names the
-// rule; ADAPTIVE is 1 unless the table has it as linear; DECAYS says whether decay joins the
-// gradient. Another name does not compile.
+// Of parameters in registers, without IEEE division, `NAMERule<Options>`: it changes a parameter and
+// its optimizer state by the sum of its gradient, which comes scaled. Options are what is settled
+// where a kernel is compiled: PLACES (for optimizer state, one at least), HAS_DECAY (which joins
+// the gradient), HAS_MOMENTUM, IS_NESTEROV, HAS_RATE_INSIDE (the velocity). parameters.cuh has
+// those of kernels of whole runs. IS_LINEAR is as in the table.
 //
-// Users: card_shapes.cuh, forecast.cuh, layer_shapes.cuh, linear_update_sm90.cu, many_rows.cuh,
-// narrow_update.cu, trained_block.cuh, update_parameters.cu.
+// Users: linear_update_sm90.cu, narrow_update.cu, parameters.cuh, update_parameters.cu.
 #pragma once
 
 #include "base/math.cuh"
@@ -133,10 +133,6 @@ struct LionStep {
 
 // -- of parameters in registers --------------------------------------------------------------
 
-#ifdef OPTIMIZER
-// Without slots there is a place for one, which is not read.
-constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
-
 // What a step multiplies by; of bias corrections, rate and eps have their share already.
 struct alignas(16) StepSettings {
     float rate, eps;
@@ -152,135 +148,106 @@ struct RuleSettings {
 };
 
 // The gradient is `sum` times `unscale`, and what decays.
+template <class Options>
 __device__ inline float gradient_of(float w, float sum, float unscale, const RuleSettings& rule) {
-    return DECAYS ? sum * unscale + rule.decay * w : sum * unscale;
+    return Options::HAS_DECAY ? sum * unscale + rule.decay * w : sum * unscale;
 }
 
-__device__ inline void sgd_rule(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
-                                const StepSettings& step, const RuleSettings& rule) {
-    if (!MOMENTUM) {
-        w -= DECAYS ? step.rate * gradient_of(w, sum, unscale, rule) : step.rate * unscale * sum;
-        return;
-    }
-    float g = gradient_of(w, sum, unscale, rule);
-    if (RATE_IN_VELOCITY) g *= step.rate;
-    slots[0] = rule.momentum * slots[0] + (RATE_IN_VELOCITY ? -g : g);
-    if (RATE_IN_VELOCITY) {
-        w += NESTEROV ? rule.momentum * slots[0] - g : slots[0];
-    } else {
-        w -= step.rate * (NESTEROV ? g + rule.momentum * slots[0] : slots[0]);
-    }
-}
+// Linear in the gradient.
+template <class Options>
+struct SgdRule {
+    static constexpr bool IS_LINEAR = true;
+    using Slots = float[Options::PLACES];
 
-// The other rules have three parts. `NAME_fade`, which need not wait for the gradient, is what
-// averages keep, rounded, wherever it is found. `NAME_quotient` takes the gradient in, and returns
-// what is to be divided, mostly by a root. `NAME_take` changes the parameter.
+    __device__ static void update(float& w, Slots& slots, float sum, float unscale,
+                                  const StepSettings& step, const RuleSettings& rule) {
+        if (!Options::HAS_MOMENTUM) {
+            w -= Options::HAS_DECAY ? step.rate * gradient_of<Options>(w, sum, unscale, rule)
+                                    : step.rate * unscale * sum;
+            return;
+        }
+        float g = gradient_of<Options>(w, sum, unscale, rule);
+        if (Options::HAS_RATE_INSIDE) g *= step.rate;
+        slots[0] = rule.momentum * slots[0] + (Options::HAS_RATE_INSIDE ? -g : g);
+        if (Options::HAS_RATE_INSIDE) {
+            w += Options::IS_NESTEROV ? rule.momentum * slots[0] - g : slots[0];
+        } else {
+            w -= step.rate * (Options::IS_NESTEROV ? g + rule.momentum * slots[0] : slots[0]);
+        }
+    }
+};
+
+// The other rules have three parts. `fade`, which need not wait for the gradient, is what averages
+// keep, rounded, wherever it is found. `quotient` takes the gradient in, and returns what is to be
+// divided, mostly by a root. `take` changes the parameter.
 struct Quotient {
     float numerator, denominator;
 };
 
-__device__ inline void adam_fade(float (&slots)[SLOT_PLACES], const RuleSettings& rule) {
-    slots[0] = __fmul_rn(slots[0], rule.of_mean);
-    slots[SLOT_PLACES - 1] = __fmul_rn(slots[SLOT_PLACES - 1], rule.of_square);
-}
+template <class Options>
+struct AdamRule {
+    static constexpr bool IS_LINEAR = false;
+    using Slots = float[Options::PLACES];
 
-__device__ inline Quotient adam_quotient(float g, float (&slots)[SLOT_PLACES],
-                                         const StepSettings& step, const RuleSettings& rule) {
-    float &mean = slots[0], &square = slots[SLOT_PLACES - 1];
-    mean += (1 - rule.of_mean) * g;
-    square += (1 - rule.of_square) * g * g;
-    return {mean, square_root_near(square) + step.eps};
-}
+    __device__ static void fade(Slots& slots, const RuleSettings& rule) {
+        slots[0] = __fmul_rn(slots[0], rule.of_mean);
+        slots[Options::PLACES - 1] = __fmul_rn(slots[Options::PLACES - 1], rule.of_square);
+    }
 
-__device__ inline void adam_take(float& w, float (&)[SLOT_PLACES], float quotient,
-                                 const StepSettings& step, const RuleSettings&) {
-    w = step.kept * w - step.rate * quotient;
-}
+    __device__ static Quotient quotient(float g, Slots& slots, const StepSettings& step,
+                                        const RuleSettings& rule) {
+        float &mean = slots[0], &square = slots[Options::PLACES - 1];
+        mean += (1 - rule.of_mean) * g;
+        square += (1 - rule.of_square) * g * g;
+        return {mean, square_root_near(square) + step.eps};
+    }
 
-__device__ inline void rmsprop_fade(float (&slots)[SLOT_PLACES], const RuleSettings& rule) {
-    slots[0] = __fmul_rn(slots[0], rule.of_square);
-}
+    __device__ static void take(float& w, Slots&, float quotient, const StepSettings& step,
+                                const RuleSettings&) {
+        w = step.kept * w - step.rate * quotient;
+    }
+};
 
-__device__ inline Quotient rmsprop_quotient(float g, float (&slots)[SLOT_PLACES],
-                                            const StepSettings& step, const RuleSettings& rule) {
-    slots[0] += (1 - rule.of_square) * g * g;
-    return {g, square_root_near(slots[0]) + step.eps};
-}
+template <class Options>
+struct RmspropRule {
+    static constexpr bool IS_LINEAR = false;
+    using Slots = float[Options::PLACES];
 
-__device__ inline void rmsprop_take(float& w, float (&slots)[SLOT_PLACES], float quotient,
-                                    const StepSettings& step, const RuleSettings& rule) {
-    if (MOMENTUM)
-        quotient = slots[SLOT_PLACES - 1] = rule.momentum * slots[SLOT_PLACES - 1] + quotient;
-    w -= step.rate * quotient;
-}
+    __device__ static void fade(Slots& slots, const RuleSettings& rule) {
+        slots[0] = __fmul_rn(slots[0], rule.of_square);
+    }
+
+    __device__ static Quotient quotient(float g, Slots& slots, const StepSettings& step,
+                                        const RuleSettings& rule) {
+        slots[0] += (1 - rule.of_square) * g * g;
+        return {g, square_root_near(slots[0]) + step.eps};
+    }
+
+    __device__ static void take(float& w, Slots& slots, float quotient, const StepSettings& step,
+                                const RuleSettings& rule) {
+        float& velocity = slots[Options::PLACES - 1];
+        if (Options::HAS_MOMENTUM) quotient = velocity = rule.momentum * velocity + quotient;
+        w -= step.rate * quotient;
+    }
+};
 
 // Its average does not fade ahead: the direction needs it whole.
-__device__ inline void lion_fade(float (&)[SLOT_PLACES], const RuleSettings&) {}
+template <class Options>
+struct LionRule {
+    static constexpr bool IS_LINEAR = false;
+    using Slots = float[Options::PLACES];
 
-__device__ inline Quotient lion_quotient(float g, float (&slots)[SLOT_PLACES], const StepSettings&,
-                                         const RuleSettings& rule) {
-    const float direction = __fmul_rn(slots[0], rule.momentum) + (1 - rule.momentum) * g;
-    slots[0] = __fmul_rn(slots[0], rule.of_mean) + (1 - rule.of_mean) * g;
-    return {sign_or_nan(direction), 1};
-}
+    __device__ static void fade(Slots&, const RuleSettings&) {}
 
-__device__ inline void lion_take(float& w, float (&)[SLOT_PLACES], float quotient,
-                                 const StepSettings& step, const RuleSettings&) {
-    w = step.kept * w - step.rate * quotient;
-}
-
-#if ADAPTIVE
-__device__ inline void fade_slots(float (&slots)[SLOT_PLACES], const RuleSettings& rule) {
-    ACTIVATION_NAME(OPTIMIZER, _fade)(slots, rule);
-}
-
-__device__ inline Quotient take_gradient(float w, float (&slots)[SLOT_PLACES], float sum,
-                                         float unscale, const StepSettings& step,
-                                         const RuleSettings& rule) {
-    return ACTIVATION_NAME(OPTIMIZER, _quotient)(gradient_of(w, sum, unscale, rule), slots, step,
-                                                 rule);
-}
-
-__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum,
-                                        float unscale, const StepSettings& step,
+    __device__ static Quotient quotient(float g, Slots& slots, const StepSettings&,
                                         const RuleSettings& rule) {
-    fade_slots(slots, rule);
-    const Quotient q = take_gradient(w, slots, sum, unscale, step, rule);
-    ACTIVATION_NAME(OPTIMIZER, _take)(w, slots, q.numerator * reciprocal(q.denominator), step,
-                                      rule);
-}
+        const float direction = __fmul_rn(slots[0], rule.momentum) + (1 - rule.momentum) * g;
+        slots[0] = __fmul_rn(slots[0], rule.of_mean) + (1 - rule.of_mean) * g;
+        return {sign_or_nan(direction), 1};
+    }
 
-// Two parameters at once, whose slots have faded. Their quotients share a reciprocal, as 1 / a is b
-// / (a b): those, like roots, come from a unit that gives 16 a cycle. A denominator is at least
-// 2^-60 (launch_settings.LEAST_EPS) and at most the root of the largest number, so that a b is
-// neither 0 nor infinite.
-__device__ inline void update_pair(float (&w)[2], float (&slots)[2][SLOT_PLACES],
-                                   const float (&sums)[2], float unscale, const StepSettings& step,
-                                   const RuleSettings& rule) {
-    const Quotient a = take_gradient(w[0], slots[0], sums[0], unscale, step, rule);
-    const Quotient b = take_gradient(w[1], slots[1], sums[1], unscale, step, rule);
-    const float of_both = reciprocal(a.denominator * b.denominator);
-    const auto take = ACTIVATION_NAME(OPTIMIZER, _take);
-    take(w[0], slots[0], a.numerator * b.denominator * of_both, step, rule);
-    take(w[1], slots[1], b.numerator * a.denominator * of_both, step, rule);
-}
-#else
-__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum,
-                                        float unscale, const StepSettings& step,
-                                        const RuleSettings& rule) {
-    ACTIVATION_NAME(OPTIMIZER, _rule)(w, slots, sum, unscale, step, rule);
-}
-#endif
-
-// Of a parameter whose slots lie anywhere: slot(i) is the i-th.
-template <class Slot>
-__device__ inline void update_in_place(float& w, Slot slot, float sum, float unscale,
-                                       const StepSettings& step, const RuleSettings& rule) {
-    float slots[SLOT_PLACES];
-#pragma unroll
-    for (int i = 0; i < SLOTS; ++i) slots[i] = slot(i);
-    update_parameter(w, slots, sum, unscale, step, rule);
-#pragma unroll
-    for (int i = 0; i < SLOTS; ++i) slot(i) = slots[i];
-}
-#endif
+    __device__ static void take(float& w, Slots&, float quotient, const StepSettings& step,
+                                const RuleSettings&) {
+        w = step.kept * w - step.rate * quotient;
+    }
+};

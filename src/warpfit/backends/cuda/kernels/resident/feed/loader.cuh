@@ -41,10 +41,8 @@ __device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], cons
 __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun& run,
                                     const T* batches, const float* targets) {
     const int num_steps = run.first_step().num_steps;
-    batches +=
-        ((HIDDEN ? 0 : static_cast<int64>(own_rank()) * BATCH) + own_replica() * REPLICA_ROWS) *
-        X_STRIDE;
-    targets += own_replica() * REPLICA_ROWS * TARGET_WORDS;
+    batches += ((HIDDEN ? 0 : static_cast<int64>(own_rank()) * BATCH) + first_row()) * X_STRIDE;
+    targets += first_row() * TARGET_WORDS;
     Cursor<X_SLOTS> cursor(0);
     Cursor<GROUP * GROUPS_AHEAD> in_groups(0);
     for (int step = 0, load = 0; step < num_steps;) {

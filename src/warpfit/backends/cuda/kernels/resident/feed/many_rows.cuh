@@ -4,21 +4,11 @@
 // Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
 
-#ifndef KEEPS_BEST
-#define KEEPS_BEST 0
-#endif
-#ifndef HALVES
-#define HALVES 0
-#endif
-#ifndef PENALIZED
-#define PENALIZED 0
-#endif
-
 #include "base/permutation.cuh"
 #include "base/reduce.cuh"
-#include "ops/optim/update_rules.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/record/stopping.cuh"
+#include "resident/update/parameters.cuh"
 
 // The mean loss of some rows, and how many of them are right.
 struct EpochSums {
@@ -158,9 +148,9 @@ constexpr bool HAS_WEIGHTS = WEIGHTED || CLASS_WEIGHTS;
 // their number.
 __device__ inline auto weight_of_rows([[maybe_unused]] const Network& network,
                                       [[maybe_unused]] const double* weights, bool of_validation) {
-#if WEIGHTED || CLASS_WEIGHTS
-    return weights[of_validation];
-#else
-    return of_validation ? network.num_validated : network.num_rows;
-#endif
+    if constexpr (HAS_WEIGHTS) {
+        return weights[of_validation];
+    } else {
+        return of_validation ? network.num_validated : network.num_rows;
+    }
 }

@@ -10,13 +10,13 @@
 #pragma once
 
 #include "mma/fragments.cuh"
-#include "ops/optim/update_rules.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
 #include "resident/exchange/marked_numbers.cuh"
 #include "resident/layout/layer_stack.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/record/steps.cuh"
+#include "resident/update/parameters.cuh"
 
 using T = DTYPE;
 

@@ -5,20 +5,17 @@
 #pragma once
 
 #include "ops/dropout/dropout.cuh"
-#include "ops/optim/update_rules.cuh"
 #include "ptx/barriers.cuh"
-#include "ptx/cluster.cuh"
 #include "resident/layout/layer_stack.cuh"
+#include "resident/layout/replica.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/products/held_weights.cuh"
 #include "resident/record/early_stopping.cuh"
 #include "resident/record/progress.cuh"
+#include "resident/update/parameters.cuh"
 
 using T = DTYPE;
 
-// Rows of a batch that a replica takes, as far as there are that many.
-constexpr int REPLICA_ROWS = REPLICAS > 1 ? up((BATCH + REPLICAS - 1) / REPLICAS, 16) : BATCH;
-constexpr int ROWS = up(REPLICA_ROWS, 16), ROW_TILES = ROWS / 16;
 constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUT_TILES = up(OUTPUTS, 16) / 16;
 // A row's target, which its weight may follow.
@@ -31,12 +28,6 @@ constexpr int TARGET_ROWS = SEES_ALL_TARGETS ? REPLICAS * ROWS : ROWS;
 // Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them
 // lies in one piece, and what the lanes of a warp send at once goes as one.
 constexpr int CHUNK_UNITS = 8;
-
-// The first of this replica's rows, and how many of `count` it has.
-__device__ inline int first_row() { return own_replica() * REPLICA_ROWS; }
-__device__ inline int own_rows(int count) {
-    return REPLICAS > 1 ? clamped(count - first_row(), REPLICA_ROWS) : count;
-}
 
 // What a product takes of two numbers: each is the sum of TERMS 16-bit numbers, of which a later
 // one has what the one before leaves out.

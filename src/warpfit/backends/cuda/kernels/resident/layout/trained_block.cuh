@@ -4,13 +4,12 @@
 // Users: one_launch.cu.
 #pragma once
 
-#include "ops/optim/update_rules.cuh"
 #include "ptx/barriers.cuh"
-#include "ptx/cluster.cuh"
+#include "resident/layout/replica.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/products/held_weights.cuh"
-#include "resident/record/steps.cuh"
 #include "resident/update/forecast.cuh"
+#include "resident/update/parameters.cuh"
 
 using T = DTYPE;
 
@@ -24,10 +23,6 @@ constexpr int PARTS = HIDDEN ? 1 : CLUSTER;
 constexpr int UNIT_TILES = UNIT_WIDTH / 16, UNIT_STRIDE = UNIT_WIDTH + 8;
 constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16,
               OUT_STRIDE = OUT_WIDTH + 8;
-// Rows of a step that a replica takes, as far as there are that many.
-constexpr int REPLICA_ROWS =
-    REPLICAS > 1 ? (BATCH + 16 * REPLICAS - 1) / (16 * REPLICAS) * 16 : BATCH;
-constexpr int ROW_TILES = (REPLICA_ROWS + 15) / 16, ROWS = ROW_TILES * 16;
 // OWN_ROWS rows of a batch, one after the other, are those whose loss a block finds: whole tiles,
 // or a power of two. The last blocks may have fewer, or none.
 constexpr int OWN_TILES = (ROW_TILES + CLUSTER - 1) / CLUSTER;
@@ -130,11 +125,6 @@ __device__ inline int64 first_weight(const Part& features, const Part& units) {
 __device__ inline int first_own_tile() { return own_rank() * OWN_ROWS / 16; }
 __device__ inline bool is_own(int r) {
     return r >= first_own_tile() && r < first_own_tile() + OWN_TILES;
-}
-
-// Of `count` rows of a step, those that are this replica's.
-__device__ inline int own_rows(int count) {
-    return REPLICAS > 1 ? clamped(count - own_replica() * REPLICA_ROWS, REPLICA_ROWS) : count;
 }
 
 // A tile's number among all of a run; sums take slot after slot of their ring.

@@ -163,7 +163,7 @@ struct LossWarps {
 
     __device__ auto own_classes() const {
         const float* weights = own_numbers(class_weights, shared, OUTPUTS + 1);
-        return classes_of(weights, weights + OUTPUTS);
+        return classes_of<CLASS_WEIGHTS>(weights, weights + OUTPUTS);
     }
 
     // Gradients of the logits of a batch's rows, times the scale over their number, for those who

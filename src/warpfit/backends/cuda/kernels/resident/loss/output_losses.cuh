@@ -7,12 +7,7 @@
 
 #include "ops/loss/loss_terms.cuh"
 
-#ifndef WEIGHTED
-#define WEIGHTED 0
-#endif
-#ifndef CLASS_WEIGHTS
-#define CLASS_WEIGHTS 0
-#endif
+static_assert(LOSS::HAS_LABELS == CROSS_ENTROPY, "labels, or numbers");
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
@@ -57,14 +52,15 @@ struct WeighedClasses {
     __device__ float on_each(int col) const { return weights[col]; }
 };
 
-// What classes weigh: with CLASS_WEIGHTS as these numbers say, and their mean.
+// What classes weigh: as these numbers say and their mean, or all the same.
+template <bool HAVE_WEIGHTS>
 __device__ inline auto classes_of([[maybe_unused]] const float* weights,
                                   [[maybe_unused]] const float* mean) {
-#if CLASS_WEIGHTS
-    return WeighedClasses{weights, *mean};
-#else
-    return EvenClasses{};
-#endif
+    if constexpr (HAVE_WEIGHTS) {
+        return WeighedClasses{weights, *mean};
+    } else {
+        return EvenClasses{};
+    }
 }
 
 // What a loss is beside its formula: `setting` is the share of label smoothing or Huber's delta;
@@ -123,9 +119,8 @@ struct OutputRows {
         return rest;
     }
 
-#if !CROSS_ENTROPY
     // Likewise of outputs and a loss that is a sum of terms; target(part, column) is an output's.
-    template <class Targets>
+    template <class Terms, class Targets>
     __device__ OutputRest replace_numbers(int below, Targets target, float factor, float setting) {
         OutputRest rest = {};
 #pragma unroll
@@ -134,25 +129,24 @@ struct OutputRows {
             float& value = values[part / 2][2 * below + part % 2];
             const bool is_there = col < COLUMNS;
             const float t = is_there ? target(part, col) : 0, p = value;
-            rest.sum += is_there ? ACTIVATION_NAME(LOSS, _term)(p, t, setting) : 0;
+            rest.sum += is_there ? Terms::term(p, t, setting) : 0;
             if (COUNTS_ROWS) rest.before += is_there && !is_on_side(p, t);
-            value = is_there ? ACTIVATION_NAME(LOSS, _derivative)(p, t, setting) * factor : 0;
+            value = is_there ? Terms::derivative(p, t, setting) * factor : 0;
         }
         return rest;
     }
-#endif
 
     // Either, of a row whose target is a label or a number for each output.
-    template <class Classes>
+    template <class Loss = LOSS, class Classes>
     __device__ OutputRest replace(int below, const float* target, float factor,
                                   const LossSettings& loss,
                                   [[maybe_unused]] const Classes& classes) {
-#if CROSS_ENTROPY
-        return replace_logits(below, label_of(target), factor, loss.setting, classes);
-#else
-        const auto number = [&](int, int col) { return target[col]; };
-        return replace_numbers(below, number, factor * loss.of_derivative, loss.setting);
-#endif
+        if constexpr (Loss::HAS_LABELS) {
+            return replace_logits(below, label_of(target), factor, loss.setting, classes);
+        } else {
+            const auto number = [&](int, int col) { return target[col]; };
+            return replace_numbers<Loss>(below, number, factor * loss.of_derivative, loss.setting);
+        }
     }
 };
 

@@ -54,12 +54,11 @@ __device__ inline void find_logits(GroupShared& shared, const Parameters& own_pa
     __syncwarp();
 }
 
-#if CROSS_ENTROPY
 constexpr float LOG_2 = 0.6931471805599453f;
 
 // Logits become `factor` times the gradients of their cross-entropy; returns that of the row.
-__device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target,
-                                          float factor, const LossSettings& loss) {
+__device__ inline RowLoss replace_logits(float (&values)[8 * OUT_TILES], const float* target,
+                                         float factor, const LossSettings& loss) {
     const int label = label_of(target);
     float largest = values[0], sum = 0, of_label = 0, all = 0;
     bool is_before = false;
@@ -81,23 +80,32 @@ __device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const 
     const float whole = LOG_2 * logarithm_of_2(sum) + largest - on_label * of_label;
     return {SMOOTHED ? whole - on_each * all : whole, !is_before && of_label == largest};
 }
-#else
-// Outputs become `factor` times the gradients of their loss; returns the row's.
-__device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target,
+// Outputs become `factor` times the gradients of their loss, a sum of terms; returns the row's.
+template <class Terms>
+__device__ inline RowLoss replace_numbers(float (&values)[8 * OUT_TILES], const float* target,
                                           float factor, const LossSettings& loss) {
     float sum = 0;
     bool is_wrong = !COUNTS_ROWS;
 #pragma unroll
     for (int i = 0; i < OUTPUTS; ++i) {
         const float t = target[i], p = values[i];
-        sum += ACTIVATION_NAME(LOSS, _term)(p, t, loss.setting);
+        sum += Terms::term(p, t, loss.setting);
         if (COUNTS_ROWS) is_wrong |= !is_on_side(p, t);
-        values[i] =
-            ACTIVATION_NAME(LOSS, _derivative)(p, t, loss.setting) * (factor * loss.of_derivative);
+        values[i] = Terms::derivative(p, t, loss.setting) * (factor * loss.of_derivative);
     }
     return {sum * loss.of_term, !is_wrong};
 }
-#endif
+
+// Either.
+template <class Loss = LOSS>
+__device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target,
+                                          float factor, const LossSettings& loss) {
+    if constexpr (Loss::HAS_LABELS) {
+        return replace_logits(values, target, factor, loss);
+    } else {
+        return replace_numbers<Loss>(values, target, factor, loss);
+    }
+}
 
 // Of the batch's rows, of which so many are there: the lane's loss, and to all the gradients of its
 // outputs, times `factor`.

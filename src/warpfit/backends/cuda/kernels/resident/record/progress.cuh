@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ptx/barriers.cuh"
-#include "ptx/cluster.cuh"
+#include "resident/layout/replica.cuh"
 
 struct alignas(16) Progress {
     unsigned epochs_done;

@@ -230,7 +230,7 @@ using Rests = Eighths::Rests;
 // What classes weigh.
 __device__ inline auto own_classes([[maybe_unused]] const LayersShared& shared) {
 #if CLASS_WEIGHTS
-    return classes_of(shared.class_weights, shared.mean_class_weight);
+    return classes_of<true>(shared.class_weights, shared.mean_class_weight);
 #else
     return EvenClasses{};
 #endif

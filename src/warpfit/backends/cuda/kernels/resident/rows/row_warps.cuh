@@ -64,9 +64,10 @@ __device__ inline void activate_units(const OneLaunchRun& run, int u, const floa
         for (int i = 0; i < 2; ++i) {
             const int unit = u * 16 + part / 2 * 8 + lane % 4 * 2 + i;
             const bool is_there = HIDDEN % (16 * CLUSTER) == 0 || unit < num_units;
-            const float sum = z[part / 2][part % 2 * 2 + i], f = activate(sum, run.slope);
-            y[i] = is_there ? f : 0;
-            derivative[i] = is_there ? activation_derivative(f, sum, run.slope) : 0;
+            const auto found =
+                activated<Activation::ACTIVATION>(z[part / 2][part % 2 * 2 + i], run.slope);
+            y[i] = is_there ? found.value : 0;
+            derivative[i] = is_there ? found.derivative : 0;
         }
         a[part] = packed<T>(y[0], y[1]);
         derivatives[part] = packed<T>(derivative[0], derivative[1]);

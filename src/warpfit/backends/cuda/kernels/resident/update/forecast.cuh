@@ -4,7 +4,7 @@
 // Users: one_launch.cu.
 #pragma once
 
-#include "ops/optim/update_rules.cuh"
+#include "resident/update/parameters.cuh"
 
 // What a parameter is after a step of SGD, of its weight, velocity and gradient before it.
 struct Forecast {
