@@ -31,7 +31,7 @@ KERNEL = "one_launch_layers"
 Mistake = dict[str, str]
 
 WAITS_FOR_X = "wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);"
-WAITS_FOR_ROWS = "wait(full, phase);\n#endif"
+WAITS_FOR_ROWS = "wait(full, phase);"
 WAITS_FOR_GRADIENTS = (
     "await_rows(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());"
 )
@@ -94,9 +94,9 @@ WAITS_FOR_EVER = (
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        pytest.param({WAITS_FOR_ROWS: "\n#endif"}, ONCE_MORE, id="no wait"),
+        pytest.param({WAITS_FOR_ROWS: ""}, ONCE_MORE, id="no wait"),
         pytest.param({WAITS_FOR_X: ""}, ONCE_MORE, id="no wait for x"),
-        pytest.param({WAITS_FOR_ROWS: "wait(full, phase + 1);\n#endif"}, ONCE_MORE, id="parity"),
+        pytest.param({WAITS_FOR_ROWS: "wait(full, phase + 1);"}, ONCE_MORE, id="parity"),
         pytest.param(
             {WAITS_FOR_X: WAITS_FOR_X.replace(");", " + 1);")}, ONCE_MORE, id="parity of x"
         ),

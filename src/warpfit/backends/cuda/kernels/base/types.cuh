@@ -43,20 +43,6 @@ struct Accumulator<float64> {
 template <class T>
 using accumulator = typename Accumulator<T>::type;
 
-// One of two types.
-template <bool IS_FIRST, class First, class Second>
-struct Choice {
-    using type = First;
-};
-
-template <class First, class Second>
-struct Choice<false, First, Second> {
-    using type = Second;
-};
-
-template <bool IS_FIRST, class First, class Second>
-using choice = typename Choice<IS_FIRST, First, Second>::type;
-
 // load(x) is the value of x in its arithmetic type. Bytes and integers load as they are.
 __device__ inline float load(float32 x) { return x; }
 __device__ inline double load(float64 x) { return x; }
@@ -95,15 +81,14 @@ __device__ inline T store(A x) {
     return Storage<T>::from(x);
 }
 
+// The architecture: 90 for sm_90a.
+constexpr int GENERATION = __CUDA_ARCH__ / 10;
+
 // Threads that a multiprocessor holds at once (CUDA C++ Programming Guide, technical
 // specifications).
-#if __CUDA_ARCH__ < 800
-constexpr int THREADS_HELD = 1024;
-#elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
-constexpr int THREADS_HELD = 1536;
-#else
-constexpr int THREADS_HELD = 2048;
-#endif
+constexpr int THREADS_HELD = GENERATION < 80                                             ? 1024
+                             : GENERATION == 86 || GENERATION == 89 || GENERATION >= 120 ? 1536
+                                                                                         : 2048;
 
 // The block's dynamic shared memory, aligned to SHARED_ALIGNMENT bytes, as an array of `type`.
 #ifndef SHARED_ALIGNMENT

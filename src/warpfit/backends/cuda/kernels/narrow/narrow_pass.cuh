@@ -6,6 +6,7 @@
 // Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
+#include "base/choice.cuh"
 #include "narrow/narrow_layers.cuh"
 #include "resident/loss/output_losses.cuh"
 

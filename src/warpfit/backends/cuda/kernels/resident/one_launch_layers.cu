@@ -41,12 +41,12 @@
 // then they add up the parts, and what becomes of them goes to all blocks of the cluster. While it
 // is on its way back, weights that are not needed any more are updated.
 #include "base/block.cuh"
-#include "resident/rows/layer_sums.cuh"
-#if REPLICAS > 1
 #include "resident/exchange/layer_replicas.cuh"
-#else
+#include "resident/rows/layer_sums.cuh"
 #include "resident/update/layer_weights.cuh"
-#endif
+
+using Network = choice<(REPLICAS > 1), ReplicaNetwork<REPLICAS>,
+                       HeldNetwork<HELD_TILES + NEAR_TILES + FAR_TILES>>;
 
 // A warp that has the fewest pieces starts to copy the batch of a pass, and its targets.
 __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, const Passes& pass) {
@@ -61,23 +61,23 @@ __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, co
     const float* targets =
         (pass.trains() ? run.targets : run.validation_targets) + (first + first_target) * WORDS;
     Barrier& full = shared.x_full[slot];
-#if __CUDA_ARCH__ >= 900
-    if (lane == 0) {
-        const unsigned bytes = count * X_STRIDE * sizeof(T);
-        mbarrier_expect(&full, TERMS * bytes);
+    if constexpr (GENERATION >= 90) {
+        if (lane == 0) {
+            const unsigned bytes = count * X_STRIDE * sizeof(T);
+            mbarrier_expect(&full, TERMS * bytes);
 #pragma unroll
-        for (int term = 0; term < TERMS; ++term)
-            copy_bulk(shared.x[slot][term], rows + term * BATCH * X_STRIDE, bytes, &full);
-    }
-#else
-    for (int term = 0; term < TERMS; ++term) {
-        for (int i = lane; i < count * X_STRIDE / 8; i += 32) {
-            copy_async_16(&shared.x[slot][term][0][0] + i * 8,
-                          rows + term * BATCH * X_STRIDE + i * 8, true);
+            for (int term = 0; term < TERMS; ++term)
+                copy_bulk(shared.x[slot][term], rows + term * BATCH * X_STRIDE, bytes, &full);
         }
+    } else {
+        for (int term = 0; term < TERMS; ++term) {
+            for (int i = lane; i < count * X_STRIDE / 8; i += 32) {
+                copy_async_16(&shared.x[slot][term][0][0] + i * 8,
+                              rows + term * BATCH * X_STRIDE + i * 8, true);
+            }
+        }
+        if (lane == 0) mbarrier_arrive(&full);
     }
-    if (lane == 0) mbarrier_arrive(&full);
-#endif
     for (int i = lane; i < (SEES_ALL_TARGETS ? BATCH : count) * WORDS; i += 32)
         copy_async_4(&shared.targets[slot][0][0] + i, targets + i, true);
     copy_async_arrive(&full);
@@ -85,10 +85,8 @@ __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, co
 
 // Rows that no batch has, and columns that no layer has, are multiplied, but never written.
 __device__ inline void clear(LayersShared& shared) {
-    clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(LayersShared) / 16);
-#if __CUDA_ARCH__ >= 900
-    fence_async();
-#endif
+    clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(LayersWhole) / 16);
+    if constexpr (GENERATION >= 90) fence_async();
     __syncthreads();
 }
 
@@ -102,9 +100,7 @@ __device__ inline void make_barriers(LayersShared& shared) {
     } else {
         for (Barrier& full : shared.x_full) mbarrier_init(&full, 33);
         mbarrier_init(&shared.squares_full, 1);
-#if __CUDA_ARCH__ >= 900
-        fence_mbarrier_init();
-#endif
+        if constexpr (GENERATION >= 90) fence_mbarrier_init();
     }
 }
 
@@ -144,23 +140,21 @@ __device__ inline void record_pass(LayersShared& shared, const LayersRun& run, i
     constexpr bool ASKS_NOBODY = STOPS && RECORDERS == 1;
     if (!ASKS_NOBODY && own_rank() > 0) found[0] = found[1] = found[2] = 0;
     if (PENALIZED) found[0] += losses.penalty;
-#if STOPS
-    shared.stopping.add(found, losses.weight, losses.trains, losses.is_first);
-#endif
+    if constexpr (STOPS)
+        part_of<StoppingState>(shared).add(found, losses.weight, losses.trains, losses.is_first);
     if (!PENALIZED && own_rank() > 0) return;
 #pragma unroll
     for (int i = 0; i < 3; ++i) row[i] = found[i];
 }
 
-#if STOPS
 // After the last pass of an epoch that is reported: whether the run is over. Keeps the parameters
 // if it was the best.
 __device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num_rows,
                                int epochs_done, StoppingMemory& memory, const BestArrays& best,
                                Network& network) {
-    StoppingState& stopping = shared.stopping;
+    StoppingState& stopping = part_of<StoppingState>(shared);
     if (threadIdx.x / 32 == WARPS - 1) {
-        Sums& sums = stopping.sums();
+        Sums& sums = stopping.watched_sums();
         if (RECORDERS > 1) add_up_recorders(sums, memory, pass.epoch);
         if (threadIdx.x % 32 == 0)
             stopping.decide(stopping.watched(sums, num_rows, pass.num_validated), epochs_done);
@@ -172,7 +166,6 @@ __device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num
     }
     return stopping.is_over;
 }
-#endif
 
 // From layer L's inputs to the gradients of the outputs, and what their losses need. Returns the
 // weight of the batch.
@@ -241,16 +234,16 @@ __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
     each_of_block<32 * WARPS>(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
-#if CLASS_WEIGHTS
-    each_of_block<32 * WARPS>(OUTPUTS, [&](int i) { shared.class_weights[i] = class_weights[i]; });
-    if (threadIdx.x == 0) shared.mean_class_weight[0] = class_weights[OUTPUTS];
-#endif
-#if STOPS
-    if (threadIdx.x == 0) {
-        shared.stopping.rule = stopping->rule;
-        shared.stopping.rule.has_improved = shared.stopping.rule.epochs_done = 0;
+    if constexpr (CLASS_WEIGHTS) {
+        ClassWeights& own = part_of<ClassWeights>(shared);
+        each_of_block<32 * WARPS>(OUTPUTS, [&](int i) { own.weights[i] = class_weights[i]; });
+        if (threadIdx.x == 0) own.mean[0] = class_weights[OUTPUTS];
     }
-#endif
+    if (STOPS && threadIdx.x == 0) {
+        Stopping& rule = part_of<StoppingState>(shared).rule;
+        rule = stopping->rule;
+        rule.has_improved = rule.epochs_done = 0;
+    }
     each_bias<false>(shared, arrays, [](float& held, const float* place) { held = *place; });
 }
 
@@ -286,7 +279,7 @@ __device__ inline Losses take_pass(LayersShared& shared, const LayersRun& run, N
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const __grid_constant__ Arguments arguments) {
-    DYNAMIC_SHARED(LayersShared, whole);
+    DYNAMIC_SHARED(LayersWhole, whole);
     LayersShared& shared = *whole;
     const LayersRun run{Peers(shared),
                         arguments.batches,
@@ -331,11 +324,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
             record_pass(shared, run, pass.index(), losses);
             losses.is_there = false;
         }
-#if STOPS
-        if (decides && is_over(shared, pass, num_rows, epochs_done, *arguments.stopping,
-                               {arguments.best_places}, network))
-            break;
-#endif
+        if constexpr (STOPS) {
+            if (decides && is_over(shared, pass, num_rows, epochs_done, *arguments.stopping,
+                                   {arguments.best_places}, network))
+                break;
+        }
         if (talks_now) {
             PENALIZED ? barrier_of_cluster() : __syncthreads();
             if (talks.end_now(epochs_done)) break;
@@ -349,9 +342,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const Passes following = pass.next();  // of a run that is over, whose batch is on its way
     if (X_SLOTS > 1 && pass.is_there() && following.is_there())
         wait(shared.x_full[following.index() % X_SLOTS], following.index() / X_SLOTS);
-#if STOPS
-    if (blockIdx.x == 0 && threadIdx.x == 0) arguments.stopping->rule = shared.stopping.rule;
-#endif
+    if constexpr (STOPS) {
+        if (blockIdx.x == 0 && threadIdx.x == 0)
+            arguments.stopping->rule = part_of<StoppingState>(shared).rule;
+    }
     __syncthreads();
     if (losses.is_there) record_pass(shared, run, pass.index() - 1, losses);
     barrier_of_cluster();  // nor to one that has left

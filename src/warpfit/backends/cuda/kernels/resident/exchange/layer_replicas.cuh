@@ -18,7 +18,8 @@
 #include "resident/exchange/replica_exchange.cuh"
 
 // All weights of a block as products take them, and those that this thread owns.
-struct Network {
+template <int NUM_REPLICAS>
+struct ReplicaNetwork {
     LayersExchange* exchanges;
     unsigned forward[TERMS][FORWARD_TILES][4], backward[TERMS][larger(BACKWARD_TILES, 1)][4];
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
@@ -26,7 +27,7 @@ struct Network {
     unsigned owned = 0;             // of quads that are there, a bit each
     unsigned counted[2] = {0, 0};   // and of those whose lower or upper units this block counts
 
-    __device__ Network(LayersShared&, const LayersRun& run) : exchanges(run.exchanges) {}
+    __device__ ReplicaNetwork(LayersShared&, const LayersRun& run) : exchanges(run.exchanges) {}
 
     __device__ LayersExchange& own_exchange() const { return exchanges[own_rank()]; }
 
@@ -35,7 +36,7 @@ struct Network {
     __device__ void each_own(F f) const {
 #pragma unroll
         for (int i = 0; i < OWN_QUADS; ++i) {
-            if (owns(i)) f(i, i * REPLICAS + own_replica());
+            if (owns(i)) f(i, i * NUM_REPLICAS + own_replica());
         }
     }
 
@@ -97,7 +98,7 @@ struct Network {
     __device__ void find_own() {
 #pragma unroll
         for (int i = 0; i < OWN_QUADS; ++i) {
-            const int quad = i * REPLICAS + own_replica();
+            const int quad = i * NUM_REPLICAS + own_replica();
             if (quad >= QUADS) continue;
             at_tile(quad / 2, [&](auto layer, int tile) {
                 constexpr int L = decltype(layer)::VALUE;
@@ -132,9 +133,7 @@ struct Network {
         each_number(places, true, [](float number, float* place) { *place = number; });
     }
 
-#if STOPS
     __device__ void keep(const BestArrays& best) { write(best); }
-#endif
 
     // Sends a quad to all blocks that multiply by it in a step.
     __device__ void send_weights(int i, int quad, int step) const {
@@ -261,7 +260,7 @@ struct Network {
             for (int i = first; i < smaller(first + GROUP, OWN_QUADS); ++i) {
                 if (!owns(i)) continue;
                 update(i, sums[i], unscale, now, run);
-                send_weights(i, i * REPLICAS + own_replica(), now.step + 1);
+                send_weights(i, i * NUM_REPLICAS + own_replica(), now.step + 1);
             }
         }
         if (!CLIPS) receive_biases(now.step, of_biases);
@@ -278,7 +277,7 @@ struct Network {
   private:
     static constexpr unsigned NOWHERE = ~0U;
     // Own quads whose gradients are waited for at once.
-    static constexpr int GROUP = larger(AT_ONCE / REPLICAS, 1);
+    static constexpr int GROUP = larger(AT_ONCE / NUM_REPLICAS, 1);
 
     __device__ bool owns(int i) const { return owned >> i & 1; }
 
@@ -297,21 +296,21 @@ struct Network {
     __device__ void receive_gradients(int step, int first, float (&sums)[OWN_QUADS][4]) const {
         const LayersExchange& exchange = own_exchange();
         const auto place = [&](int i) {
-            const int quad = (first + i / REPLICAS) * REPLICAS + own_replica();
-            return &exchange.gradients[i % REPLICAS][quad][threadIdx.x];
+            const int quad = (first + i / NUM_REPLICAS) * NUM_REPLICAS + own_replica();
+            return &exchange.gradients[i % NUM_REPLICAS][quad][threadIdx.x];
         };
         const auto is_there = [&](int i) {
-            return first + i / REPLICAS < OWN_QUADS && owns(first + i / REPLICAS);
+            return first + i / NUM_REPLICAS < OWN_QUADS && owns(first + i / NUM_REPLICAS);
         };
-        float numbers[GROUP * REPLICAS][4];
+        float numbers[GROUP * NUM_REPLICAS][4];
         receive(numbers, step, place, is_there);
 #pragma unroll
         for (int i = first; i < smaller(first + GROUP, OWN_QUADS); ++i) {
             float (&sum)[4] = sums[i];
             sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
-            for (int replica = 0; replica < REPLICAS; ++replica) {
-                const float (&quad)[4] = numbers[(i - first) * REPLICAS + replica];
+            for (int replica = 0; replica < NUM_REPLICAS; ++replica) {
+                const float (&quad)[4] = numbers[(i - first) * NUM_REPLICAS + replica];
 #pragma unroll
                 for (int part = 0; part < 4; ++part) sum[part] += quad[part];
             }
@@ -358,20 +357,20 @@ struct Network {
     // The sum of what all replicas have left at place(replica) in a step.
     template <class F>
     __device__ static float receive_sum(int step, F place) {
-        unsigned words[REPLICAS];
+        unsigned words[NUM_REPLICAS];
         for (Patience patience;; patience.wait()) {
             unsigned missing = 0;
 #pragma unroll
-            for (int replica = 0; replica < REPLICAS; ++replica)
+            for (int replica = 0; replica < NUM_REPLICAS; ++replica)
                 words[replica] = load_relaxed(place(replica));
 #pragma unroll
-            for (int replica = 0; replica < REPLICAS; ++replica)
+            for (int replica = 0; replica < NUM_REPLICAS; ++replica)
                 missing |= words[replica] ^ mark_of(step / 2);
             if ((missing & LAST_BIT) == 0) break;
         }
         float sum = 0;
 #pragma unroll
-        for (int replica = 0; replica < REPLICAS; ++replica)
+        for (int replica = 0; replica < NUM_REPLICAS; ++replica)
             sum += without_last_bit(words[replica]);
         return sum;
     }

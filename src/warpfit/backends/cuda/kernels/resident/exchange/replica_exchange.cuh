@@ -41,7 +41,6 @@ constexpr int QUADS = 2 * FORWARD_TILES, BACK_QUADS = larger(2 * BACKWARD_TILES,
 // Quads whose owner is the same thread, and biases of a thread.
 constexpr int OWN_QUADS = (QUADS + REPLICAS - 1) / REPLICAS,
               OWN_BIASES = (BIASES + THREADS - 1) / THREADS;
-static_assert(OWN_QUADS <= 32, "a bit for each");
 // Quads that a thread waits for at once.
 constexpr int AT_ONCE = 16;
 
@@ -92,7 +91,9 @@ struct alignas(16) LayersExchange {
     unsigned biases[2][REPLICAS][BIASES];
     unsigned squares[2][up(REPLICAS, 2)];
 };
-static_assert(sizeof(LayersExchange) == EXCHANGE_BYTES, "the launcher gives as much to each rank");
+static_assert(REPLICAS == 1 || sizeof(LayersExchange) == EXCHANGE_BYTES,
+              "the launcher gives as much to each rank");
+static_assert(REPLICAS == 1 || OWN_QUADS <= 32, "a bit for each");
 
 // Takes the 16-bit words of tiles in, whose quads come in this turn: quad h of tile t is at
 // place(t, h), and has the words that there(t, h) has bits of.

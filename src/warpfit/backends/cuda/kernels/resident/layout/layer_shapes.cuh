@@ -4,6 +4,7 @@
 // Users: one_launch_layers.cu.
 #pragma once
 
+#include "base/choice.cuh"
 #include "ops/dropout/dropout.cuh"
 #include "ptx/barriers.cuh"
 #include "resident/layout/layer_stack.cuh"
@@ -172,22 +173,37 @@ struct alignas(16) LayersShared {
     float2 sums[SUMS][2][32];  // see Parts
     Stack<RowsOf> layers;
     Dropout dropouts[LAYERS];
-#if CLASS_WEIGHTS
-    float class_weights[OUT_TILES * 16], mean_class_weight[4];
-#endif
-#if NEAR_TILES > 0
-    float4 near_slots[NEAR_TILES][2 * SLOTS][32 * WARPS];  // see Memory
-#endif
     RowLoss losses[2][ROWS];  // of this pass, and of the one before
     float targets[X_SLOTS][TARGET_ROWS][TARGET_WORDS + WEIGHTED];
-#if STOPS
-    StoppingState stopping;
-#endif
     alignas(16) float squares[WARPS];  // of a block's gradients
     float2 cluster_squares[CLUSTER];
     Barrier x_full[larger(2, X_SLOTS)], squares_full;
 };
-static_assert(sizeof(LayersShared) == SHARED_BYTES, "the launcher asks for as much");
+
+// What follows it where it is there.
+struct ClassWeights {
+    float weights[OUT_TILES * 16], mean[4];
+};
+
+struct alignas(16) NearSlots {
+    float4 quads[larger(NEAR_TILES, 1)][2 * SLOT_PLACES][32 * WARPS];  // see Memory
+};
+
+struct LayersWhole : LayersShared,
+                     part_if<CLASS_WEIGHTS, ClassWeights>,
+                     part_if<(NEAR_TILES > 0), NearSlots>,
+                     part_if<STOPS, StoppingState> {};
+static_assert(sizeof(LayersWhole) == SHARED_BYTES, "the launcher asks for as much");
+
+template <class Part>
+__device__ inline Part& part_of(LayersShared& shared) {
+    return optional_part<Part>(static_cast<LayersWhole&>(shared));
+}
+
+template <class Part>
+__device__ inline const Part& part_of(const LayersShared& shared) {
+    return part_of<Part>(const_cast<LayersShared&>(shared));
+}
 
 // The other blocks that this warp sends to. Where there are more warps than others, several
 // partition what one gets.
@@ -199,14 +215,14 @@ struct Peers {
     unsigned own_base;
 
     __device__ explicit Peers([[maybe_unused]] const LayersShared& shared) {
-#if CLUSTER > 1
-        own_base = shared_address(&shared);
+        if constexpr (CLUSTER > 1) {
+            own_base = shared_address(&shared);
 #pragma unroll
-        for (int i = 0; i < OF_WARP; ++i) {
-            const int other = other_of(i);
-            bases[i] = place_in(other + (other >= own_rank()), &shared);
+            for (int i = 0; i < OF_WARP; ++i) {
+                const int other = other_of(i);
+                bases[i] = place_in(other + (other >= own_rank()), &shared);
+            }
         }
-#endif
     }
 
     __device__ static int first_part() { return threadIdx.x / 32 / (OTHERS > 0 ? OTHERS : 1); }

@@ -51,7 +51,7 @@ struct StoppingState {
         (trains ? training : validation).add(row, of_pass);
     }
 
-    __device__ Sums& sums() { return rule.of_validation ? validation : training; }
+    __device__ Sums& watched_sums() { return rule.of_validation ? validation : training; }
 
     // What is watched; without weight a loss is 0.
     __device__ double watched(const Sums& sums, int num_rows, int num_validated) const {

@@ -128,7 +128,7 @@ template <int L, int COUNT>
 __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
                                  [[maybe_unused]] const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
                                  [[maybe_unused]] const Barrier& full) {
-#if CLUSTER > 1
+    if constexpr (CLUSTER == 1) return;
     constexpr int PARTS = (Shape<L>::BLOCK_CHUNKS * ROWS + 31) / 32;  // what a warp sends at once
     const int count = Shape<L>::own_chunks() * ROWS;
 #pragma unroll
@@ -149,7 +149,6 @@ __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
             }
         }
     }
-#endif
 }
 
 // What dropout multiplies this lane's two units of a piece by.
@@ -229,11 +228,12 @@ using Rests = Eighths::Rests;
 
 // What classes weigh.
 __device__ inline auto own_classes([[maybe_unused]] const LayersShared& shared) {
-#if CLASS_WEIGHTS
-    return classes_of<true>(shared.class_weights, shared.mean_class_weight);
-#else
-    return EvenClasses{};
-#endif
+    if constexpr (CLASS_WEIGHTS) {
+        const ClassWeights& own = part_of<ClassWeights>(shared);
+        return WeighedClasses{own.weights, *own.mean};
+    } else {
+        return EvenClasses{};
+    }
 }
 
 // The sample weight of a row, which follows its target.
@@ -253,9 +253,8 @@ __device__ inline float weigh_batch(const LayersShared& shared, int slot, int co
     for (int row = threadIdx.x % 32; row < count; row += 32) {
         const float* target = shared.targets[slot][row];
         float weight = sample_weight(target);
-#if CLASS_WEIGHTS
-        weight *= shared.class_weights[label_of(target)];
-#endif
+        if constexpr (CLASS_WEIGHTS)
+            weight *= part_of<ClassWeights>(shared).weights[label_of(target)];
         sum += weight;
     }
     return reduce_warp<Sum>(sum);
@@ -305,10 +304,10 @@ __device__ inline void find_losses(LayersShared& shared, const LayersRun& run, i
 [[maybe_unused]] __device__ inline void await_rows([[maybe_unused]] Barrier& full,
                                                    [[maybe_unused]] unsigned phase,
                                                    [[maybe_unused]] unsigned bytes) {
-#if CLUSTER > 1
-    if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
-    wait(full, phase);
-#endif
+    if constexpr (CLUSTER > 1) {
+        if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
+        wait(full, phase);
+    }
 }
 
 // Until all units of layer L are there.

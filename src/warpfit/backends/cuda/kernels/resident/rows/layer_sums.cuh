@@ -20,19 +20,18 @@ __device__ inline float sum_of_block(LayersShared& shared, float number) {
 __device__ inline float sum_of_cluster(LayersShared& shared, [[maybe_unused]] int step,
                                        float number) {
     float sum = sum_of_block(shared, number);
-#if CLUSTER > 1
-    if (threadIdx.x < CLUSTER) {
-        store_async_pair(place_in(threadIdx.x, &shared.cluster_squares[own_rank()]),
-                         __float_as_uint(sum), 0, place_in(threadIdx.x, &shared.squares_full));
+    if constexpr (CLUSTER > 1) {
+        if (threadIdx.x < CLUSTER) {
+            store_async_pair(place_in(threadIdx.x, &shared.cluster_squares[own_rank()]),
+                             __float_as_uint(sum), 0, place_in(threadIdx.x, &shared.squares_full));
+        }
+        await_rows(shared.squares_full, step, CLUSTER * sizeof(float2));
+        sum = 0;
+        for (int rank = 0; rank < CLUSTER; ++rank) sum += shared.cluster_squares[rank].x;
     }
-    await_rows(shared.squares_full, step, CLUSTER * sizeof(float2));
-    sum = 0;
-    for (int rank = 0; rank < CLUSTER; ++rank) sum += shared.cluster_squares[rank].x;
-#endif
     return sum;
 }
 
-#if STOPS
 __device__ inline void leave_part(WatchedPart& place, const Sums& sums, unsigned epoch) {
     const WatchedPart part = {sums.loss, sums.correct};
     store_relaxed(reinterpret_cast<uint4*>(&place), reinterpret_cast<const uint4&>(part));
@@ -67,7 +66,6 @@ __device__ inline void add_up_recorders(Sums& sums, StoppingMemory& memory, unsi
     sums.loss = loss;
     sums.correct = correct;
 }
-#endif
 
 // What gradients are multiplied by, lest their norm be larger than it may; of the sum of their
 // squares.

@@ -55,9 +55,10 @@ struct Memory {
 
     __device__ float4& place(int tile, int quad) const {
         const int nearer = tile - HELD_TILES;
-#if NEAR_TILES > 0
-        if (nearer < NEAR_TILES) return shared.near_slots[nearer][quad][threadIdx.x];
-#endif
+        if constexpr (NEAR_TILES > 0) {
+            if (nearer < NEAR_TILES)
+                return part_of<NearSlots>(shared).quads[nearer][quad][threadIdx.x];
+        }
         return far[((nearer - NEAR_TILES) * QUADS + quad) * THREADS + threadIdx.x];
     }
 };
@@ -156,9 +157,6 @@ struct HeldLayer<0> {
     Matrix<Forward<0>, 0> forward;
     static constexpr int NEXT = decltype(forward)::NEXT;
 };
-static_assert(HeldLayer<LAYERS - 1>::NEXT == HELD_TILES + NEAR_TILES + FAR_TILES,
-              "each tile has its place");
-
 // f(number in a register, its place in memory) for what this thread has of layer L's weights
 // (inputs, units).
 template <int L, class F>
@@ -196,7 +194,6 @@ __device__ inline void read_weights(Stack<HeldLayer>& held, Memory& memory, cons
     if constexpr (L + 1 < LAYERS) read_weights<L + 1>(held, memory, arrays);
 }
 
-#if STOPS
 // Copies the weights of all layers to where the best are kept.
 template <int L = 0>
 __device__ inline void keep_weights(Stack<HeldLayer>& held, const BestArrays& best) {
@@ -210,7 +207,6 @@ __device__ inline void keep_weights(Stack<HeldLayer>& held, const BestArrays& be
     }
     if constexpr (L + 1 < LAYERS) keep_weights<L + 1>(held, best);
 }
-#endif
 
 // Blocks that have the same weights, those of the outputs, leave writing to the first.
 template <int L = 0>
@@ -295,17 +291,17 @@ __device__ inline float sum_squared_weights(const Stack<HeldLayer>& held) {
 }
 
 // All weights of a block, which no other block updates.
-struct Network {
+template <int NUM_TILES>
+struct HeldNetwork {
+    static_assert(HeldLayer<LAYERS - 1>::NEXT == NUM_TILES, "each tile has its place");
     Stack<HeldLayer> layers;
     Memory memory;
 
-    __device__ Network(LayersShared& shared, const LayersRun& run) : memory(shared, run) {}
+    __device__ HeldNetwork(LayersShared& shared, const LayersRun& run) : memory(shared, run) {}
 
     __device__ void read(const Arrays& arrays) { read_weights(layers, memory, arrays); }
     __device__ void write(const Arrays& arrays) { write_weights(layers, memory, arrays); }
-#if STOPS
     __device__ void keep(const BestArrays& best) { keep_weights(layers, best); }
-#endif
     __device__ void begin(int) {}
 
     template <int L, class Rows>
