@@ -293,7 +293,11 @@ class OneLaunch(ResidentLaunch):
         )
         barriers += 1 if self.looks_ahead or network.is_adaptive else groups
         barriers += 2 * self.row_tiles if self.looks_ahead else self.sum_slots
-        parts = {
+        # Without a hidden layer, or other blocks, there is room for a vector, or a row.
+        hidden, hidden_rows = (units, rows) if self.hidden else (4, 1)
+        remembered = hidden * network.slots or 1
+        own_rows = own_tiles * self.own_of_tile if self.cluster > 1 else 1
+        return {
             "tiles of x": self.x_slots * self.slot_bytes,
             "sums of the first product": 64 * self.sum_slots * self.warps_k * units,
             "gradients of outputs": 2 * rows * (outputs + 8),
@@ -302,15 +306,11 @@ class OneLaunch(ResidentLaunch):
             "optimizer state": 64 * self.network.slots * units * self.near_tiles,
             "targets": 4 * self.target_steps * own_tiles * self.own_of_tile * network.target_words,
             "barriers": 8 * barriers,
+            "hidden units and their gradients": 4 * hidden_rows * (units + 8),
+            "output layer": 4 * hidden * (outputs + 8) + 4 * (hidden + remembered) * outputs,
+            "hidden biases": 4 * places * hidden,
+            "parts of outputs": 4 * own_rows * self.cluster * outputs,
         }
-        if self.hidden:
-            remembered = units * network.slots or 1
-            parts["hidden units and their gradients"] = 4 * rows * (units + 8)
-            parts["output layer"] = 4 * units * (outputs + 8) + 4 * (units + remembered) * outputs
-            parts["hidden biases"] = 4 * places * units
-        if self.cluster > 1:
-            parts["parts of outputs"] = 4 * own_tiles * self.own_of_tile * self.cluster * outputs
-        return parts
 
     @property
     def shared_bytes(self) -> int:

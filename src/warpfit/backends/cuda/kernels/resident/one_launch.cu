@@ -78,7 +78,6 @@ __device__ inline void write_biases(const LayerArrays& layer, const float (&bias
         write_scaled(layer.b_slots[slot] + first, slots[slot], count, unscale);
 }
 
-#if HIDDEN
 __device__ inline void read_output_layer(OutputLayer& layer, const LayerArrays& from, float scale) {
     const Part units = own_units();
     each_of_block<32 * WARPS>(UNIT_WIDTH * OUT_WIDTH, [&](int i) {
@@ -103,7 +102,6 @@ __device__ inline void write_output_layer(const LayerArrays& to, const OutputLay
             to.w_slots[slot][at] = layer.slots[slot][i / OUTPUTS][i % OUTPUTS] * unscale;
     });
 }
-#endif
 
 __device__ inline void make_barriers(OneLaunchShared& shared) {
     if (threadIdx.x > 0) return;
@@ -118,18 +116,14 @@ __device__ inline void make_barriers(OneLaunchShared& shared) {
     mbarrier_init(&shared.outputs_ready, OUTPUT_WARPS * OF_WARP);
     mbarrier_init(&shared.biases_ready, OUTPUT_WARPS * OF_WARP);
     for (Barrier& full : shared.losses_full) mbarrier_init(&full, 1);
-#if __CUDA_ARCH__ >= 900
-    fence_mbarrier_init();
-#endif
+    if constexpr (GENERATION >= 90) fence_mbarrier_init();
 }
 
 // Rows that no batch has are never copied, but multiplied.
 __device__ inline void clear_ring(OneLaunchShared& shared) {
     if (BATCH % (16 * REPLICAS) == 0) return;
     clear_by_block<32 * WARPS>(reinterpret_cast<unsigned*>(shared.x), X_SLOTS * 16 * X_STRIDE / 2);
-#if __CUDA_ARCH__ >= 900
-    fence_async();
-#endif
+    if constexpr (GENERATION >= 90) fence_async();
 }
 
 // Gradients of outputs that are not there are never sent, but multiplied.
@@ -141,7 +135,7 @@ __device__ inline void clear_gradients(OneLaunchShared& shared) {
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch(const __grid_constant__ Arguments arguments) {
-    DYNAMIC_SHARED(OneLaunchShared, whole);
+    DYNAMIC_SHARED(OneLaunchWhole, whole);
     OneLaunchShared& shared = *whole;
     const float scale = arguments.scale, unscale = 1 / scale;
     const OneLaunchRun run{arguments.rules,
@@ -161,14 +155,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     make_barriers(shared);
     clear_ring(shared);
     clear_gradients(shared);
-    const LayerArrays first = arguments.first;
-#if HIDDEN
-    const LayerArrays last = arguments.last;
-    read_biases(shared.bias, shared.bias_slots, first, units.first, units.count, run.scale);
-    read_output_layer(shared.outputs, last, run.scale);
-#else
-    const LayerArrays& last = first;
-#endif
+    const LayerArrays first = arguments.first, last = HIDDEN ? arguments.last : first;
+    if constexpr (HIDDEN > 0) {
+        read_biases(shared.bias, shared.bias_slots, first, units.first, units.count, run.scale);
+        read_output_layer(shared.outputs, last, run.scale);
+    }
     read_biases(shared.output_bias, shared.output_bias_slots, last, 0, OUTPUTS, run.scale);
     barrier_of_cluster();  // no block writes to another that has not begun
 
@@ -180,7 +171,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         leave_registers<OTHER_REGISTERS>();
         const int other = warp - WEIGHT_WARPS;
         if (other < ROW_WARPS) {
-            AHEAD ? look_ahead(shared, run, other) : pass_tiles(shared, run, other);
+            if constexpr (AHEAD) {
+                look_ahead(shared, run, other);
+            } else {
+                pass_tiles(shared, run, other);
+            }
         } else if (other < ROW_WARPS + OUTPUT_WARPS) {
             train_outputs(shared, run, arguments.record, other - ROW_WARPS);
         } else {
@@ -190,10 +185,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     __syncwarp();
     barrier_of_cluster();           // nor to one that has left
     if (own_replica() > 0) return;  // all have the same
-#if HIDDEN
-    write_biases(first, shared.bias, shared.bias_slots, units.first, units.count, run.unscale);
-    write_output_layer(last, shared.outputs, run.unscale);
-#endif
+    if constexpr (HIDDEN > 0) {
+        write_biases(first, shared.bias, shared.bias_slots, units.first, units.count, run.unscale);
+        write_output_layer(last, shared.outputs, run.unscale);
+    }
     if (own_rank() > 0) return;  // all blocks have the same biases of the outputs
     write_biases(last, shared.output_bias, shared.output_bias_slots, 0, OUTPUTS, run.unscale);
 }

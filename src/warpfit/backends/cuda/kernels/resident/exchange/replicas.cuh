@@ -11,7 +11,6 @@
 #include "resident/exchange/marked_numbers.cuh"
 #include "resident/layout/trained_block.cuh"
 
-#if REPLICAS > 1
 constexpr int WEIGHT_THREADS = 32 * WEIGHT_WARPS;
 // What the output warps add up, in quads of a lane: three for each tile of the output layer, one
 // for those of biases.
@@ -25,12 +24,13 @@ struct OneLaunchExchange {
     uint4 weights[Weights::MINE * 2][WEIGHT_THREADS];
     uint4 outputs[2][REPLICAS][OUTPUT_QUADS][32];
 };
-static_assert(sizeof(OneLaunchExchange) == EXCHANGE_BYTES,
+static_assert(REPLICAS == 1 || sizeof(OneLaunchExchange) == EXCHANGE_BYTES,
               "the launcher gives as much to each rank");
 
-// The tiles of a thread's weights that its replica updates: every REPLICAS-th.
+// The tiles of a thread's weights that its replica updates: every SHARERS-th.
+template <int SHARERS>
 struct OwnWeights {
-    static constexpr int COUNT = (Weights::MINE + REPLICAS - 1) / REPLICAS;
+    static constexpr int COUNT = (Weights::MINE + SHARERS - 1) / SHARERS;
     float weights[COUNT][8], velocities[COUNT][8];
 
     // f(i, tile) for each.
@@ -38,7 +38,7 @@ struct OwnWeights {
     __device__ static void each(F f) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int tile = i * REPLICAS + own_replica();
+            const int tile = i * SHARERS + own_replica();
             if (tile < Weights::MINE) f(i, tile);
         }
     }
@@ -82,7 +82,7 @@ struct OwnWeights {
         OneLaunchExchange& exchange = run.exchanges[own_rank()];
         each([&](int i, int tile) {
             float gradient[2][4], updated[2][4];
-            receive_sums<REPLICAS, 2>(gradient, step, [&](int replica, int quad) {
+            receive_sums<SHARERS, 2>(gradient, step, [&](int replica, int quad) {
                 return &exchange.gradients[replica][2 * tile + quad][threadIdx.x];
             });
 #pragma unroll
@@ -102,4 +102,3 @@ struct OwnWeights {
         });
     }
 };
-#endif

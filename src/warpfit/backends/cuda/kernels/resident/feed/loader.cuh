@@ -11,16 +11,16 @@
 // those of the lanes, and the bytes if it can.
 __device__ inline void copy_rows(T (&slot)[16][X_STRIDE], const T* rows, int count, Barrier& full) {
     const int lane = threadIdx.x % 32;
-#if __CUDA_ARCH__ >= 900
-    if (lane > 0) return;
-    const unsigned bytes = count * X_STRIDE * sizeof(T);
-    mbarrier_expect(&full, bytes);
-    if (REPLICAS == 1 || bytes > 0) copy_bulk(slot, rows, bytes, &full);
-#else
-    for (int i = lane; i < count * X_STRIDE / 8; i += 32)
-        copy_async_16(&slot[0][0] + i * 8, rows + i * 8, true);
-    if (lane == 0) mbarrier_arrive(&full);
-#endif
+    if constexpr (GENERATION >= 90) {
+        if (lane > 0) return;
+        const unsigned bytes = count * X_STRIDE * sizeof(T);
+        mbarrier_expect(&full, bytes);
+        if (REPLICAS == 1 || bytes > 0) copy_bulk(slot, rows, bytes, &full);
+    } else {
+        for (int i = lane; i < count * X_STRIDE / 8; i += 32)
+            copy_async_16(&slot[0][0] + i * 8, rows + i * 8, true);
+        if (lane == 0) mbarrier_arrive(&full);
+    }
 }
 
 // The targets of the rows of tile r that are this block's, if it has any there.

@@ -4,6 +4,7 @@
 // Users: one_launch.cu.
 #pragma once
 
+#include "base/choice.cuh"
 #include "ptx/barriers.cuh"
 #include "resident/layout/replica.cuh"
 #include "resident/loss/output_losses.cuh"
@@ -65,10 +66,15 @@ constexpr int GROUPS_AHEAD = X_SLOTS / GROUP + 1;
 using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH, WARPS_K, WARPS_U>;
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
+// Without a hidden layer its arrays have room for a vector, which nobody reads; and without a
+// cluster what blocks exchange has room for a row.
+constexpr int HIDDEN_ROWS = HIDDEN ? ROWS : 1, HIDDEN_WIDTH = HIDDEN ? UNIT_WIDTH : 4;
+constexpr int PART_TILES = CLUSTER > 1 ? OWN_TILES : 1, PART_ROWS = CLUSTER > 1 ? OWN_OF_TILE : 1;
+
 struct OutputLayer {
-    T half[2][UNIT_WIDTH]
+    T half[2][HIDDEN_WIDTH]
           [OUT_STRIDE];  // weights as products take them, of this step and of the next
-    float w[UNIT_WIDTH][OUT_WIDTH], slots[SLOT_PLACES][SLOTS ? UNIT_WIDTH : 1][OUT_WIDTH];
+    float w[HIDDEN_WIDTH][OUT_WIDTH], slots[SLOT_PLACES][SLOTS ? HIDDEN_WIDTH : 1][OUT_WIDTH];
 };
 
 struct alignas(16) OneLaunchShared {
@@ -76,28 +82,28 @@ struct alignas(16) OneLaunchShared {
     float4 sums[SUM_SLOTS][WARPS_K][UNIT_TILES][2]
                [32];  // parts of the product, as a warp's lanes hold them
     T dz[ROWS][OUT_STRIDE];
-#if HIDDEN
-    T h[ROWS][UNIT_STRIDE],
-        dh[ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
+    T h[HIDDEN_ROWS][UNIT_STRIDE],
+        dh[HIDDEN_ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
     OutputLayer outputs;
-    float bias[UNIT_WIDTH], bias_slots[SLOT_PLACES][UNIT_WIDTH];
-#endif
+    float bias[HIDDEN_WIDTH], bias_slots[SLOT_PLACES][HIDDEN_WIDTH];
     float output_bias[OUT_WIDTH], output_bias_slots[SLOT_PLACES][OUT_WIDTH];
-#if CLUSTER > 1
     // All blocks' parts of the outputs of this block's rows, what a lane takes of them side by
     // side.
-    alignas(16) float parts[OWN_TILES][CLUSTER][OWN_OF_TILE][4][2 * OUT_TILES][2];
-#endif
-#if NEAR_TILES > 0
-    alignas(16) float4 near_slots[UNIT_TILES][NEAR_TILES][2 * SLOTS][32];  // of AdaptiveWeights
-#endif
+    alignas(16) float parts[PART_TILES][CLUSTER][PART_ROWS][4][2 * OUT_TILES][2];
     RowLoss losses[2][ROWS];  // of this step, and of the one before
     float targets[TARGET_STEPS][OWN_ROWS][TARGET_WORDS];
     Barrier x_full[GROUPS_AHEAD], x_empty[X_SLOTS], sums_full[SUM_BARRIERS], sums_empty[SUM_SLOTS];
     Barrier parts_full[OWN_TILES], dz_full[GROUPS], dh_full[ROW_TILES / HIDDEN_GROUP], dh_empty;
     Barrier outputs_ready, biases_ready, losses_full[2];
 };
-static_assert(sizeof(OneLaunchShared) == SHARED_BYTES, "the launcher asks for as much");
+
+// What follows it where it is there: the optimizer state of tiles of weights, of AdaptiveWeights.
+struct NearTiles {
+    float4 quads[UNIT_TILES][NEAR_TILES > 0 ? NEAR_TILES : 1][2 * SLOT_PLACES][32];
+};
+
+struct OneLaunchWhole : OneLaunchShared, part_if<(NEAR_TILES > 0), NearTiles> {};
+static_assert(sizeof(OneLaunchWhole) == SHARED_BYTES, "the launcher asks for as much");
 
 // What a block has of units or features: from where on, and how many.
 struct Part {
@@ -134,13 +140,9 @@ __device__ inline unsigned place_of_sums(int step, int r) {
 
 // What a step has of its own for the optimizer: SGD's learning rate, or the settings of another
 // rule.
-#if ADAPTIVE
-using StepRule = StepSettings;
-__device__ inline float rate_of(const StepRule& rule) { return rule.rate; }
-#else
-using StepRule = float;
-__device__ inline float rate_of(StepRule rate) { return rate; }
-#endif
+using StepRule = choice<ADAPTIVE, StepSettings, float>;
+__device__ inline float rate_of(const StepSettings& rule) { return rule.rate; }
+__device__ inline float rate_of(float rate) { return rate; }
 
 // That of each step, read a step ahead: memory is far.
 struct StepRules {
@@ -179,17 +181,19 @@ struct OneLaunchRun {
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
 
     // A parameter takes the sum of its gradient in, with its optimizer state at slot_of(number).
+    template <class F>
+    __device__ void update(float& weight, F slot_of, float gradient,
+                           const StepSettings& now) const {
+        update_in_place(weight, slot_of, gradient, gradient_unscale, now, rule);
+    }
+
     // SGD's comes times -rate already if there is no momentum.
     template <class F>
-    __device__ void update(float& weight, F slot_of, float gradient, const StepRule& now) const {
-#if ADAPTIVE
-        update_in_place(weight, slot_of, gradient, gradient_unscale, now, rule);
-#else
+    __device__ void update(float& weight, F slot_of, float gradient, float rate) const {
         if (MOMENTUM) {
-            update_in_place(weight, slot_of, gradient, 1, {now}, rule);
+            update_in_place(weight, slot_of, gradient, 1, {rate}, rule);
         } else {
-            weight = weight * (1 - now * rule.decay) + gradient;
+            weight = weight * (1 - rate * rule.decay) + gradient;
         }
-#endif
     }
 };

@@ -10,9 +10,9 @@
 
 // Sums of 16 columns of dz, tile after tile; in the lanes of which l % 4 is 0, [0] is that of
 // column l / 4, and [2] that of column l / 4 + 8.
-template <int STRIDE, int BARRIERS>
-__device__ inline void add_columns(int step, Barrier (&full)[BARRIERS], const T (&dz)[ROWS][STRIDE],
-                                   int first, float (&sums)[4]) {
+template <int BARRIERS, int NUM_ROWS, int STRIDE>
+__device__ inline void add_columns(int step, Barrier (&full)[BARRIERS],
+                                   const T (&dz)[NUM_ROWS][STRIDE], int first, float (&sums)[4]) {
     const unsigned ones = packed<T>(1.0f, 1.0f);
     const unsigned b[2] = {ones, ones};
 #pragma unroll 1
@@ -37,7 +37,6 @@ struct OutputTile {
     __device__ static int first_of(int warp) { return warp; }
     __device__ int first_quad() const { return number * QUADS; }
 
-#if HIDDEN
     __device__ void find(OneLaunchShared& shared, int step, float (&sums)[3][4]) const {
         const int u = number / OUT_TILES, o = number % OUT_TILES;
         const unsigned one = packed<T>(1.0f, 1.0f), ones[4] = {one, one, one, one};
@@ -94,11 +93,6 @@ struct OutputTile {
                 packed<T>(updated[0], updated[1]);
         }
     }
-#else
-    __device__ void find(OneLaunchShared&, int, float (&)[3][4]) const {}
-    __device__ void update(OneLaunchShared&, const OneLaunchRun&, const StepRule&, int,
-                           const float (&)[3][4]) const {}
-#endif
 };
 
 // 16 biases of the layer that takes the features: of hidden units, or of outputs.
@@ -113,25 +107,23 @@ struct BiasTile {
     __device__ int first_quad() const { return OutputTile::COUNT * OutputTile::QUADS + number; }
 
     __device__ void find(OneLaunchShared& shared, int step, float (&sums)[1][4]) const {
-#if HIDDEN
-        add_columns(step, shared.dh_full, shared.dh, number * 16, sums[0]);
-#else
-        add_columns(step, shared.dz_full, shared.dz, number * 16, sums[0]);
-#endif
+        if constexpr (HIDDEN > 0) {
+            add_columns(step, shared.dh_full, shared.dh, number * 16, sums[0]);
+        } else {
+            add_columns(step, shared.dz_full, shared.dz, number * 16, sums[0]);
+        }
     }
 
     __device__ void update(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
                            int, const float (&sums)[1][4]) const {
         const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
         if (lane % 4 != 0) return;
-#if HIDDEN
-        float *biases = shared.bias, (*slots)[UNIT_WIDTH] = shared.bias_slots;
-#else
-        float *biases = shared.output_bias, (*slots)[OUT_WIDTH] = shared.output_bias_slots;
-#endif
-        run.update(biases[i], [&](int slot) -> float& { return slots[slot][i]; }, sums[0][0], now);
-        run.update(
-            biases[i + 8], [&](int slot) -> float& { return slots[slot][i + 8]; }, sums[0][2], now);
+        float *biases = HIDDEN ? shared.bias : shared.output_bias,
+              *slots = HIDDEN ? shared.bias_slots[0] : shared.output_bias_slots[0];
+        const auto slot_of = [&](int slot) -> float& { return slots[slot * UNIT_WIDTH + i]; };
+        run.update(biases[i], slot_of, sums[0][0], now);
+        slots += 8;
+        run.update(biases[i + 8], slot_of, sums[0][2], now);
     }
 };
 
@@ -152,9 +144,8 @@ __device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun&
     });
 }
 
-#if REPLICAS > 1
-static_assert(OUTPUT_QUADS ==
-                  OutputTile::COUNT * OutputTile::QUADS + BiasTile::COUNT * BiasTile::QUADS,
+static_assert(REPLICAS == 1 || OUTPUT_QUADS == OutputTile::COUNT * OutputTile::QUADS +
+                                                   BiasTile::COUNT * BiasTile::QUADS,
               "replicas have room for what they send");
 
 // The gradients of tiles: sent, and later added up over the replicas for the update.
@@ -184,19 +175,17 @@ __device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun&
 
 __device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRun& run,
                                       const StepRule& now, int step, int warp) {
-    OneLaunchExchange& exchange = run.exchanges[own_rank()];
-    send_tiles<OutputTile>(shared, exchange, step, warp);
-    send_tiles<BiasTile>(shared, exchange, step, warp);
-    update_tiles<OutputTile>(shared, run, exchange, now, step, warp);
-    update_tiles<BiasTile>(shared, run, exchange, now, step, warp);
+    if constexpr (REPLICAS > 1) {
+        OneLaunchExchange& exchange = run.exchanges[own_rank()];
+        send_tiles<OutputTile>(shared, exchange, step, warp);
+        send_tiles<BiasTile>(shared, exchange, step, warp);
+        update_tiles<OutputTile>(shared, run, exchange, now, step, warp);
+        update_tiles<BiasTile>(shared, run, exchange, now, step, warp);
+    } else {
+        update_tiles<OutputTile>(shared, run, now, step, warp);
+        if (!AHEAD) update_tiles<BiasTile>(shared, run, now, step, warp);
+    }
 }
-#else
-__device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRun& run,
-                                      const StepRule& now, int step, int warp) {
-    update_tiles<OutputTile>(shared, run, now, step, warp);
-    if (!AHEAD) update_tiles<BiasTile>(shared, run, now, step, warp);
-}
-#endif
 
 __device__ inline void train_outputs(OneLaunchShared& shared, const OneLaunchRun& run,
                                      double* record, int warp) {
@@ -207,11 +196,10 @@ __device__ inline void train_outputs(OneLaunchShared& shared, const OneLaunchRun
         // All warps wait for all that changes once a step, lest they fall a round behind.
 #pragma unroll 1
         for (int group = 0; group < GROUPS; ++group) wait(shared.dz_full[group], step.index);
-#if CLUSTER > 1
-        if (has_record && threadIdx.x % 32 == 0) {
-            mbarrier_expect(&shared.losses_full[step.index % 2], ROWS * sizeof(RowLoss));
+        if constexpr (CLUSTER > 1) {
+            if (has_record && threadIdx.x % 32 == 0)
+                mbarrier_expect(&shared.losses_full[step.index % 2], ROWS * sizeof(RowLoss));
         }
-#endif
         arrive_warp(shared.outputs_ready);
         if (AHEAD) {  // the next step's outputs do not wait for its biases
             update_tiles<BiasTile>(shared, run, rules.now, step.index, warp);

@@ -116,14 +116,14 @@ __device__ inline void each_gradient_group(OneLaunchShared& shared, int step, Re
         int x_slots[BACK_GROUP];
         if (KEPT == 0) reader.await(shared);
         reader.read(shared, x, x_slots);
-#if HIDDEN
-        const T* dz = &shared.dh[first * 16][0];
-        if (first % HIDDEN_GROUP == 0) wait(shared.dh_full[first / HIDDEN_GROUP], step);
-#else
-        const T* dz = &shared.dz[first * 16][0];
+        const T* dz = HIDDEN ? shared.dh[first * 16] : shared.dz[first * 16];
+        if constexpr (HIDDEN > 0) {
+            if (first % HIDDEN_GROUP == 0) wait(shared.dh_full[first / HIDDEN_GROUP], step);
+        } else {
 #pragma unroll
-        for (int i = 0; i < BACK_GROUP / GROUP; ++i) wait(shared.dz_full[first / GROUP + i], step);
-#endif
+            for (int i = 0; i < BACK_GROUP / GROUP; ++i)
+                wait(shared.dz_full[first / GROUP + i], step);
+        }
         take(dz, x, first + BACK_GROUP == ROW_TILES);
 #pragma unroll
         for (int tile = 0; tile < BACK_GROUP; ++tile) arrive_warp(shared.x_empty[x_slots[tile]]);
@@ -146,39 +146,36 @@ __device__ inline void add_gradients(OneLaunchShared& shared, Weights& target, i
 
 // Multiplies the batch of a step or, with look-ahead, those up to the next one of the epoch that
 // have not been yet.
-#if AHEAD
 __device__ inline void multiply_batches(OneLaunchShared& shared, const OneLaunchRun& run,
                                         float rate, const Weights& weights,
                                         const Weights& velocities, const Step& step, int& next,
                                         Reader& reader) {
-#pragma unroll 1
-    for (; next <= step.index + !step.is_last_of_epoch(); ++next) {
-        const Forecast forecast =
-            next > step.index ? forecast_of(rate, run.rule) : Forecast{1, 0, 0};
+    if constexpr (!AHEAD) {
         Weights::Fragments b;
-        round_weights(run, weights, velocities, forecast, b);
-        multiply_batch(shared, b, next, reader);
+        round_weights(run, weights, velocities, Forecast{1, 0, 0}, b);
+        multiply_batch(shared, b, step.index, reader);
+    } else {
+#pragma unroll 1
+        for (; next <= step.index + !step.is_last_of_epoch(); ++next) {
+            const Forecast forecast =
+                next > step.index ? forecast_of(rate, run.rule) : Forecast{1, 0, 0};
+            Weights::Fragments b;
+            round_weights(run, weights, velocities, forecast, b);
+            multiply_batch(shared, b, next, reader);
+        }
     }
 }
-#else
-__device__ inline void multiply_batches(OneLaunchShared& shared, const OneLaunchRun& run, float,
-                                        const Weights& weights, const Weights& velocities,
-                                        const Step& step, int&, Reader& reader) {
-    Weights::Fragments b;
-    round_weights(run, weights, velocities, Forecast{1, 0, 0}, b);
-    multiply_batch(shared, b, step.index, reader);
-}
-#endif
 
-#if ADAPTIVE
-__device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun& run,
-                                     const LayerArrays& layer) {
-    AdaptiveWeights own(shared);
+// By a rule that takes the whole gradient of a batch at once.
+template <int NUM_NEAR, class Rule>
+__device__ inline void train_adaptively(OneLaunchShared& shared, const OneLaunchRun& run,
+                                        const Rule* rules, const LayerArrays& layer) {
+    AdaptiveWeights<NUM_NEAR> own(shared);
     own.read(layer);
     Reader forward(0);
     for (Step step = run.first_step(); step.is_there(); step.advance()) {
         Reader backward = forward;
-        const StepRule now = run.rules[step.index];  // on its way while the batch is
+        const Rule now = rules[step.index];  // on its way while the batch is
         Weights::Fragments b;
         round_weights(run, own.weights, own.weights, Forecast{1, 0, 0}, b);
         multiply_batch(shared, b, step.index, forward);
@@ -190,10 +187,12 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
     }
     own.write(layer);
 }
-#elif REPLICAS > 1
-__device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun& run,
-                                     const LayerArrays& layer) {
-    OwnWeights own;
+
+// Those that a replica updates.
+template <int SHARERS>
+__device__ inline void train_own_part(OneLaunchShared& shared, const OneLaunchRun& run,
+                                      const LayerArrays& layer) {
+    OwnWeights<SHARERS> own;
     own.read(own.weights, layer.w, run.scale);
     if (MOMENTUM) own.read(own.velocities, layer.w_slots[0], run.scale);
     Weights gradients;
@@ -213,7 +212,7 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
                       [&](int tile, const float (&numbers)[2][4]) {
                           own.send_gradient(run, step.index, tile, numbers);
                       });
-        own.update(run, step.index, rates.now, b);
+        own.update(run, step.index, rate_of(rates.now), b);
         forward.skip<ROW_TILES - KEPT>();
         backward.skip<ROW_TILES - KEPT>();
         step.advance();
@@ -221,9 +220,10 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
     own.write(own.weights, layer.w, run.unscale);
     if (MOMENTUM) own.write(own.velocities, layer.w_slots[0], run.unscale);
 }
-#else
-__device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun& run,
-                                     const LayerArrays& layer) {
+
+// All of them.
+__device__ inline void train_alone(OneLaunchShared& shared, const OneLaunchRun& run,
+                                   const LayerArrays& layer) {
     const Part units = own_units(), features = own_features();
     const int64 own = first_weight(features, units);
     Weights weights, velocities;
@@ -235,11 +235,11 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
     Step step = run.first_step();
     int next = 0;  // batch to be multiplied
     for (StepRules rates(run.rules, step); step.is_there(); rates.advance(step)) {
-        multiply_batches(shared, run, rates.now, weights, velocities, step, next, forward);
-        begin_update(run, rates.now, weights, velocities);
+        multiply_batches(shared, run, rate_of(rates.now), weights, velocities, step, next, forward);
+        begin_update(run, rate_of(rates.now), weights, velocities);
         add_gradients(shared, MOMENTUM ? velocities : weights, step.index, backward,
                       [](int, const float (&)[2][4]) {});
-        end_update(run, rates.now, weights, velocities);
+        end_update(run, rate_of(rates.now), weights, velocities);
         forward.skip<ROW_TILES - KEPT>();
         backward.skip<ROW_TILES - KEPT>();
         step.advance();
@@ -249,4 +249,14 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
         velocities.write(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count,
                          run.unscale);
 }
-#endif
+
+__device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun& run,
+                                     const LayerArrays& layer) {
+    if constexpr (ADAPTIVE) {
+        train_adaptively<NEAR_TILES>(shared, run, run.rules, layer);
+    } else if constexpr (REPLICAS > 1) {
+        train_own_part<REPLICAS>(shared, run, layer);
+    } else {
+        train_alone(shared, run, layer);
+    }
+}

@@ -16,7 +16,6 @@
 
 #include "resident/rows/row_warps.cuh"
 
-#if HIDDEN && AHEAD
 // What a warp holds of its tile of the next batch.
 struct TileAhead {
     float z[UNIT_TILES][2][4];  // of its hidden units
@@ -119,7 +118,7 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
     TileAhead tile;
     Step step = run.first_step();
     StepRules rates(run.rules, step);
-    StepNumbers numbers(run, step, rates.now), last = numbers;
+    StepNumbers numbers(run, step, rate_of(rates.now)), last = numbers;
     while (step.is_there()) {
         const int index = step.index;
         if (step.is_first_of_epoch()) {
@@ -133,17 +132,12 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         const bool has_next = !step.is_last_of_epoch();
         if (has_next) tile.read_gram(run, index + 1, r);
         wait(shared.biases_ready, index + 1);
-#if CLUSTER > 1
-        if (is_own(r)) {
-            OutputRest rests[2];
-            exchange_rows(shared, run, index, numbers.count, numbers.factor, r, rests);
-            send_losses(shared, run, index, numbers.count, r, rests);
-        }
-#endif
+        if (CLUSTER > 1 && is_own(r))
+            finish_rows(shared, run, index, numbers.count, numbers.factor, r);
         last = numbers;
         step.advance();
         rates.advance(step);
-        numbers = StepNumbers(run, step, rates.now);
+        numbers = StepNumbers(run, step, rate_of(rates.now));
         if (has_next) tile.take_sums(shared, run, last.forecast, index + 1, r);
         wait(shared.dh_empty, index + 1);
         find_unit_gradients(shared, index, r,
@@ -151,6 +145,3 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         if (has_next) tile.add_gradients(shared, index, last.forecast.of_gradient * run.unscale);
     }
 }
-#else
-__device__ inline void look_ahead(OneLaunchShared&, const OneLaunchRun&, int) {}
-#endif

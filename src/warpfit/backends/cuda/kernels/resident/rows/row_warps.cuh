@@ -26,7 +26,6 @@ __device__ inline void add_sums(const OneLaunchShared& shared, int slot, int u, 
     }
 }
 
-#if HIDDEN
 // What tile u of units has of the hidden biases and of the output layer, of a step.
 struct UnitTile {
     float2 bias[2];
@@ -75,53 +74,52 @@ __device__ inline void activate_units(const OneLaunchRun& run, int u, const floa
 }
 
 // The two units of tile (r, u) that are in word `part` of this lane's fragment.
-__device__ inline unsigned& word_of(T (&rows)[ROWS][UNIT_STRIDE], int r, int u, int part) {
+__device__ inline unsigned& word_of(T (&rows)[HIDDEN_ROWS][UNIT_STRIDE], int r, int u, int part) {
     const int lane = threadIdx.x % 32, row = r * 16 + lane / 4 + part % 2 * 8;
     return *reinterpret_cast<unsigned*>(&rows[row][u * 16 + part / 2 * 8 + lane % 4 * 2]);
 }
 
-__device__ inline void store_units(T (&rows)[ROWS][UNIT_STRIDE], int r, int u,
+__device__ inline void store_units(T (&rows)[HIDDEN_ROWS][UNIT_STRIDE], int r, int u,
                                    const unsigned (&words)[4]) {
 #pragma unroll
     for (int part = 0; part < 4; ++part) word_of(rows, r, u, part) = words[part];
 }
-#endif
 
 // The outputs of tile r, as far as this block's units or features make them up, without the bias.
 __device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun& run, int step,
                                     int r, Outputs& z) {
     const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
     wait(shared.outputs_ready, step + 1);
-#if HIDDEN
+    if constexpr (HIDDEN > 0) {
 #pragma unroll
-    for (int i = 0; i < 8 * OUT_TILES; ++i) z[i / 4][i % 4] = 0;
+        for (int i = 0; i < 8 * OUT_TILES; ++i) z[i / 4][i % 4] = 0;
 #pragma unroll
-    for (int u = 0; u < UNIT_TILES; ++u) {
-        float sums[2][4];
-        unsigned a[4], derivatives[4];
-        const UnitTile tile(shared, run, step, u);
-        if (u == 0) wait(shared.sums_full[slot], place / SUM_SLOTS);
-        add_sums(shared, slot, u, sums);
-        tile.add_biases(sums);
-        activate_units(run, u, sums, a, derivatives);
-        store_units(shared.h, r, u, a);
-        store_units(shared.dh, r, u, derivatives);
+        for (int u = 0; u < UNIT_TILES; ++u) {
+            float sums[2][4];
+            unsigned a[4], derivatives[4];
+            const UnitTile tile(shared, run, step, u);
+            if (u == 0) wait(shared.sums_full[slot], place / SUM_SLOTS);
+            add_sums(shared, slot, u, sums);
+            tile.add_biases(sums);
+            activate_units(run, u, sums, a, derivatives);
+            store_units(shared.h, r, u, a);
+            store_units(shared.dh, r, u, derivatives);
 #pragma unroll
-        for (int o = 0; o < OUT_TILES; ++o) {
-            TensorCore<T>::multiply(z[2 * o], a, tile.low[o]);
-            TensorCore<T>::multiply(z[2 * o + 1], a, tile.high[o]);
+            for (int o = 0; o < OUT_TILES; ++o) {
+                TensorCore<T>::multiply(z[2 * o], a, tile.low[o]);
+                TensorCore<T>::multiply(z[2 * o + 1], a, tile.high[o]);
+            }
+        }
+    } else {
+        wait(shared.sums_full[slot], place / SUM_SLOTS);
+#pragma unroll
+        for (int u = 0; u < UNIT_TILES; ++u) {
+            float sums[2][4];
+            add_sums(shared, slot, u, sums);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) z[2 * u + i / 4][i % 4] = sums[i / 4][i % 4];
         }
     }
-#else
-    wait(shared.sums_full[slot], place / SUM_SLOTS);
-#pragma unroll
-    for (int u = 0; u < UNIT_TILES; ++u) {
-        float sums[2][4];
-        add_sums(shared, slot, u, sums);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) z[2 * u + i / 4][i % 4] = sums[i / 4][i % 4];
-    }
-#endif
     if (SUM_SLOTS < ROW_TILES) arrive_warp(shared.sums_empty[slot]);
 }
 
@@ -144,7 +142,6 @@ __device__ inline float factor_of(const OneLaunchRun& run, float rate, int count
     return (MOMENTUM || ADAPTIVE ? run.gradient_scale : -rate * run.gradient_scale) / count;
 }
 
-#if CLUSTER > 1
 // A warp arrives, and says how many bytes are to come.
 __device__ inline void arrive_warp(Barrier& barrier, unsigned bytes) {
     __syncwarp();
@@ -274,16 +271,26 @@ __device__ inline void send_losses(OneLaunchShared& shared, const OneLaunchRun& 
         }
     }
 }
-#endif
+
+// Both, of this block's rows of tile r.
+__device__ inline void finish_rows(OneLaunchShared& shared, const OneLaunchRun& run, int step,
+                                   int count, float factor, int r) {
+    if constexpr (CLUSTER > 1) {
+        OutputRest rests[2];
+        exchange_rows(shared, run, step, count, factor, r, rests);
+        send_losses(shared, run, step, count, r, rests);
+    }
+}
 
 // From this block's part of the outputs of tile r to their gradients, or in a cluster to what other
 // blocks need for them.
 __device__ inline void begin_tile(OneLaunchShared& shared, const OneLaunchRun& run, int step,
                                   int count, float factor, int r, Outputs& z) {
-#if CLUSTER > 1
-    send_outputs(shared, r, z);
-    arrive_warp(shared.dz_full[r / GROUP], 16 * 16 * gradient_messages(0));
-#else
+    if constexpr (CLUSTER > 1) {
+        send_outputs(shared, r, z);
+        arrive_warp(shared.dz_full[r / GROUP], 16 * 16 * gradient_messages(0));
+        return;
+    }
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
@@ -298,10 +305,8 @@ __device__ inline void begin_tile(OneLaunchShared& shared, const OneLaunchRun& r
         }
     }
     arrive_warp(shared.dz_full[r / GROUP]);
-#endif
 }
 
-#if HIDDEN
 // The gradients of the hidden units of tile r, from those of its outputs and `derivatives` (unit
 // tile, part), which may lie where the gradients go.
 template <class F>
@@ -331,7 +336,6 @@ __device__ inline void find_unit_gradients(OneLaunchShared& shared, int step, in
     }
     arrive_warp(shared.dh_full[r / HIDDEN_GROUP]);
 }
-#endif
 
 // Takes every ROW_WARPS-th tile of a batch through its stages; while one waits for other blocks,
 // others go on.
@@ -347,22 +351,15 @@ __device__ inline void pass_tiles(OneLaunchShared& shared, const OneLaunchRun& r
                 find_outputs(shared, run, step.index, r, z);
                 begin_tile(shared, run, step.index, count, factor, r, z);
             }
-#if CLUSTER > 1
             const int second = r - ROW_WARPS;
-            if (second >= 0 && second < ROW_TILES && is_own(second)) {
-                OutputRest rests[2];
-                exchange_rows(shared, run, step.index, count, factor, second, rests);
-                send_losses(shared, run, step.index, count, second, rests);
-            }
-#endif
-#if HIDDEN
+            if (CLUSTER > 1 && second >= 0 && second < ROW_TILES && is_own(second))
+                finish_rows(shared, run, step.index, count, factor, second);
             const int last = r - 2 * ROW_WARPS;
-            if (last >= 0) {
+            if (HIDDEN && last >= 0) {
                 find_unit_gradients(shared, step.index, last, [&](int u, int part) {
                     return word_of(shared.dh, last, u, part);
                 });
             }
-#endif
         }
         step.advance();
     }

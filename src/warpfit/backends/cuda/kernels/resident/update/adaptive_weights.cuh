@@ -7,19 +7,19 @@
 
 #include "resident/layout/trained_block.cuh"
 
-#if ADAPTIVE
+template <int NUM_NEAR>
 struct AdaptiveWeights {
     // Tiles of a warp along the features of which registers hold the optimizer state; then shared
     // memory.
     static constexpr int HELD_K =
-        NEAR_TILES > 0 ? (Weights::FEATURE_TILES - NEAR_TILES) / WARPS_K : Weights::MINE_K;
+        NUM_NEAR > 0 ? (Weights::FEATURE_TILES - NUM_NEAR) / WARPS_K : Weights::MINE_K;
     static constexpr int FIRST_NEAR = HELD_K * WARPS_K;
-    static_assert(NEAR_TILES == 0 || FIRST_NEAR + NEAR_TILES == Weights::FEATURE_TILES,
+    static_assert(NUM_NEAR == 0 || FIRST_NEAR + NUM_NEAR == Weights::FEATURE_TILES,
                   "all warps hold as many");
 
     // Of the eight weights of a tile that a thread has.
     struct alignas(16) TileState {
-        float slots[8][SLOTS];
+        float slots[8][SLOT_PLACES];
     };
 
     OneLaunchShared& shared;
@@ -48,7 +48,7 @@ struct AdaptiveWeights {
 
     // What need not wait for the gradients: weights decay, and what registers have of averages
     // fades.
-    __device__ void begin_update(const OneLaunchRun& run, const StepRule& now) {
+    __device__ void begin_update(const OneLaunchRun& run, const StepSettings& now) {
         weights.each([&](float& w) { w *= now.kept; });
 #pragma unroll
         for (int u = 0; u < Weights::MINE_U; ++u) {
@@ -59,9 +59,9 @@ struct AdaptiveWeights {
 
     // Takes in the gradients of a batch, whose tiles lie at x. While one tile is updated, tensor
     // cores find the gradient of the next one.
-    __device__ void end_update(const OneLaunchRun& run, const StepRule& now, const T* dz,
+    __device__ void end_update(const OneLaunchRun& run, const StepSettings& now, const T* dz,
                                const T* const (&x)[ROW_TILES]) {
-        const StepRule rest{now.rate, now.eps, 1};
+        const StepSettings rest{now.rate, now.eps, 1};
         // A number that the compiler does not know: so each tile has a branch, beyond which
         // instructions do not go. Else it leaves the next tile's products for last, to save
         // registers.
@@ -86,7 +86,7 @@ struct AdaptiveWeights {
         for (int part = 0; part < 8; ++part) fade_slots(numbers.slots[part], run.rule);
     }
 
-    __device__ void end_tile(const OneLaunchRun& run, const StepRule& rest, int u, int j,
+    __device__ void end_tile(const OneLaunchRun& run, const StepSettings& rest, int u, int j,
                              const float (&sums)[2][4]) {
         TileState numbers = load(u, j);
         if (j >= HELD_K) fade(run, numbers);
@@ -133,32 +133,26 @@ struct AdaptiveWeights {
     }
 
     __device__ TileState load(int u, int j) const {
-        if (j < HELD_K) return held[u][j];
+        if (NUM_NEAR == 0 || j < HELD_K) return held[u][j];
         TileState numbers;
-#if NEAR_TILES > 0
 #pragma unroll
         for (int i = 0; i < 2 * SLOTS; ++i) reinterpret_cast<float4*>(&numbers)[i] = place(u, j, i);
-#endif
         return numbers;
     }
 
     __device__ void store(int u, int j, const TileState& numbers) {
-        if (j < HELD_K) {
+        if (NUM_NEAR == 0 || j < HELD_K) {
             held[u][j] = numbers;
             return;
         }
-#if NEAR_TILES > 0
 #pragma unroll
         for (int i = 0; i < 2 * SLOTS; ++i)
             place(u, j, i) = reinterpret_cast<const float4*>(&numbers)[i];
-#endif
     }
 
-#if NEAR_TILES > 0
     __device__ float4& place(int u, int j, int quad) const {
-        return shared.near_slots[Weights::first_unit_tile() + u]
-                                [Weights::feature_tile(j) - FIRST_NEAR][quad][threadIdx.x % 32];
+        return optional_part<NearTiles>(static_cast<OneLaunchWhole&>(shared))
+            .quads[Weights::first_unit_tile() + u][Weights::feature_tile(j) - FIRST_NEAR][quad]
+                  [threadIdx.x % 32];
     }
-#endif
 };
-#endif
