@@ -110,12 +110,13 @@ class ManyClusters(ManyLaunch):
             ),
             "of_outputs": (8 * self.cluster * (network.widths[1] + 1) * pairs, 8),
             "sums, next": (8 * self.cluster * HELPERS * 4, 16),
-            "penalties": (64 * self.cluster * network.penalized, 8),
             "output_bias": (4 * copies * MOST_OUTPUTS, 4),
             "settings, rows": (16 * STAGES + 4 * STAGES * ROWS, 16),
-            "targets, batch_weight": (4 * STAGES * (rows * network.target_words + has_weights), 4),
+            "targets": (4 * STAGES * rows * network.target_words, 4),
             "network, run": (96 + 32, 16),
             "barriers": (8 * (18 + self.reuses_sums + 4 * self.unit_tiles), 8),
+            "penalties": (64 * self.cluster * network.penalized, 16),
+            "weights of batches": (4 * STAGES * has_weights, 16),
         }
         end = 0
         for size, alignment in arrays.values():

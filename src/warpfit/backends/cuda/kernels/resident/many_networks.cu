@@ -79,22 +79,28 @@ struct Place {
     }
 };
 
-// The parameters that a thread updates, those of its warp's pieces, and the optimizer state of
-// each: numbers of pieces as PieceSums has them, pairs first.
-struct HeldParameters {
-#if IN_REGISTERS
+struct InRegisters {
     float numbers[1 + SLOTS][PIECES_OF_WARP][NUMBERS];
 
-    __device__ explicit HeldParameters(float*) {}
+    __device__ explicit InRegisters(float*) {}
     __device__ float& at(int slot, int piece, int i) { return numbers[slot][piece][i]; }
-#else
+};
+
+struct InShared {
     float* own;  // those of a thread THREADS apart
 
-    __device__ explicit HeldParameters(float* shared) : own(shared + threadIdx.x) {}
+    __device__ explicit InShared(float* shared) : own(shared + threadIdx.x) {}
     __device__ float& at(int slot, int piece, int i) {
         return own[((slot * PIECES_OF_WARP + piece) * NUMBERS + i) * THREADS];
     }
-#endif
+};
+
+using HeldNumbers = choice<IN_REGISTERS, InRegisters, InShared>;
+
+// The parameters that a thread updates, those of its warp's pieces, and the optimizer state of
+// each: numbers of pieces as PieceSums has them, pairs first.
+struct HeldParameters : HeldNumbers {
+    using HeldNumbers::HeldNumbers;
 
     // f(piece, i) for each of the warp's.
     template <class F>
@@ -196,11 +202,7 @@ struct Data {
     // Of a row, in a network whose classes have these weights.
     __device__ float weight(int64 row, [[maybe_unused]] const float* of_classes) const {
         const float own = WEIGHTED ? weights[row] : 1;
-#if CLASS_WEIGHTS
-        return own * of_classes[targets[row]];
-#else
-        return own;
-#endif
+        return CLASS_WEIGHTS ? own * of_classes[static_cast<int64>(targets[row])] : own;
     }
 };
 
@@ -383,11 +385,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                arguments.total_weights + 2 * static_cast<int64>(idx),
                arguments.class_weights + static_cast<int64>(idx) * (OUTPUTS + 1),
                arguments.parameters + (1 + SLOTS) * first, arguments.best + first});
-#if HALVES
-        __syncthreads();
-        if (__syncthreads_or(threadIdx.x == 0 && queue->hand_back()))
-            queue->decide<true>(networks, num_networks, threadIdx.x, THREADS,
-                                [] { __syncthreads(); });
-#endif
+        if constexpr (HALVES) {
+            __syncthreads();
+            if (__syncthreads_or(threadIdx.x == 0 && queue->hand_back()))
+                queue->decide<true>(networks, num_networks, threadIdx.x, THREADS,
+                                    [] { __syncthreads(); });
+        }
     }
 }

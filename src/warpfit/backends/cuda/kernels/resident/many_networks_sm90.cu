@@ -89,19 +89,19 @@ struct Networks {
         __syncwarp();
         barrier_of_cluster();  // all are done with the one before
         if (threadIdx.x == 0) {
-#if CLUSTER > 1
-            mbarrier_expect(&shared.next_full, 8);
-            if (own_rank() == 0) {
-                const unsigned next = queue->take();
-                for (int to = 0; to < CLUSTER; ++to) {
-                    store_async_pair(place_in(to, &shared.next), next, 0,
-                                     place_in(to, &shared.next_full));
+            if constexpr (CLUSTER > 1) {
+                mbarrier_expect(&shared.next_full, 8);
+                if (own_rank() == 0) {
+                    const unsigned next = queue->take();
+                    for (int to = 0; to < CLUSTER; ++to) {
+                        store_async_pair(place_in(to, &shared.next), next, 0,
+                                         place_in(to, &shared.next_full));
+                    }
                 }
+                wait(shared.next_full, shared.run.round);
+            } else {
+                shared.next = queue->take();
             }
-            wait(shared.next_full, shared.run.round);
-#else
-            shared.next = queue->take();
-#endif
             begin(shared);
         }
         __syncthreads();
@@ -122,12 +122,11 @@ struct Networks {
     // When a network is in memory again. DECIDES of warps that have registers for it.
     template <bool DECIDES>
     __device__ void hand_back() const {
-#if HALVES
+        if constexpr (!HALVES) return;
         __syncwarp();
         barrier_of_cluster();
         if (own_rank() == 0 && __syncthreads_or(threadIdx.x == 0 && queue->hand_back()))
             queue->decide<DECIDES>(all, count, threadIdx.x, GROUPS * GROUP_THREADS, meet);
-#endif
     }
 
     // All warps of a block.
@@ -139,7 +138,7 @@ struct Networks {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     many_networks_sm90(const __grid_constant__ Arguments arguments) {
     take_turn();
-    DYNAMIC_SHARED(ClusterShared, whole);
+    DYNAMIC_SHARED(ClusterWhole, whole);
     ClusterShared& shared = *whole;
     if (threadIdx.x == 0) {
         make_barriers(shared);

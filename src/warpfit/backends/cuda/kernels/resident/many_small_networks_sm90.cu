@@ -54,13 +54,12 @@ struct Networks {
 
     // When a network is in memory again.
     __device__ void hand_back([[maybe_unused]] GroupShared& shared) const {
-#if HALVES
+        if constexpr (!HALVES) return;
         meet();
         if (Thread().idx == 0) shared.run.ends_rung = queue->hand_back();
         meet();
         if (shared.run.ends_rung)
             queue->decide<true>(all, count, static_cast<int>(Thread().idx), GROUP_THREADS, meet);
-#endif
     }
 
     __device__ static void begin(GroupShared& shared, const Network& network) {

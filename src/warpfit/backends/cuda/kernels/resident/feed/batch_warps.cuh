@@ -90,9 +90,8 @@ struct BatchWarps {
     }
 
     // Adds up the weights of the batch's rows, in all blocks in the same order. One warp does.
-    __device__ void weigh([[maybe_unused]] const Thread& own, [[maybe_unused]] unsigned stage) {
-#if WEIGHTED || CLASS_WEIGHTS
-        if (own.of_group() >= WARP) return;
+    __device__ void weigh(const Thread& own, unsigned stage) {
+        if (!HAS_WEIGHTS || own.of_group() >= WARP) return;
         float sum = 0;
 #pragma unroll
         for (unsigned i = 0; i < ROWS; i += WARP) {
@@ -101,18 +100,14 @@ struct BatchWarps {
             sum += row < 0 ? 0 : weight_of(row);
         }
         sum = reduce_warp<Sum>(sum);
-        if (own.lane() == 0) shared.batch_weight[stage] = sum;
-#endif
+        if (own.lane() == 0) part_of<BatchWeights>(shared).of_stages[stage] = sum;
     }
 
     __device__ float weight_of(int row) const {
         const float own = WEIGHTED ? weights[row] : 1;
-#if CLASS_WEIGHTS
+        if (!CLASS_WEIGHTS) return own;
         const int label = label_of(targets + static_cast<int64>(row) * TARGET_WORDS);
         return own * own_numbers(class_weights, shared, OUTPUTS + 1)[label];
-#else
-        return own;
-#endif
     }
 
     // The copies are there, for all.

@@ -10,6 +10,7 @@
 // Users: many_networks_sm90.cu.
 #pragma once
 
+#include "base/choice.cuh"
 #include "mma/fragments.cuh"
 #include "mma/operand_tile.cuh"
 #include "ptx/barriers.cuh"
@@ -121,16 +122,10 @@ struct ClusterShared {
         double sums[CLUSTER * HELPERS][4];
         uint64 next;
     };
-#if PENALIZED
-    double penalties[CLUSTER * WARPS];  // of an epoch, by the warps that have hidden units' weights
-#endif
     float output_bias[1 + SLOTS][OUT_WIDTH];
     alignas(16) StepSettings settings[STAGES];
     alignas(16) int rows[STAGES][ROWS];
     float targets[STAGES][BLOCK_ROWS][TARGET_WORDS];
-#if WEIGHTED || CLASS_WEIGHTS
-    float batch_weight[STAGES];
-#endif
     alignas(16) Network network;
     ClusterRun run;
     // From those who bring rows and find losses, and back:
@@ -143,7 +138,25 @@ struct ClusterShared {
     Barrier group_met[REUSES_SUMS ? GROUPS : 1];
 };
 
-static_assert(sizeof(ClusterShared) == SHARED_BYTES, "many_networks_sm90.py counts these bytes");
+// What follows it where it is there: of an epoch, by the warps that have hidden units' weights; and
+// what batches weigh.
+struct alignas(16) Penalties {
+    double of_warps[CLUSTER * WARPS];
+};
+
+struct alignas(16) BatchWeights {
+    float of_stages[STAGES];
+};
+
+struct ClusterWhole : ClusterShared,
+                      part_if<PENALIZED, Penalties>,
+                      part_if<HAS_WEIGHTS, BatchWeights> {};
+static_assert(sizeof(ClusterWhole) == SHARED_BYTES, "many_networks_sm90.py counts these bytes");
+
+template <class Part>
+__device__ inline Part& part_of(const ClusterShared& shared) {
+    return optional_part<Part>(static_cast<ClusterWhole&>(const_cast<ClusterShared&>(shared)));
+}
 
 // -- threads --------------------------------------------------------------------------------------
 
@@ -231,9 +244,10 @@ __device__ inline EpochSums epoch_sums(const ClusterShared& shared, bool of_vali
         total += own[2 * of_validation];
         correct += own[2 * of_validation + 1];
     }
-#if PENALIZED
-    for (const double own : shared.penalties) total += of_validation ? 0 : own;
-#endif
+    if constexpr (PENALIZED) {
+        for (const double own : part_of<Penalties>(shared).of_warps)
+            total += of_validation ? 0 : own;
+    }
     const auto weight =
         weight_of_rows(shared.network, own_numbers(total_weights, shared, 2), of_validation);
     return {weight > 0 ? total / weight : 0, correct};

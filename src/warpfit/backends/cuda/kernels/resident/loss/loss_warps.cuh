@@ -176,10 +176,10 @@ struct LossWarps {
         float factor = trains ? network.scale / static_cast<float>(num_rows) : 0;
         float logits[2][4];
         find_outputs(own, logits, stage);
-#if WEIGHTED || CLASS_WEIGHTS
-        const float weight = shared.batch_weight[stage];
-        factor = trains && weight > 0 ? network.scale / weight : 0;
-#endif
+        if constexpr (HAS_WEIGHTS) {
+            const float weight = part_of<BatchWeights>(shared).of_stages[stage];
+            factor = trains && weight > 0 ? network.scale / weight : 0;
+        }
         OutputRows<2, OUTPUTS> rows{logits};
         const auto classes = own_classes();
         OutputRest rests[ROWS_OF_LANE];
@@ -310,7 +310,6 @@ struct LossWarps {
     // units.
     __device__ void share(const Thread& own, const float* sums, unsigned row, unsigned pair) {
         shared.of_outputs[own.rank][row][pair] = {sums[0], sums[1]};
-#if CLUSTER > 1
 #pragma unroll
         for (int distance = 1; distance < CLUSTER; ++distance) {
             const unsigned to = own.rank_after(distance);
@@ -318,7 +317,6 @@ struct LossWarps {
                              __float_as_uint(sums[0]), __float_as_uint(sums[1]),
                              place_in(to, &shared.outputs_full));
         }
-#endif
     }
 
     // Takes in the gradients of all blocks, added up in their order, of so many rows.
@@ -403,16 +401,16 @@ struct LossWarps {
         sums = {};
         if (own.lane() >= CLUSTER) return;
         double* to = &shared.sums[own.rank * HELPERS + helper(own)][place];
-#if CLUSTER > 1
-        const uint64 first = __double_as_longlong(loss), second = __double_as_longlong(correct);
-        store_async_quad(place_in(own.lane(), to),
-                         {static_cast<unsigned>(first), static_cast<unsigned>(first >> 32),
-                          static_cast<unsigned>(second), static_cast<unsigned>(second >> 32)},
-                         place_in(own.lane(), &shared.sums_full));
-#else
-        to[0] = loss;
-        to[1] = correct;
-#endif
+        if constexpr (CLUSTER > 1) {
+            const uint64 first = __double_as_longlong(loss), second = __double_as_longlong(correct);
+            store_async_quad(place_in(own.lane(), to),
+                             {static_cast<unsigned>(first), static_cast<unsigned>(first >> 32),
+                              static_cast<unsigned>(second), static_cast<unsigned>(second >> 32)},
+                             place_in(own.lane(), &shared.sums_full));
+        } else {
+            to[0] = loss;
+            to[1] = correct;
+        }
     }
 
     // -- the run

@@ -120,12 +120,13 @@ struct UnitWarps {
 #pragma unroll
             for (int i = 0; i < 4; ++i) words[i] = __float_as_uint(rows[4 * tile + i]);
             unsigned char* place = sums_place(shared, group, distance, tile, own.of_group());
-#if CLUSTER > 1
-            const unsigned rank = part / PARTS_OF_BLOCK;
-            store_async_quad(place_in(rank, place), words, place_in(rank, &shared.z_full[group]));
-#else
-            *reinterpret_cast<uint4*>(place) = {words[0], words[1], words[2], words[3]};
-#endif
+            if constexpr (CLUSTER > 1) {
+                const unsigned rank = part / PARTS_OF_BLOCK;
+                store_async_quad(place_in(rank, place), words,
+                                 place_in(rank, &shared.z_full[group]));
+            } else {
+                *reinterpret_cast<uint4*>(place) = {words[0], words[1], words[2], words[3]};
+            }
         }
     }
 
@@ -245,7 +246,6 @@ struct UnitWarps {
     // A pair of tiles to all other blocks, each of which has its own rows first.
     __device__ void send_dh([[maybe_unused]] const Thread& own, [[maybe_unused]] int pair,
                             [[maybe_unused]] const unsigned (&words)[2][2]) {
-#if CLUSTER > 1
 #pragma unroll
         for (int distance = 1; distance < CLUSTER; ++distance) {
             const unsigned to = own.rank_after(distance),
@@ -260,7 +260,6 @@ struct UnitWarps {
                 store_async_pair(place, words[0][0], words[0][1], barrier);
             }
         }
-#endif
     }
 
     // What comes from other warps of dh.
@@ -384,30 +383,28 @@ struct UnitWarps {
     // All blocks get what the warp has added up in an epoch, with the epoch's losses, and it begins
     // anew.
     __device__ void send_penalty() {
-#if PENALIZED
+        if constexpr (!PENALIZED) return;
         const Thread own;
         const double of_warp = reduce_warp<Sum>(penalty);
         penalty = 0;
-        double* to = &shared.penalties[own.rank * WARPS + own.warp()];
-#if CLUSTER > 1
-        const uint64 bits = __double_as_longlong(of_warp);
-        if (own.lane() < CLUSTER) {
-            store_async_pair(place_in(own.lane(), to), static_cast<unsigned>(bits),
-                             static_cast<unsigned>(bits >> 32),
-                             place_in(own.lane(), &shared.sums_full));
+        double* to = &part_of<Penalties>(shared).of_warps[own.rank * WARPS + own.warp()];
+        if constexpr (CLUSTER > 1) {
+            const uint64 bits = __double_as_longlong(of_warp);
+            if (own.lane() < CLUSTER) {
+                store_async_pair(place_in(own.lane(), to), static_cast<unsigned>(bits),
+                                 static_cast<unsigned>(bits >> 32),
+                                 place_in(own.lane(), &shared.sums_full));
+            }
+        } else {
+            if (own.lane() == 0) *to = of_warp;
+            arrive_warp(shared.sums_full);
         }
-#else
-        if (own.lane() == 0) *to = of_warp;
-        arrive_warp(shared.sums_full);
-#endif
-#endif
     }
 
     // The others learn that their sums have been read.
     __device__ void acknowledge() {
         if (PARTS == 1) return;
         const Thread own;
-#if CLUSTER > 1
         if (own.lane() == 0) {
 #pragma unroll
             for (int distance = 1; distance < CLUSTER; ++distance) {
@@ -418,7 +415,6 @@ struct UnitWarps {
                                  place_in(to, &shared.dh_full[units_of(own)]));
             }
         }
-#endif
         arrive_for_bytes(own, shared.dh_full[units_of(own)], 8);
         wait(shared.dh_full[units_of(own)], batches);
     }

@@ -10,11 +10,10 @@
 // Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
 
+#include "base/choice.cuh"
 #include "base/math.cuh"
 #include "ptx/barriers.cuh"
 #include "resident/feed/many_rows.cuh"
-
-#if HALVES
 
 constexpr int NO_RUNG = 0x7fffffff;
 constexpr int64 LONGEST_RUNG = 200 * LONGEST_WAIT;
@@ -32,7 +31,7 @@ struct Candidate {
     }
 };
 
-struct Queue {
+struct RungQueue {
     double factor;       // one in so many candidates goes on
     const int* rungs;    // the epochs after which networks are compared; then NO_RUNG
     int* numbers;        // of networks, room for all of them for each rung
@@ -174,12 +173,11 @@ struct Queue {
     }
 };
 
-static_assert(sizeof(Candidate) == 24 && sizeof(Queue) == 64,
+static_assert(sizeof(Candidate) == 24 && sizeof(RungQueue) == 64,
               "launch_structs.py has these structs");
 
-#else
-
-struct Queue {
+// Of networks that nobody compares.
+struct PlainQueue {
     unsigned taken;
 
     __device__ unsigned take() { return atomicAdd(&taken, 1u); }
@@ -189,6 +187,10 @@ struct Queue {
     }
 
     __device__ const Network& part_of(const Network& whole) const { return whole; }
+    __device__ bool hand_back() { return false; }
+
+    template <bool IS_AT_WORK, class Meet>
+    __device__ void decide(const Network*, int, int, int, Meet) {}
 };
 
-#endif
+using Queue = choice<HALVES, RungQueue, PlainQueue>;
