@@ -9,27 +9,27 @@
 #include <math.h>
 #undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 
-#include <cstring>
 #include <type_traits>
 
 #include "fibers.h"
 
-namespace emulator {
-
-template <class To, class From>
-To bit_cast(From value) {
-    static_assert(sizeof(To) == sizeof(From), "a bit cast keeps the size");
-    To result;
-    std::memcpy(&result, &value, sizeof(To));
-    return result;
+// Written out: kernels call them more often than anything else, and are not optimized.
+inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits;
 }
-
-}  // namespace emulator
-
-inline unsigned __float_as_uint(float x) { return emulator::bit_cast<unsigned>(x); }
-inline float __uint_as_float(unsigned x) { return emulator::bit_cast<float>(x); }
-inline float __int_as_float(int x) { return emulator::bit_cast<float>(x); }
-inline long long __double_as_longlong(double x) { return emulator::bit_cast<long long>(x); }
+inline float __uint_as_float(unsigned x) {
+    float number;
+    __builtin_memcpy(&number, &x, sizeof number);
+    return number;
+}
+inline float __int_as_float(int x) { return __uint_as_float(static_cast<unsigned>(x)); }
+inline long long __double_as_longlong(double x) {
+    long long bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

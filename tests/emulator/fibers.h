@@ -137,9 +137,13 @@ void store_late(const void* place, size_t bytes);
 // Fails if a thread has had very many atomic operations since it last waited for others.
 void count_atomic();
 
-// cp.async: from global memory, or zeros if that is null; until at most so many of the thread's
-// groups are under way.
-void begin_copy(void* shared, const void* global, unsigned bytes);
+// Fails unless an address is a multiple of so many bytes; and shared memory.
+void check_aligned(const char* name, const void* pointer, unsigned bytes);
+void check_shared(const char* name, const void* pointer, unsigned alignment, unsigned bytes);
+
+// cp.async: from global memory, or zeros if that is not valid; until at most so many of the
+// thread's groups are under way.
+void begin_copy(const char* name, void* shared, const void* global, unsigned bytes, bool valid);
 void commit_copies();
 void wait_for_copies(unsigned most_pending);
 

@@ -58,22 +58,13 @@ inline void wgmma_wait(emulator::Site site = emulator::Site::here()) {
 
 namespace emulator {
 
-template <class Type>
-float number_at(const unsigned char* place) {
-    unsigned word = 0;
-    std::memcpy(&word, place, 4 / Type::PER_REGISTER);
-    return Type::value(word, 0);
-}
-
-template <class Type>
-constexpr NumberType NUMBERS{4 / Type::PER_REGISTER, number_at<Type>};
-
-template <class Type, int COUNT>
-void multiply_async(const char* name, float (&d)[COUNT], unsigned long long a, unsigned long long b,
-                    bool a_across, bool b_across, int adds, Site site) {
+template <int COUNT>
+void multiply_async(const char* name, const NumberType& type, float (&d)[COUNT],
+                    unsigned long long a, unsigned long long b, bool a_across, bool b_across,
+                    int adds, Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(
-        name, {&NUMBERS<Type>, a, nullptr, b, a_across, b_across, adds != 0, d, COUNT, 0, 0}, site);
+    begin_product(name, {&type, a, nullptr, b, a_across, b_across, adds != 0, d, COUNT, 0, 0},
+                  site);
 }
 
 }  // namespace emulator
@@ -81,30 +72,33 @@ void multiply_async(const char* name, float (&d)[COUNT], unsigned long long a, u
 template <int A_ACROSS, int B_ACROSS, int COUNT>
 inline void wgmma_f16(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds,
                       emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_async<emulator::F16>("wgmma_f16", d, a, b, A_ACROSS, B_ACROSS, adds, site);
+    emulator::multiply_async("wgmma_f16", emulator::f16_numbers, d, a, b, A_ACROSS, B_ACROSS, adds,
+                             site);
 }
 
 template <int A_ACROSS, int B_ACROSS, int COUNT>
 inline void wgmma_bf16(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds,
                        emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_async<emulator::Bf16>("wgmma_bf16", d, a, b, A_ACROSS, B_ACROSS, adds, site);
+    emulator::multiply_async("wgmma_bf16", emulator::bf16_numbers, d, a, b, A_ACROSS, B_ACROSS,
+                             adds, site);
 }
 
 template <int A_ACROSS, int B_ACROSS, int COUNT>
 inline void wgmma_tf32(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds,
                        emulator::Site site = emulator::Site::here()) {
     static_assert(!A_ACROSS && !B_ACROSS, "tf32 lies along k");
-    emulator::multiply_async<emulator::Tf32>("wgmma_tf32", d, a, b, false, false, adds, site);
+    emulator::multiply_async("wgmma_tf32", emulator::tf32_numbers, d, a, b, false, false, adds,
+                             site);
 }
 
 namespace emulator {
 
-template <class Type, int COUNT>
-void multiply_registers_async(const char* name, float (&d)[COUNT], const unsigned (&a)[4],
-                              unsigned long long b, bool b_across, int adds, Site site) {
+template <int COUNT>
+void multiply_registers_async(const char* name, const NumberType& type, float (&d)[COUNT],
+                              const unsigned (&a)[4], unsigned long long b, bool b_across, int adds,
+                              Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(name, {&NUMBERS<Type>, 0, a, b, false, b_across, adds != 0, d, COUNT, 0, 0},
-                  site);
+    begin_product(name, {&type, 0, a, b, false, b_across, adds != 0, d, COUNT, 0, 0}, site);
 }
 
 }  // namespace emulator
@@ -112,20 +106,20 @@ void multiply_registers_async(const char* name, float (&d)[COUNT], const unsigne
 template <int B_ACROSS = 0, int COUNT>
 inline void wgmma_f16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
                                    int adds, emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::F16>("wgmma_f16_of_registers", d, a, b, B_ACROSS,
-                                                      adds, site);
+    emulator::multiply_registers_async("wgmma_f16_of_registers", emulator::f16_numbers, d, a, b,
+                                       B_ACROSS, adds, site);
 }
 
 template <int B_ACROSS = 0, int COUNT>
 inline void wgmma_bf16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
                                     int adds, emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::Bf16>("wgmma_bf16_of_registers", d, a, b, B_ACROSS,
-                                                       adds, site);
+    emulator::multiply_registers_async("wgmma_bf16_of_registers", emulator::bf16_numbers, d, a, b,
+                                       B_ACROSS, adds, site);
 }
 
 template <int COUNT>
 inline void wgmma_tf32_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
                                     int adds, emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::Tf32>("wgmma_tf32_of_registers", d, a, b, false,
-                                                       adds, site);
+    emulator::multiply_registers_async("wgmma_tf32_of_registers", emulator::tf32_numbers, d, a, b,
+                                       false, adds, site);
 }

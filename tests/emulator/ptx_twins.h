@@ -9,34 +9,9 @@
 
 #include "device_math.h"
 #include "fibers.h"
+#include "fragments.h"
 
-// cvt (9.7.9.21). A NaN becomes the canonical one of the target type.
-
-inline float half_to_float(unsigned short bits) {
-    const unsigned sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u,
-                   fraction = bits & 0x3ffu;
-    if (exponent == 31) return __uint_as_float(fraction ? 0x7fffffffu : sign | 0x7f800000u);
-    if (exponent == 0) {
-        const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-        return sign ? -magnitude : magnitude;
-    }
-    return __uint_as_float(sign | ((exponent + 112) << 23) | (fraction << 13));
-}
-
-inline unsigned short float_to_half(float value) {
-    const unsigned word = __float_as_uint(value), sign = (word >> 16) & 0x8000u,
-                   magnitude = word & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return 0x7fff;
-    if (magnitude >= 0x477ff000u)
-        return static_cast<unsigned short>(sign | 0x7c00u);  // 65520 and more
-    if (magnitude <
-        0x38800000u) {  // below 2^-14: a multiple of 2^-24, which rintf finds, to the nearest even
-        const float steps = rintf(__uint_as_float(magnitude) * 0x1p24f);
-        return static_cast<unsigned short>(sign | static_cast<unsigned>(steps));
-    }
-    const unsigned rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-    return static_cast<unsigned short>(sign | ((rounded >> 13) - (112u << 10)));
-}
+// cvt (9.7.9.21): half_to_float, float_to_half. A NaN becomes the canonical one of the target type.
 
 inline float reciprocal(float value) { return 1 / value; }
 
@@ -51,94 +26,6 @@ inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place
 // ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix
 // i; lane l gets elements 2(l % 4) and 2(l % 4) + 1 of row l / 4, or with .trans those of column l
 // / 4.
-
-namespace emulator {
-
-constexpr unsigned WHOLE_WARP = 0xffffffffu;
-
-struct LoadMatrix : Request {
-    const unsigned char* row;
-    unsigned result[4];
-};
-
-inline unsigned element(Request* const* lanes, int matrix, int row, int column) {
-    unsigned short value;
-    std::memcpy(&value, static_cast<const LoadMatrix*>(lanes[8 * matrix + row])->row + 2 * column,
-                sizeof value);
-    return value;
-}
-
-template <bool TRANSPOSED>
-void execute_load_matrix(Request* const* lanes) {
-    for (int lane = 0; lane < warpSize; ++lane) {
-        for (int matrix = 0; matrix < 4; ++matrix) {
-            const int along = 2 * (lane % 4), across = lane / 4;
-            const unsigned low = TRANSPOSED ? element(lanes, matrix, along, across)
-                                            : element(lanes, matrix, across, along);
-            const unsigned high = TRANSPOSED ? element(lanes, matrix, along + 1, across)
-                                             : element(lanes, matrix, across, along + 1);
-            static_cast<LoadMatrix*>(lanes[lane])->result[matrix] = low | (high << 16);
-        }
-    }
-}
-
-inline void check_aligned(const char* name, const void* pointer, unsigned bytes) {
-    if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0)
-        fail("%s: expected an address aligned to %u bytes, got %p", name, bytes, pointer);
-}
-
-inline void check_shared(const char* name, const void* pointer, unsigned alignment,
-                         unsigned bytes) {
-    check_aligned(name, pointer, alignment);
-    if (!is_shared(pointer, bytes))
-        fail("%s: expected %u bytes of shared memory, got %p", name, bytes, pointer);
-}
-
-template <bool TRANSPOSED>
-void load_matrix(const char* name, unsigned* const (&registers)[4], const void* row, Site site) {
-    check_shared(name, row, 16, 16);
-    LoadMatrix request{{name, WHOLE_WARP, site, execute_load_matrix<TRANSPOSED>},
-                       static_cast<const unsigned char*>(row),
-                       {}};
-    collective(request, true);
-    for (int i = 0; i < 4; ++i) *registers[i] = request.result[i];
-}
-
-}  // namespace emulator
-
-namespace emulator {
-
-struct StoreMatrix : Request {
-    unsigned char* row;
-    const unsigned* words;
-};
-
-template <bool TRANSPOSED>
-void execute_store_matrix(Request* const* lanes) {
-    for (int lane = 0; lane < warpSize; ++lane) {
-        for (int matrix = 0; matrix < 4; ++matrix) {
-            const unsigned word = static_cast<const StoreMatrix*>(lanes[lane])->words[matrix];
-            for (int half = 0; half < 2; ++half) {
-                const int along = 2 * (lane % 4) + half, across = lane / 4;
-                const int row = TRANSPOSED ? along : across, column = TRANSPOSED ? across : along;
-                const auto number = static_cast<unsigned short>(word >> 16 * half);
-                std::memcpy(static_cast<StoreMatrix*>(lanes[8 * matrix + row])->row + 2 * column,
-                            &number, sizeof number);
-            }
-        }
-    }
-}
-
-template <bool TRANSPOSED>
-void store_matrix(const char* name, void* row, const unsigned (&words)[4], Site site) {
-    check_shared(name, row, 16, 16);
-    StoreMatrix request{{name, WHOLE_WARP, site, execute_store_matrix<TRANSPOSED>},
-                        static_cast<unsigned char*>(row),
-                        words};
-    collective(request, true);
-}
-
-}  // namespace emulator
 
 inline void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
                         emulator::Site site = emulator::Site::here()) {
@@ -156,78 +43,6 @@ inline void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned
 // 4) + 8i + {0, 1}; the lower one in the low half. Of tf32, a[i] is row l / 4 + 8(i % 2), column l
 // % 4 + 4(i / 2), and b[i] column l / 4, row l % 4 + 4i. Products are exact; their sum with D is
 // formed in double precision and rounded once.
-
-namespace emulator {
-
-struct Multiply : Request {
-    float* d;
-    const unsigned* a;
-    const unsigned* b;
-};
-
-struct F16 {
-    static constexpr int PER_REGISTER = 2;
-    static float value(unsigned word, int part) {
-        return half_to_float(static_cast<unsigned short>(word >> (16 * part)));
-    }
-};
-
-struct Bf16 {
-    static constexpr int PER_REGISTER = 2;
-    static float value(unsigned word, int part) {
-        return __uint_as_float(word >> (16 * part) << 16);
-    }
-};
-
-struct Tf32 {
-    static constexpr int PER_REGISTER = 1;
-    static float value(unsigned word, int) { return __uint_as_float(word & 0xffffe000u); }
-};
-
-template <class Type, int K>
-struct Operands {
-    float a[16][K];
-    float b[8][K];  // by columns
-};
-
-template <class Type, int K>
-void gather(Request* const* lanes, Operands<Type, K>& operands) {
-    constexpr int N = Type::PER_REGISTER, A_REGISTERS = K / (2 * N), B_REGISTERS = K / (4 * N);
-    for (int lane = 0; lane < warpSize; ++lane) {
-        const auto* fragment = static_cast<const Multiply*>(lanes[lane]);
-        const int group = lane / 4, k = N * (lane % 4);
-        for (int part = 0; part < N; ++part) {
-            for (int i = 0; i < A_REGISTERS; ++i)
-                operands.a[group + 8 * (i % 2)][k + 4 * N * (i / 2) + part] =
-                    Type::value(fragment->a[i], part);
-            for (int i = 0; i < B_REGISTERS; ++i)
-                operands.b[group][k + 4 * N * i + part] = Type::value(fragment->b[i], part);
-        }
-    }
-}
-
-template <class Type, int K>
-void execute_multiply(Request* const* lanes) {
-    Operands<Type, K> operands;
-    gather(lanes, operands);
-    for (int lane = 0; lane < warpSize; ++lane) {
-        for (int i = 0; i < 4; ++i) {
-            const float* row = operands.a[lane / 4 + 8 * (i / 2)];
-            const float* column = operands.b[2 * (lane % 4) + i % 2];
-            double sum = static_cast<const Multiply*>(lanes[lane])->d[i];
-            for (int k = 0; k < K; ++k) sum += static_cast<double>(row[k]) * column[k];
-            static_cast<Multiply*>(lanes[lane])->d[i] = static_cast<float>(sum);
-        }
-    }
-}
-
-template <class Type, int K>
-void multiply(const char* name, float* d, const unsigned* a, const unsigned* b, Site site) {
-    Multiply request{{name, WHOLE_WARP, site, execute_multiply<Type, K>}, d, a, b};
-    collective(request, true);
-}
-
-}  // namespace emulator
 
 inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], const unsigned& b,
                             emulator::Site site = emulator::Site::here()) {
@@ -276,27 +91,16 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsign
 // that issued the copy waits for its group, the latest moment that the ISA allows: whoever reads
 // too early, or still needs what was there before, meets NaN.
 
-namespace emulator {
-
-inline void copy_async(const char* name, void* shared, const void* global, unsigned bytes,
-                       bool valid) {
-    check_shared(name, shared, bytes, bytes);
-    check_aligned(name, global, bytes);
-    begin_copy(shared, valid ? global : nullptr, bytes);
-}
-
-}  // namespace emulator
-
 inline void copy_async_16(void* shared, const void* global, bool valid) {
-    emulator::copy_async("copy_async_16", shared, global, 16, valid);
+    emulator::begin_copy("copy_async_16", shared, global, 16, valid);
 }
 
 inline void copy_async_8(void* shared, const void* global, bool valid) {
-    emulator::copy_async("copy_async_8", shared, global, 8, valid);
+    emulator::begin_copy("copy_async_8", shared, global, 8, valid);
 }
 
 inline void copy_async_4(void* shared, const void* global, bool valid) {
-    emulator::copy_async("copy_async_4", shared, global, 4, valid);
+    emulator::begin_copy("copy_async_4", shared, global, 4, valid);
 }
 
 inline void copy_async_commit() { emulator::commit_copies(); }

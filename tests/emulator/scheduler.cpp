@@ -699,6 +699,19 @@ int meet(Meeting& meeting, unsigned first, unsigned count, const char* name, boo
     return meeting.result;
 }
 
+bool is_same(const Request& one, const Request& other) {
+    return one.execute == other.execute && one.mask == other.mask && one.site == other.site;
+}
+
+// Whether those lanes of a warp wait at a collective; the one whose turn comes last is asked first.
+bool all_have_come(unsigned first, unsigned count, unsigned mask) {
+    for (unsigned i = 0; i < count; ++i) {
+        const unsigned lane = launched->reverse ? i : count - 1 - i;
+        if ((mask >> lane) & 1u && state[first + lane] != AT_COLLECTIVE) return false;
+    }
+    return true;
+}
+
 struct NextRound : Condition {
     unsigned long long since = rounds;
     using Condition::Condition;
@@ -748,14 +761,11 @@ void collective(Request& request, bool whole) {
     ++progress;
     wait(AT_COLLECTIVE, request.name, request.site);
     Request* lanes[warpSize] = {};
-    bool complete = true;
+    bool complete = all_have_come(first, existing, request.mask);
     for (unsigned lane = 0; lane < existing && complete; ++lane) {
         if (!((request.mask >> lane) & 1u)) continue;
-        Request* other =
-            state[first + lane] == AT_COLLECTIVE ? fibers[first + lane]->request : nullptr;
-        complete = other && other->execute == request.execute && other->mask == request.mask &&
-                   other->site == request.site;
-        lanes[lane] = other;
+        lanes[lane] = fibers[first + lane]->request;
+        complete = is_same(*lanes[lane], request);
     }
     if (complete) {
         request.execute(lanes);
@@ -774,13 +784,15 @@ void count_atomic() {
              MOST);
 }
 
-void begin_copy(void* shared, const void* global, unsigned bytes) {
+void begin_copy(const char* name, void* shared, const void* global, unsigned bytes, bool valid) {
+    check_shared(name, shared, bytes, bytes);
+    check_aligned(name, global, bytes);
     PendingCopy copy{static_cast<unsigned char*>(shared),
                      bytes,
                      current->copies_issued++,
                      current->groups_committed,
                      {}};
-    if (global != nullptr) std::memcpy(copy.data, global, bytes);
+    if (valid) std::memcpy(copy.data, global, bytes);
     std::memset(shared, 0xff, bytes);
     current->copies.push_back(copy);
 }
@@ -807,6 +819,17 @@ bool is_shared(const void* pointer, size_t bytes) {
     const auto* begin = static_cast<const unsigned char*>(pointer);
     return (begin >= dynamic_shared && begin + bytes <= dynamic_shared + launched->dynamic_bytes) ||
            (begin >= launched->static_begin && begin + bytes <= launched->static_end);
+}
+
+void check_aligned(const char* name, const void* pointer, unsigned bytes) {
+    if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0)
+        fail("%s: expected an address aligned to %u bytes, got %p", name, bytes, pointer);
+}
+
+void check_shared(const char* name, const void* pointer, unsigned alignment, unsigned bytes) {
+    check_aligned(name, pointer, alignment);
+    if (!is_shared(pointer, bytes))
+        fail("%s: expected %u bytes of shared memory, got %p", name, bytes, pointer);
 }
 
 unsigned to_shared_address(const void* pointer) {

@@ -4,8 +4,6 @@
 // Shuffle Functions".
 #pragma once
 
-#include <cstring>
-
 #include "fibers.h"
 
 inline void __syncthreads(emulator::Site site = emulator::Site::here()) {
@@ -39,58 +37,30 @@ inline long long clock64() { return 0; }
 
 namespace emulator {
 
-template <class T>
-struct Shuffle : Request {
-    T value, result;
-    unsigned source;
-};
-
-// A lane that reads from one which takes no part gets a poisoned value.
-template <class T>
-void execute_shuffle(Request* const* lanes) {
-    for (int lane = 0; lane < warpSize; ++lane) {
-        if (!lanes[lane]) continue;
-        auto* target = static_cast<Shuffle<T>*>(lanes[lane]);
-        const auto* source = static_cast<const Shuffle<T>*>(lanes[target->source]);
-        if (source) {
-            target->result = source->value;
-        } else {
-            std::memset(&target->result, 0xff, sizeof(T));
-        }
-    }
-}
-
-inline void check_width(const char* name, int width) {
-    if (width < 1 || width > warpSize || (width & (width - 1)) != 0)
-        fail("%s: expected a width of 1, 2, 4, 8, 16 or 32, got %d", name, width);
-}
+// Whatever their type, values are moved as bits. A lane that reads from one which takes no part gets
+// a poisoned value.
+unsigned long long shuffle_bits(const char* name, unsigned mask, unsigned long long bits,
+                                unsigned source, Site site);
 
 template <class T>
 T shuffle(const char* name, unsigned mask, T value, unsigned source, Site site) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move values of 4 or 8 bytes");
-    Shuffle<T> request{{name, mask, site, execute_shuffle<T>}, value, T(), source};
-    collective(request, false);
-    return request.result;
+    unsigned long long bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof value);
+    bits = shuffle_bits(name, mask, bits, source, site);
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
-struct Vote : Request {
-    bool predicate;
-    unsigned ballot;
-};
+// The lane that this one reads from, in its part of the warp of `width` lanes; itself, where there
+// is none.
+unsigned lane_at(const char* name, int source, int width);
+unsigned lane_above(const char* name, unsigned delta, int width);
+unsigned lane_below(const char* name, unsigned delta, int width);
+unsigned lane_across(const char* name, int lane_mask, int width);
 
-inline void execute_vote(Request* const* lanes) {
-    unsigned ballot = 0;
-    for (int lane = 0; lane < warpSize; ++lane)
-        if (lanes[lane] && static_cast<Vote*>(lanes[lane])->predicate) ballot |= 1u << lane;
-    for (int lane = 0; lane < warpSize; ++lane)
-        if (lanes[lane]) static_cast<Vote*>(lanes[lane])->ballot = ballot;
-}
-
-inline unsigned vote(const char* name, unsigned mask, bool predicate, Site site) {
-    Vote request{{name, mask, site, execute_vote}, predicate, 0};
-    collective(request, false);
-    return request.ballot;
-}
+unsigned vote(const char* name, unsigned mask, bool predicate, Site site);
+void meet_warp(const char* name, unsigned mask, Site site);
 
 template <class T>
 struct Reduction : Request {
@@ -143,42 +113,35 @@ struct Max {
 }  // namespace emulator
 
 inline void __syncwarp(unsigned mask = 0xffffffffu, emulator::Site site = emulator::Site::here()) {
-    emulator::Request request{"__syncwarp", mask, site, [](emulator::Request* const*) {}};
-    emulator::collective(request, false);
+    emulator::meet_warp("__syncwarp", mask, site);
 }
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
               emulator::Site site = emulator::Site::here()) {
-    emulator::check_width("__shfl_sync", width);
-    const unsigned start = emulator::lane() & ~(width - 1u);
-    return emulator::shuffle("__shfl_sync", mask, value, start | (source & (width - 1u)), site);
+    return emulator::shuffle("__shfl_sync", mask, value,
+                             emulator::lane_at("__shfl_sync", source, width), site);
 }
 
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
                  emulator::Site site = emulator::Site::here()) {
-    emulator::check_width("__shfl_up_sync", width);
-    const unsigned lane = emulator::lane(), within = lane & (width - 1u);
-    return emulator::shuffle("__shfl_up_sync", mask, value, delta <= within ? lane - delta : lane,
-                             site);
+    return emulator::shuffle("__shfl_up_sync", mask, value,
+                             emulator::lane_below("__shfl_up_sync", delta, width), site);
 }
 
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
                    emulator::Site site = emulator::Site::here()) {
-    emulator::check_width("__shfl_down_sync", width);
-    const unsigned lane = emulator::lane(), left = width - 1u - (lane & (width - 1u));
-    return emulator::shuffle("__shfl_down_sync", mask, value, delta <= left ? lane + delta : lane,
-                             site);
+    return emulator::shuffle("__shfl_down_sync", mask, value,
+                             emulator::lane_above("__shfl_down_sync", delta, width), site);
 }
 
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize,
                   emulator::Site site = emulator::Site::here()) {
-    emulator::check_width("__shfl_xor_sync", width);
-    const unsigned lane = emulator::lane(), last = lane | (width - 1u), source = lane ^ lane_mask;
-    return emulator::shuffle("__shfl_xor_sync", mask, value, source <= last ? source : lane, site);
+    return emulator::shuffle("__shfl_xor_sync", mask, value,
+                             emulator::lane_across("__shfl_xor_sync", lane_mask, width), site);
 }
 
 inline unsigned __ballot_sync(unsigned mask, int predicate,
