@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from emulator.build import gxx_missing
+from emulator.build import build_scheduler, gxx_missing
 from emulator.runtime import EmulatedRuntime
 from support.environment import start_clean
 from support.strict import FILTERS
@@ -26,9 +27,11 @@ pytest_plugins = ["pytester"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make warnings of ours errors."""
+    """Make warnings of ours errors; begin what every emulated kernel needs, once."""
     for line in FILTERS:
         config.addinivalue_line("filterwarnings", line)
+    if NO_GXX is None and getattr(config.option, "numprocesses", None):
+        Thread(target=build_scheduler).start()  # while the processes of pytest-xdist collect
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

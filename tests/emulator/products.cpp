@@ -213,16 +213,24 @@ void execute_begin(Request* const* lanes) {
     }
 }
 
-// Adds a lane's sums: d[4 j + 2 h + i] is row lane / 4 + 8 h, column 8 j + 2 (lane % 4) + i.
+// Adds a lane's sums: d[4 j + 2 h + i] is row lane / 4 + 8 h, column 8 j + 2 (lane % 4) + i. Four at
+// a time: one would wait for its own last term.
 void add(const Numbers& numbers, const Product& product, unsigned lane,
          std::vector<float>& values) {
     const unsigned num_k = k_of(product);
-    for (unsigned i = 0; i < product.count; ++i) {
-        const double* a = numbers.a[lane / 4 + 8 * (i / 2 % 2)];
-        const double* b = numbers.b[8 * (i / 4) + 2 * (lane % 4) + i % 2];
-        double sum = product.adds ? values[i] : 0.0;
-        for (unsigned k = 0; k < num_k; ++k) sum += a[k] * b[k];
-        values[i] = static_cast<float>(sum);
+    const double *above = numbers.a[lane / 4], *below = numbers.a[lane / 4 + 8];
+    for (unsigned first = 0; first < product.count; first += 4) {
+        const double* left = numbers.b[2 * first + 2 * (lane % 4)];
+        const double* right = left + MOST_K;
+        double sums[4];
+        for (unsigned i = 0; i < 4; ++i) sums[i] = product.adds ? values[first + i] : 0.0;
+        for (unsigned k = 0; k < num_k; ++k) {
+            sums[0] += above[k] * left[k];
+            sums[1] += above[k] * right[k];
+            sums[2] += below[k] * left[k];
+            sums[3] += below[k] * right[k];
+        }
+        for (unsigned i = 0; i < 4; ++i) values[first + i] = static_cast<float>(sums[i]);
     }
 }
 

@@ -712,6 +712,19 @@ bool all_have_come(unsigned first, unsigned count, unsigned mask) {
     return true;
 }
 
+// Executes a collective and lets its lanes go on, if all of them wait at the same one.
+void meet_lanes(unsigned first, unsigned count, Request& request) {
+    Request* lanes[warpSize] = {};
+    for (unsigned lane = 0; lane < count; ++lane) {
+        if (!((request.mask >> lane) & 1u)) continue;
+        lanes[lane] = fibers[first + lane]->request;
+        if (!is_same(*lanes[lane], request)) return;
+    }
+    request.execute(lanes);
+    for (unsigned lane = 0; lane < count; ++lane)
+        if (lanes[lane]) state[first + lane] = READY;
+}
+
 struct NextRound : Condition {
     unsigned long long since = rounds;
     using Condition::Condition;
@@ -760,18 +773,7 @@ void collective(Request& request, bool whole) {
     fibers[running]->request = &request;
     ++progress;
     wait(AT_COLLECTIVE, request.name, request.site);
-    Request* lanes[warpSize] = {};
-    bool complete = all_have_come(first, existing, request.mask);
-    for (unsigned lane = 0; lane < existing && complete; ++lane) {
-        if (!((request.mask >> lane) & 1u)) continue;
-        lanes[lane] = fibers[first + lane]->request;
-        complete = is_same(*lanes[lane], request);
-    }
-    if (complete) {
-        request.execute(lanes);
-        for (unsigned lane = 0; lane < existing; ++lane)
-            if (lanes[lane]) state[first + lane] = READY;
-    }
+    if (all_have_come(first, existing, request.mask)) meet_lanes(first, existing, request);
     back_to_scheduler();
 }
 
