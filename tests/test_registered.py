@@ -429,7 +429,10 @@ def with_made_up(name: str) -> list[tuple[str, dict[str, str]]]:
     return [
         (
             kernel,
-            {**defines, name: re.sub(r"\w+(?=,|$)", MADE_UP, defines[name]) if prefix else MADE_UP},
+            {
+                **defines,
+                name: re.sub(r"\w+(?=[,}])", MADE_UP, defines[name]) if prefix else MADE_UP,
+            },
         )
         for kernel, defines in kernels
         if defines is not None

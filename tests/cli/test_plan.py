@@ -103,8 +103,8 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
         "h200",
         "--source",
     ).out
-    source = out[out.index("#define DTYPE float16") :]
-    assert "#define WIDTHS 20,24,16,3" in source
+    source = out[out.index("// Computes: ") :]
+    assert "constexpr int WIDTHS[] = {20, 24, 16, 3};" in source
     assert '#include "' not in source
     options = ProgramOptions(arch="sm_90a", **jit.OPTIONS)
     assert Program(source, "c++", options).compile("cubin").code

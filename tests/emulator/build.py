@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from warpfit.backends.cuda.jit import unit_of
+from warpfit.backends.cuda.jit import Defines, macros_of, unit_of
 from warpfit.errors import CompileError
 from warpfit.files import atomic_path
 
@@ -65,7 +65,8 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     entry : str
         The name of its ``__global__`` function.
     defines : mapping of str to str
-        Preprocessor definitions.
+        Its settings: preprocessor definitions, or what `Config` declares. The compiler's own
+        begin with an underscore.
     sanitize : bool
         Compile with AddressSanitizer and UndefinedBehaviorSanitizer; such a library loads only into
         a process that has libasan preloaded (:func:`emulator.sanitized.run_sanitized`).
@@ -76,19 +77,22 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
         g++ rejected the file; the message carries its log.
     """
     flags = (*KERNEL_FLAGS, *(SANITIZE_FLAGS if sanitize else UNOPTIMIZED))
+    own = {name: value for name, value in defines.items() if name.startswith("_")}
+    settings = tuple((name, value) for name, value in defines.items() if name not in own)
     macros = {
         "__CUDA_ARCH__": "900",
-        **defines,
+        **own,
+        **dict(macros_of(entry, settings)),
         "ENTRY": entry,
-        "KERNEL_FILE": f'"{_unit(source, entry)}"',
+        "KERNEL_FILE": f'"{_unit(source, entry, settings)}"',
         "LAUNCH_BOUND": _launch_bound(source.read_text(), entry),
     }
     arguments = (*flags, *(f"-D{name}={value}" for name, value in macros.items()))
     scheduler = build_scheduler()
-    own = () if KERNELS in source.parents else sorted(source.parent.glob("*.cuh"))
+    parts = () if KERNELS in source.parents else sorted(source.parent.glob("*.cuh"))
     link = [str(scheduler), *LINK_FLAGS, *(() if sanitize else ALONE)]
     target = (
-        _cache() / f"{entry}-{_digest([*arguments, *link, _parts_digest()], [source, *own])}.so"
+        _cache() / f"{entry}-{_digest([*arguments, *link, _parts_digest()], [source, *parts])}.so"
     )
     if not target.exists():
         header = _compiled_header((*flags, f"-D__CUDA_ARCH__={macros['__CUDA_ARCH__']}"))
@@ -97,12 +101,10 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     return target
 
 
-def _unit(source: Path, entry: str) -> Path:
-    """Return the file that is compiled: the kernel's or, if it takes `Arguments`, a copy that
-    declares them.
-    """
+def _unit(source: Path, entry: str, settings: Defines) -> Path:
+    """Return the file that is compiled: the kernel's, or a copy with what the host declares."""
     text = source.read_text()
-    unit = unit_of(entry, text)
+    unit = unit_of(entry, text, settings)
     if unit == text:
         return source
     path = _cache() / f"{entry}-{hashlib.sha256(unit.encode()).hexdigest()[:24]}.cu"

@@ -360,7 +360,6 @@ def describe(prepared: PreparedLaunch, data: TrainingData) -> LaunchDescription:
 
     launch = prepared.launch
     most, held = launch.registers_of_thread
-    defines = tuple((name, str(value)) for name, value in launch.defines.items())
     return LaunchDescription(
         registers=(("of a thread", most), ("for weights", held)),
         shared=tuple((name, size) for name, size in launch.shared_parts.items() if size),
@@ -368,7 +367,7 @@ def describe(prepared: PreparedLaunch, data: TrainingData) -> LaunchDescription:
             *_device_parts(prepared, data),
             ("exchanged, or far from the weights", launch.exchange_bytes),
         ),
-        source=flattened(launch.kernel, defines),
+        source=flattened(launch.kernel, tuple(launch.config.settings().items())),
     )
 
 

@@ -80,7 +80,7 @@ class Run:
         self.plan, self.state, self.data = plan, state, data
         self.last_epoch, self.is_border = last_epoch, is_border
         self.launch, self.cut, self.is_over = prepared.launch, prepared.cut, False
-        self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.defines)
+        self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.config.settings())
         # NumPy's arrays may have their bytes in another order, in which they do not come to the
         # device.
         source = data.x.dtype.newbyteorder("=") if prepared.is_streamed else data.x.dtype

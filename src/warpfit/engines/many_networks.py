@@ -278,8 +278,8 @@ class Launch:
             self._networks(self.record, self.standings, self.rules).view(np.uint8)
         )
         self.more = {} if launch.is_for_plain_networks else self._more_arrays()
-        variant = {"KEEPS_BEST": int(keeps_best), "HALVES": int(self.rungs is not None)}
-        kernel = ops.kernel(launch.kernel, **launch.defines, **variant)
+        config = replace(launch.config, keeps_best=keeps_best, halves=self.rungs is not None)
+        kernel = ops.kernel(launch.kernel, **config.settings())
         with ops.runtime.beside():
             kernel(
                 launch.blocks_of(min(count, launch.groups(ops.runtime.num_multiprocessors))),

@@ -117,11 +117,12 @@ def ptx_code_and_log(name: str, defines: dict[str, str]) -> tuple[bytes, ...]:
     """Return all of one compilation; cuda-core gives PTX only where there is a driver."""
     from cuda.bindings import nvrtc
 
-    unit = jit.unit_of(name, jit.source_of(name))
+    settings = tuple(defines.items())
+    unit = jit.unit_of(name, jit.source_of(name), settings)
     _, program = nvrtc.nvrtcCreateProgram(unit.encode(), b"kernel.cu", 0, [], [])
     flags = ["-arch=sm_90a", "-std=c++17", "-default-device", f"-I{jit.KERNELS}"]
     flags += ["--ptxas-options=-v"]
-    flags += [f"-D{key}={value}" for key, value in defines.items()]
+    flags += [f"-D{key}={value}" for key, value in jit.macros_of(name, settings)]
     (error,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
     assert int(error) == 0
     found = []

@@ -15,6 +15,7 @@ from warpfit.backends.cuda.dtypes import class_name
 from warpfit.backends.cuda.jit import KERNELS
 from warpfit.backends.cuda.loss import ELEMENT_LOSSES
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
+from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.update_rules import UPDATE_RULES
 
 LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
@@ -117,7 +118,7 @@ def test_the_page_on_kernels_names_all_parts_of_resident_kernels() -> None:
     table = page.partition("## How a resident kernel is put together")[2].partition(
         "**The parts.**"
     )[0]
-    named = set(re.findall(r"`(?:[a-z]+/)?(\w+)`", table)) | {"network_defines"}
+    named = set(re.findall(r"`(?:[a-z]+/)?(\w+)`", table)) | {"sizes"}
     assert {path.stem for path in parts} <= named
 
 
@@ -194,8 +195,8 @@ def test_ptx_is_in_one_place(path: Path) -> None:
 @each([*SOURCES, *HEADERS])
 def test_only_our_own_headers_are_included(path: Path) -> None:
     for name in re.findall(r"#include\s*(\S+)", code(path)):
-        if name == "<arguments>":  # which the host writes
-            assert path.stem in ARGUMENTS
+        if name in ("<arguments>", "<config>"):  # which the host writes
+            assert path.stem in (ARGUMENTS if name == "<arguments>" else CONFIGS)
         else:
             assert name.startswith('"'), name
             assert KERNELS / name.strip('"') in HEADERS, name

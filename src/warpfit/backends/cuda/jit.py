@@ -19,6 +19,7 @@ from time import time
 from typing import Any, NamedTuple
 
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
+from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.signatures import SIGNATURES, check_of
 from warpfit.errors import CompileError, ConfigError
 from warpfit.files import atomic_path, make_folder
@@ -35,6 +36,7 @@ __all__ = [
     "cubin",
     "flattened",
     "generation",
+    "macros_of",
     "path_of",
     "source_of",
     "unit_of",
@@ -55,7 +57,7 @@ OPTIONS: dict[str, Any] = {
 
 _MAGIC = b"warpfit kernel 1\n"
 _DIGEST_BYTES = 32
-_ARGUMENTS = "#include <arguments>"
+_CONFIG, _ARGUMENTS = "#include <config>", "#include <arguments>"
 _INCLUDE = re.compile(r'#include "(?P<file>[^"]+)"')
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _LOCATION = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): ", re.MULTILINE)
@@ -88,17 +90,30 @@ def source_of(name: str) -> str:
     return path_of(name).read_text(encoding="utf-8")
 
 
-def unit_of(name: str, source: str) -> str:
-    """Return what is compiled of a kernel's source: with what the host packs declared, or
-    checked.
+def unit_of(name: str, source: str, defines: Defines = ()) -> str:
+    """Return what is compiled of a kernel's source: with its settings and what the host packs
+    declared, or checked.
     """
-    if name in SIGNATURES:
-        return f"{source}\n{check_of(name)}\n"
     lines = source.splitlines()
     for idx, line in enumerate(lines):
-        if line.startswith(_ARGUMENTS):
-            lines[idx] = f"{ARGUMENTS[name].declaration()}\n#line {idx + 2}"
-    return "\n".join([*lines, ""])
+        if (declared := _declared(name, line, defines)) is not None:
+            lines[idx] = f"{declared}\n#line {idx + 2}"
+    checks = [check_of(name)] if name in SIGNATURES else []
+    return "\n".join([*lines, *checks, ""])
+
+
+def _declared(name: str, line: str, defines: Defines) -> str | None:
+    """Return what stands for a line of a kernel's source, if the host writes it."""
+    if line.startswith(_CONFIG) and defines:
+        return CONFIGS[name].declaration(dict(defines))
+    return ARGUMENTS[name].declaration() if line.startswith(_ARGUMENTS) else None
+
+
+def macros_of(name: str, defines: Defines) -> Defines:
+    """Return those settings of a kernel that the compiler takes as macros: none that the host
+    declares.
+    """
+    return () if name in CONFIGS else defines
 
 
 def flattened(name: str, defines: Defines) -> str:
@@ -116,14 +131,14 @@ def flattened(name: str, defines: Defines) -> str:
             included = _INCLUDE.match(line)
             if included:
                 found += lines_of(KERNELS / included["file"])
-            elif line.startswith(_ARGUMENTS):
-                found.append(ARGUMENTS[name].declaration())
+            elif (declared := _declared(name, line, defines)) is not None:
+                found.append(declared)
             elif line != "#pragma once":
                 found.append(line)
         return [*found, ""]
 
-    settings = [f"#define {key} {value}" for key, value in defines]
-    return "\n".join([*settings, "", *lines_of(path_of(name))])
+    macros = [f"#define {key} {value}" for key, value in macros_of(name, defines)]
+    return "\n".join([*macros, "", *lines_of(path_of(name))])
 
 
 @cache
@@ -154,7 +169,7 @@ def _key(name: str, defines: Defines, arch: str) -> str:
     """Return a digest of all that decides the machine code."""
     digest = hashlib.sha256(_headers_digest())
     for part in (
-        unit_of(name, source_of(name)),
+        unit_of(name, source_of(name), defines),
         name,
         repr(sorted(defines)),
         repr(OPTIONS),
@@ -197,14 +212,16 @@ def compile_kernel(
     options = ProgramOptions(
         name=f"{name}.cu",
         arch=arch,
-        define_macro=list(defines) or None,
+        define_macro=list(macros_of(name, defines)) or None,
         include_path=str(KERNELS),
         ptxas_options="-v" if verbose else None,
         **OPTIONS,
     )
     try:
         code = (
-            Program(unit_of(name, source_of(name)), "c++", options).compile("cubin", logs=log).code
+            Program(unit_of(name, source_of(name), defines), "c++", options)
+            .compile("cubin", logs=log)
+            .code
         )
     except Exception as error:
         settings = " ".join(f"-D{key}={value}" for key, value in defines)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from warpfit.backends.cuda.arguments import Arguments
+from warpfit.backends.cuda.resident_config import OfManyNetworks
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 
 __all__ = ["ManyLaunch"]
@@ -83,8 +84,8 @@ class ManyLaunch(ABC):
 
     @property
     @abstractmethod
-    def defines(self) -> dict[str, Any]:
-        """The kernel's defines."""
+    def config(self) -> OfManyNetworks:
+        """The kernel's settings, of networks that nobody compares and none of which is kept."""
 
     @abstractmethod
     def groups(self, num_multiprocessors: int) -> int:

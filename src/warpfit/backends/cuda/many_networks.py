@@ -16,10 +16,10 @@ from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
 from warpfit.backends.cuda.resident_arguments import ManyArguments
+from warpfit.backends.cuda.resident_config import ManyConfig
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited
 from warpfit.errors import Obstacle, required
 
@@ -147,23 +147,21 @@ class ManyNetworks(ManyLaunch):
         )
 
     @property
-    def defines(self) -> dict[str, Any]:
-        """The kernel's defines."""
-        return {
-            **self.network.defines,
-            **self.network.layer_defines,
-            "GATHERS": 0,
-            "X_STAGES": 2,
-            "WARPS": self.warps,
-            "BLOCKS": self.blocks,
-            "PIECE_M": self.piece[0],
-            "PIECE_N": self.piece[1],
-            "IN_REGISTERS": int(self.in_registers),
-            "BOUNDED_WAITS": int(is_debugging()),
-            "PENALIZED": int(self.network.penalized),
-            "WEIGHTED": int(self.network.weighted),
-            "CLASS_WEIGHTS": int(self.network.class_weights),
-        }
+    def config(self) -> ManyConfig:
+        """The kernel's settings."""
+        return ManyConfig(
+            **self.network.settings,
+            **self.network.layer_settings,
+            **self.network.weight_settings,
+            dropouts=self.network.dropouts,
+            gathers=False,
+            x_stages=2,
+            warps=self.warps,
+            blocks=self.blocks,
+            piece_m=self.piece[0],
+            piece_n=self.piece[1],
+            in_registers=self.in_registers,
+        )
 
     def __str__(self) -> str:
         where = "registers" if self.in_registers else "shared memory"
@@ -268,8 +266,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = required(choose(network, "sm_90a", shared_bytes_of("sm_90a")))
-        halves = dict.fromkeys(("KEEPS_BEST", "HALVES"), int(network.optimizer == "adam"))
-        yield (
-            "many_networks",
-            {name: str(value) for name, value in {**shape.defines, **halves}.items()},
-        )
+        is_compared = network.optimizer == "adam"
+        config = replace(shape.config, keeps_best=is_compared, halves=is_compared)
+        yield "many_networks", config.settings()

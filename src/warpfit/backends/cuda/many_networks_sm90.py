@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManyClustersArguments
+from warpfit.backends.cuda.resident_config import ManyClustersConfig
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     unsuited,
@@ -179,31 +178,27 @@ class ManyClusters(ManyLaunch):
         return self.cluster * num_networks
 
     @property
-    def defines(self) -> dict[str, Any]:
-        """The kernel's defines."""
+    def config(self) -> ManyClustersConfig:
+        """The kernel's settings."""
         network = self.network
         activation = network.activations[0]
         of_units, of_losses, of_batches = REGISTERS[network.slots > 0]
-        return {
-            **network.defines,
-            "FEATURES": network.features,
-            "HIDDEN": network.widths[1],
-            "OUTPUTS": network.outputs,
-            "CLUSTER": self.cluster,
-            "SHARED_SLICES": self.shared_slices,
-            "UNIT_REGISTERS": of_units,
-            "LOSS_REGISTERS": of_losses,
-            "BATCH_REGISTERS": of_batches,
-            "TARGET_WORDS": network.target_words,
-            "ACTIVATION": activation.name,
-            "SLOPE": float(activation.slope),
-            "DROPS": int(network.drops[0]),
-            "WEIGHTED": int(network.weighted),
-            "CLASS_WEIGHTS": int(network.class_weights),
-            "SHARED_BYTES": self.shared_bytes,
-            "PENALIZED": int(network.penalized),
-            "BOUNDED_WAITS": int(is_debugging()),
-        }
+        return ManyClustersConfig(
+            **network.settings,
+            **network.weight_settings,
+            features=network.features,
+            hidden=network.widths[1],
+            activation=activation.name,
+            slope=float(activation.slope),
+            drops=network.drops[0],
+            cluster=self.cluster,
+            shared_slices=self.shared_slices,
+            unit_registers=of_units,
+            loss_registers=of_losses,
+            batch_registers=of_batches,
+            target_words=network.target_words,
+            shared_bytes=self.shared_bytes,
+        )
 
     def __str__(self) -> str:
         blocks = "block" if self.cluster == 1 else f"cluster of {self.cluster} blocks"
@@ -276,8 +271,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = required(choose_clusters(network, "sm_90a", shared_bytes_of("sm_90a")))
-        halves = dict.fromkeys(("KEEPS_BEST", "HALVES"), int(network.dtype == "bfloat16"))
-        yield (
-            "many_networks_sm90",
-            {name: str(value) for name, value in {**shape.defines, **halves}.items()},
-        )
+        is_compared = network.dtype == "bfloat16"
+        config = replace(shape.config, keeps_best=is_compared, halves=is_compared)
+        yield "many_networks_sm90", config.settings()

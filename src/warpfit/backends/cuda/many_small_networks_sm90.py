@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
-from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManySmallArguments
+from warpfit.backends.cuda.resident_config import ManySmallConfig
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
 from warpfit.errors import Obstacle, required
 
@@ -175,24 +174,21 @@ class ManySmallNetworks(ManyLaunch):
         return found
 
     @property
-    def defines(self) -> dict[str, Any]:
-        """The kernel's defines."""
-        return {
-            **self.network.defines,
-            **self.network.layer_defines,
-            "TARGET_WORDS": self.network.target_words,
-            "PENALIZED": 0,
-            "WEIGHTED": 0,
-            "CLASS_WEIGHTS": 0,
-            "GROUPS": self.in_block,
-            "REGISTER_SLOTS": self.register_slots,
-            "SHARES_FIRST": int(self.shares_first),
-            "GROUP_REGISTERS": self.group_registers,
-            "ROW_REGISTERS": ROW_REGISTERS,
-            "ORDER_RING": ORDER_RING,
-            "SHARED_BYTES": self.shared_bytes,
-            "BOUNDED_WAITS": int(is_debugging()),
-        }
+    def config(self) -> ManySmallConfig:
+        """The kernel's settings."""
+        return ManySmallConfig(
+            **self.network.settings,
+            **self.network.layer_settings,
+            **self.network.weight_settings,
+            target_words=self.network.target_words,
+            groups=self.in_block,
+            register_slots=self.register_slots,
+            shares_first=self.shares_first,
+            group_registers=self.group_registers,
+            row_registers=ROW_REGISTERS,
+            order_ring=ORDER_RING,
+            shared_bytes=self.shared_bytes,
+        )
 
     def __str__(self) -> str:
         return f"a network in each group of four warps, {self.in_block} in a block"
@@ -263,8 +259,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = required(choose_small(network, "sm_90a", shared_bytes_of("sm_90a")))
-        halves = dict.fromkeys(("KEEPS_BEST", "HALVES"), int(network.loss == "mse"))
-        yield (
-            "many_small_networks_sm90",
-            {name: str(value) for name, value in {**shape.defines, **halves}.items()},
-        )
+        is_compared = network.loss == "mse"
+        config = replace(shape.config, keeps_best=is_compared, halves=is_compared)
+        yield "many_small_networks_sm90", config.settings()

@@ -25,7 +25,8 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES
 from warpfit.backends.cuda.loss_steps import LossStepOps
 from warpfit.backends.cuda.next_batch import StepRows, order_arguments
-from warpfit.backends.cuda.trained_network import padded, up
+from warpfit.backends.cuda.resident_config import NarrowStepConfig
+from warpfit.backends.cuda.trained_network import padded, settings_of_layers, up
 
 __all__ = ["NarrowNetwork", "NarrowOps", "NarrowStep", "choose", "choose_on", "variants"]
 
@@ -173,31 +174,27 @@ class NarrowStep:
         """
         return max(1, min(-(-num_rows // self.rows), self.blocks * num_multiprocessors))
 
-    def defines(self) -> dict[str, Any]:
-        """Return the kernel's defines."""
+    @property
+    def config(self) -> NarrowStepConfig:
+        """The kernel's settings."""
         network = self.network
-        return {
-            "DTYPE": network.dtype,
-            "SOURCE": self.source or network.dtype,
-            "GATHERS": int(bool(self.source)),
-            "LAYERS": len(network.activations),
-            "WIDTHS": ",".join(map(str, network.widths)),
-            "ACTIVATIONS": ",".join(
-                f"Activation::{activation.name}" for activation in network.activations
-            ),
-            "SLOPES": ",".join(str(float(activation.slope)) for activation in network.activations),
-            "LOSS": class_name(network.loss),
-            "CROSS_ENTROPY": int(network.loss == "cross_entropy"),
-            "SMOOTHED": int(network.is_smoothed),
-            "COUNTS_ROWS": int(network.loss in COUNTING_LOSSES),
-            "WEIGHTED": 0,
-            "CLASS_WEIGHTS": 0,
-            "WARPS": self.warps,
-            "BLOCKS": self.blocks,
-            "X_STAGES": self.x_stages,
-            "PIECE_M": self.piece[0],
-            "PIECE_N": self.piece[1],
-        }
+        return NarrowStepConfig(
+            **settings_of_layers(network.widths, network.activations),
+            dtype=network.dtype,
+            outputs=network.widths[-1],
+            loss=class_name(network.loss),
+            cross_entropy=network.loss == "cross_entropy",
+            smoothed=network.is_smoothed,
+            counts_rows=network.loss in COUNTING_LOSSES,
+            dropouts=(False,) * len(network.activations),
+            source=self.source or network.dtype,
+            gathers=bool(self.source),
+            x_stages=self.x_stages,
+            warps=self.warps,
+            blocks=self.blocks,
+            piece_m=self.piece[0],
+            piece_n=self.piece[1],
+        )
 
 
 @lru_cache(maxsize=256)
@@ -273,7 +270,7 @@ class NarrowOps(LossStepOps):
         weights = [w.pointer for w, _, _ in layers]
         biases = [0 if b is None else b.pointer for _, b, _ in layers]
         missing = [0] * (MOST_LAYERS - len(layers))
-        self.kernel("narrow_step", **step.defines())(
+        self.kernel("narrow_step", **step.config.settings())(
             grid,
             32 * step.warps,
             self.contiguous(x),
@@ -322,4 +319,4 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     for network, source in found:
         step = choose(network, LEAST_ROWS, shared_bytes_of("sm_90a"), source)
         if step is not None:
-            yield "narrow_step", {name: str(value) for name, value in step.defines().items()}
+            yield "narrow_step", step.config.settings()

@@ -14,9 +14,9 @@ from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.arrays import power_of_two
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import LayerPlaces, OneLaunchArguments
+from warpfit.backends.cuda.resident_config import OneLaunchConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
@@ -339,34 +339,31 @@ class OneLaunch(ResidentLaunch):
         }
 
     @property
-    def defines(self) -> dict[str, Any]:
-        """The kernel's defines."""
-        network = self.network
-        return {
-            **network.defines,
-            "FEATURES": network.features,
-            "HIDDEN": self.hidden,
-            "OUTPUTS": network.outputs,
-            "CLUSTER": self.cluster,
-            "REPLICAS": self.replicas,
-            "WARPS_K": self.warps_k,
-            "WARPS_U": self.warps_u,
-            "ROW_WARPS": self.row_warps,
-            "OUTPUT_WARPS": self.output_warps,
-            "WEIGHT_REGISTERS": self.registers[0] if self.moves_registers else 0,
-            "OTHER_REGISTERS": self.registers[1] if self.moves_registers else 0,
-            "GROUP": self.group,
-            "AHEAD": int(self.looks_ahead),
-            "X_SLOTS": self.x_slots,
-            "KEPT": self.kept,
-            "NEAR_TILES": self.near_tiles,
-            "SUM_SLOTS": self.sum_slots,
-            "OWN_OF_TILE": self.own_of_tile,
-            "ACTIVATION": self.activation.name,
-            "SHARED_BYTES": self.shared_bytes,
-            "EXCHANGE_BYTES": self.exchange_bytes // self.cluster,
-            "BOUNDED_WAITS": int(is_debugging()),
-        }
+    def config(self) -> OneLaunchConfig:
+        """The kernel's settings."""
+        return OneLaunchConfig(
+            **self.network.settings,
+            features=self.network.features,
+            hidden=self.hidden,
+            activation=self.activation.name,
+            cluster=self.cluster,
+            replicas=self.replicas,
+            warps_k=self.warps_k,
+            warps_u=self.warps_u,
+            row_warps=self.row_warps,
+            output_warps=self.output_warps,
+            weight_registers=self.registers[0] if self.moves_registers else 0,
+            other_registers=self.registers[1] if self.moves_registers else 0,
+            group=self.group,
+            ahead=self.looks_ahead,
+            x_slots=self.x_slots,
+            kept=self.kept,
+            near_tiles=self.near_tiles,
+            sum_slots=self.sum_slots,
+            own_of_tile=self.own_of_tile,
+            shared_bytes=self.shared_bytes,
+            exchange_bytes=self.exchange_bytes // self.cluster,
+        )
 
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
@@ -689,8 +686,8 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         required(choose(network, "sm_90a", 227 << 10, 132)) for network in dict.fromkeys(networks)
     ]
     launches += [required(choose(network, "sm_80", 163 << 10, 108)) for network in single_blocks]
-    found = [("one_launch", launch.defines) for launch in launches]
-    found += [("gram_batches", launch.gram_defines) for launch in launches if launch.looks_ahead]
+    found: list[tuple[str, dict[str, Any]]]
+    found = [("gram_batches", launch.gram_defines) for launch in launches if launch.looks_ahead]
     found += [
         (
             "gather_batches",
@@ -699,4 +696,5 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         for network in (*halves, linear)
         for source in ("uint8", "float16", "float32", "float64")
     ]
-    return [(name, {key: str(value) for key, value in defines.items()}) for name, defines in found]
+    gathering = [(name, {key: str(own) for key, own in values.items()}) for name, values in found]
+    return [*((launch.kernel, launch.config.settings()) for launch in launches), *gathering]

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
+from warpfit.backends.cuda.resident_config import CardConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
@@ -218,19 +218,18 @@ class CardLaunch(ResidentLaunch):
         }
 
     @property
-    def defines(self) -> dict[str, Any]:
-        """The kernel's defines."""
-        return {
-            **self.network.defines,
-            **self.network.layer_defines,
-            "FAR_LAYERS": ",".join(str(int(is_far)) for is_far in self.far),
-            "CLUSTER": self.cluster,
-            "CLUSTERS": self.clusters,
-            "WARPS": self.warps,
-            "SHARED_BYTES": self.shared_bytes,
-            "EXCHANGE_BYTES": self.exchanged_bytes,
-            "BOUNDED_WAITS": int(is_debugging()),
-        }
+    def config(self) -> CardConfig:
+        """The kernel's settings."""
+        return CardConfig(
+            **self.network.settings,
+            **self.network.layer_settings,
+            far_layers=self.far,
+            cluster=self.cluster,
+            clusters=self.clusters,
+            warps=self.warps,
+            shared_bytes=self.shared_bytes,
+            exchange_bytes=self.exchanged_bytes,
+        )
 
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
@@ -358,7 +357,4 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         ),
     ]
     launches = [required(choose_card(network, "sm_90a", 227 << 10, 132)) for network in networks]
-    return [
-        (launch.kernel, {key: str(value) for key, value in launch.defines.items()})
-        for launch in launches
-    ]
+    return [(launch.kernel, launch.config.settings()) for launch in launches]

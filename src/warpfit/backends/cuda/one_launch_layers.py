@@ -15,9 +15,9 @@ from math import log2
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.resident_arguments import LayersArguments
+from warpfit.backends.cuda.resident_config import LayersConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
@@ -394,32 +394,31 @@ class LayersLaunch(ResidentLaunch):
         return 2 * self.forward_tiles + self.own_quads * self.replicas + 2 * self.tiles_of_warp
 
     @property
-    def defines(self) -> dict[str, Any]:
-        """The kernel's defines."""
+    def config(self) -> LayersConfig:
+        """The kernel's settings."""
         network = self.network
-        return {
-            **network.defines,
-            **network.layer_defines,
-            "CLUSTER": self.cluster,
-            "REPLICAS": self.replicas,
-            "WARPS": self.warps,
-            "HELD_TILES": self.held_tiles if network.slots else self.tiles_of_warp,
-            "NEAR_TILES": self.near_tiles,
-            "FAR_TILES": self.far_tiles,
-            "WEIGHTED": int(network.weighted),
-            "CLIPS": int(network.clips),
-            "CLASS_WEIGHTS": int(network.class_weights),
-            "PENALIZED": int(network.penalized),
-            "WEIGHED_PENALTY": int(network.weighed_penalty),
-            "X_SLOTS": self.x_slots,
-            "UNIT_COPIES": self.unit_copies,
-            "SUMS": self.sums,
-            "SHARED_BYTES": self.shared_bytes,
-            "EXCHANGE_BYTES": self.exchange_bytes // self.cluster if self.replicas > 1 else 0,
-            "VALIDATES": int(self.validates),
-            "STOPS": int(self.stops),
-            "BOUNDED_WAITS": int(is_debugging()),
-        }
+        return LayersConfig(
+            **network.settings,
+            **network.layer_settings,
+            **network.weight_settings,
+            terms=network.terms,
+            dropouts=network.dropouts,
+            cluster=self.cluster,
+            replicas=self.replicas,
+            warps=self.warps,
+            held_tiles=self.held_tiles if network.slots else self.tiles_of_warp,
+            near_tiles=self.near_tiles,
+            far_tiles=self.far_tiles,
+            clips=network.clips,
+            weighed_penalty=network.weighed_penalty,
+            x_slots=self.x_slots,
+            unit_copies=self.unit_copies,
+            sums=self.sums,
+            shared_bytes=self.shared_bytes,
+            exchange_bytes=self.exchange_bytes // self.cluster if self.replicas > 1 else 0,
+            validates=self.validates,
+            stops=self.stops,
+        )
 
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
@@ -609,7 +608,4 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     launches += [
         required(choose_layers(network, "sm_80", 163 << 10, 108)) for network in single_blocks
     ]
-    return [
-        (launch.kernel, {key: str(value) for key, value in launch.defines.items()})
-        for launch in launches
-    ]
+    return [(launch.kernel, launch.config.settings()) for launch in launches]

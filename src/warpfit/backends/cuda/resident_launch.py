@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from warpfit.backends.base import Array
 from warpfit.backends.cuda.arguments import Arguments
+from warpfit.backends.cuda.config import Config
 from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 
@@ -221,8 +222,8 @@ class ResidentLaunch(ABC):
 
     @property
     @abstractmethod
-    def defines(self) -> dict[str, Any]:
-        """The kernel's defines."""
+    def config(self) -> Config:
+        """The kernel's settings."""
 
     @abstractmethod
     def gather_defines(self, source: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "padded",
     "replicas_with_rows",
     "resident_clusters",
+    "settings_of_layers",
     "unsuited",
     "up",
 ]
@@ -141,37 +143,42 @@ class TrainedNetwork:
         return -(-num_rows // self.batch)
 
     @property
-    def defines(self) -> dict[str, Any]:
-        """The defines that all kernels share."""
+    def settings(self) -> dict[str, Any]:
+        """Those of `ResidentConfig`, which all kernels share."""
         return {
-            "DTYPE": self.dtype,
-            "TERMS": self.terms,
-            "BATCH": self.batch,
-            "LOSS": class_name(self.loss),
-            "CROSS_ENTROPY": int(self.is_cross_entropy),
-            "SMOOTHED": int(self.smoothed),
-            "COUNTS_ROWS": int(self.loss in COUNTING_LOSSES),
-            "OPTIMIZER": f"{class_name(self.optimizer)}Rule",
-            "ADAPTIVE": int(self.is_adaptive),
-            "SLOTS": self.slots,
-            "MOMENTUM": int(self.momentum),
-            "NESTEROV": int(self.nesterov),
-            "DECAYS": int(self.decays),
-            "RATE_IN_VELOCITY": int(self.rate_in_velocity),
+            "dtype": self.dtype,
+            "batch": self.batch,
+            "outputs": self.outputs,
+            "loss": class_name(self.loss),
+            "cross_entropy": self.is_cross_entropy,
+            "smoothed": self.smoothed,
+            "counts_rows": self.loss in COUNTING_LOSSES,
+            "optimizer": f"{class_name(self.optimizer)}Rule",
+            "adaptive": self.is_adaptive,
+            "slots": self.slots,
+            "momentum": self.momentum,
+            "nesterov": self.nesterov,
+            "decays": self.decays,
+            "rate_in_velocity": self.rate_in_velocity,
         }
 
     @property
-    def layer_defines(self) -> dict[str, Any]:
-        """Those of the kernels that take any number of layers; no activation or dropout follows the
-        last.
-        """
-        activations = (*self.activations, Activation(slope=0.0))
+    def layer_settings(self) -> dict[str, Any]:
+        """Those of `OfLayers`; no activation follows the last."""
+        return settings_of_layers(self.widths, (*self.activations, Activation(slope=0.0)))
+
+    @property
+    def dropouts(self) -> tuple[bool, ...]:
+        """Whether dropout follows each layer: none does the last."""
+        return (*self.drops, False)
+
+    @property
+    def weight_settings(self) -> dict[str, Any]:
+        """Those that say what rows weigh, and weights cost."""
         return {
-            "LAYERS": len(self.widths) - 1,
-            "DROPOUTS": ",".join(str(int(drops)) for drops in (*self.drops, False)),
-            "WIDTHS": ",".join(map(str, self.widths)),
-            "ACTIVATIONS": ",".join(f"Activation::{activation.name}" for activation in activations),
-            "SLOPES": ",".join(str(float(activation.slope)) for activation in activations),
+            "penalized": self.penalized,
+            "weighted": self.weighted,
+            "class_weights": self.class_weights,
         }
 
     def gather_defines(self, source: str, parts: int, part_width: int) -> dict[str, Any]:
@@ -205,6 +212,18 @@ class TrainedNetwork:
     def gram_bytes(self) -> int:
         """Bytes of the Gram matrix of a batch and the one before."""
         return 2 * padded(self.batch) ** 2
+
+
+def settings_of_layers(widths: Sequence[int], activations: Sequence[Activation]) -> dict[str, Any]:
+    """Return the settings of `OfLayers`, of the features' and each layer's width, and what follows
+    each layer.
+    """
+    return {
+        "layers": len(activations),
+        "widths": tuple(widths),
+        "activations": tuple(activation.name for activation in activations),
+        "slopes": tuple(float(activation.slope) for activation in activations),
+    }
 
 
 def up(size: int, unit: int) -> int:

@@ -198,7 +198,7 @@ struct ColumnSums {
 
 // -- update ---------------------------------------------------------------------------------------
 
-using Rule = RULE<float>;
+using Rule = RULE<float, SLOTS>;
 
 // One number, with its optimizer state, and its copy.
 __device__ inline float updated(const Rule& rule, float value, float gradient,

@@ -1,5 +1,5 @@
 // A chain of narrow linear layers in a block's shared memory: all weights, and of the rows at hand
-// what each layer takes and the gradients of what it gives. All of it follows from the defines of
+// what each layer takes and the gradients of what it gives. All of it follows from the settings of
 // narrow_step.cu. Weights belong to the block; a warp writes its own 16 rows, and reads those of
 // all for the gradients.
 // Users: many_networks.cu, narrow_step.cu.
@@ -8,7 +8,7 @@
 #include "base/reduce.cuh"
 #include "mma/fragments.cuh"
 #include "narrow/narrow_rows.cuh"
-#include "resident/layout/network_defines.cuh"
+#include "resident/layout/sizes.cuh"
 
 using T = DTYPE;
 
@@ -17,7 +17,7 @@ constexpr int MOST_LAYERS = 8;
 static_assert(LAYERS <= MOST_LAYERS, "NarrowNetwork has room for all layers");
 
 // Of width i: as tensor cores take it, and the distance of rows in shared memory.
-__device__ constexpr int padded(int i) { return up(SIZES[i], 16); }
+__device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
 __device__ constexpr int stride_of(int i) { return padded(i) + 8; }
 
 // Tiles of x: rows that come ahead and are converted later have a place of their own, raw_at().
@@ -46,7 +46,8 @@ __device__ constexpr int raw_at() { return biases_at(LAYERS) + GAP; }
 
 // Where a layer's gradients begin among those of all, in numbers: weights, row by row, then biases.
 __device__ constexpr int gradients_at(int layer) {
-    return layer == 0 ? 0 : gradients_at(layer - 1) + up((SIZES[layer - 1] + 1) * SIZES[layer], 4);
+    return layer == 0 ? 0
+                      : gradients_at(layer - 1) + up((WIDTHS[layer - 1] + 1) * WIDTHS[layer], 4);
 }
 
 // Pieces of the gradients of layers before one: 16 PIECE_M inputs by 16 PIECE_N outputs each.
@@ -176,8 +177,8 @@ __device__ inline Piece piece_of(const T* shared, int x_stage, int piece) {
             gradients_at(L),
             row,
             col,
-            SIZES[L],
-            SIZES[L + 1],
+            WIDTHS[L],
+            WIDTHS[L + 1],
             weights_at(L),
             biases_at(L)};
 }

@@ -149,7 +149,7 @@ __device__ inline RowSums<WIDTH> begin_with(const T* biases) {
 // will lie: those that need the input of the activation, or do not tell units that are dropped from
 // others.
 template <int L>
-constexpr bool KEEPS_DERIVATIVES = needs_input(ACTIVATION_OF[L]) || HAS_DROPOUT[L];
+constexpr bool KEEPS_DERIVATIVES = needs_input(ACTIVATIONS[L]) || DROPOUTS[L];
 
 template <int L>
 __device__ inline float2 derivatives(const T* values, const T* kept) {
@@ -157,8 +157,8 @@ __device__ inline float2 derivatives(const T* values, const T* kept) {
         return unpacked<T>(*reinterpret_cast<const unsigned*>(kept));
     } else {
         const float2 y = unpacked<T>(*reinterpret_cast<const unsigned*>(values));
-        return {derivative_by_value<ACTIVATION_OF[L]>(y.x, SLOPE_OF[L]),
-                derivative_by_value<ACTIVATION_OF[L]>(y.y, SLOPE_OF[L])};
+        return {derivative_by_value<ACTIVATIONS[L]>(y.x, SLOPES[L]),
+                derivative_by_value<ACTIVATIONS[L]>(y.y, SLOPES[L])};
     }
 }
 
@@ -196,8 +196,7 @@ __device__ inline RowSums<padded(L + 1)> activate_sums(RowSums<padded(L + 1)>& s
     for (int tile = 0; tile < RowSums<padded(L + 1)>::TILES; ++tile) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const Activated<float> found =
-                activated<ACTIVATION_OF[L]>(sums.sums[tile][i], SLOPE_OF[L]);
+            const Activated<float> found = activated<ACTIVATIONS[L]>(sums.sums[tile][i], SLOPES[L]);
             sums.sums[tile][i] = found.value;
             derivatives.sums[tile][i] = found.derivative;
         }
@@ -218,7 +217,7 @@ __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(
     RowSums<WIDTH> found = begin_with<WIDTH>(shared + biases_at(L));
     multiply<padded(L), WIDTH>(found, values, shared + weights_at(L), STRIDE);
     [[maybe_unused]] RowSums<WIDTH> derivatives = activate_sums<L>(found);
-    if constexpr (TRAINS && HAS_DROPOUT[L]) dropout.template drop<L>(found, derivatives);
+    if constexpr (TRAINS && DROPOUTS[L]) dropout.template drop<L>(found, derivatives);
     if constexpr (L + 1 < LAYERS) {
         if constexpr (TRAINS && KEEPS_DERIVATIVES<L>) {
             store_fragments<WIDTH>(shared + dz_at(L) + own_rows * STRIDE, STRIDE,
@@ -232,7 +231,7 @@ __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(
     } else {
         loss.replace(found, targets);
         if constexpr (!TRAINS) return;
-        if constexpr (ACTIVATION_OF[L] != Activation::identity) {
+        if constexpr (ACTIVATIONS[L] != Activation::identity) {
 #pragma unroll
             for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {
 #pragma unroll

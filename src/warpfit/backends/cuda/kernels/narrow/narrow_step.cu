@@ -2,7 +2,7 @@
 //            record[row] = (the mean loss, the number of rows, how many are right), and in
 //            `gradients`, by blocks, the sums over their rows of d loss / d w and d loss / d b,
 //            times `scale`.
-// Layout:    x (N, SIZES[0]) of SOURCE, contiguous: the batch, of DTYPE, or if GATHERS all rows, of
+// Layout:    x (N, WIDTHS[0]) of SOURCE, contiguous: the batch, of DTYPE, or if GATHERS all rows, of
 //            which it is those order[first + i], i < num_rows, with first = (read(first_step) +
 //            offset) · rows_per_step, converted; targets likewise (N, outputs) float32, or with
 //            CROSS_ENTROPY labels (N,) int64; weights (inputs, outputs) and biases (outputs,) of
@@ -11,17 +11,22 @@
 //            biases'; partials two for each block, arrivals one zero, both null with a single
 //            block.
 // Launch:    1-D grid: at most as many blocks as tiles of 16 WARPS rows, which they take in turns;
-//            1-D blocks of WARPS warps; shared bytes as narrow_step.py counts them. Defines DTYPE,
-//            SOURCE, GATHERS, LAYERS, WIDTHS, ACTIVATIONS and SLOPES (of each layer), LOSS,
-//            CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WARPS, BLOCKS (of a multiprocessor), X_STAGES
-//            (2: the next x comes while this one is computed with), PIECE_M and PIECE_N (tiles of
-//            16 inputs and outputs whose gradients a warp accumulates).
+//            1-D blocks of WARPS warps; shared bytes as narrow_step.py counts them. Settings:
+//            NarrowStepConfig of resident_config.py.
 // Numerics:  float32 sums of products of DTYPE; values and gradients between layers are rounded to
 //            DTYPE, and so are derivatives that need their activation's input, but outputs are not;
 //            losses in float32, their sums in float64; all in an order that follows from the grid.
 // Cost:      6 M FLOP a weight, less 2 M for each of the first layer; x and targets are read once,
 //            and weights by each block; 4 bytes written for each parameter and block.
 // Reference: linear_forward, LOSS's operations and linear_backward of backends/numpy.
+#include "ops/loss/loss_terms.cuh"
+#include "ops/optim/update_rules.cuh"
+
+namespace config {
+#include <config>  // the settings, as the host declares them
+}
+using namespace config;
+
 #include "narrow/narrow_pass.cuh"
 #include "ops/loss/loss_step.cuh"
 
@@ -36,13 +41,13 @@ template <int L = 0>
 __device__ inline void load_layers(T* shared, const NarrowNetwork& network) {
     for (int first = 16 * own_warp(); first < padded(L); first += 16 * WARPS) {
         const int row = first + own_lane() % 16;
-        copy_rows<SIZES[L + 1], padded(L + 1)>(shared + weights_at(L) + first * stride_of(L + 1),
-                                               stride_of(L + 1), network.weights[L],
-                                               row < SIZES[L] ? row : -1, own_lane());
+        copy_rows<WIDTHS[L + 1], padded(L + 1)>(shared + weights_at(L) + first * stride_of(L + 1),
+                                                stride_of(L + 1), network.weights[L],
+                                                row < WIDTHS[L] ? row : -1, own_lane());
     }
     for (int i = threadIdx.x; i < padded(L + 1); i += THREADS) {
         shared[biases_at(L) + i] =
-            i < SIZES[L + 1] && network.biases[L] ? network.biases[L][i] : T{};
+            i < WIDTHS[L + 1] && network.biases[L] ? network.biases[L][i] : T{};
     }
     if constexpr (L + 1 < LAYERS) load_layers<L + 1>(shared, network);
 }
@@ -70,9 +75,9 @@ struct WarpRows {
     // To begin when this stage is no longer read.
     __device__ void fetch(int64 numbers, [[maybe_unused]] int stage) const {
         if constexpr (!GATHERS) {
-            copy_rows<SIZES[0], padded(0)>(tile(stage), stride_of(0), x, numbers, own_lane());
+            copy_rows<WIDTHS[0], padded(0)>(tile(stage), stride_of(0), x, numbers, own_lane());
         } else if (X_STAGES > 1) {
-            copy_rows<SIZES[0], SIZES[0]>(raw, SIZES[0], x, numbers, own_lane());
+            copy_rows<WIDTHS[0], WIDTHS[0]>(raw, WIDTHS[0], x, numbers, own_lane());
         }
         copy_async_commit();
     }
@@ -84,8 +89,8 @@ struct WarpRows {
         if constexpr (GATHERS) {
             constexpr bool IS_TILE = X_STAGES > 1;
             const Source* from = IS_TILE ? raw : x;
-            convert_rows<IS_TILE, SIZES[0], padded(0)>(tiles, stride_of(0), from, numbers,
-                                                       own_lane());
+            convert_rows<IS_TILE, WIDTHS[0], padded(0)>(tiles, stride_of(0), from, numbers,
+                                                        own_lane());
             __syncwarp();
         }
     }
@@ -104,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         static_cast<float>(of_derivative) / static_cast<float>(num_rows);
     NarrowLoss loss{targets, static_cast<float>(setting), derivative_factor, {0, 0}};
     if (GATHERS) order = order_of_step(order, first_step, offset, rows_per_step);
-    SOURCE* raw = reinterpret_cast<SOURCE*>(shared + raw_at()) + own_rows * SIZES[0];
+    SOURCE* raw = reinterpret_cast<SOURCE*>(shared + raw_at()) + own_rows * WIDTHS[0];
     const WarpRows<SOURCE> rows{x, order, shared + values_at(0) + own_rows * stride_of(0), raw,
                                 num_rows};
     load_layers(shared, network);

@@ -13,7 +13,7 @@
 #include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
-using Rule = RULE<float>;
+using Rule = RULE<float, SLOTS>;
 
 constexpr int MOST_PARTS = 16;
 constexpr int THREADS = 256, ADDERS = THREADS / WARP;

@@ -1,7 +1,7 @@
 // Computes: whole training runs of many networks of one shape, a network at a time in each block:
 //           for each step of each epoch forward pass, loss, backward pass, and the optimizer's
 //           update. A block that is done takes the next network.
-// Layout:   x (all rows, SIZES[0]) of DTYPE and targets (all rows, outputs) float32, or with
+// Layout:   x (all rows, WIDTHS[0]) of DTYPE and targets (all rows, outputs) float32, or with
 //           CROSS_ENTROPY labels (all rows,) int64: which rows a network trains on, in which order
 //           and at what rates its `Network` says; parameters (num_networks, 1 + SLOTS,
 //           gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
@@ -13,19 +13,20 @@
 //           with either total_weights (num_networks, 2) float64, those of the rows that a network
 //           is trained on, and validated.
 // Launch:   1-D grid of any number of blocks of WARPS warps; shared bytes as many_networks.py
-//           counts them. Defines DTYPE, LAYERS, WIDTHS, ACTIVATIONS, SLOPES and DROPOUTS (of each
-//           layer; the last 0 or 1), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER,
-//           SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a
-//           multiprocessor), PIECE_M and PIECE_N (tiles of 16 inputs and outputs of which a warp
-//           has the gradients), IN_REGISTERS (of parameters, or in shared memory), KEEPS_BEST
-//           (whether any network's `Stopping` does), HALVES (whether networks are compared at
-//           rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not
-//           with sample weights), WEIGHTED, CLASS_WEIGHTS, BOUNDED_WAITS; X_STAGES 2 and GATHERS 0.
+//           counts them. Settings: ManyConfig of resident_config.py.
 // Numerics: as narrow_step.cu; parameters and their optimizer state in float32. A network's bits
 //           follow from its own numbers alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are
 //   read once.
 // Reference: the layerwise engine over backends/numpy.
+#include "ops/loss/loss_terms.cuh"
+#include "ops/optim/update_rules.cuh"
+
+namespace config {
+#include <config>  // the settings, as the host declares them
+}
+using namespace config;
+
 #include "base/block.cuh"
 #include "narrow/narrow_dropout.cuh"
 #include "narrow/narrow_pass.cuh"
@@ -225,7 +226,7 @@ struct OwnRows {
     }
 
     __device__ void fetch(int64 numbers, int to) const {
-        copy_rows<SIZES[0], padded(0)>(stage(to), stride_of(0), x, numbers, own_lane());
+        copy_rows<WIDTHS[0], padded(0)>(stage(to), stride_of(0), x, numbers, own_lane());
         copy_async_commit();
     }
 

@@ -14,16 +14,7 @@
 //           last of which is their mean; with either total_weights (num_networks, 2) float64, those
 //           of the rows that a network is trained on, and validated.
 // Launch:   any number of clusters of CLUSTER blocks of 512 threads; SHARED_BYTES of dynamic shared
-//           memory, from a multiple of 1024. Defines DTYPE, FEATURES, HIDDEN (at most 128), OUTPUTS
-//           (at most 16), BATCH (at most 64), CLUSTER (at most 8, or 4 for at most 64 hidden
-//           units), SHARED_SLICES (of 16 features, whose weights are in shared memory),
-//           UNIT_REGISTERS, LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS,
-//           ACTIVATION, SLOPE, DROPS (whether dropout follows the hidden layer), LOSS,
-//           CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV,
-//           DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any network's `Stopping` does), HALVES
-//           (whether networks are compared at rungs, and only some go on), PENALIZED (whether
-//           weights' squares join the loss; not with sample weights), WEIGHTED, CLASS_WEIGHTS,
-//           SHARED_BYTES, BOUNDED_WAITS.
+//           memory, from a multiple of 1024. Settings: ManyClustersConfig of resident_config.py.
 // Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters
 //           and their optimizer state in float32. A network's bits follow from its own numbers
 //           alone.
@@ -40,6 +31,14 @@
 //   their logits, loss and gradients, by a third warpgroup, which also brings the next batch
 //   backward   dh of a part's rows, to all parts; dw1 box by box, added to the weights
 #define SHARED_ALIGNMENT 1024
+
+#include "ops/loss/loss_terms.cuh"
+#include "ops/optim/update_rules.cuh"
+
+namespace config {
+#include <config>  // the settings, as the host declares them
+}
+using namespace config;
 
 #include "base/block.cuh"
 #include "resident/feed/batch_warps.cuh"

@@ -10,15 +10,8 @@
 //           (num_networks, PARAMETERS) float32, the parameters of the best epoch of networks whose
 //           `Stopping` keeps them; queue a zero, or with HALVES a `Queue`.
 // Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which bring the rows
-//           of all; SHARED_BYTES of dynamic shared memory, from a multiple of 1024. Defines DTYPE,
-//           LAYERS, WIDTHS (at most 64 features and units, at most 16 outputs), ACTIVATIONS and
-//           SLOPES (of each layer), BATCH (at most 128), TARGET_WORDS, LOSS, CROSS_ENTROPY,
-//           SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS,
-//           RATE_IN_VELOCITY, KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether
-//           networks are compared at rungs, and only some go on), GROUPS (at most 4), SHARES_FIRST
-//           (whether the first layer's weights lie in shared memory), REGISTER_SLOTS (of the
-//           optimizer state of parameters, how much lies in registers), GROUP_REGISTERS and
-//           ROW_REGISTERS (of a thread), ORDER_RING, SHARED_BYTES, BOUNDED_WAITS.
+//           of all; SHARED_BYTES of dynamic shared memory, from a multiple of 1024. Settings:
+//           ManySmallConfig of resident_config.py.
 // Numerics: products of DTYPE with float32 sums, to which biases are added, of float16 before relu
 //           in float16; parameters and their optimizer state in float32. A network's bits follow
 //           from its own numbers alone.
@@ -26,6 +19,14 @@
 //   filled up; its rows are read once.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
 #define SHARED_ALIGNMENT 1024
+
+#include "ops/loss/loss_terms.cuh"
+#include "ops/optim/update_rules.cuh"
+
+namespace config {
+#include <config>  // the settings, as the host declares them
+}
+using namespace config;
 
 #include "resident/feed/small_rows.cuh"
 #include "resident/loss/small_outputs.cuh"

@@ -9,19 +9,8 @@
 //           rates, or StepSettings if ADAPTIVE; gram and gram_scales, if AHEAD, as gram_batches
 //           leaves them; exchanges (CLUSTER,), zeros, if there are replicas.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS +
-//           1) threads, all resident at once; SHARED_BYTES of dynamic shared memory. Defines:
-//           DTYPE, FEATURES, HIDDEN (0: none), OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS
-//           (that partition a batch), WARPS_K, WARPS_U, ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS
-//           and OTHER_REGISTERS (of a thread; 0: as launched), X_SLOTS (of the ring of x), KEPT
-//           (tiles of x that stay from the forward pass to the backward pass: all or none),
-//           SUM_SLOTS (a power of two), OWN_OF_TILE (1 to 16, a power of two: rows of a tile whose
-//           loss one block finds), GROUP (tiles that warps wait for together), AHEAD (1: products
-//           with a batch are found beside the step before), ACTIVATION, LOSS, CROSS_ENTROPY,
-//           SMOOTHED and COUNTS_ROWS (0 or 1), OPTIMIZER, SLOTS (numbers of optimizer state a
-//           parameter), ADAPTIVE (1: it divides by a root; then all of x stays, for one replica
-//           that does not look ahead), NEAR_TILES (along the features, whose state lies in shared
-//           memory), MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY (0), SHARED_BYTES, EXCHANGE_BYTES
-//           (of each rank; 0 for one replica), BOUNDED_WAITS.
+//           1) threads, all resident at once; SHARED_BYTES of dynamic shared memory. Settings:
+//           OneLaunchConfig of resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; weights, their optimizer state, and sums
 //           in float32. `scale` is a power of two that keeps gradients in the range of 16 bits:
 //           they come times it, and so do SGD's weights and velocities. Sums in a fixed order.
@@ -41,6 +30,14 @@
 //   the loader      copies tiles into a ring.
 //
 // So a tile is on its way through the row warps and the cluster while the next ones are multiplied.
+#include "ops/loss/loss_terms.cuh"
+#include "ops/optim/update_rules.cuh"
+
+namespace config {
+#include <config>  // the settings, as the host declares them
+}
+using namespace config;
+
 #include "base/block.cuh"
 #include "resident/feed/loader.cuh"
 #include "resident/loss/output_warps.cuh"

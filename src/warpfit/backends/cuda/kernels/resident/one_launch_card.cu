@@ -7,12 +7,7 @@
 //           that are right; words (2, EXCHANGED_WORDS), zeros; far: of each block quads of float32
 //           for layers that are far, anything.
 // Launch:   CLUSTERS clusters of CLUSTER blocks of 32 WARPS threads, all resident; SHARED_BYTES of
-//           dynamic shared memory. Defines: DTYPE, LAYERS (2 or more), WIDTHS (of features and of
-//           each layer's units, a list), ACTIVATIONS, SLOPES, FAR_LAYERS (0 or 1; lists, too),
-//           BATCH, CLUSTER (2, 4, 8 or 16), CLUSTERS, WARPS, OPTIMIZER, ADAPTIVE (1: it divides by
-//           a root), SLOTS (numbers of optimizer state a parameter), MOMENTUM, NESTEROV, DECAYS,
-//           RATE_IN_VELOCITY, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS (0 or 1), SHARED_BYTES,
-//           EXCHANGE_BYTES, BOUNDED_WAITS.
+//           dynamic shared memory. Settings: CardConfig of resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
 //           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
 //           order; of those that go through memory the last bit is cut off.
@@ -26,6 +21,14 @@
 // units where all blocks of a rank take them as their next inputs. Back, clusters have parts of the
 // sums: each rank adds up rows of all clusters, and sends the ranks of its own what they multiply
 // by next. While numbers are on their way, weights that are not needed any more are updated.
+#include "ops/loss/loss_terms.cuh"
+#include "ops/optim/update_rules.cuh"
+
+namespace config {
+#include <config>  // the settings, as the host declares them
+}
+using namespace config;
+
 #include "base/block.cuh"
 #include "resident/rows/card_layers.cuh"
 

@@ -15,18 +15,8 @@
 //           launch, and RECORDERS places, zeros before the first launch; best_places: where the
 //           best weights and biases of each layer go.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are
-//           several; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
-//           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS
-//           (of features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or
-//           1; lists, too), BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS (that partition a batch),
-//           WARPS (a power of two), OPTIMIZER, ADAPTIVE (1: it divides by a root), SLOTS (numbers
-//           of optimizer state a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp
-//           of which they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS,
-//           LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED,
-//           WEIGHED_PENALTY (over what rows weigh in place of rows), CLIPS, RATE_IN_VELOCITY (0 or
-//           1), X_SLOTS (batches in shared memory, 1 or 2), UNIT_COPIES (of the first layer's
-//           units, 1 or 2), SUMS (parts of products there), SHARED_BYTES, EXCHANGE_BYTES (for each
-//           rank), VALIDATES, STOPS (0 or 1), BOUNDED_WAITS.
+//           several; SHARED_BYTES of dynamic shared memory. Settings: LayersConfig of
+//           resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
 //           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
 //           order.
@@ -40,6 +30,14 @@
 // A block goes layer by layer: all its warps multiply by their part of the weights; then a barrier;
 // then they add up the parts, and what becomes of them goes to all blocks of the cluster. While it
 // is on its way back, weights that are not needed any more are updated.
+#include "ops/loss/loss_terms.cuh"
+#include "ops/optim/update_rules.cuh"
+
+namespace config {
+#include <config>  // the settings, as the host declares them
+}
+using namespace config;
+
 #include "base/block.cuh"
 #include "resident/exchange/layer_replicas.cuh"
 #include "resident/rows/layer_sums.cuh"

@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(256)
     update_parameters(const __grid_constant__ TensorList list, Scalar first, Scalar second,
                       Scalar third, Scalar fourth, Scalar fifth, Scalar sixth) {
     take_turn();
-    const RULE<Acc> rule(first, second, third, fourth, fifth, sixth);
+    const RULE<Acc, SLOTS> rule(first, second, third, fourth, fifth, sixth);
     for_each_element<T, 2 + SLOTS, CHANGED>(
         list, [&](Acc(&value)[2 + SLOTS]) { rule.apply(value[0], value[1], value + 2); });
 }

@@ -2,7 +2,7 @@
 // in backends/update_rules.py.
 //
 // Of parameters in memory, `NAMEStep`, which a define RULE names: `apply` takes a parameter, its
-// gradient and its SLOTS numbers of optimizer state, and changes all but the gradient. Kernels hand
+// gradient and its NUM_SLOTS numbers of optimizer state, and changes all but the gradient. Kernels hand
 // over six numbers of the update, in the table's order.
 //
 // Of parameters in registers, without IEEE division, `NAMERule<Options>`: it changes a parameter and
@@ -23,7 +23,7 @@
 
 // w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g. With
 // lr_in_velocity v has -lr in it.
-template <class Acc>
+template <class Acc, int NUM_SLOTS>
 struct SgdStep {
     Acc lr, momentum, decay;
     bool nesterov, lr_in_velocity;
@@ -40,7 +40,7 @@ struct SgdStep {
 
     __device__ void apply(Acc& w, Acc g, [[maybe_unused]] Acc* slots) const {
         g = decayed(w, g);
-        if constexpr (SLOTS == 0) {
+        if constexpr (NUM_SLOTS == 0) {
             w -= lr * g;
         } else {
             Acc& v = slots[0];
@@ -53,7 +53,7 @@ struct SgdStep {
 };
 
 // w ← shrink w - rate m / (√v + eps); the caller puts the bias corrections into rate and eps.
-template <class Acc>
+template <class Acc, int NUM_SLOTS>
 struct AdamStep {
     Acc rate, eps, shrink, keep1, take1, keep2, take2, decay;
 
@@ -81,7 +81,7 @@ struct AdamStep {
 
 // w ← w - lr d, d the gradient over (√s + eps), or with momentum the velocity v ← momentum v +
 // that.
-template <class Acc>
+template <class Acc, int NUM_SLOTS>
 struct RmspropStep {
     Acc lr, keep, take, eps, decay, momentum;
 
@@ -99,7 +99,7 @@ struct RmspropStep {
         if (decay != 0) g += decay * w;
         s = s * keep + take * g * g;
         Acc direction = g / (square_root(s) + eps);
-        if constexpr (SLOTS > 1) direction = slots[1] = slots[1] * momentum + direction;
+        if constexpr (NUM_SLOTS > 1) direction = slots[1] = slots[1] * momentum + direction;
         w -= lr * direction;
     }
 };
@@ -111,7 +111,7 @@ __device__ inline Acc sign_or_nan(Acc x) {
 }
 
 // w ← kept w - rate sign(c), c = beta1 m + (1 - beta1) g; then m ← beta2 m + (1 - beta2) g.
-template <class Acc>
+template <class Acc, int NUM_SLOTS>
 struct LionStep {
     Acc rate, kept, keep1, take1, keep2, take2;
 

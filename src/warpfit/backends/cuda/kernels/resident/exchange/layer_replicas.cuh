@@ -55,9 +55,9 @@ struct ReplicaNetwork {
                     const int unit = Weights::unit_of(tile / Weights::MINE_K, part),
                               input =
                                   Weights::feature_of(tile % Weights::MINE_K, quad % 2 * 4 + part);
-                    if (unit >= Shape<L>::count() || input >= SIZES[L]) continue;
+                    if (unit >= Shape<L>::count() || input >= WIDTHS[L]) continue;
                     const int64 place =
-                        static_cast<int64>(input) * SIZES[L + 1] + Shape<L>::first() + unit;
+                        static_cast<int64>(input) * WIDTHS[L + 1] + Shape<L>::first() + unit;
                     f(weights[i][part], places.template weights<L>(-1) + place);
                     for (int slot = 0; slot < Places::NUM_SLOTS; ++slot)
                         f(slots[slot][i][part], places.template weights<L>(slot) + place);
@@ -73,7 +73,7 @@ struct ReplicaNetwork {
         if constexpr (L > 0) {
             using Product = Backward<L>;
             using Weights = typename Product::Weights;
-            if (unit >= Shape<L>::count() || input >= SIZES[L]) return NOWHERE;
+            if (unit >= Shape<L>::count() || input >= WIDTHS[L]) return NOWHERE;
             const int rank = Shape<L - 1>::IS_SHARED_OUT ? Shape<L - 1>::rank_of(input) : 0;
             // Weights of the outputs are in all ranks.
             if (!Shape<L>::IS_SHARED_OUT && rank != own_rank()) return NOWHERE;
@@ -190,7 +190,7 @@ struct ReplicaNetwork {
             for (int part = 0; part < 4; ++part) {
                 const int input = Weights::unit_of(tile / Weights::MINE_K, part),
                           unit = Weights::feature_of(tile % Weights::MINE_K, half * 4 + part);
-                if (input >= Shape<L - 1>::count() || unit >= SIZES[L + 1]) words &= ~(1U << part);
+                if (input >= Shape<L - 1>::count() || unit >= WIDTHS[L + 1]) words &= ~(1U << part);
             }
         });
         return words;

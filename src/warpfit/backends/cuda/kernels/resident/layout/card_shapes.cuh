@@ -1,6 +1,6 @@
 // What a block of one_launch_card.cu is made of: its tile of each layer's weights, its shared
 // memory, and the places in memory where blocks leave each other numbers. All of it follows from
-// the kernel's defines.
+// the kernel's settings.
 //
 // Of hidden layers, clusters partition the units, and the blocks of a cluster, its ranks, the
 // inputs. Of the last layer, clusters partition the inputs, each block has the tile of its cluster,
@@ -20,15 +20,12 @@
 
 using T = DTYPE;
 
-// Whether what is float32 of a layer's weights lies in memory, not in shared memory.
-constexpr bool IS_FAR[] = {FAR_LAYERS};
-
 constexpr int THREADS = 32 * WARPS, HIDDEN_LAYERS = LAYERS - 1;
 constexpr int ROWS = up(BATCH, 16), ROW_TILES = ROWS / 16;
 // Rows of the units of its cluster that a rank finds from what all ranks add up.
 constexpr int PIECE_ROWS = ROWS / CLUSTER;
 static_assert(HIDDEN_LAYERS > 0 && ROWS % CLUSTER == 0, "each rank has rows of hidden units");
-constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
+constexpr int X_WIDTH = up(WIDTHS[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUT_WIDTH = up(OUTPUTS, 16);
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 
@@ -43,15 +40,15 @@ __device__ constexpr int share(int size, int sharers) {
 template <int L>
 struct WeightTile {
     static constexpr bool IS_LAST = L + 1 == LAYERS;
-    static constexpr int INPUTS = share(SIZES[L], IS_LAST ? CLUSTERS : CLUSTER);
-    static constexpr int UNITS = IS_LAST ? OUT_WIDTH : share(SIZES[L + 1], CLUSTERS);
+    static constexpr int INPUTS = share(WIDTHS[L], IS_LAST ? CLUSTERS : CLUSTER);
+    static constexpr int UNITS = IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS);
     // Rows of shared memory 8 times an odd number apart are read without conflicts.
     static constexpr int STRIDE = UNITS + 8, INPUT_STRIDE = INPUTS + 8;
     static constexpr int FRAGMENTS = INPUTS / 16 * (UNITS / 8);
     // Quads of numbers of a lane: of each fragment the weights, and their optimizer state.
     static constexpr int QUADS = FRAGMENTS * (1 + SLOTS);
     // Units that go through memory: all, and some zeros.
-    static constexpr int SENT_UNITS = IS_LAST ? up(OUTPUTS, 4) : up(SIZES[L + 1], 16);
+    static constexpr int SENT_UNITS = IS_LAST ? up(OUTPUTS, 4) : up(WIDTHS[L + 1], 16);
     // Numbers of hidden units that a rank finds, and of them a thread.
     static constexpr int PIECE = PIECE_ROWS * UNITS, TURNS = (PIECE + THREADS - 1) / THREADS;
 
@@ -79,7 +76,7 @@ template <>
 struct Near<0> {};
 
 template <int L>
-using NearQuads = Near<IS_FAR[L] ? 0 : WeightTile<L>::QUADS>;
+using NearQuads = Near<FAR_LAYERS[L] ? 0 : WeightTile<L>::QUADS>;
 
 // What a block has of layer L.
 template <int L>
@@ -133,7 +130,7 @@ __device__ constexpr int far_quads_before() {
     if constexpr (L == 0) {
         return 0;
     } else {
-        return far_quads_before<L - 1>() + (IS_FAR[L - 1] ? WeightTile<L - 1>::QUADS : 0);
+        return far_quads_before<L - 1>() + (FAR_LAYERS[L - 1] ? WeightTile<L - 1>::QUADS : 0);
     }
 }
 
@@ -165,7 +162,7 @@ __device__ inline unsigned* words_of(const CardRun& run, const Now& now) {
 
 template <int L>
 __device__ inline float4* quads_of(CardShared& shared, const CardRun& run) {
-    if constexpr (IS_FAR[L]) {
+    if constexpr (FAR_LAYERS[L]) {
         return run.far + far_quads_before<L>() * 32;
     } else {
         return &part_of<L>(shared).quads[0][0];

@@ -1,5 +1,5 @@
 // What a block of one_launch_layers.cu is made of: the sizes of each layer, and its shared memory.
-// All of it follows from the kernel's defines. Each block owns the units first() to first() +
+// All of it follows from the kernel's settings. Each block owns the units first() to first() +
 // count() of each layer; outputs are everybody's.
 // Users: one_launch_layers.cu.
 #pragma once
@@ -17,7 +17,7 @@
 
 using T = DTYPE;
 
-constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
+constexpr int X_WIDTH = up(WIDTHS[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUT_TILES = up(OUTPUTS, 16) / 16;
 // A row's target, which its weight may follow.
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
@@ -54,7 +54,7 @@ __device__ constexpr int chunks_before(int rank, int least, int with_one_more) {
 // may have one more; all have all outputs.
 template <int L>
 struct Shape {
-    static constexpr int UNITS = SIZES[L + 1], WIDTH = up(UNITS, 16);
+    static constexpr int UNITS = WIDTHS[L + 1], WIDTH = up(UNITS, 16);
     static constexpr bool IS_LAST = L + 1 == LAYERS, IS_SHARED_OUT = CLUSTER > 1 && !IS_LAST;
     static constexpr int CHUNKS = up(UNITS, CHUNK_UNITS) / CHUNK_UNITS,
                          SHARERS = IS_SHARED_OUT ? CLUSTER : 1;

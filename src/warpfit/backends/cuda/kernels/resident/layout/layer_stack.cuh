@@ -4,10 +4,7 @@
 // Users: one_launch_card.cu, one_launch_layers.cu.
 #pragma once
 
-#include "resident/layout/network_defines.cuh"
-
-__device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
+#include "resident/layout/sizes.cuh"
 
 // Something for each layer from L on.
 template <template <int> class Of, int L = 0>

@@ -8,7 +8,7 @@
 #include "mma/operand_tile.cuh"
 #include "ptx/barriers.cuh"
 #include "resident/feed/many_batches.cuh"
-#include "resident/layout/network_defines.cuh"
+#include "resident/layout/sizes.cuh"
 #include "resident/loss/output_losses.cuh"
 
 using T = DTYPE;
@@ -35,12 +35,12 @@ constexpr int ROWS = BATCH <= 16   ? 16
               ROW_SLICES = ROWS / 16;
 // Of a product's rows at once.
 constexpr int PART_ROWS = ROWS > 64 ? 64 : ROWS;
-__device__ constexpr int padded(int i) { return up(SIZES[i], 16); }
+__device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
 constexpr int X_WIDTH = padded(0), OUT_TILES = (OUTPUTS + 7) / 8;
 
 __device__ constexpr bool all_fit() {
     for (int i = 0; i < LAYERS; ++i) {
-        if (SIZES[i] > UNITS || (i > 0 && needs_input(ACTIVATION_OF[i - 1]))) return false;
+        if (WIDTHS[i] > UNITS || (i > 0 && needs_input(ACTIVATIONS[i - 1]))) return false;
     }
     return HIDDEN > 0 && OUTPUTS <= 16 && BATCH <= 128;
 }
@@ -58,7 +58,8 @@ __device__ inline unsigned x_at(int stage) {
 
 // Where layers begin among a network's parameters: weights (inputs, outputs), then biases.
 __device__ constexpr int parameters_at(int layer) {
-    return layer == 0 ? 0 : parameters_at(layer - 1) + up((SIZES[layer - 1] + 1) * SIZES[layer], 4);
+    return layer == 0 ? 0
+                      : parameters_at(layer - 1) + up((WIDTHS[layer - 1] + 1) * WIDTHS[layer], 4);
 }
 constexpr int PARAMETERS = parameters_at(LAYERS);
 
@@ -210,15 +211,15 @@ struct Parameters {
             const int below = i / 2 % 2 * 8, col = i / 4 * 8 + own.column() + i % 2,
                       unit = own.unit() + below;
             const int input = L < HIDDEN ? col : unit, output = L < HIDDEN ? unit : col;
-            const bool is_there = input < SIZES[L] && output < SIZES[L + 1];
+            const bool is_there = input < WIDTHS[L] && output < WIDTHS[L + 1];
             f(own_weights_at(L) + i,
-              is_there ? parameters_at(L) + input * SIZES[L + 1] + output : -1);
+              is_there ? parameters_at(L) + input * WIDTHS[L + 1] + output : -1);
         }
 #pragma unroll
         for (int i = 0; i < (L < HIDDEN ? 2 : 2 * OUT_TILES); ++i) {
             const int output = L < HIDDEN ? own.unit() + 8 * i : i / 2 * 8 + own.column() + i % 2;
             f(own_biases_at(L) + i,
-              output < SIZES[L + 1] ? parameters_at(L) + SIZES[L] * SIZES[L + 1] + output : -1);
+              output < WIDTHS[L + 1] ? parameters_at(L) + WIDTHS[L] * WIDTHS[L + 1] + output : -1);
         }
         if constexpr (L < HIDDEN) each<F, L + 1>(f);
     }

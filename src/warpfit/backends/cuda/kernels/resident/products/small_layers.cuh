@@ -40,7 +40,7 @@ struct Signs {
 using AllSigns = Signs[HIDDEN];
 
 template <int L>
-constexpr bool HAS_SIGNS = L < HIDDEN - 1 && ACTIVATION_OF[L] == Activation::relu;
+constexpr bool HAS_SIGNS = L < HIDDEN - 1 && ACTIVATIONS[L] == Activation::relu;
 
 // -- activations ----------------------------------------------------------------------------------
 
@@ -49,12 +49,12 @@ constexpr bool HAS_SIGNS = L < HIDDEN - 1 && ACTIVATION_OF[L] == Activation::rel
 template <int L>
 __device__ inline unsigned activated_pair(float first, float second, float bias,
                                           [[maybe_unused]] unsigned bias_pair) {
-    constexpr Activation OF = ACTIVATION_OF[L];
+    constexpr Activation OF = ACTIVATIONS[L];
     if constexpr (OF == Activation::relu) {
         if constexpr (IS_HALF) return relu_of_sums(packed<T>(first, second), bias_pair);
         return relu_packed<T>(first + bias, second + bias);
     }
-    const float slope = SLOPE_OF[L];
+    const float slope = SLOPES[L];
     return packed<T>(activated<OF>(first + bias, slope).value,
                      activated<OF>(second + bias, slope).value);
 }
@@ -62,11 +62,11 @@ __device__ inline unsigned activated_pair(float first, float second, float bias,
 // Of gradients of f(z) those of z.
 template <int L>
 __device__ inline unsigned chained_pair(float first, float second, unsigned values) {
-    constexpr Activation OF = ACTIVATION_OF[L];
+    constexpr Activation OF = ACTIVATIONS[L];
     if constexpr (OF == Activation::identity) return packed<T>(first, second);
     if constexpr (OF == Activation::relu) return packed<T>(first, second) & positive<T>(values);
     const float2 y = unpacked<T>(values);
-    const float slope = SLOPE_OF[L];
+    const float slope = SLOPES[L];
     return packed<T>(first * derivative_by_value<OF>(y.x, slope),
                      second * derivative_by_value<OF>(y.y, slope));
 }
@@ -155,7 +155,7 @@ __device__ inline void activate(unsigned (&words)[4], unsigned char* tile, int k
     for (int i = 0; i < 4; ++i) {
         words[i] = activated_pair<L>(z[2 * i], z[2 * i + 1], biases[i % 2], pairs[i % 2]);
         // Units that fill up the tile give nothing, whatever f(0) is.
-        if (SIZES[L + 1] < UNITS && Thread().unit() + 8 * (i % 2) >= SIZES[L + 1]) words[i] = 0;
+        if (WIDTHS[L + 1] < UNITS && Thread().unit() + 8 * (i % 2) >= WIDTHS[L + 1]) words[i] = 0;
     }
     store_slice(tile, k, words);
 }

@@ -178,7 +178,7 @@ struct UnitWarps {
 
     // z becomes the derivatives of h, which goes to shared memory.
     __device__ void activate(float (&z)[4 * OWN_TILES]) {
-        constexpr Activation OF = Activation::ACTIVATION;
+        constexpr Activation OF = ACTIVATION;
         const Thread own;
 #pragma unroll
         for (int j = 0; j < OWN_TILES; ++j) {
@@ -188,7 +188,7 @@ struct UnitWarps {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     float& number = z[4 * j + 2 * h + i];
-                    const Activated<float> found = activated<OF>(number, static_cast<float>(SLOPE));
+                    const Activated<float> found = activated<OF>(number, SLOPE);
                     const float factor = DROPS ? kept.factor(4 * j + 2 * h + i) : 1;
                     values[i] = found.value * factor;
                     number = found.derivative * factor;

@@ -83,8 +83,8 @@ template <int L>
 __device__ inline void activate_units(CardShared& shared, const CardRun& run, const Now& now,
                                       Derivatives<L>& derivatives) {
     each_sum<L>(shared, now, [&](int turn, const Place<L>& place, float z, bool is_there) {
-        auto found = activated<ACTIVATION_OF[L]>(z, SLOPE_OF[L]);
-        if (place.unit_in_layer() >= SIZES[L + 1]) found = {0, 0};
+        auto found = activated<ACTIVATIONS[L]>(z, SLOPES[L]);
+        if (place.unit_in_layer() >= WIDTHS[L + 1]) found = {0, 0};
         derivatives.values[turn] = found.derivative;
         if constexpr (Places<L>::IS_INNER) {
             unsigned* words =
@@ -315,7 +315,7 @@ __device__ inline void each_parameter(CardShared& shared, const CardRun& run, co
     using Own = WeightTile<L>;
     const bool has_biases = !WRITES || (own_rank() == 0 && (!Own::IS_LAST || own_cluster() == 0));
     for (int unit = threadIdx.x; unit < Own::UNITS && has_biases; unit += THREADS) {
-        if (Own::first_unit() + unit >= SIZES[L + 1]) break;
+        if (Own::first_unit() + unit >= WIDTHS[L + 1]) break;
         for (int slot = -1; slot < SLOTS; ++slot)
             f(part_of<L>(shared).biases[1 + slot][unit],
               arrays.template biases<L>(slot) + Own::first_unit() + unit);
@@ -328,8 +328,8 @@ __device__ inline void each_parameter(CardShared& shared, const CardRun& run, co
         for (int part = 0; part < 4; ++part) {
             const int row = Own::first_input() + input + lane / 4 + part / 2 * 8;
             const int column = Own::first_unit() + unit + lane % 4 * 2 + part % 2;
-            if (row >= SIZES[L] || column >= SIZES[L + 1]) continue;
-            const int64 place = static_cast<int64>(row) * SIZES[L + 1] + column;
+            if (row >= WIDTHS[L] || column >= WIDTHS[L + 1]) continue;
+            const int64 place = static_cast<int64>(row) * WIDTHS[L + 1] + column;
             f(number_of(quads.weights(), part), arrays.template weights<L>(-1) + place);
             for (int slot = 0; slot < SLOTS; ++slot)
                 f(number_of(quads.slot(slot), part), arrays.template weights<L>(slot) + place);

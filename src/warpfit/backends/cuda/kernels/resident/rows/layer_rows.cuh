@@ -173,10 +173,10 @@ __device__ inline void activate_piece(LayersShared& shared, const LayersRun& run
                                       const Passes& pass, const Piece& piece, const float2& z) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const int unit = piece.unit(), count = Shape<L>::count();
-    const auto low = activated<ACTIVATION_OF[L]>(z.x, SLOPE_OF[L]);
-    const auto high = activated<ACTIVATION_OF[L]>(z.y, SLOPE_OF[L]);
+    const auto low = activated<ACTIVATIONS[L]>(z.x, SLOPES[L]);
+    const auto high = activated<ACTIVATIONS[L]>(z.y, SLOPES[L]);
     float2 factors = {1, 1};
-    if constexpr (HAS_DROPOUT[L]) {
+    if constexpr (DROPOUTS[L]) {
         if (pass.trains()) factors = dropout_of<L>(shared, run, pass.training.index, piece);
     }
     if (unit >= count) factors.x = 0;

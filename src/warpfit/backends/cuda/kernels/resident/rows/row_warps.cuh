@@ -63,8 +63,7 @@ __device__ inline void activate_units(const OneLaunchRun& run, int u, const floa
         for (int i = 0; i < 2; ++i) {
             const int unit = u * 16 + part / 2 * 8 + lane % 4 * 2 + i;
             const bool is_there = HIDDEN % (16 * CLUSTER) == 0 || unit < num_units;
-            const auto found =
-                activated<Activation::ACTIVATION>(z[part / 2][part % 2 * 2 + i], run.slope);
+            const auto found = activated<ACTIVATION>(z[part / 2][part % 2 * 2 + i], run.slope);
             y[i] = is_there ? found.value : 0;
             derivative[i] = is_there ? found.derivative : 0;
         }

@@ -163,8 +163,8 @@ template <int L, class F>
 __device__ inline void each_forward(HeldLayer<L>& held, Memory& memory, const Arrays& arrays, F f) {
     if (!decltype(held.forward)::is_mine()) return;
     held.forward.each_number(
-        memory, Shape<L>::count(), SIZES[L], [&](float& number, int unit, int input, int slot) {
-            f(number, arrays.weights<L>(slot) + static_cast<int64>(input) * SIZES[L + 1] +
+        memory, Shape<L>::count(), WIDTHS[L], [&](float& number, int unit, int input, int slot) {
+            f(number, arrays.weights<L>(slot) + static_cast<int64>(input) * WIDTHS[L + 1] +
                           Shape<L>::first() + unit);
         });
 }
@@ -174,10 +174,10 @@ __device__ inline void each_backward(HeldLayer<L>& held, Memory& memory, const A
                                      F f) {
     if (!decltype(held.backward)::is_mine()) return;
     held.backward.each_number(
-        memory, Shape<L - 1>::count(), SIZES[L + 1],
+        memory, Shape<L - 1>::count(), WIDTHS[L + 1],
         [&](float& number, int input, int unit, int slot) {
             f(number, arrays.weights<L>(slot) +
-                          static_cast<int64>(Shape<L - 1>::first() + input) * SIZES[L + 1] + unit);
+                          static_cast<int64>(Shape<L - 1>::first() + input) * WIDTHS[L + 1] + unit);
         });
 }
 
@@ -201,8 +201,8 @@ __device__ inline void keep_weights(Stack<HeldLayer>& held, const BestArrays& be
     if ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && forward.is_mine()) {
         float* weights = best.weights<L>(-1) + Shape<L>::first();
         forward.weights.each_below(
-            Shape<L>::count(), SIZES[L], [&](int unit, int input, float weight) {
-                weights[static_cast<int64>(input) * SIZES[L + 1] + unit] = weight;
+            Shape<L>::count(), WIDTHS[L], [&](int unit, int input, float weight) {
+                weights[static_cast<int64>(input) * WIDTHS[L + 1] + unit] = weight;
             });
     }
     if constexpr (L + 1 < LAYERS) keep_weights<L + 1>(held, best);

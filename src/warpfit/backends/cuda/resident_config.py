@@ -1,0 +1,413 @@
+"""What kernels of whole runs are compiled for; how they are launched follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from warpfit.backends.cuda.config import (
+    ActivationName,
+    ActivationNames,
+    Config,
+    Flag,
+    Flags,
+    Floats,
+    Ints,
+    Number,
+    Real,
+    Rule,
+    TypeName,
+)
+from warpfit.backends.cuda.driver import is_debugging
+
+__all__ = [
+    "CONFIGS",
+    "CardConfig",
+    "LayersConfig",
+    "ManyClustersConfig",
+    "ManyConfig",
+    "ManySmallConfig",
+    "NarrowStepConfig",
+    "OneLaunchConfig",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig(Config):
+    """Of all of them.
+
+    Attributes
+    ----------
+    dtype : str
+        Of products: ``'float16'`` or ``'bfloat16'``.
+    loss : str
+        Its class in ``loss_terms.cuh``.
+    cross_entropy : bool
+        Whether targets are labels.
+    smoothed : bool
+        Whether labels are.
+    counts_rows : bool
+        Whether rows are right or wrong.
+    outputs : int
+    """
+
+    dtype: TypeName
+    loss: TypeName
+    cross_entropy: Flag
+    smoothed: Flag
+    counts_rows: Flag
+    outputs: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidentConfig(LossConfig):
+    """Of those that update parameters, too.
+
+    Attributes
+    ----------
+    batch : int
+        Rows of a step.
+    optimizer : str
+        Its class of ``update_rules.cuh``.
+    adaptive : bool
+        Whether it needs a batch's whole gradient at once.
+    slots : int
+        Numbers of optimizer state a parameter.
+    momentum, nesterov : bool
+    decays : bool
+        Whether a share of the parameters joins their gradients.
+    rate_in_velocity : bool
+        Whether velocities have the learning rate in them.
+    bounded_waits : bool
+        Whether a wait that would not end says where it stands.
+    """
+
+    batch: Number
+    optimizer: Rule
+    adaptive: Flag
+    slots: Number
+    momentum: Flag
+    nesterov: Flag
+    decays: Flag
+    rate_in_velocity: Flag
+    bounded_waits: Flag = field(default_factory=is_debugging)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfLayers(Config):
+    """Of those that take any number of layers.
+
+    Attributes
+    ----------
+    layers : int
+    widths : tuple of int
+        Of the features, and of each layer's units.
+    activations : tuple of str
+        Of each layer.
+    slopes : tuple of float
+        Theirs.
+    """
+
+    layers: Number
+    widths: Ints
+    activations: ActivationNames
+    slopes: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneLaunchConfig(ResidentConfig):
+    """Of ``one_launch``.
+
+    Attributes
+    ----------
+    features, hidden : int
+        Of `hidden` 0: no hidden layer.
+    activation : str
+        Of the hidden layer.
+    cluster : int
+        Blocks of a cluster: 1, 2, 4, 8 or 16.
+    replicas : int
+        Clusters that partition a batch.
+    warps_k, warps_u, row_warps, output_warps : int
+        Of a block: weight warps, along features and units; the others.
+    weight_registers, other_registers : int
+        Of a thread; 0: as launched.
+    group : int
+        Tiles that warps wait for together.
+    ahead : bool
+        Whether products with a batch are found beside the step before.
+    x_slots : int
+        Of the ring of x.
+    kept : int
+        Tiles of x that stay from the forward pass to the backward pass: all or none. If the
+        optimizer is adaptive all do, for one replica that does not look ahead.
+    near_tiles : int
+        Along the features, whose optimizer state lies in shared memory.
+    sum_slots : int
+        A power of two.
+    own_of_tile : int
+        Rows of a tile whose loss one block finds: 1 to 16, a power of two.
+    shared_bytes : int
+    exchange_bytes : int
+        Of each rank; 0 for one replica.
+    """
+
+    features: Number
+    hidden: Number
+    activation: ActivationName
+    cluster: Number
+    replicas: Number
+    warps_k: Number
+    warps_u: Number
+    row_warps: Number
+    output_warps: Number
+    weight_registers: Number
+    other_registers: Number
+    group: Number
+    ahead: Flag
+    x_slots: Number
+    kept: Number
+    near_tiles: Number
+    sum_slots: Number
+    own_of_tile: Number
+    shared_bytes: Number
+    exchange_bytes: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersConfig(ResidentConfig, OfLayers):
+    """Of ``one_launch_layers``.
+
+    Attributes
+    ----------
+    terms : int
+        16-bit numbers whose sum a number of a product is: 1, or 2 for products as of float32.
+    dropouts : tuple of bool
+        Whether dropout follows each layer.
+    cluster : int
+        Blocks of a cluster: 1, 2, 4, 8 or 16.
+    replicas : int
+        Clusters that partition a batch.
+    warps : int
+        Of a block, a power of two.
+    held_tiles, near_tiles, far_tiles : int
+        Tiles of a warp whose optimizer state is in registers, shared memory and memory.
+    weighted, class_weights : bool
+        Whether samples, and classes, have weights.
+    clips : bool
+        Whether the norm of the gradients is limited.
+    penalized : bool
+        Whether the squares of weights join the loss.
+    weighed_penalty : bool
+        Whether they do so over what rows weigh, in place of rows.
+    x_slots : int
+        Batches in shared memory: 1 or 2.
+    unit_copies : int
+        Of the first layer's units: 1 or 2.
+    sums : int
+        Parts of products in shared memory.
+    shared_bytes : int
+    exchange_bytes : int
+        Of each rank; 0 for one replica.
+    validates, stops : bool
+        Whether it goes over validation data, and decides when the run is over.
+    """
+
+    terms: Number
+    dropouts: Flags
+    cluster: Number
+    replicas: Number
+    warps: Number
+    held_tiles: Number
+    near_tiles: Number
+    far_tiles: Number
+    weighted: Flag
+    class_weights: Flag
+    clips: Flag
+    penalized: Flag
+    weighed_penalty: Flag
+    x_slots: Number
+    unit_copies: Number
+    sums: Number
+    shared_bytes: Number
+    exchange_bytes: Number
+    validates: Flag
+    stops: Flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardConfig(ResidentConfig, OfLayers):
+    """Of ``one_launch_card``.
+
+    Attributes
+    ----------
+    far_layers : tuple of bool
+        Whether what is float32 of each layer's weights lies in memory, not in shared memory.
+    cluster : int
+        Blocks of a cluster: 2, 4, 8 or 16.
+    clusters, warps : int
+        Of all blocks, and of a block.
+    shared_bytes, exchange_bytes : int
+    """
+
+    far_layers: Flags
+    cluster: Number
+    clusters: Number
+    warps: Number
+    shared_bytes: Number
+    exchange_bytes: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfManyNetworks(ResidentConfig):
+    """Of those that train many networks.
+
+    Attributes
+    ----------
+    penalized : bool
+        Whether the squares of weights join the loss; not with sample weights.
+    weighted, class_weights : bool
+        Whether samples, and classes, have weights.
+    keeps_best : bool
+        Whether any network's ``Stopping`` does.
+    halves : bool
+        Whether networks are compared at rungs, and only some go on.
+    """
+
+    penalized: Flag
+    weighted: Flag
+    class_weights: Flag
+    keeps_best: Flag = False
+    halves: Flag = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowConfig(OfLayers):
+    """Of layers in a block's shared memory.
+
+    Attributes
+    ----------
+    dropouts : tuple of bool
+        Whether dropout follows each layer.
+    gathers : bool
+        Whether rows are found by an order, and converted.
+    x_stages : int
+        Tiles of x under way: 1 or 2.
+    warps, blocks : int
+        Of a block, and of a multiprocessor.
+    piece_m, piece_n : int
+        Tiles of 16 inputs and outputs of which a warp has the gradients.
+    """
+
+    dropouts: Flags
+    gathers: Flag
+    x_stages: Number
+    warps: Number
+    blocks: Number
+    piece_m: Number
+    piece_n: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyConfig(OfManyNetworks, NarrowConfig):
+    """Of ``many_networks``.
+
+    Attributes
+    ----------
+    in_registers : bool
+        Whether parameters are, or in shared memory.
+    """
+
+    in_registers: Flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyClustersConfig(OfManyNetworks):
+    """Of ``many_networks_sm90``.
+
+    Attributes
+    ----------
+    features, hidden : int
+        Of `hidden` at most 128 (and `outputs` at most 16, `batch` at most 64).
+    activation : str
+        Of the hidden layer.
+    slope : float
+        Its.
+    drops : bool
+        Whether dropout follows the hidden layer.
+    cluster : int
+        At most 8, or 4 for at most 64 hidden units.
+    shared_slices : int
+        Of 16 features, whose weights are in shared memory.
+    unit_registers, loss_registers, batch_registers : int
+        Of a thread.
+    target_words, shared_bytes : int
+    """
+
+    features: Number
+    hidden: Number
+    activation: ActivationName
+    slope: Real
+    drops: Flag
+    cluster: Number
+    shared_slices: Number
+    unit_registers: Number
+    loss_registers: Number
+    batch_registers: Number
+    target_words: Number
+    shared_bytes: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManySmallConfig(OfManyNetworks, OfLayers):
+    """Of ``many_small_networks_sm90``.
+
+    Attributes
+    ----------
+    target_words : int
+    groups : int
+        That train a network each: at most 4.
+    register_slots : int
+        Of the optimizer state of parameters, how much lies in registers.
+    shares_first : bool
+        Whether the first layer's weights lie in shared memory.
+    group_registers, row_registers : int
+        Of a thread.
+    order_ring, shared_bytes : int
+    """
+
+    target_words: Number
+    groups: Number
+    register_slots: Number
+    shares_first: Flag
+    group_registers: Number
+    row_registers: Number
+    order_ring: Number
+    shared_bytes: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowStepConfig(LossConfig, NarrowConfig):
+    """Of ``narrow_step``.
+
+    Attributes
+    ----------
+    source : str
+        The dtype of x as it is given.
+    weighted, class_weights : bool
+        Neither.
+    """
+
+    source: TypeName
+    weighted: Flag = False
+    class_weights: Flag = False
+
+
+CONFIGS: dict[str, type[Config]] = {
+    "many_networks": ManyConfig,
+    "many_networks_sm90": ManyClustersConfig,
+    "many_small_networks_sm90": ManySmallConfig,
+    "narrow_step": NarrowStepConfig,
+    "one_launch": OneLaunchConfig,
+    "one_launch_card": CardConfig,
+    "one_launch_layers": LayersConfig,
+}
