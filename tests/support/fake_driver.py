@@ -19,9 +19,10 @@ import pytest
 
 from warpfit.backends.cuda import driver
 
-__all__ = ["FakeDriver", "Result"]
+__all__ = ["BLOCK", "GIB", "GRID", "FakeDriver", "Result", "function", "launch"]
 
 GIB = 2**30
+GRID, BLOCK = (4, 1, 1), (256, 1, 1)
 
 
 class Result(IntEnum):
@@ -400,3 +401,14 @@ class _Device:
             sync=lambda: self._driver.calls.update(["event sync"]),
             handle=f"event {self._num_events}",
         )
+
+
+def function(name: str, *, takes_turn: bool = False) -> SimpleNamespace:
+    """Return a kernel that was loaded."""
+    return SimpleNamespace(name=name, handle=name, takes_turn=takes_turn)
+
+
+def launch(device: Any, *names: str) -> None:
+    """Launch kernels of these names, one after another."""
+    for name in names:
+        device.launch(function(name), GRID, BLOCK, 0, 0)
