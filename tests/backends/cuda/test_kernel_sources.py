@@ -24,7 +24,8 @@ SOURCES = sorted(KERNELS.rglob("*.cu"))
 HEADERS = sorted(KERNELS.rglob("*.cuh"))
 PTX = [KERNELS / "ptx" / name for name in ("ptx.cuh", "ptx_sm90a.cuh")]
 TWINS = [
-    Path(__file__).parents[2] / "emulator" / name for name in ("ptx_twins.h", "ptx_sm90a_twins.h")
+    Path(__file__).parents[2] / "emulator" / name
+    for name in ("ptx_twins.h", "ptx_sm90a_twins.h", "fragments.h")
 ]
 FUNCTION = re.compile(r"\b__device__\s[\w:<>,\s&*]*?\b(\w+)\(")
 ENTRY = re.compile(
@@ -276,4 +277,5 @@ def test_the_emulator_has_a_twin_of_every_ptx_function() -> None:
     functions = set(FUNCTION.findall(text)) - {"NAME"} | products
     whole = "\n".join(path.read_text("utf-8") for path in TWINS)
     twins = re.sub(r"namespace emulator \{.*?// namespace emulator", "", whole, flags=re.DOTALL)
-    assert functions == set(re.findall(r"^inline .*?(\w+)\(", twins, flags=re.MULTILINE))
+    declared = r"^(?:inline .*?|float |unsigned short )(\w+)\("
+    assert functions == set(re.findall(declared, twins, flags=re.MULTILINE))
