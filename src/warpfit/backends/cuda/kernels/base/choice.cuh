@@ -34,3 +34,11 @@ __device__ inline Part& optional_part(Part& part) {
 
 template <class Part>
 __device__ Part& optional_part(Without<Part>& nothing);
+
+// The same of the parts, a Rest, that lie behind all of `shared` (whose places are numbers then: as
+// a base class of the whole they would cost registers).
+template <class Part, class Rest, class Shared>
+__device__ inline Part& part_behind(const Shared& shared) {
+    static_assert(sizeof(Shared) % alignof(Rest) == 0, "they lie next to each other");
+    return optional_part<Part>(*reinterpret_cast<Rest*>(const_cast<Shared*>(&shared) + 1));
+}

@@ -148,14 +148,15 @@ struct alignas(16) BatchWeights {
     float of_stages[STAGES];
 };
 
-struct ClusterWhole : ClusterShared,
-                      part_if<PENALIZED, Penalties>,
-                      part_if<HAS_WEIGHTS, BatchWeights> {};
+struct alignas(16) ClusterRest : part_if<PENALIZED, Penalties>,
+                                 part_if<HAS_WEIGHTS, BatchWeights> {};
+
+struct ClusterWhole : ClusterShared, ClusterRest {};
 static_assert(sizeof(ClusterWhole) == SHARED_BYTES, "many_networks_sm90.py counts these bytes");
 
 template <class Part>
 __device__ inline Part& part_of(const ClusterShared& shared) {
-    return optional_part<Part>(static_cast<ClusterWhole&>(const_cast<ClusterShared&>(shared)));
+    return part_behind<Part, ClusterRest>(shared);
 }
 
 // -- threads --------------------------------------------------------------------------------------

@@ -189,20 +189,16 @@ struct alignas(16) NearSlots {
     float4 quads[larger(NEAR_TILES, 1)][2 * SLOT_PLACES][32 * WARPS];  // see Memory
 };
 
-struct LayersWhole : LayersShared,
-                     part_if<CLASS_WEIGHTS, ClassWeights>,
-                     part_if<(NEAR_TILES > 0), NearSlots>,
-                     part_if<STOPS, StoppingState> {};
+struct alignas(16) LayersRest : part_if<CLASS_WEIGHTS, ClassWeights>,
+                                part_if<(NEAR_TILES > 0), NearSlots>,
+                                part_if<STOPS, StoppingState> {};
+
+struct LayersWhole : LayersShared, LayersRest {};
 static_assert(sizeof(LayersWhole) == SHARED_BYTES, "the launcher asks for as much");
 
 template <class Part>
-__device__ inline Part& part_of(LayersShared& shared) {
-    return optional_part<Part>(static_cast<LayersWhole&>(shared));
-}
-
-template <class Part>
-__device__ inline const Part& part_of(const LayersShared& shared) {
-    return part_of<Part>(const_cast<LayersShared&>(shared));
+__device__ inline Part& part_of(const LayersShared& shared) {
+    return part_behind<Part, LayersRest>(shared);
 }
 
 // The other blocks that this warp sends to. Where there are more warps than others, several

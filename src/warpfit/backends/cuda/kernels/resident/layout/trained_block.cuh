@@ -102,7 +102,9 @@ struct NearTiles {
     float4 quads[UNIT_TILES][NEAR_TILES > 0 ? NEAR_TILES : 1][2 * SLOT_PLACES][32];
 };
 
-struct OneLaunchWhole : OneLaunchShared, part_if<(NEAR_TILES > 0), NearTiles> {};
+struct alignas(16) OneLaunchRest : part_if<(NEAR_TILES > 0), NearTiles> {};
+
+struct OneLaunchWhole : OneLaunchShared, OneLaunchRest {};
 static_assert(sizeof(OneLaunchWhole) == SHARED_BYTES, "the launcher asks for as much");
 
 // What a block has of units or features: from where on, and how many.

@@ -151,7 +151,7 @@ struct AdaptiveWeights {
     }
 
     __device__ float4& place(int u, int j, int quad) const {
-        return optional_part<NearTiles>(static_cast<OneLaunchWhole&>(shared))
+        return part_behind<NearTiles, OneLaunchRest>(shared)
             .quads[Weights::first_unit_tile() + u][Weights::feature_tile(j) - FIRST_NEAR][quad]
                   [threadIdx.x % 32];
     }
