@@ -311,7 +311,7 @@ def test_an_error_shows_the_log_and_the_line_of_source(kernels: Path) -> None:
     with pytest.raises(CompileError) as caught:
         jit.cubin("probe", DEFINES, ARCH)
     lines = str(caught.value).splitlines()
-    assert lines[0] == "kernel probe does not compile for sm_90a with -DSCALE=2 -DDTYPE=float32:"
+    assert lines[0] == "kernel probe does not compile for sm_90a with SCALE=2 DTYPE=float32:"
     (place,) = [idx for idx, line in enumerate(lines) if '"y" is undefined' in line]
     assert "probe.cu(4): error" in lines[place]
     assert lines[place + 1] == "    4 | y[threadIdx.x] += HEADER_VALUE + SCALE;"

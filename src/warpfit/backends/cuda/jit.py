@@ -117,8 +117,8 @@ def macros_of(name: str, defines: Defines) -> Defines:
 
 
 def flattened(name: str, defines: Defines) -> str:
-    """Return a kernel's source with its defines and, in their place, its headers: what the compiler
-    sees.
+    """Return a kernel's source with its settings and, in their place, its headers: what compilers
+    see.
     """
     seen: set[Path] = set()
 
@@ -224,7 +224,7 @@ def compile_kernel(
             .code
         )
     except Exception as error:
-        settings = " ".join(f"-D{key}={value}" for key, value in defines)
+        settings = " ".join(f"{key}={value}" for key, value in defines)
         text = _with_source_lines(str(error).rstrip("\0\n"), name)
         raise CompileError(
             f"kernel {name} does not compile for {arch} with {settings}:\n{text}"

@@ -183,7 +183,6 @@ class NarrowStep:
             dtype=network.dtype,
             outputs=network.widths[-1],
             loss=class_name(network.loss),
-            cross_entropy=network.loss == "cross_entropy",
             smoothed=network.is_smoothed,
             counts_rows=network.loss in COUNTING_LOSSES,
             dropouts=(False,) * len(network.activations),

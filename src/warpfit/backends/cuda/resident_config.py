@@ -41,8 +41,6 @@ class LossConfig(Config):
         Of products: ``'float16'`` or ``'bfloat16'``.
     loss : str
         Its class in ``loss_terms.cuh``.
-    cross_entropy : bool
-        Whether targets are labels.
     smoothed : bool
         Whether labels are.
     counts_rows : bool
@@ -52,7 +50,6 @@ class LossConfig(Config):
 
     dtype: TypeName
     loss: TypeName
-    cross_entropy: Flag
     smoothed: Flag
     counts_rows: Flag
     outputs: Number

@@ -150,7 +150,6 @@ class TrainedNetwork:
             "batch": self.batch,
             "outputs": self.outputs,
             "loss": class_name(self.loss),
-            "cross_entropy": self.is_cross_entropy,
             "smoothed": self.smoothed,
             "counts_rows": self.loss in COUNTING_LOSSES,
             "optimizer": f"{class_name(self.optimizer)}Rule",

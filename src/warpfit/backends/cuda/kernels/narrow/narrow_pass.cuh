@@ -1,6 +1,6 @@
 // A warp's 16 rows on their way through all narrow layers, to the loss and back: what each layer
 // takes and the gradients of what it gives stay behind in shared memory, where narrow_layers.cuh
-// says. Settings beside those of narrow_layers.cuh: LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS,
+// says. Settings beside those of narrow_layers.cuh: LOSS, SMOOTHED, COUNTS_ROWS,
 // WEIGHTED and CLASS_WEIGHTS (whether rows and classes have weights).
 //
 // Users: many_networks.cu, narrow_step.cu.
@@ -16,14 +16,14 @@ constexpr int OUT_WIDTH = padded(LAYERS);
 // or labels of two rows.
 struct RowTargets {
     bool are_there[2];
-    int labels[2];                    // with CROSS_ENTROPY,
+    int labels[2];                    // if LOSS has them,
     float numbers[OUT_WIDTH / 8][4];  // or else
     float weights[2];                 // with WEIGHTED
 
     __device__ float weight(int below) const { return WEIGHTED ? weights[below] : 1; }
 };
 
-using Target = choice<CROSS_ENTROPY, int64, float>;
+using Target = choice<LOSS::HAS_LABELS, int64, float>;
 
 struct NarrowLoss {
     const Target* targets;
@@ -43,7 +43,7 @@ struct NarrowLoss {
             const bool is_there = row >= 0;
             found.are_there[below] = is_there;
             if (WEIGHTED) found.weights[below] = is_there && weights != nullptr ? weights[row] : 1;
-            if constexpr (CROSS_ENTROPY) {
+            if constexpr (LOSS::HAS_LABELS) {
                 found.labels[below] = is_there ? column_of(targets[row]) : 0;
             } else {
                 fetch_numbers(found, below, row);

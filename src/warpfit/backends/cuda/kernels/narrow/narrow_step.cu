@@ -5,7 +5,7 @@
 // Layout:    x (N, WIDTHS[0]) of SOURCE, contiguous: the batch, of DTYPE, or if GATHERS all rows, of
 //            which it is those order[first + i], i < num_rows, with first = (read(first_step) +
 //            offset) · rows_per_step, converted; targets likewise (N, outputs) float32, or with
-//            CROSS_ENTROPY labels (N,) int64; weights (inputs, outputs) and biases (outputs,) of
+//            cross-entropy labels (N,) int64; weights (inputs, outputs) and biases (outputs,) of
 //            DTYPE, biases may be null; record (steps, 3) float64; gradients (blocks,
 //            gradients_at(LAYERS)) float32: of each layer its weights', row by row, then its
 //            biases'; partials two for each block, arrivals one zero, both null with a single

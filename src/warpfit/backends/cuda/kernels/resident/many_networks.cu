@@ -2,7 +2,7 @@
 //           for each step of each epoch forward pass, loss, backward pass, and the optimizer's
 //           update. A block that is done takes the next network.
 // Layout:   x (all rows, WIDTHS[0]) of DTYPE and targets (all rows, outputs) float32, or with
-//           CROSS_ENTROPY labels (all rows,) int64: which rows a network trains on, in which order
+//           cross-entropy labels (all rows,) int64: which rows a network trains on, in which order
 //           and at what rates its `Network` says; parameters (num_networks, 1 + SLOTS,
 //           gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
 //           then their optimizer state; best (num_networks, gradients_at(LAYERS)) float32, the

@@ -27,7 +27,7 @@ constexpr int PIECE_ROWS = ROWS / CLUSTER;
 static_assert(HIDDEN_LAYERS > 0 && ROWS % CLUSTER == 0, "each rank has rows of hidden units");
 constexpr int X_WIDTH = up(WIDTHS[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUT_WIDTH = up(OUTPUTS, 16);
-constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
+constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 
 __device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / CLUSTER; }
 

@@ -20,7 +20,7 @@ using T = DTYPE;
 constexpr int X_WIDTH = up(WIDTHS[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUT_TILES = up(OUTPUTS, 16) / 16;
 // A row's target, which its weight may follow.
-constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
+constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 // Which of them this block is, if it is one.
 __device__ inline int own_recorder() { return own_replica() * (RECORDERS / REPLICAS) + own_rank(); }
 // Whose targets a replica needs: to weigh a batch, those of all rows.

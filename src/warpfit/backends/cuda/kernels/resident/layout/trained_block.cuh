@@ -44,7 +44,7 @@ constexpr int SUM_BARRIERS = AHEAD ? SUM_PLACES : SUM_SLOTS;
 constexpr int LOADS = 2 * ROW_TILES - KEPT;
 // Steps whose targets are there at once: the loader is ahead by as many tiles as the ring has.
 constexpr int TARGET_STEPS = (X_SLOTS + LOADS - 1) / LOADS + (KEPT < ROW_TILES);
-constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
+constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 constexpr int WEIGHT_WARPS = WARPS_K * WARPS_U;
 constexpr int WARPS = WEIGHT_WARPS + ROW_WARPS + OUTPUT_WARPS + 1;
 

@@ -204,8 +204,8 @@ struct LossWarps {
         arrive_warp(shared.dz_full);
 #pragma unroll
         for (int i = 0; i < ROWS_OF_LANE; ++i) {
-            RowLoss found = find_row_loss(rests[i], CROSS_ENTROPY ? label_of(targets[i]) : 0, loss,
-                                          OUTPUTS, classes, is_there[i]);
+            RowLoss found = find_row_loss(rests[i], LOSS::HAS_LABELS ? label_of(targets[i]) : 0,
+                                          loss, OUTPUTS, classes, is_there[i]);
             found.loss *= weight_of(targets[i], trains);
             if (own.lane() % 4 == 0) add(found, trains);
         }

@@ -7,8 +7,6 @@
 
 #include "ops/loss/loss_terms.cuh"
 
-static_assert(LOSS::HAS_LABELS == CROSS_ENTROPY, "labels, or numbers");
-
 constexpr float LOG2_E = 1.4426950408889634f;
 
 // A NaN is left to come out in what follows.
@@ -216,9 +214,9 @@ __device__ inline RowLoss find_row_loss(const OutputRest& rest, [[maybe_unused]]
                                         const LossSettings& loss, int num_columns,
                                         [[maybe_unused]] const Classes& classes, bool is_there) {
     bool is_correct;
-    const float value =
-        CROSS_ENTROPY ? cross_entropy(rest, label, loss.setting, num_columns, classes, is_correct)
-                      : sum_of_terms(rest, is_correct) * loss.of_term;
+    const float value = LOSS::HAS_LABELS ? cross_entropy(rest, label, loss.setting, num_columns,
+                                                         classes, is_correct)
+                                         : sum_of_terms(rest, is_correct) * loss.of_term;
     return {is_there ? value : 0, is_there && is_correct};
 }
 
