@@ -8,22 +8,69 @@
 
 #include "base/choice.cuh"
 #include "narrow/narrow_layers.cuh"
+#include "ops/loss/cross_entropy.cuh"
 #include "resident/loss/output_losses.cuh"
 
 constexpr int OUT_WIDTH = padded(LAYERS);
 
-// What a loss of outputs in registers is held against, fetched before they are computed: numbers,
-// or labels of two rows.
-struct RowTargets {
-    bool are_there[2];
-    int labels[2];                    // if LOSS has them,
-    float numbers[OUT_WIDTH / 8][4];  // or else
-    float weights[2];                 // with WEIGHTED
+// What a loss of outputs in registers is held against, of two rows, fetched before they are
+// computed: labels, or numbers.
+struct RowLabels {
+    using Target = int64;
+    int labels[2];
 
-    __device__ float weight(int below) const { return WEIGHTED ? weights[below] : 1; }
+    __device__ void fetch(int below, const int64* targets, int64 row) {
+        labels[below] = row >= 0 ? column_of(targets[row], OUTPUTS) : 0;
+    }
 };
 
-using Target = choice<LOSS::HAS_LABELS, int64, float>;
+struct RowNumbers {
+    using Target = float;
+    float numbers[OUT_WIDTH / 8][4];
+
+    __device__ void fetch(int below, const float* targets, int64 row) {
+        const float* of_row = targets + row * OUTPUTS + own_lane() % 4 * 2;
+        const bool by_pairs = OUTPUTS % 2 == 0 && reinterpret_cast<uint64>(targets) % 8 == 0,
+                   is_there = row >= 0;
+#pragma unroll
+        for (int tile = 0; tile < OUT_WIDTH / 8; ++tile) {
+            const int col = 8 * tile + own_lane() % 4 * 2;
+            float2 pair = {0, 0};
+            if (by_pairs) {
+                if (is_there && col < OUTPUTS)
+                    pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
+            } else {
+                if (is_there && col < OUTPUTS) pair.x = of_row[8 * tile];
+                if (is_there && col + 1 < OUTPUTS) pair.y = of_row[8 * tile + 1];
+            }
+            numbers[tile][2 * below] = pair.x;
+            numbers[tile][2 * below + 1] = pair.y;
+        }
+    }
+};
+
+// What the rows weigh: each something, where there are weights of all, or 1.
+struct RowWeights {
+    float weights[2];
+
+    __device__ void fetch(int below, const float* of_all, int64 row) {
+        weights[below] = row >= 0 && of_all != nullptr ? of_all[row] : 1;
+    }
+    __device__ float of(int below) const { return weights[below]; }
+};
+
+struct EqualRows {
+    __device__ void fetch(int, const float*, int64) {}
+    __device__ float of(int) const { return 1; }
+};
+
+struct RowTargets {
+    bool are_there[2];
+    choice<LOSS::HAS_LABELS, RowLabels, RowNumbers> targets;
+    choice<WEIGHTED, RowWeights, EqualRows> weights;
+};
+
+using Target = decltype(RowTargets::targets)::Target;
 
 struct NarrowLoss {
     const Target* targets;
@@ -40,58 +87,21 @@ struct NarrowLoss {
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const int64 row = __shfl_sync(FULL_WARP, numbers, own_lane() / 4 + 8 * below);
-            const bool is_there = row >= 0;
-            found.are_there[below] = is_there;
-            if (WEIGHTED) found.weights[below] = is_there && weights != nullptr ? weights[row] : 1;
-            if constexpr (LOSS::HAS_LABELS) {
-                found.labels[below] = is_there ? column_of(targets[row]) : 0;
-            } else {
-                fetch_numbers(found, below, row);
-            }
+            found.are_there[below] = row >= 0;
+            found.weights.fetch(below, weights, row);
+            found.targets.fetch(below, targets, row);
         }
         return found;
-    }
-
-    __device__ void fetch_numbers(RowTargets& found, int below, int64 row) const {
-        const Target* of_row = targets + row * OUTPUTS + own_lane() % 4 * 2;
-        const bool by_pairs = OUTPUTS % 2 == 0 && reinterpret_cast<uint64>(targets) % 8 == 0;
-#pragma unroll
-        for (int tile = 0; tile < OUT_WIDTH / 8; ++tile) {
-            const int col = 8 * tile + own_lane() % 4 * 2;
-            float2 pair = {0, 0};
-            if (by_pairs) {
-                if (row >= 0 && col < OUTPUTS)
-                    pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
-            } else {
-                if (row >= 0 && col < OUTPUTS) pair.x = of_row[8 * tile];
-                if (row >= 0 && col + 1 < OUTPUTS) pair.y = of_row[8 * tile + 1];
-            }
-            found.numbers[tile][2 * below] = pair.x;
-            found.numbers[tile][2 * below + 1] = pair.y;
-        }
-    }
-
-    __device__ static int column_of(int64 label) {
-        return static_cast<uint64>(label) < static_cast<uint64>(OUTPUTS) ? static_cast<int>(label)
-                                                                         : -1;
     }
 
     // Adds the losses of 16 rows, whose outputs become their gradients: 0 of rows that are not
     // there.
     __device__ void replace(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows) {
+        OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
-            replace_row(outputs, of_rows, below, of_rows.are_there[below]);
-        }
-    }
-
-    template <class Loss = LOSS>
-    __device__ void replace_row(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
-                                bool is_there) {
-        if constexpr (Loss::HAS_LABELS) {
-            replace_logits(outputs, of_rows, below, is_there);
-        } else {
-            replace_numbers<Loss>(outputs, of_rows, below, is_there);
+            replace_row(rows, of_rows.targets, below, of_rows.weights.of(below),
+                        of_rows.are_there[below]);
         }
     }
 
@@ -99,11 +109,11 @@ struct NarrowLoss {
         return classes_of<CLASS_WEIGHTS>(class_weights, class_weights + OUTPUTS);
     }
 
-    __device__ void replace_logits(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows,
-                                   int below, bool is_there) {
-        OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
-        const int label = of_rows.labels[below];
-        const float weight = of_rows.weight(below), factor = is_there ? of_derivative * weight : 0;
+    template <class Rows>
+    __device__ void replace_row(Rows& rows, const RowLabels& targets, int below, float weight,
+                                bool is_there) {
+        const int label = targets.labels[below];
+        const float factor = is_there ? of_derivative * weight : 0;
         const OutputRest rest = rows.replace_logits(below, label, factor, setting, classes());
         bool is_correct;
         const float loss =
@@ -113,16 +123,14 @@ struct NarrowLoss {
         sums[1] += is_correct && label >= 0;
     }
 
-    template <class Terms>
-    __device__ void replace_numbers(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows,
-                                    int below, bool is_there) {
-        OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
-        const float weight = of_rows.weight(below), factor = is_there ? of_derivative * weight : 0;
+    template <class Rows>
+    __device__ void replace_row(Rows& rows, const RowNumbers& targets, int below, float weight,
+                                bool is_there) {
+        const float factor = is_there ? of_derivative * weight : 0;
         const auto number = [&](int part, int) {
-            return of_rows.numbers[part / 2][2 * below + part % 2];
+            return targets.numbers[part / 2][2 * below + part % 2];
         };
-        const OutputRest rest =
-            rows.template replace_numbers<Terms>(below, number, factor, setting);
+        const OutputRest rest = rows.template replace_numbers<LOSS>(below, number, factor, setting);
         const bool is_correct = COUNTS_ROWS && reduce_row<Sum>(rest.before) == 0;
         if (!is_there) return;
         sums[0] += weight * rest.sum;
