@@ -33,7 +33,7 @@ Mistake = dict[str, str]
 WAITS_FOR_X = "wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);"
 WAITS_FOR_ROWS = "wait(full, phase);"
 WAITS_FOR_GRADIENTS = (
-    "await_rows(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());"
+    "await_bytes(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());"
 )
 FIRST_BARRIER = "barrier_of_cluster();  // no block writes to another that has not begun"
 LAST_BARRIER = "barrier_of_cluster();  // nor to one that has left"

@@ -26,6 +26,13 @@ __device__ inline void wait(Barrier& barrier, unsigned phase) {
     }
 }
 
+// Until all bytes that are sent to this block in a phase have come. Thread 0 lets the barrier count
+// them.
+__device__ inline void await_bytes(Barrier& full, unsigned phase, unsigned bytes) {
+    if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
+    wait(full, phase);
+}
+
 // How long a thread has looked in vain for what another leaves in memory.
 struct Patience {
     int64 start = BOUNDED_WAITS ? clock64() : 0;

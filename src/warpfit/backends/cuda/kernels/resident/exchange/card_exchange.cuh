@@ -19,13 +19,6 @@ constexpr int PARITY_OF = L % 2;
 template <int L, int COUNT>
 constexpr int PHASES = (COUNT - L % 2 + 1) / 2;
 
-// Until all bytes that are sent to this block in a phase have come. Thread 0 lets the barrier count
-// them.
-__device__ inline void await_bytes(Barrier& full, unsigned phase, unsigned bytes) {
-    if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
-    wait(full, phase);
-}
-
 // Sends a quad of numbers to where `rank` has what lies at `place` here.
 __device__ inline void send_quad(int rank, const float* place, const float (&numbers)[4],
                                  const Barrier& full) {

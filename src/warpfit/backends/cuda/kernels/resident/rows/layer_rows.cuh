@@ -300,28 +300,20 @@ __device__ inline void find_losses(LayersShared& shared, const LayersRun& run, i
     });
 }
 
-// Until the barrier has had all bytes that come from other blocks.
-[[maybe_unused]] __device__ inline void await_rows([[maybe_unused]] Barrier& full,
-                                                   [[maybe_unused]] unsigned phase,
-                                                   [[maybe_unused]] unsigned bytes) {
-    if constexpr (CLUSTER > 1) {
-        if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
-        wait(full, phase);
-    }
-}
-
 // Until all units of layer L are there.
 template <int L>
 __device__ inline void await_units(LayersShared& shared, int pass) {
     constexpr int COPIES = LayerRows<L>::COPIES;
-    await_rows(layer_of<L>(shared.layers).y_full[pass % COPIES], pass / COPIES,
-               Shape<L>::bytes_of_others());
+    if constexpr (CLUSTER > 1) {
+        await_bytes(layer_of<L>(shared.layers).y_full[pass % COPIES], pass / COPIES,
+                    Shape<L>::bytes_of_others());
+    }
 }
 
 // Until all gradients that the backward pass needs of layer L are there.
 template <int L>
 __device__ inline void await_gradients(LayersShared& shared, int step) {
-    if constexpr (L > 0) {
-        await_rows(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());
+    if constexpr (CLUSTER > 1 && L > 0) {
+        await_bytes(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());
     }
 }

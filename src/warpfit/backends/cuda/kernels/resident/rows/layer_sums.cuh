@@ -25,7 +25,7 @@ __device__ inline float sum_of_cluster(LayersShared& shared, [[maybe_unused]] in
             store_async_pair(place_in(threadIdx.x, &shared.cluster_squares[own_rank()]),
                              __float_as_uint(sum), 0, place_in(threadIdx.x, &shared.squares_full));
         }
-        await_rows(shared.squares_full, step, CLUSTER * sizeof(float2));
+        await_bytes(shared.squares_full, step, CLUSTER * sizeof(float2));
         sum = 0;
         for (int rank = 0; rank < CLUSTER; ++rank) sum += shared.cluster_squares[rank].x;
     }
