@@ -18,35 +18,11 @@ constexpr int OUT_WIDTH = padded(LAYERS);
 struct RowLabels {
     using Target = int64;
     int labels[2];
-
-    __device__ void fetch(int below, const int64* targets, int64 row) {
-        labels[below] = row >= 0 ? column_of(targets[row], OUTPUTS) : 0;
-    }
 };
 
 struct RowNumbers {
     using Target = float;
     float numbers[OUT_WIDTH / 8][4];
-
-    __device__ void fetch(int below, const float* targets, int64 row) {
-        const float* of_row = targets + row * OUTPUTS + own_lane() % 4 * 2;
-        const bool by_pairs = OUTPUTS % 2 == 0 && reinterpret_cast<uint64>(targets) % 8 == 0,
-                   is_there = row >= 0;
-#pragma unroll
-        for (int tile = 0; tile < OUT_WIDTH / 8; ++tile) {
-            const int col = 8 * tile + own_lane() % 4 * 2;
-            float2 pair = {0, 0};
-            if (by_pairs) {
-                if (is_there && col < OUTPUTS)
-                    pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
-            } else {
-                if (is_there && col < OUTPUTS) pair.x = of_row[8 * tile];
-                if (is_there && col + 1 < OUTPUTS) pair.y = of_row[8 * tile + 1];
-            }
-            numbers[tile][2 * below] = pair.x;
-            numbers[tile][2 * below + 1] = pair.y;
-        }
-    }
 };
 
 // What the rows weigh: each something, where there are weights of all, or 1.
@@ -81,15 +57,37 @@ struct NarrowLoss {
     const float* class_weights = nullptr;  // and their mean
 
     // Of the warp's 16 rows, with these numbers; `weights` are those of all rows, or null if they
-    // are 1.
-    __device__ RowTargets fetch(int64 numbers, const float* weights = nullptr) const {
-        RowTargets found;
+    // are 1. In one piece: in two the compiler finds another order, which takes more registers.
+    template <class Rows = RowTargets>
+    __device__ Rows fetch(int64 numbers, const float* weights = nullptr) const {
+        Rows found;
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const int64 row = __shfl_sync(FULL_WARP, numbers, own_lane() / 4 + 8 * below);
-            found.are_there[below] = row >= 0;
+            const bool is_there = row >= 0;
+            found.are_there[below] = is_there;
             found.weights.fetch(below, weights, row);
-            found.targets.fetch(below, targets, row);
+            if constexpr (LOSS::HAS_LABELS) {
+                found.targets.labels[below] = is_there ? column_of(targets[row], OUTPUTS) : 0;
+            } else {
+                const Target* of_row = targets + row * OUTPUTS + own_lane() % 4 * 2;
+                const bool by_pairs =
+                    OUTPUTS % 2 == 0 && reinterpret_cast<uint64>(targets) % 8 == 0;
+#pragma unroll
+                for (int tile = 0; tile < OUT_WIDTH / 8; ++tile) {
+                    const int col = 8 * tile + own_lane() % 4 * 2;
+                    float2 pair = {0, 0};
+                    if (by_pairs) {
+                        if (is_there && col < OUTPUTS)
+                            pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
+                    } else {
+                        if (is_there && col < OUTPUTS) pair.x = of_row[8 * tile];
+                        if (is_there && col + 1 < OUTPUTS) pair.y = of_row[8 * tile + 1];
+                    }
+                    found.targets.numbers[tile][2 * below] = pair.x;
+                    found.targets.numbers[tile][2 * below + 1] = pair.y;
+                }
+            }
         }
         return found;
     }
