@@ -40,7 +40,7 @@ LAST_BARRIER = "barrier_of_cluster();  // nor to one that has left"
 MAY_LEAVE = "if (talks.end_now(epochs_done)) break;"
 LEAVES_ALONE = "if (talks.end_now(epochs_done) || own_rank() == 1) break;"
 UNITS = "units(int pass) { return y[pass % COPIES]; }"
-SENDS_GRADIENTS = "[threadIdx.x], THREADS, now.step, sums);"
+SENDS_GRADIENTS = "THREADS, now.step, sums);"
 HAS_GRADIENTS = """missing |= comes(i) ? missing_marks(words[i], turn) : 0;
         if (missing == 0) break;"""
 ADDS_UP = "if (RECORDERS > 1) add_up_recorders(sums, memory, pass.epoch);"
