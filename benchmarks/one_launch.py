@@ -18,9 +18,8 @@ results/one_launch.json after every row. What the file holds from the same GPU a
 peers are measured once, unless with --again, ours when asked for; ours of another commit goes. So
 parts can come from several commands, and one that broke off starts again.
 
-    python benchmarks/one_launch.py [--parts peers,ours,curves,headline] [--rows 784-256-10/64]
-    [--minutes 9] python benchmarks/one_launch.py --rows '784-256-10/64 adam,64-64-64-64-1/256
-    adamw'
+    python benchmarks/one_launch.py [--parts peers,ours,curves,headline] [--minutes 9]
+    python benchmarks/one_launch.py --rows '784-256-10/64 adam,64-64-64-64-1/256 adamw'
 """
 
 from __future__ import annotations

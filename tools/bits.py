@@ -1,9 +1,8 @@
 """Print a digest of what training gives, case by case: equal digests mean equal bits.
 
-python tools/bits.py > before.txt                     # on a GPU; change a kernel, then python
-tools/bits.py --against before.txt             # says which cases differ, and exits 1 python
-tools/bits.py --emulator --against other.txt   # the same without a GPU, on the emulator of the
-tests
+    python tools/bits.py > before.txt                     # on a GPU; change a kernel, then
+    python tools/bits.py --against before.txt             # says what differs, and exits 1
+    python tools/bits.py --emulator --against other.txt   # without a GPU, on the tests' emulator
 
 A digest is of the parameters, the optimizer state and the losses of all steps. Beside it stands how
 the network was launched: a case that goes by another kernel than before is a difference as well.

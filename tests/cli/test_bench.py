@@ -85,7 +85,7 @@ def test_the_list_names_suites_and_tools() -> None:
     outcome = run_bench()
     assert (outcome.code, outcome.err) == (0, "")
     names = [line.split()[0] for line in outcome.out.splitlines()]
-    assert names[:6] == ["gemm", "ops", "train", "widths", "cold-start", "estimators"]
+    assert names[:6] == ["gemm", "ops", "train", "widths", "cold-start", "waits"]
     assert names[-2:] == ["report", "compare"]
 
 
