@@ -187,6 +187,9 @@ class EmulatedRuntime:
     late_writes : bool, optional
         Let other blocks see what a block writes as late as CUDA lets them (late_writes.cpp), in
         arrays of up to `MOST_WATCHED` bytes; unless told, where the order is reversed, too.
+    late_warp : (int, int) or None
+        A block, among those that run at once, and one of its warps that runs only where no other
+        warp of theirs can go on.
     num_multiprocessors : int
         What the emulated device says it has.
     arch : str
@@ -204,6 +207,7 @@ class EmulatedRuntime:
         reverse: bool | None = None,
         sanitize: bool | None = None,
         late_writes: bool | None = None,
+        late_warp: tuple[int, int] | None = None,
         num_multiprocessors: int = 4,
         arch: str = "sm_90a",
         folder: Path | None = None,
@@ -213,6 +217,7 @@ class EmulatedRuntime:
         self._reverse = "WARPFIT_EMULATE_REVERSED" in os.environ if reverse is None else reverse
         self._sanitize = is_sanitized() if sanitize is None else sanitize
         self._late_writes = self._reverse if late_writes is None else late_writes
+        self._late_warp = late_warp
         self._folder = folder
         self._graph: EmulatedGraph | None = None  # that is being captured
 
@@ -421,6 +426,7 @@ class EmulatedRuntime:
     ) -> None:
         sizes = ctypes.c_uint * 3
         settings = shared_bytes, parameters, cluster, is_cooperative, self._reverse
+        _scheduler().emulator_be_late(*(self._late_warp or (-1, -1)))
         with _watched() if self._late_writes else nullcontext():
             failed = function(sizes(*grid), sizes(*block), *settings)
         if failed:

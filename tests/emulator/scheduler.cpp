@@ -180,6 +180,14 @@ Block* block = nullptr;     // whose threads run
 std::vector<Meeting> cluster_meetings;
 unsigned long long barriers_passed = 0, rounds = 0;
 bool failed = false;
+
+// The warp that is late: its number in its block, and that of the block among those that take
+// turns; -1 for none. Whether it may run.
+struct LateWarp {
+    int block = -1, warp = -1;
+    bool has_turn = false;
+};
+LateWarp late_warp;
 char error[4096] = "";
 
 // ------------------------------------------------------------------------------------------ errors
@@ -526,9 +534,15 @@ bool can_run(unsigned t) {
     return state[t] == READY;
 }
 
+bool must_wait(unsigned warp) {
+    return static_cast<int>(warp) == late_warp.warp &&
+           static_cast<int>(block->number) == late_warp.block && !late_warp.has_turn;
+}
+
 // Runs one thread after the other, as far as the warp comes before the next barrier of the block
 // falls. Whether any of them could run.
 bool run_warp(unsigned warp) {
+    if (must_wait(warp)) return false;
     const unsigned first = block->first + warp * warpSize,
                    end = std::min(first + warpSize, block->first + num_threads);
     const unsigned long long barriers_before = barriers_passed;
@@ -568,16 +582,31 @@ bool all_have_left() {
                        [](const Block& each) { return each.num_left == num_threads; });
 }
 
+// Whether it could run.
+bool run_late_warp() {
+    const unsigned num_warps = (num_threads + warpSize - 1) / warpSize;
+    if (late_warp.block < 0 || late_warp.block >= static_cast<int>(blocks.size()) ||
+        late_warp.warp >= static_cast<int>(num_warps))
+        return false;
+    enter(blocks[late_warp.block]);
+    late_warp.has_turn = true;
+    const bool ran = run_warp(late_warp.warp);
+    late_warp.has_turn = false;
+    return ran;
+}
+
 // One round: the first block that can run always goes before the others, so that these are as late
 // as they may be. Whether any could run.
 bool run_round() {
     ++rounds;
+    const unsigned long long progress_before = progress;
     bool any_ran = false;
     for (size_t i = 0; i < blocks.size() && !failed;) {
         const bool ran = run_block(blocks[launched->reverse ? blocks.size() - 1 - i : i]);
         any_ran |= ran;
         i = ran ? 0 : i + 1;
     }
+    if (!failed && progress == progress_before) any_ran |= run_late_warp();
     return any_ran;
 }
 
@@ -906,3 +935,7 @@ int launch(const Launch& description) {
 }  // namespace emulator
 
 extern "C" const char* emulator_error() { return emulator::error; }
+
+extern "C" void emulator_be_late(int block, int warp) {
+    emulator::late_warp = {block, warp, false};
+}

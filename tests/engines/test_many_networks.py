@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import on_emulator
+from support.devices import assert_bits_when_late
 from support.one_launch import ADAPTIVE, LIMITS, LIONS, activated, data, fit, flat
 from warpfit import backends, losses, nn, optim
 from warpfit.engines import many_networks
@@ -431,6 +433,53 @@ def test_clusters_with_relu_follow_numpy(
     in_clusters(cluster)
     case = {"batch": 64, "num_rows": 200, "activations": ("relu",), **case}
     assert_follows_numpy(RELU_LIMITS[case.get("precision", "float16")], **case)
+
+
+def assert_bits_of_sweeps(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, warps: int, **settings: Any
+) -> None:
+    """Assert that a sweep comes to the same bits whichever warp is late."""
+
+    def train() -> list[Any]:
+        sweep = Sweep(**settings)
+        outcomes = sweep.train()
+        losses = [[report.loss for report in outcome.reports] for outcome in outcomes]
+        return [*losses, *map(flat, sweep.models)]
+
+    assert_bits_when_late(monkeypatch, train, blocks, warps)
+
+
+# Of one tile of hidden units and of two; with two warps for a block's rows, and with one.
+OTHER_CLUSTERS = [(1, 40), (1, 70), (2, 70), (8, 70)]
+
+
+@on_emulator
+@pytest.mark.parametrize(
+    ("cluster", "hidden"),
+    [(2, 40), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_CLUSTERS)],
+)
+def test_clusters_come_to_the_same_bits_whichever_warp_is_late(
+    monkeypatch: pytest.MonkeyPatch, in_clusters: Callable[[int], None], cluster: int, hidden: int
+) -> None:
+    in_clusters(cluster)
+    sizes = (60, hidden, 4)
+    assert_bits_of_sweeps(monkeypatch, min(cluster, 3), 16, sizes=sizes, batch=60, num_rows=130)
+
+
+@on_emulator
+@pytest.mark.usefixtures("as_small")
+def test_small_ones_come_to_the_same_bits_whichever_warp_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert_bits_of_sweeps(monkeypatch, 1, 20, sizes=(20, 30, 12, 3), batch=128, num_rows=300)
+
+
+@on_emulator
+@pytest.mark.usefixtures("in_blocks")
+def test_blocks_come_to_the_same_bits_whichever_warp_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert_bits_of_sweeps(monkeypatch, 1, 8, sizes=(12, 24, 5), batch=50, num_rows=130)
 
 
 # More networks than clusters, so that one goes on to the next after it.

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from emulator.runtime import EmulatedRuntime
 from warpfit import backends
 from warpfit.backends.cuda import driver, runtime
 
-__all__ = ["no_gpu", "open_devices", "open_emulated", "open_in_both_orders"]
+__all__ = [
+    "assert_bits_when_late",
+    "no_gpu",
+    "open_devices",
+    "open_emulated",
+    "open_in_both_orders",
+]
 
 
 def open_devices(monkeypatch: pytest.MonkeyPatch, *opened: Any) -> None:
@@ -33,6 +40,26 @@ def open_emulated(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     device: Any = EmulatedRuntime(**settings)
     device.name = "cuda:0"
     monkeypatch.setitem(runtime._OPEN, 0, device)
+
+
+def assert_bits_when_late(
+    monkeypatch: pytest.MonkeyPatch,
+    train: Callable[[], Sequence[Any]],
+    blocks: int,
+    warps: int,
+    **settings: Any,
+) -> None:
+    """Assert that `train` gives the same arrays whichever warp of so many blocks is late.
+
+    In each block every third warp takes its turn, others in the next block than in this one: what
+    warps are for is the same in all blocks.
+    """
+    open_emulated(monkeypatch, **settings)
+    expected = train()
+    for late_warp in ((block, warp) for block in range(blocks) for warp in range(block, warps, 3)):
+        open_emulated(monkeypatch, late_warp=late_warp, **settings)
+        for got, wanted in zip(train(), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, err_msg=f"block, warp {late_warp} is late")
 
 
 def open_in_both_orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

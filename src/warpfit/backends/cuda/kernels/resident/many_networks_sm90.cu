@@ -58,7 +58,8 @@ __device__ inline void make_barriers(ClusterShared& shared) {
     mbarrier_init(&shared.bringers_met, HELPERS * OF_WARP);
     for (Barrier& barrier : shared.z_full)
         mbarrier_init(&barrier, CLUSTER > 1 ? 1 : WARPS / GROUPS * OF_WARP);
-    for (Barrier& barrier : shared.group_met) mbarrier_init(&barrier, WARPS / GROUPS * OF_WARP);
+    for (Barrier& barrier : shared.group_met)
+        mbarrier_init(&barrier, CLUSTER > 1 ? (CLUSTER - 1) * HELPERS : WARPS / GROUPS * OF_WARP);
     for (Barrier& barrier : shared.dh_full) mbarrier_init(&barrier, PARTS_OF_BLOCK * OF_WARP);
     mbarrier_init(&shared.w2_free, WARPS * OF_WARP);
     mbarrier_init(&shared.outputs_full, HELPERS * OF_WARP);

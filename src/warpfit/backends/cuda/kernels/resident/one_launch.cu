@@ -109,7 +109,7 @@ __device__ inline void make_barriers(OneLaunchShared& shared) {
     for (int tile = 0; tile < OWN_TILES; ++tile) mbarrier_init(&shared.parts_full[tile], 1);
     for (Barrier& full : shared.dz_full) mbarrier_init(&full, GROUP * OF_WARP);
     for (Barrier& full : shared.dh_full) mbarrier_init(&full, HIDDEN_GROUP * OF_WARP);
-    mbarrier_init(&shared.dh_empty, WEIGHT_WARPS * OF_WARP);
+    mbarrier_init(&shared.dh_empty, DH_READERS * OF_WARP);
     mbarrier_init(&shared.outputs_ready, OUTPUT_WARPS * OF_WARP);
     mbarrier_init(&shared.biases_ready, OUTPUT_WARPS * OF_WARP);
     for (Barrier& full : shared.losses_full) mbarrier_init(&full, 1);

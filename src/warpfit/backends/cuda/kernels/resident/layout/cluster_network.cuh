@@ -135,7 +135,10 @@ struct ClusterShared {
     //   number. A verdict on an epoch.
     Barrier z_full[GROUPS], dh_full[4 * UNIT_TILES], outputs_full, sums_full, verdict_full[2],
         next_full;
-    Barrier group_met[REUSES_SUMS ? GROUPS : 1];
+    union {
+        Barrier group_met[REUSES_SUMS ? GROUPS : 1];  // in one block
+        Barrier outputs_free;                         // of a cluster: gradients have been read
+    };
 };
 
 // What follows it where it is there: of an epoch, by the warps that have hidden units' weights; and

@@ -48,6 +48,10 @@ constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 constexpr int WEIGHT_WARPS = WARPS_K * WARPS_U;
 constexpr int WARPS = WEIGHT_WARPS + ROW_WARPS + OUTPUT_WARPS + 1;
 
+// With look-ahead row warps read each other's gradients of hidden units, and say when they have.
+// Those of one group meet before the next gradients anyway.
+constexpr bool ROWS_READ_DH = AHEAD && GROUP < ROW_TILES;
+constexpr int DH_READERS = WEIGHT_WARPS + (ROWS_READ_DH ? ROW_TILES : 0);
 static_assert(ROW_TILES % GROUP == 0 && X_SLOTS >= GROUP, "whole groups, and room for one");
 static_assert(KEPT == 0 || (KEPT == ROW_TILES && X_SLOTS >= KEPT),
               "a batch stays as a whole, or not at all");

@@ -262,9 +262,11 @@ struct LossWarps {
             packed<T>(own[0], 2 * pair + 1 < OUTPUTS ? own[1] : 0);
     }
 
-    // Their gradients, of the block's rows, to all blocks.
+    // Their gradients, of the block's rows, to all blocks, once these have read those of the step
+    // before.
     __device__ void find_gradients() {
         const Thread own;
+        if (CLUSTER > 1) wait(shared.outputs_free, steps + 1);
         const unsigned lane = own.lane();
 #pragma unroll
         for (int idx = 0; idx < UNIT_TILES; ++idx) {
@@ -359,6 +361,15 @@ struct LossWarps {
         });
     }
 
+    // The other blocks learn that the warp has read their gradients.
+    __device__ void free_outputs() {
+        if (CLUSTER == 1) return;
+        const Thread own;
+        __syncwarp();
+        if (own.lane() < CLUSTER - 1)
+            mbarrier_arrive_at(place_in(own.rank_after(own.lane() + 1), &shared.outputs_free));
+    }
+
     __device__ float2 sum_of_blocks(unsigned row, unsigned pair) const {
         float2 sum = {0, 0};
 #pragma unroll
@@ -380,6 +391,7 @@ struct LossWarps {
         wait(shared.w2_free, steps);
         update_outputs({shared.settings[stage], shared.network.rule, shared.run.unscale},
                        batch.num_rows(shared.network));
+        free_outputs();
         ++steps;
     }
 

@@ -143,5 +143,6 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         find_unit_gradients(shared, index, r,
                             [&](int u, int part) { return derivatives[u][part]; });
         if (has_next) tile.add_gradients(shared, index, last.forecast.of_gradient * run.unscale);
+        if (ROWS_READ_DH) arrive_warp(shared.dh_empty);
     }
 }
