@@ -23,6 +23,7 @@ FLOORS = (
     ("training",),
     ("engines", "standard_checks"),
     ("gradcheck",),
+    ("drawing",),
     ("plots",),
     ("nn", "losses", "optim"),
     ("autograd",),

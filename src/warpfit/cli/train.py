@@ -36,6 +36,7 @@ from warpfit.cli.options import (
     suggested,
     switch,
 )
+from warpfit.drawing import Artist
 from warpfit.training.callbacks import Callback
 from warpfit.training.plan import ENGINES
 from warpfit.training.progress import epoch_line
@@ -204,12 +205,17 @@ def train(
     flags = dict(context.params)
     settings = merged_settings(flags, flags.pop("config"))
 
-    from warpfit.training.jobs import prepare
-
     printer = Printer(quiet=settings.quiet)
-    job = prepare(settings)
-    narrator = _Narrator(printer, settings, job)
-    outcome = job.run(settings.out or default_folder(), [narrator], verbose=not settings.quiet)
+    with Artist() as artist:
+        from warpfit.training.jobs import prepare
+
+        job = prepare(settings)
+        outcome = job.run(
+            settings.out or default_folder(),
+            [_Narrator(printer, settings, job)],
+            verbose=not settings.quiet,
+            artist=artist,
+        )
     _print_outcome(printer, outcome)
     if outcome.history.stopped_by == "interrupt":
         raise typer.Exit(INTERRUPTED)

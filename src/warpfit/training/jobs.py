@@ -14,6 +14,7 @@ import numpy.typing as npt
 from warpfit.checks import brief
 from warpfit.data import Dataset, dataset_names
 from warpfit.data.dataset import is_frame, is_table, split_rows, taken
+from warpfit.drawing import Artist
 from warpfit.errors import DataError
 from warpfit.losses import DISTANCES, Loss
 from warpfit.optim import Optimizer
@@ -111,13 +112,18 @@ class Job:
         return f"{len(self.validation[0]):,} rows of the {part} set"
 
     def run(
-        self, folder: str | Path, callbacks: Sequence[Callback] = (), *, verbose: bool = True
+        self,
+        folder: str | Path,
+        callbacks: Sequence[Callback] = (),
+        *,
+        verbose: bool = True,
+        artist: Artist | None = None,
     ) -> Outcome:
         """Train, test, and write everything into a folder.
 
         The folder is made when `fit` has checked its arguments. If the training fails, what remains
         is its last checkpoint, or nothing. After Ctrl-C the results are those of the last whole
-        epoch.
+        epoch. An `artist` that got ready before draws the pictures sooner.
 
         Raises
         ------
@@ -125,7 +131,7 @@ class Job:
             As `fit`; ConfigError if the folder cannot be written to.
         """
         settings = self.settings
-        run_folder = RunFolder(folder, settings)
+        run_folder = RunFolder(folder, settings, artist or Artist())
         profile = Profile(run_folder.path / TRACE_NAME) if settings.profile else None
         x, y = self.dataset.x_train, self.dataset.y_train
         history = fit(

@@ -8,9 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from warpfit.drawing import Artist, Picture
 from warpfit.engines.base import Plan
 from warpfit.files import ResultsFolder, atomic_path
-from warpfit.plots import NO_PICTURES, has_matplotlib, plot_confusion_matrix, save_figure
+from warpfit.plots import NO_PICTURES, has_matplotlib, plot_confusion_matrix, plot_history
 from warpfit.training.callbacks import Callback, CSVLog
 from warpfit.training.history import History
 from warpfit.training.run import Run
@@ -28,6 +29,8 @@ class RunFolder(Callback):
     path : path of the folder
     settings : TrainSettings
         Resolved; the plan's precision, device and engine are added.
+    artist : Artist
+        Who draws the pictures.
 
     Attributes
     ----------
@@ -40,8 +43,10 @@ class RunFolder(Callback):
     needs_run = False
     writes_file = True
 
-    def __init__(self, path: str | os.PathLike[str], settings: TrainSettings) -> None:
-        self._folder, self.settings = ResultsFolder(path), settings
+    def __init__(
+        self, path: str | os.PathLike[str], settings: TrainSettings, artist: Artist
+    ) -> None:
+        self._folder, self.settings, self._artist = ResultsFolder(path), settings, artist
         self.path = self._folder.path
         self.files: list[Path] = []
         self.missing: str | None = None
@@ -82,12 +87,12 @@ class RunFolder(Callback):
             self.missing = NO_PICTURES
             return
         title = title if test is None else f"{title}\n{_in_words(test)}"
-        history.plot(self._new("curves.png"), title=title)
+        columns = history.to_dict()
+        pictures = [Picture(plot_history, (columns, title), self._new("curves.png"))]
         if test is not None and test.labels is not None and test.predicted is not None:
-            figure = plot_confusion_matrix(
-                test.labels, test.predicted, trained.card.class_names, title
-            )
-            save_figure(figure, self._new("confusion.png"))
+            matrix = (test.labels, test.predicted, trained.card.class_names, title)
+            pictures.append(Picture(plot_confusion_matrix, matrix, self._new("confusion.png")))
+        self._artist.draw(pictures)
 
     def _write_settings(self, plan: Plan) -> None:
         settings = replace(
