@@ -35,7 +35,7 @@ import numpy as np, warpfit as wf
 x, y = np.random.default_rng(0).uniform(size=(40, 4)), np.arange(40) % 2
 model = wf.MLPClassifier([3], max_iter=2, device="cpu", random_state=0)
 model.fit(x, y)
-search = wf.SweepCV(model, {"alpha": [0.1, 0.2]}, cv=2).fit(x, y)
+search = wf.SweepCV(model, {"alpha": [0.1, 0.2]}, cv=2, n_jobs=1).fit(x, y)
 with tempfile.TemporaryDirectory() as folder:
     model.save(folder + "/model")
     assert (wf.MLPClassifier.load(folder + "/model").predict(x) == model.predict(x)).all()
