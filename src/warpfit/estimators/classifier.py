@@ -252,6 +252,22 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         """
         return self._targets.decoded(predicted(self, X))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of `predict`: the share of rows that are right in all their labels.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix (n_samples, n_features)
+        y : array_like (n_samples,) or (n_samples, n_classes)
+        sample_weight : array_like (n_samples,), optional
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        return self._targets.score_decoded(self.predict(X), y, sample_weight)
+
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class for each row, (n_samples, n_classes), as `classes_`
         has them.

@@ -132,3 +132,19 @@ class MLPRegressor(RegressorMixin, BaseMLP):
             Before `fit`.
         """
         return self._targets.decoded(predicted(self, X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R² of `predict`: the share of the variance that is explained.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix (n_samples, n_features)
+        y : array_like (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array_like (n_samples,), optional
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        return self._targets.score_decoded(self.predict(X), y, sample_weight)

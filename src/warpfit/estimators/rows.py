@@ -31,6 +31,7 @@ Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 
 FLOATS, SPARSE = (np.float64, np.float32), ["csr", "csc"]
+FEW_NUMBERS = 1 << 16  # of which scikit-learn's checks take longer than a network's products
 # Attributes that `check` sets.
 SEEN = ("n_features_in_", "feature_names_in_", "classes_", "_label_binarizer")
 
@@ -115,8 +116,23 @@ def check_features(estimator: Any, X: Any) -> Any:
     """Return X, dense or sparse, or raise as scikit-learn does if it is not like what was
     fitted.
     """
+    if _is_plain(estimator, X):
+        return X
     X = check_readable("X", X)
     return validate_data(estimator, X, accept_sparse=SPARSE, dtype=FLOATS, reset=False)
+
+
+def _is_plain(estimator: Any, X: Any) -> bool:
+    """Return whether X is a small array that scikit-learn's checks would return as it is."""
+    return (
+        type(X) is np.ndarray
+        and X.dtype in FLOATS
+        and X.ndim == 2
+        and 0 < X.size <= FEW_NUMBERS
+        and X.shape[1] == estimator.n_features_in_
+        and not hasattr(estimator, "feature_names_in_")
+        and bool(np.isfinite(X).all())
+    )
 
 
 def validation_rows(estimator: Any, X_val: Any, y_val: Any) -> Rows | None:

@@ -110,10 +110,28 @@ class Labels:
         return encoded.argmax(axis=1) if self._are_exclusive else encoded
 
     def decoded(self, predicted: Array) -> Array:
-        """Return the labels that are predicted by (N, outputs), after `out_activation`."""
+        """Return the labels that are predicted by (N, outputs), after `out_activation`.
+
+        As LabelBinarizer does, whose checks take longer than a small network's products.
+        """
+        classes: Array = self._binarizer.classes_
+        if self._are_exclusive:
+            return classes.take(predicted.argmax(axis=1))
+        if self._binarizer.y_type_ == "binary" and len(classes) == 2:
+            return classes[(predicted.ravel() > 0.5).astype(np.intp)]
         return self._binarizer.inverse_transform(
             predicted.ravel() if predicted.shape[1] == 1 else predicted
         )
+
+    def score_decoded(self, predicted: Array, y: Any, weight: Any) -> float:
+        """Return scikit-learn's score of decoded predictions, whose checks an array of integers
+        does not need.
+        """
+        arrays = (y, predicted)
+        are_integers = all(type(each) is np.ndarray and each.dtype.kind in "iu" for each in arrays)
+        if weight is None and are_integers and y.ndim == 1 and y.shape == predicted.shape:
+            return float(np.mean(y == predicted))
+        return float(accuracy_score(y, predicted, sample_weight=weight))
 
     def score(self, predicted: Array, encoded: Array, weight: Array | None) -> float:
         """Return the accuracy of predictions (N, outputs), beside encoded targets (N, outputs)."""
@@ -166,10 +184,30 @@ class Numbers:
     def decoded(self, predicted: Array) -> Array:
         return predicted.ravel() if predicted.shape[1] == 1 else predicted
 
+    def score_decoded(self, predicted: Array, y: Any, weight: Any) -> float:
+        if weight is None and type(y) is np.ndarray and y.ndim == 1 and y.shape == predicted.shape:
+            found = _plain_r2(y, predicted)
+            if found is not None:
+                return found
+        return float(r2_score(y, predicted, sample_weight=weight))
+
     def score(self, predicted: Array, encoded: Array, weight: Array | None) -> float:
         if not np.isfinite(predicted).all():
             return float("nan")
         return float(r2_score(encoded, predicted, sample_weight=weight))
+
+
+def _plain_r2(y: Array, predicted: Array) -> float | None:
+    """Return R² of float64 (N,) to the bits of scikit-learn, or None for what it treats otherwise:
+    equal targets, and what is not finite.
+    """
+    if not y.dtype == predicted.dtype == np.float64:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        y, predicted = y[:, None], predicted[:, None]
+        error = np.sum((y - predicted) ** 2, axis=0)[0]
+        spread = np.sum((y - np.mean(y, axis=0)) ** 2, axis=0)[0]
+    return float(1 - error / spread) if 0 < spread < np.inf and error < np.inf else None
 
 
 def one_column(y: Array) -> Array:
