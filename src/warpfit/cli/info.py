@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 
 import warpfit
 from warpfit.cli.cache import kernel_cache
@@ -41,6 +40,8 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 def _version_of(*packages: str) -> str:
     """Return the version of the first of these packages that is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     for package in packages:
         try:
             return version(package)
