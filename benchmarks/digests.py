@@ -129,8 +129,8 @@ def _ten_epochs(part: Results) -> list[str]:
 
 
 def _to_a_model(prompt: Results, row: Results) -> list[str]:
-    """Return the cells of a whole process, beside what the quickest peer takes to compile and train
-    alone.
+    """Return the cells of a whole process, or of one until its model is saved, beside what the
+    quickest peer takes to compile and train alone.
     """
     arguments = prompt["command"].split()
     epochs, batch = (
@@ -150,7 +150,12 @@ def _to_a_model(prompt: Results, row: Results) -> list[str]:
         f"over {_down(least[best])} s",
         _labelled(best, ONE_LAUNCH_PEERS),
     ]
-    return ["prompt to model", what, *cells, f"**over {_down(least[best] / ours)}**"]
+    return [
+        f"prompt to {prompt.get('until', 'model')}",
+        what,
+        *cells,
+        f"**over {_down(least[best] / ours)}**",
+    ]
 
 
 def _down(number: float) -> str:

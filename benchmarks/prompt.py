@@ -1,12 +1,12 @@
-"""How long does ``warpfit train`` on MNIST take, from the prompt to a saved model with 97.5 % of
+"""How long does ``warpfit train`` on MNIST take, from prompt to prompt, for a model with 97.5 % of
 the test set right?
 
-The whole process, with the start of Python, the imports, the data, the GPU and the test on all of
-the test set; the pictures, which come after the model, do not count. Seconds are from before the
-process is started to the model file's time, so that nothing is in the way. Each is the median of
-some runs with an empty kernel cache, or with a warm one; in random turns with these are runs under
-`stages.py`, which tell where the time goes. What is read lies in the operating system's cache, and
-Python's bytecode beside its sources: a run before the others sees to that.
+The whole process, with the start of Python, the imports, the data, the GPU, the test on all of the
+test set, the pictures and the end of Python. Seconds are from before the process is started to its
+end; those to the model file's time are told as well. Each is the median of some runs with an empty
+kernel cache, or with a warm one; in random turns with these are runs under `stages.py`, which tell
+where the time goes. What is read lies in the operating system's cache, and Python's bytecode beside
+its sources: a run before the others sees to that.
 
 Prints a table and writes results/prompt.json. MNIST must be at hand, for example in $WARPFIT_DATA.
 
@@ -49,15 +49,17 @@ OPTIONS = {
 LEAST_ACCURACY = 0.975
 ROUNDS = 7
 CACHES = ("empty", "warm")
+UNTIL, AFTER = "prompt", "pictures and end"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds to the saved model, its accuracy on the test set, the engine, and, under clocks,
-    those of the stages.
+    """Seconds to the end of the process and to the saved model, its accuracy on the test set, the
+    engine, and, under clocks, the seconds of the stages up to the saved model.
     """
 
     seconds: float
+    seconds_to_model: float
     accuracy: float
     engine: str
     stages: dict[str, float] | None
@@ -82,6 +84,7 @@ def run(options: dict[str, str], cache: Path, folder: Path, *, clocks: bool) -> 
     done = subprocess.run(
         [*python, *words], capture_output=True, text=True, check=False, env=environment
     )
+    ended = time_ns()
     if done.returncode:
         raise SystemExit(f"{' '.join([*python, *words])} failed:\n{done.stderr}")
     # The time of the change that put the file, complete, into its place.
@@ -89,6 +92,7 @@ def run(options: dict[str, str], cache: Path, folder: Path, *, clocks: bool) -> 
     history = json.loads((folder / "run" / "history.json").read_text(encoding="utf-8"))
     settings = tomllib.loads((folder / "run" / "config.toml").read_text(encoding="utf-8"))
     return Outcome(
+        (ended - started) / 1e9,
         (saved - started) / 1e9,
         history["test"]["accuracy"],
         settings["engine"],
@@ -129,12 +133,16 @@ def new_folders(parent: Path) -> Iterator[Path]:
 
 
 def summary(runs: list[Outcome], timed: list[Outcome]) -> dict[str, Any]:
-    """Return the seconds of the whole, of the whole under clocks, and of its stages."""
+    """Return the seconds of the whole, to the model, of the whole under clocks, and of its
+    stages.
+    """
     stages = {
         stage: [outcome.stages[stage] for outcome in timed if outcome.stages] for stage in STAGES
     }
+    stages[AFTER] = [outcome.seconds - outcome.seconds_to_model for outcome in timed]
     return {
         "seconds": spread([outcome.seconds for outcome in runs]),
+        "seconds_to_model": spread([outcome.seconds_to_model for outcome in runs]),
         "seconds_under_clocks": spread([outcome.seconds for outcome in timed]),
         "stages": {stage: spread(seconds) for stage, seconds in stages.items()},
     }
@@ -152,6 +160,7 @@ def results_of(
         )
     return {
         "command": " ".join(["warpfit", *command(options)]),
+        "until": UNTIL,
         "engines": sorted({outcome.engine for outcome in outcomes}),
         "accuracy": accuracy,
         "rounds": len(runs["warm", False]),

@@ -579,11 +579,16 @@ def streaming(results: Results) -> str:
 
 
 def prompt(results: Results) -> str:
-    """Return the table of the seconds from the prompt to a saved model, and of the stages that they
-    go to.
+    """Return the table of the seconds from the prompt to the next, or, in older files, to a saved
+    model, and of the stages that they go to.
     """
-    caches = results["caches"]
-    wholes = {"the whole process": "seconds", "the same under clocks": "seconds_under_clocks"}
+    caches, is_whole = results["caches"], "until" in results
+    wholes = {
+        "the whole process" if is_whole else "until the model is saved": "seconds",
+        "the same under clocks": "seconds_under_clocks",
+    }
+    if is_whole:
+        wholes["until the model is saved"] = "seconds_to_model"
     rows = [
         [f"**{label}**", *(f"{_seconds(found[key])} s" for found in caches.values())]
         for label, key in wholes.items()
@@ -596,7 +601,8 @@ def prompt(results: Results) -> str:
         sum(seconds["median"] for seconds in found["stages"].values()) for found in caches.values()
     ]
     rows.append(["all stages", *(f"{total:.3f} s" for total in sums)])
-    header = ["from the prompt to a saved model", *(f"{cache} kernel cache" for cache in caches)]
+    span = "from prompt to prompt" if is_whole else "from the prompt to a saved model"
+    header = [span, *(f"{cache} kernel cache" for cache in caches)]
     accuracy = results["accuracy"]
     note = (
         f"\n`{results['command']}`, by the engine {' and '.join(results['engines'])}: "

@@ -56,7 +56,7 @@ SUITES = {
         needs_gpu=False,
     ),
     "widths": Suite("widths", "steps of wide networks, beside the peers"),
-    "cold-start": Suite("prompt", "from the prompt to a saved model"),
+    "cold-start": Suite("prompt", "`warpfit train`, from prompt to prompt"),
     "waits": Suite("waits", "whole calls, first and second, beside the peers'", needs_gpu=False),
     "estimators": Suite(
         "estimators", "MLPClassifier and MLPRegressor, beside scikit-learn's", needs_gpu=False

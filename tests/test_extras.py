@@ -21,6 +21,7 @@ PACKAGES = (
     "typer",
     "pandas",
     "PIL",
+    "platformdirs",
     "pooch",
     "matplotlib",
     "onnx",
@@ -108,7 +109,7 @@ def test_what_needs_an_extra_says_which() -> None:
     assert done.stdout.splitlines() == [
         "tables need pandas: pip install 'warpfit[data]'",
         "images need Pillow: pip install 'warpfit[data]'",
-        "the user's cache and downloads need pooch: pip install 'warpfit[data]'",
+        "the user's cache needs platformdirs: pip install 'warpfit[data]'",
     ], done.stderr
 
 

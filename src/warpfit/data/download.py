@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from warpfit.data.idx import read_bytes
 from warpfit.errors import DataError
+from warpfit.extras import needs
 from warpfit.files import atomic_path, make_folder
 
 if TYPE_CHECKING:
@@ -111,8 +112,9 @@ def _progress_bar(description: str) -> Iterator[ProgressBar | bool]:
 
 
 def _download(url: str, path: Path) -> None:
-    from pooch import HTTPDownloader
-    from requests import RequestException
+    with needs("data", "downloads need"):
+        from pooch import HTTPDownloader
+        from requests import RequestException
 
     with _progress_bar(url.rsplit("/", 1)[-1]) as bar:
         try:

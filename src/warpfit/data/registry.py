@@ -180,10 +180,10 @@ def load_dataset(
 
 def user_cache() -> Path:
     """Return the folder that downloads go to: the platform's usual place for caches."""
-    with needs("data", "the user's cache and downloads need"):
-        import pooch
+    with needs("data", "the user's cache needs"):
+        from platformdirs import user_cache_dir
 
-    return Path(pooch.os_cache("warpfit"))
+    return Path(user_cache_dir("warpfit"))
 
 
 def _pixels(x: Array, top: int, *, flat: bool, raw: bool) -> Array:
