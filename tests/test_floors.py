@@ -43,7 +43,6 @@ KNOWN_LONG = {
     "backends/cuda/one_launch_layers.py",
     "data/preprocessing.py",
     "engines/many_networks.py",
-    "losses.py",
     "training/storage.py",
 }
 

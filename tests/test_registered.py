@@ -34,6 +34,7 @@ from warpfit.errors import CompileError, ConfigError, WarpfitError, required
 from warpfit.estimators import MLPRegressor, onnx_graph, sklearn_models
 from warpfit.estimators import recipes as of_estimators
 from warpfit.losses import Loss
+from warpfit.losses.elements import ElementLoss
 from warpfit.nn import Layer
 from warpfit.nn.activations import ActivationLayer, ActivationSpec
 from warpfit.nn.linear import LinearSpec
@@ -61,7 +62,7 @@ MadeUpLoss.name = MADE_UP
 
 
 @dataclass(frozen=True)
-class MadeUpElementLoss(losses._ElementLoss):
+class MadeUpElementLoss(ElementLoss):
     operation: ClassVar[str] = MADE_UP
 
 

@@ -1,0 +1,34 @@
+"""Losses as values: means over a batch, of a network's outputs and their targets.
+
+A loss is a frozen, printable setting; engines read it and call the backend's operations. The same
+object is callable on tensors, and offers ``forward_and_grad`` for the explicit style.
+"""
+
+from __future__ import annotations
+
+from warpfit.losses.base import Loss, resolve
+
+# In the order in which help and messages list them.
+# isort: off
+from warpfit.losses.softmax_cross_entropy import SoftmaxCrossEntropy
+from warpfit.losses.distances import DISTANCES as DISTANCES
+from warpfit.losses.distances import AbsoluteError, Huber, MeanSquaredError
+from warpfit.losses.binary_cross_entropy import BinaryCrossEntropy
+from warpfit.losses.poisson import Poisson
+# isort: on
+
+__all__ = [
+    "AbsoluteError",
+    "BinaryCrossEntropy",
+    "Huber",
+    "Loss",
+    "MeanSquaredError",
+    "Poisson",
+    "SoftmaxCrossEntropy",
+    "resolve",
+]
+
+
+def __dir__() -> list[str]:
+    """Return what is public."""
+    return __all__

@@ -1,0 +1,318 @@
+"""What all losses are, and how one is found by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.autograd import Tensor, record
+from warpfit.backends import Array, Backend
+from warpfit.backends.base import FLOAT_DTYPES, LossTerms, Number
+from warpfit.backends.transfer import moved, to_host
+from warpfit.checks import check_fields, register
+from warpfit.errors import ConfigError, ShapeError
+
+__all__ = ["Loss", "float_targets", "resolve"]
+
+
+class _OnClassOrInstance:
+    """A method that, called on the class, runs on an instance with the default settings."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
+        return self.function.__get__(owner() if instance is None else instance)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Base of all losses.
+
+    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they have an accuracy.
+    They define `vjp`, and `prepare_targets` where targets are not floats of the outputs' shape.
+    What outputs mean is said here too: a loss for classes defines `count_correct`, `probabilities`
+    and `labels`, which have to agree; one for regression defines `values` if its outputs are not
+    the predictions themselves.
+    """
+
+    name: ClassVar[str] = ""
+    counts_correct: ClassVar[bool] = False
+    by_name: ClassVar[dict[str, type[Loss]]] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(type(self).__name__, self)
+
+    def __init_subclass__(cls) -> None:
+        register(cls, "name", Loss.by_name)
+        # Whoever has another formula must not inherit the operation of this one.
+        own = set(vars(cls))
+        if own & {"vjp", "count_correct"} and not own & {"train_step", "operation"}:
+            cls.train_step = Loss.train_step  # type: ignore[method-assign]
+
+    def vjp(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> tuple[Array, Array, Callable[[], Array]]:
+        """Return the mean loss (), the total weight (), and the function that gives d loss / d
+        outputs.
+
+        Parameters
+        ----------
+        ops : Backend
+            That the arrays belong to.
+        outputs : array (M, ...)
+            Of the network.
+        targets : array
+            As `prepare_targets` returns them, for these rows.
+        class_weight : array (C,), optional
+        sample_weight : array (M,), optional
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If arrays that belong together differ.
+        """
+        raise NotImplementedError
+
+    def train_step(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        """Write (loss, weight, rows that are right) to record[row], and return d loss / d outputs
+        times `scale`.
+
+        That is one operation, for outputs in half precision too; None, and nothing is written,
+        where there is none.
+
+        Parameters
+        ----------
+        ops : Backend
+            That the arrays belong to.
+        outputs : array (M, ...)
+            Of the network.
+        targets : array
+            As `prepare_targets` returns them, for these rows.
+        record : array (steps, 3) float64
+        row : int or array ()
+            Of the record.
+        scale : float
+            What the gradient is multiplied by: the loss scale.
+        class_weight : array (C,), optional
+        sample_weight : array (M,), optional
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If arrays that belong together differ.
+        """
+        return None
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether kernels of whole steps compute it: its class itself, and no base of it, has
+        `terms`.
+        """
+        return "terms" in vars(type(self))
+
+    def terms(self, outputs: int) -> LossTerms:
+        """Return what kernels of whole steps compute it by, for so many outputs; only if it
+        `has_terms`.
+        """
+        raise NotImplementedError
+
+    def prepare_targets(
+        self, y: Any, output_shape: tuple[int, ...], dtype: str
+    ) -> npt.NDArray[Any]:
+        """Return the targets as this loss needs them, checked against the shape of one sample's
+        output.
+
+        They are checked on the host, wherever `y` lives.
+
+        Parameters
+        ----------
+        y : array_like (N, ...)
+        output_shape : tuple of int
+            Of one sample.
+        dtype : {'float32', 'float64'}
+            Of the parameters.
+
+        Raises
+        ------
+        ShapeError, DTypeError, DataError
+            If their shape, dtype or values are not what this loss takes.
+        """
+        return float_targets(self.name, y, output_shape, dtype)
+
+    def class_weights(self) -> tuple[float, ...] | None:
+        """Return the weight of each class, or None for a loss without."""
+        return None
+
+    def largest_derivative(self, distance: float) -> float:
+        """Return the largest derivative of a row's loss where its outputs are this far off, at
+        least 1.
+        """
+        return 1.0
+
+    def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
+        """Return how many rows are right, (), or None unless `counts_correct`.
+
+        Parameters
+        ----------
+        ops : Backend
+            That the arrays belong to.
+        outputs : array (M, ...)
+            Of the network.
+        targets : array
+            As `prepare_targets` returns them, for these rows.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If arrays that belong together differ.
+        """
+        return None
+
+    def num_outputs(self, num_classes: int) -> int:
+        """Return how many outputs a network needs to tell so many classes apart with this loss, or
+        ConfigError.
+        """
+        raise ConfigError(f"expected a loss for labels of classes, got {self.name!r}")
+
+    def probabilities(self, ops: Backend, outputs: Array) -> Array:
+        """Return the probabilities that outputs (M, ...) stand for, of the same shape.
+
+        Raises
+        ------
+        ConfigError
+            If outputs stand for none, as in regression.
+        """
+        raise ConfigError(self._without("probabilities"))
+
+    def labels(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the labels that outputs (M, ...), on the host, decide for, as `prepare_targets`
+        takes them.
+
+        Raises
+        ------
+        ConfigError
+            If outputs decide for none, as in regression.
+        """
+        raise ConfigError(self._without("labels"))
+
+    def values(self, ops: Backend, outputs: Array) -> Array:
+        """Return the targets that outputs (M, ...) predict, of the same shape: in regression the
+        outputs themselves.
+
+        Raises
+        ------
+        ConfigError
+            If outputs are logits of classes.
+        """
+        if self.counts_correct:
+            raise ConfigError(
+                f"the outputs of a model trained with {self.name} are logits of classes: expected "
+                "kind='outputs', 'probabilities' or 'labels', got 'values'"
+            )
+        return outputs
+
+    def _without(self, kind: str) -> str:
+        return (
+            f"the outputs of a model trained with {self.name} have no {kind}: expected "
+            f"kind='outputs', or 'values' for the targets that they predict, got {kind!r}"
+        )
+
+    def __call__(self, outputs: Any, targets: Any, *, sample_weight: Any = None) -> Any:
+        """Return the mean loss of outputs (M, ...): a tensor for a tensor, else a float."""
+        tensor = outputs if isinstance(outputs, Tensor) else Tensor(outputs)
+        ops, prepared = self._prepare(tensor.data, targets, sample_weight)
+        loss, _, pullback = self.vjp(ops, tensor.data, **prepared)
+        if not isinstance(outputs, Tensor):
+            return float(ops.to_numpy(loss))
+        return record(loss, (tensor,), lambda dy: (ops.binary("mul", pullback(), dy),))
+
+    @_OnClassOrInstance
+    def forward_and_grad(
+        self, outputs: Array, targets: Any, *, sample_weight: Any = None
+    ) -> tuple[float, Array]:
+        """Return the mean loss of outputs (M, ...) as a float, and its gradient, of the outputs'
+        shape.
+        """
+        ops, prepared = self._prepare(outputs, targets, sample_weight)
+        loss, _, pullback = self.vjp(ops, outputs, **prepared)
+        return float(ops.to_numpy(loss)), pullback()
+
+    def _prepare(
+        self, outputs: Array, targets: Any, sample_weight: Any
+    ) -> tuple[Backend, dict[str, Array]]:
+        ops, dtype = backends.of(outputs), str(outputs.dtype)
+        host_dtype = dtype if dtype in FLOAT_DTYPES else "float32"
+        on_host = self.prepare_targets(targets, tuple(outputs.shape[1:]), host_dtype)
+        prepared = {"targets": ops.asarray(on_host, dtype if on_host.dtype.kind == "f" else None)}
+        for name, weight in (
+            ("class_weight", self.class_weights()),
+            ("sample_weight", sample_weight),
+        ):
+            if weight is not None:
+                prepared[name] = moved(weight, ops, dtype)
+        return ops, prepared
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description, from which `resolve` makes an equal loss."""
+        return {"name": self.name, **asdict(self)}
+
+
+def float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    """Return targets as floats of the outputs' shape, as `Loss.prepare_targets` does; (M,) will do
+    for one output.
+    """
+    targets = to_host(y, "targets")
+    if targets.shape[1:] == () and output_shape == (1,):
+        targets = targets.reshape(-1, 1)
+    if targets.ndim == 0 or targets.shape[1:] != output_shape:
+        raise ShapeError(
+            f"{name}: expected targets of shape (M, {', '.join(map(str, output_shape))}) for the "
+            f"network's outputs, got {targets.shape}"
+        )
+    return np.ascontiguousarray(targets, dtype=dtype)
+
+
+def resolve(loss: str | Loss | Mapping[str, Any]) -> Loss:
+    """Return a loss from its name, from `Loss.to_dict`'s description, or itself.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such loss, or it has no such settings.
+    """
+    if isinstance(loss, Loss):
+        return loss
+    settings = (
+        {"name": loss} if isinstance(loss, str) else dict(loss) if isinstance(loss, Mapping) else {}
+    )
+    name = settings.pop("name", None)
+    if not isinstance(name, str) or name not in Loss.by_name:
+        raise ConfigError(f"expected a loss among {', '.join(Loss.by_name)}, got {loss!r}")
+    try:
+        return Loss.by_name[name](**settings)
+    except TypeError as error:
+        raise ConfigError(f"expected the settings of the loss {name}, got {settings!r}") from error

@@ -1,0 +1,82 @@
+"""Losses of the distance of outputs from targets, which may have any unit and zero: squared,
+absolute, Huber's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from warpfit.backends.base import LossTerms
+from warpfit.errors import ConfigError
+from warpfit.losses.elements import ElementLoss
+
+__all__ = ["DISTANCES", "AbsoluteError", "Huber", "MeanSquaredError"]
+
+
+@dataclass(frozen=True)
+class MeanSquaredError(ElementLoss):
+    """Mean of (prediction - target)² over rows and outputs.
+
+    Parameters
+    ----------
+    half : bool
+        scikit-learn's form: half of it, with gradient (prediction - target) / M.
+    """
+
+    name: ClassVar[str] = "mse"
+    operation: ClassVar[str] = "mean_squared_error"
+    half: bool = False
+
+    def terms(self, outputs: int) -> LossTerms:
+        # scikit-learn's form sums its derivatives over the outputs.
+        factors = (0.5 / outputs, 1.0) if self.half else (1.0 / outputs, 2.0 / outputs)
+        return LossTerms(self.name, 0.0, *factors)
+
+    def largest_derivative(self, distance: float) -> float:
+        return max(1.0, distance if self.half else 2 * distance)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"half": self.half}
+
+
+@dataclass(frozen=True)
+class AbsoluteError(ElementLoss):
+    """Mean of |prediction - target| over rows and outputs."""
+
+    name: ClassVar[str] = "absolute_error"
+    operation: ClassVar[str] = "absolute_error"
+
+    def terms(self, outputs: int) -> LossTerms:
+        return LossTerms(self.name, 0.0, 1.0 / outputs, 1.0 / outputs)
+
+
+@dataclass(frozen=True)
+class Huber(ElementLoss):
+    """Mean of d²/2 where |d| ≤ delta, else delta (|d| - delta/2), with d = prediction - target.
+
+    References
+    ----------
+    Huber: Robust Estimation of a Location Parameter (1964); torch.nn.HuberLoss.
+    """
+
+    name: ClassVar[str] = "huber"
+    operation: ClassVar[str] = "huber"
+    delta: float = 1.0
+
+    def terms(self, outputs: int) -> LossTerms:
+        return LossTerms(self.name, self.delta, 1.0 / outputs, 1.0 / outputs)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.delta < float("inf"):
+            raise ConfigError(f"expected a Huber delta above 0, got {self.delta!r}")
+
+    def largest_derivative(self, distance: float) -> float:
+        return max(1.0, min(self.delta, distance))
+
+    def _settings(self) -> dict[str, Any]:
+        return {"delta": self.delta}
+
+
+DISTANCES = tuple(kind.name for kind in (MeanSquaredError, AbsoluteError, Huber))
