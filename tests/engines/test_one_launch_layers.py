@@ -32,7 +32,7 @@ from support.one_launch import (
 )
 from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
-from warpfit.backends.cuda import one_launch_layers
+from warpfit.backends.cuda import one_launch_layers_layout
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.errors import ConfigError, DivergedError
 
@@ -491,7 +491,7 @@ def test_where_the_optimizer_remembers_changes_no_bit(
     x, y = data((17, 5))
     models, places = [], []
     for registers, shared_bytes in ((96, None), (200, None), (255, 40_000)):
-        monkeypatch.setattr(one_launch_layers, "UPDATING_REGISTERS", registers)
+        monkeypatch.setattr(one_launch_layers_layout, "UPDATING_REGISTERS", registers)
         if shared_bytes:
             monkeypatch.setattr(backends.get(cuda).runtime, "max_shared_bytes", shared_bytes)
         choose_layers.cache_clear()

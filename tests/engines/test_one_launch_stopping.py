@@ -17,8 +17,9 @@ from support.devices import open_in_both_orders
 from support.one_launch import BATCH, data, fit
 from support.training import mlp
 from warpfit import backends, losses, nn, optim
-from warpfit.backends.cuda import one_launch_layers
+from warpfit.backends.cuda import one_launch_layers_layout
 from warpfit.backends.cuda.one_launch_layers import choose_layers
+from warpfit.backends.cuda.one_launch_layers_layout import STOPPING_STATE_BYTES
 from warpfit.engines import launch_talk, pace
 
 pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(3)]
@@ -305,7 +306,7 @@ def test_where_shared_memory_is_short(
     only_cluster(2)
     settings: dict[str, Any] = {"sizes": (17, 33, 20, 3), "make": adam, "patience": 3}
     settings |= {"rows": data((17, 3)), "validation_data": data((17, 3), num_rows=20)}
-    monkeypatch.setattr(one_launch_layers, "UPDATING_REGISTERS", 200)
+    monkeypatch.setattr(one_launch_layers_layout, "UPDATING_REGISTERS", 200)
     found = []
     for limit in (None, 40_000):
         if limit:
@@ -402,7 +403,7 @@ def test_it_is_the_hosts_where_the_kernel_does_not_know_all(
 def test_it_is_the_hosts_where_shared_memory_has_no_room(cuda: str, launches: list[int]) -> None:
     shape = fit(mlp(*SIZES), X, LABELS, epochs=0).plan.prepared.launch
     assert shape.that_stops(shape.shared_bytes) is None
-    assert shape.that_stops(shape.shared_bytes + one_launch_layers.STOPPING_STATE_BYTES).stops
+    assert shape.that_stops(shape.shared_bytes + STOPPING_STATE_BYTES).stops
 
 
 @pytest.mark.slow

@@ -15,13 +15,13 @@ from math import ceil
 from typing import Any
 
 from warpfit.backends.base import Activation
-from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
 from warpfit.backends.cuda.resident_arguments import ManyArguments
 from warpfit.backends.cuda.resident_config import ManyConfig
+from warpfit.backends.cuda.resident_variants import ADAM, MOMENTUM, compiled_of_many, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited
-from warpfit.errors import Obstacle, required
+from warpfit.errors import Obstacle
 
 __all__ = ["ManyNetworks", "choose", "variants"]
 
@@ -234,38 +234,13 @@ def _preference(shape: ManyNetworks) -> Any:
     return shape.blocks * with_rows, shape.in_registers, -tiles, -shape.warps, shape.piece
 
 
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield a choice of what sweeps compile."""
-    relu = (Activation("relu"),)
-    small = TrainedNetwork("float16", (32, 64, 64, 2), 2 * relu, (False,) * 2, 128, "cross_entropy")
-    adam: dict[str, Any] = {"optimizer": "adam", "slots": 2}
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return a choice of what sweeps compile."""
+    small = network_of(32, 64, 64, 2, batch=128)
     networks = [
         small,
-        replace(small, dtype="bfloat16", drops=(True, False), **adam),
-        replace(
-            small,
-            widths=(64, 64, 10),
-            activations=relu,
-            drops=(False,),
-            batch=64,
-            optimizer="sgd",
-            momentum=True,
-            slots=1,
-            weighted=True,
-            class_weights=True,
-        ),
-        replace(
-            small,
-            widths=(20, 10),
-            activations=(),
-            drops=(),
-            loss="mse",
-            decays=True,
-            penalized=True,
-        ),
+        network_of(64, 64, 10, batch=64, **MOMENTUM, weighted=True, class_weights=True),
+        network_of(20, 10, batch=128, loss="mse", decays=True, penalized=True),
     ]
-    for network in networks:
-        shape = required(choose(network, "sm_90a", shared_bytes_of("sm_90a")))
-        is_compared = network.optimizer == "adam"
-        config = replace(shape.config, keeps_best=is_compared, halves=is_compared)
-        yield "many_networks", config.settings()
+    compared = replace(small, dtype="bfloat16", drops=(True, False), **ADAM)
+    return compiled_of_many(choose, networks, [compared])

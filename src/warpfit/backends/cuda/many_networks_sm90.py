@@ -8,22 +8,20 @@ does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from warpfit.backends.base import Activation
-from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManyClustersArguments
 from warpfit.backends.cuda.resident_config import ManyClustersConfig
+from warpfit.backends.cuda.resident_variants import MOMENTUM, compiled_of_many, network_of
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     unsuited,
     up,
 )
-from warpfit.errors import Obstacle, required
+from warpfit.errors import Obstacle
 
 __all__ = ["ManyClusters", "choose_clusters", "variants"]
 
@@ -250,27 +248,13 @@ def choose_clusters(
     return shape
 
 
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield a choice of what sweeps compile."""
-    relu = (Activation("relu"),)
-    mnist = TrainedNetwork("float16", (784, 128, 10), relu, (False,), 64, "cross_entropy")
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return a choice of what sweeps compile."""
     networks = [
-        mnist,
-        replace(mnist, dtype="bfloat16", widths=(300, 64, 10), drops=(True,), class_weights=True),
-        replace(
-            mnist,
-            widths=(100, 50, 3),
-            loss="mse",
-            batch=32,
-            optimizer="sgd",
-            momentum=True,
-            slots=1,
-            decays=True,
-            penalized=True,
-        ),
+        network_of(784, 128, 10, batch=64),
+        network_of(100, 50, 3, loss="mse", **MOMENTUM, decays=True, penalized=True),
     ]
-    for network in networks:
-        shape = required(choose_clusters(network, "sm_90a", shared_bytes_of("sm_90a")))
-        is_compared = network.dtype == "bfloat16"
-        config = replace(shape.config, keeps_best=is_compared, halves=is_compared)
-        yield "many_networks_sm90", config.settings()
+    compared = network_of(
+        300, 64, 10, batch=64, dtype="bfloat16", drops=(True,), class_weights=True
+    )
+    return compiled_of_many(choose_clusters, networks, [compared])

@@ -7,19 +7,18 @@ accumulators; this module says how many groups a block has, and what does not fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
 
 from warpfit.backends.base import Activation
-from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManySmallArguments
 from warpfit.backends.cuda.resident_config import ManySmallConfig
+from warpfit.backends.cuda.resident_variants import ADAM, compiled_of_many, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
-from warpfit.errors import Obstacle, required
+from warpfit.errors import Obstacle
 
 __all__ = ["ManySmallNetworks", "choose_small", "variants"]
 
@@ -239,26 +238,9 @@ def choose_small(
     )
 
 
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield a choice of what sweeps compile."""
-    relu = Activation("relu")
-    tabular = TrainedNetwork(
-        "float16", (32, 64, 64, 2), (relu, relu), (False,) * 2, 128, "cross_entropy"
-    )
-    networks = [
-        tabular,
-        replace(tabular, dtype="bfloat16", optimizer="adam", slots=2),
-        replace(
-            tabular,
-            widths=(20, 48, 3),
-            activations=(Activation("tanh"),),
-            drops=(False,),
-            batch=32,
-            loss="mse",
-        ),
-    ]
-    for network in networks:
-        shape = required(choose_small(network, "sm_90a", shared_bytes_of("sm_90a")))
-        is_compared = network.loss == "mse"
-        config = replace(shape.config, keeps_best=is_compared, halves=is_compared)
-        yield "many_small_networks_sm90", config.settings()
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return a choice of what sweeps compile."""
+    tabular = network_of(32, 64, 64, 2, batch=128)
+    compared = network_of(20, 48, 3, activations=(Activation("tanh"),), loss="mse")
+    networks = [tabular, replace(tabular, dtype="bfloat16", **ADAM)]
+    return compiled_of_many(choose_small, networks, [compared])

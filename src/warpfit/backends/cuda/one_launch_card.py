@@ -10,13 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
 
-from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
 from warpfit.backends.cuda.resident_config import CardConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
+from warpfit.backends.cuda.resident_variants import (
+    ADAM,
+    MOMENTUM,
+    compiled,
+    launched,
+    network_of,
+    with_each_activation,
+    with_each_dtype,
+)
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     padded,
@@ -24,7 +31,7 @@ from warpfit.backends.cuda.trained_network import (
     unsuited,
     up,
 )
-from warpfit.errors import Obstacle, required
+from warpfit.errors import Obstacle
 
 __all__ = ["CardLaunch", "choose_card", "share", "variants"]
 
@@ -108,11 +115,6 @@ class CardLaunch(ResidentLaunch):
         """Rows of a batch, for tensor cores."""
         return padded(self.network.batch)
 
-    @property
-    def x_stride(self) -> int:
-        """Numbers from one row of a batch to the next."""
-        return padded(self.network.features) + 8
-
     @cached_property
     def tiles(self) -> list[Tile]:
         """What a block has of each layer."""
@@ -180,16 +182,6 @@ class CardLaunch(ResidentLaunch):
         return min(MOST_REGISTERS, REGISTERS // self.threads), 0
 
     @property
-    def batch_bytes(self) -> int:
-        """Bytes of a batch of x in device memory."""
-        return 2 * self.network.batch * self.x_stride
-
-    @property
-    def step_bytes(self) -> int:
-        """Bytes of device memory for a step: batch, targets, settings and row of the record."""
-        return self.batch_bytes + 4 * self.network.batch * self.network.target_words + 16 + 24
-
-    @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps and blocks wait for each other."""
         *hidden, last = self.tiles
@@ -230,10 +222,6 @@ class CardLaunch(ResidentLaunch):
             shared_bytes=self.shared_bytes,
             exchange_bytes=self.exchanged_bytes,
         )
-
-    def gather_defines(self, source: str) -> dict[str, Any]:
-        """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
-        return self.network.gather_defines(source, 1, padded(self.network.features))
 
     def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> CardArguments:
         return CardArguments(
@@ -333,28 +321,14 @@ def _nearest(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
-    relu = Activation("relu")
-    base = TrainedNetwork(
-        "float16", (64, 96, 300, 10), (relu, relu), (False, False), 32, "cross_entropy"
-    )
-    momentum: dict[str, Any] = {"slots": 1, "momentum": True}
+    base = network_of(64, 96, 300, 10)
     networks = [
-        *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
-        *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
-        replace(base, optimizer="adam", slots=2, decays=True, loss="mse", dtype="bfloat16"),
-        replace(base, optimizer="rmsprop", **momentum),
-        replace(base, **momentum, nesterov=True, decays=True, loss="huber"),
-        replace(
-            base,
-            widths=(64, 300, 128),
-            activations=(relu,),
-            drops=(False,),
-            batch=100,
-            smoothed=True,
-        ),
-        replace(
-            base, widths=(784, 1024, 1024, 1024, 10), activations=(relu,) * 3, drops=(False,) * 3
-        ),
+        *with_each_dtype(base),
+        *with_each_activation(base),
+        replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
+        replace(base, optimizer="rmsprop", **MOMENTUM),
+        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
+        network_of(64, 300, 128, batch=100, smoothed=True),
+        network_of(784, 1024, 1024, 1024, 10),
     ]
-    launches = [required(choose_card(network, "sm_90a", 227 << 10, 132)) for network in networks]
-    return [(launch.kernel, launch.config.settings()) for launch in launches]
+    return compiled(launched(choose_card, networks))

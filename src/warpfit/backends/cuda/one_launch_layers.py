@@ -1,482 +1,44 @@
-"""How a training run of many layers is launched as one kernel: sizes, tiles, shared memory, and
-what does not fit.
+"""How a network of any number of layers is trained as one kernel, or what is in the way.
 
-`one_launch_layers.cu` is one block, or a cluster of them, that keeps all weights in its registers
-and goes layer by layer; this module says how blocks and warps share them, or what is in the way.
+`one_launch_layers_layout.py` says what blocks and warps of `one_launch_layers.cu` have in a layout;
+this module tries those that there are, and takes the one that is expected to be the fastest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import pairwise, product
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
 from math import log2
-from typing import Any
 
-from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.one_launch_layers_layout import CHUNK, WORKING_REGISTERS, LayersLaunch
 from warpfit.backends.cuda.prices import expected_microseconds
-from warpfit.backends.cuda.resident_arguments import LayersArguments
-from warpfit.backends.cuda.resident_config import LayersConfig
-from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
+from warpfit.backends.cuda.resident_variants import (
+    ADAM,
+    MOMENTUM,
+    compiled,
+    launched,
+    network_of,
+    with_each_activation,
+    with_each_dtype,
+)
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
     most_blocks,
-    padded,
     replicas_with_rows,
     unsuited,
-    up,
 )
-from warpfit.errors import Obstacle, required
+from warpfit.errors import Obstacle
 
 __all__ = ["LayersLaunch", "choose_layers", "variants"]
 
-# Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most
-# and lose up to 16.
-WARPS = 8
-REGISTERS, MOST_REGISTERS = 65536, 255
-# What a thread needs beside its weights and their optimizer state.
-WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
-# ``StoppingState`` of the kernel, and ``WatchedPart``.
-STOPPING_STATE_BYTES, WATCHED_PART_BYTES = 112, 32
-# Units lie, and go from block to block, in chunks of 16 bytes.
-CHUNK = 8
 # Of two numbers of blocks that are expected to take as long, the larger one was the faster more
 # often than not, without replicas.
 LEANING = 0.98
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
 MOST_REPLICAS = 16
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What a block has of a layer: ``struct Shape`` of the kernel."""
-
-    units: int
-    blocks: int  # that share it out
-    has_own_gradients: bool
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of units."""
-        return -(-self.units // CHUNK)
-
-    @property
-    def block_units(self) -> int:
-        """Units of a block that has the most."""
-        return self.units if self.blocks == 1 else CHUNK * -(-self.chunks // self.blocks)
-
-    @property
-    def is_in_all(self) -> bool:
-        """Whether each block has units of it."""
-        return self.chunks >= self.blocks
-
-    @property
-    def width(self) -> int:
-        """Units, for tensor cores."""
-        return padded(self.units)
-
-    @property
-    def block_width(self) -> int:
-        """Units of the block, for tensor cores."""
-        return padded(self.block_units)
-
-    @property
-    def reach(self) -> int:
-        """Units in shared memory: tiles of 16 may begin at any chunk."""
-        least, with_one_more = divmod(self.chunks, self.blocks)
-        last = min(self.chunks, self.blocks) - 1
-        return max(self.width, CHUNK * (last * least + min(last, with_one_more)) + self.block_width)
-
-    @property
-    def gradient_reach(self) -> int:
-        """Gradients in shared memory."""
-        return self.block_width if self.has_own_gradients else self.reach
-
-
-@dataclass(frozen=True)
-class LayersLaunch(ResidentLaunch):
-    """How blocks and warps share a network's training; printable.
-
-    Attributes
-    ----------
-    network : TrainedNetwork
-    cluster : int
-        Blocks, which partition the units of each hidden layer.
-    x_slots : int
-        Batches in shared memory at once.
-    unit_copies : int
-        Places for the first layer's units; with one, blocks meet before they send them, as they
-        must where some have none to send.
-    near_tiles : int
-        Tiles of weights of a warp of which shared memory holds the optimizer state.
-    replicas : int
-        Clusters, which partition the rows of a batch.
-    validates : bool
-        Whether it goes over validation data after each epoch that is reported.
-    stops : bool
-        Whether the kernel itself decides when the run is over.
-    """
-
-    network: TrainedNetwork
-    cluster: int
-    x_slots: int
-    unit_copies: int
-    near_tiles: int = 0
-    replicas: int = 1
-    validates: bool = False
-    stops: bool = False
-
-    kernel = "one_launch_layers"
-    warps = WARPS
-    talks, looks_ahead = True, False
-
-    @property
-    def blocks(self) -> int:
-        """All of them."""
-        return self.cluster * self.replicas
-
-    @property
-    def recorders(self) -> int:
-        """Rows of the record of a step, which are added up."""
-        return self.replicas * (self.cluster if self.network.penalized else 1)
-
-    @property
-    def watched_bytes(self) -> int:
-        """Bytes of device memory in which recorders leave each other what is watched of an
-        epoch.
-        """
-        return WATCHED_PART_BYTES * self.recorders
-
-    @cached_property
-    def layers(self) -> list[Layer]:
-        """What a block has of each layer."""
-        *hidden, outputs = self.network.widths[1:]
-        found = [
-            Layer(units, self.cluster, self.cluster > 1 and idx == 0)
-            for idx, units in enumerate(hidden)
-        ]
-        return [*found, Layer(outputs, 1, False)]
-
-    @property
-    def may_keep_apart(self) -> bool:
-        """Whether all blocks have units of the first layer, which tell the others that they are
-        done with a batch.
-        """
-        return self.layers[0].is_in_all
-
-    @property
-    def row_tiles(self) -> int:
-        """Tiles of 16 rows that a replica has of a batch."""
-        return -(-self.network.batch // (16 * self.replicas))
-
-    @property
-    def x_stride(self) -> int:
-        """Numbers from one row of a batch to the next."""
-        return padded(self.network.features) + 8
-
-    @cached_property
-    def matrices(self) -> list[tuple[int, int]]:
-        """Tiles along features and units of all matrices that a block multiplies by."""
-        layers = self.layers
-        first = (padded(self.network.features), layers[0].block_width)
-        forward = [(below.width, above.block_width) for below, above in pairwise(layers)]
-        backward = [(above.width, below.block_width) for below, above in pairwise(layers)]
-        return [(features // 16, units // 16) for features, units in (first, *forward, *backward)]
-
-    def groups(self, feature_tiles: int, unit_tiles: int) -> tuple[int, int]:
-        """Return how many groups of warps partition a matrix along features and units, as the
-        kernel finds them.
-        """
-
-        def tiles_of_warp(groups: int) -> int:
-            return -(-feature_tiles // (self.warps // groups)) * (unit_tiles // groups)
-
-        sizes = [2**power for power in range(self.warps.bit_length())]
-        along_units = min(
-            (size for size in sizes if unit_tiles % size == 0),
-            key=lambda size: (tiles_of_warp(size), -size),
-        )
-        return min(self.warps // along_units, feature_tiles), along_units
-
-    @cached_property
-    def tiles_of_matrices(self) -> list[int]:
-        """Tiles of 16 by 16 weights that a warp holds of each of them."""
-        tiles = []
-        for feature_tiles, unit_tiles in self.matrices:
-            along_features, along_units = self.groups(feature_tiles, unit_tiles)
-            tiles.append(-(-feature_tiles // along_features) * (unit_tiles // along_units))
-        return tiles
-
-    @property
-    def tiles_of_warp(self) -> int:
-        """Tiles that a warp holds of all."""
-        return sum(self.tiles_of_matrices)
-
-    @property
-    def forward_tiles(self) -> int:
-        """Those of the way forward."""
-        return sum(self.tiles_of_matrices[: len(self.layers)])
-
-    @property
-    def own_quads(self) -> int:
-        """Quads of weights that a thread of a replica updates, and has in float32."""
-        return -(-2 * self.forward_tiles // self.replicas)
-
-    @property
-    def least_registers(self) -> int:
-        """Registers without which a thread cannot hold its weights."""
-        held = 8 * self.tiles_of_warp if self.replicas == 1 else self.registers_of_thread[1]
-        return held + WORKING_REGISTERS
-
-    @property
-    def held_tiles(self) -> int:
-        """Tiles of weights of a warp of which registers hold the optimizer state."""
-        if not self.network.slots or self.replicas > 1:
-            return 0
-        left = max(0, self.registers - UPDATING_REGISTERS - 8 * self.tiles_of_warp)
-        return min(self.tiles_of_warp, left // (8 * self.network.slots))
-
-    @property
-    def far_tiles(self) -> int:
-        """Those of which neither registers nor shared memory have it."""
-        if not self.network.slots or self.replicas > 1:
-            return 0
-        return self.tiles_of_warp - self.held_tiles - self.near_tiles
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of the optimizer state of a tile of each warp."""
-        return 4 * 8 * self.network.slots * self.threads
-
-    @property
-    def far_bytes(self) -> int:
-        """Bytes of device memory for the optimizer state of the last tiles."""
-        return self.cluster * self.far_tiles * self.slot_bytes
-
-    @property
-    def registers(self) -> int:
-        """Registers that a thread may have."""
-        return min(MOST_REGISTERS, REGISTERS // self.threads)
-
-    @property
-    def registers_of_thread(self) -> tuple[int, int]:
-        """Registers that a thread may have, and those for weights and their optimizer state.
-
-        Of replicas each weight's 16 bits, and in float32 what the thread owns, with its places on
-        the way back.
-        """
-        slots = self.network.slots
-        if self.replicas == 1:
-            return self.registers, 8 * (self.tiles_of_warp + self.held_tiles * slots)
-        sums = 4 * self.network.clips
-        held = 4 * self.network.terms * self.tiles_of_warp
-        return self.registers, held + (4 * (1 + slots) + 2 + sums) * self.own_quads
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps
-
-    @cached_property
-    def sums(self) -> int:
-        """Parts of 512 bytes that the warps leave of the largest product.
-
-        Each is of 16 rows, for each group along the features, by 8 units.
-        """
-        parts, to_units = [], (*self.layers, *self.layers[:-1])
-        for (features, unit_tiles), layer in zip(self.matrices, to_units, strict=True):
-            along_features, along_units = self.groups(features, unit_tiles)
-            chunks = -(-layer.block_units // CHUNK) if along_units == 1 else 2 * unit_tiles
-            parts.append(along_features * self.row_tiles * chunks)
-        return max(parts)
-
-    @cached_property
-    def shared_parts(self) -> dict[str, int]:
-        """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
-        rows, slots = 16 * self.row_tiles, max(1, self.network.slots)
-        numbers = 2 * self.network.terms * rows
-        layers, hidden = self.layers, self.layers[:-1]
-        reach = sum(
-            layer.reach * (self.unit_copies if layer.has_own_gradients else 1) for layer in hidden
-        )
-        return {
-            "batches of x": 2 * self.network.terms * self.x_slots * rows * self.x_stride,
-            "parts of products": 512 * self.sums,
-            "hidden units": numbers * reach,
-            "gradients": numbers * sum(layer.gradient_reach for layer in layers),
-            "derivatives": numbers * sum(up(layer.block_units, CHUNK) for layer in hidden),
-            "biases": 4 * (1 + slots) * sum(layer.block_width for layer in layers),
-            "optimizer state": self.near_tiles * self.slot_bytes,
-            "losses and targets": 16 * rows
-            + 4 * self.x_slots * self.target_rows * self.network.target_words,
-            "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
-            "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
-            "early stopping": STOPPING_STATE_BYTES * self.stops,
-            "barriers": 32 * len(hidden) + 8 + 8 * max(2, self.x_slots),
-        }
-
-    @property
-    def target_rows(self) -> int:
-        """Rows whose targets a block has: to weigh a batch, a replica sees those of all rows."""
-        weighs = self.network.weighted or self.network.class_weights
-        return 16 * self.row_tiles * (self.replicas if weighs else 1)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block."""
-        return padded(sum(self.shared_parts.values()))
-
-    @property
-    def exchange_bytes(self) -> int:
-        """Bytes of device memory beside those of the steps: of replicas, ``struct Exchange`` for
-        each rank.
-        """
-        if self.replicas == 1:
-            return self.far_bytes
-        quads, back_quads = 2 * self.forward_tiles, 2 * (self.tiles_of_warp - self.forward_tiles)
-        of_weights = 16 * self.threads * (quads * (self.replicas + 1) + 2 * max(1, back_quads))
-        of_biases = 4 * 2 * self.replicas * sum(layer.block_width for layer in self.layers)
-        return self.cluster * (of_weights + of_biases + 4 * 2 * up(self.replicas, 2))
-
-    @property
-    def batch_bytes(self) -> int:
-        """Bytes of a batch of x in device memory."""
-        return 2 * self.network.terms * self.network.batch * self.x_stride
-
-    @property
-    def step_bytes(self) -> int:
-        """Bytes of device memory for a step: batch, targets, settings and row of the record."""
-        targets = 4 * self.network.batch * self.network.target_words
-        return self.batch_bytes + targets + 16 + 24 * self.recorders
-
-    @property
-    def costs(self) -> dict[str, float]:
-        """How often a step has each cost, as far as warps and blocks wait for each other."""
-        network, layers = self.network, self.layers
-        rows, groups = 16 * self.row_tiles, [self.groups(*matrix) for matrix in self.matrices]
-        own_tiles = [
-            -(-features // along_features) * (units // along_units)
-            for (features, units), (along_features, along_units) in zip(
-                self.matrices, groups, strict=True
-            )
-        ]
-        # What a warp adds up of the products to this block's units, on the way forward and back.
-        units = [layer.block_units for layer in (*layers, *layers[:-1])]
-        pieces = [-(-rows // 8 * -(-count // CHUNK) // self.warps) for count in units]
-        turns = -(-rows // 8 // self.warps)
-        sent = [layer.block_units * (1 if idx == 0 else 2) for idx, layer in enumerate(layers[:-1])]
-        return {
-            "matrix": len(self.matrices),
-            # A replica finds no gradient by inputs.
-            "product": self.row_tiles
-            * (1 if network.terms == 1 else 3)
-            * (sum(own_tiles) - (sum(own_tiles[len(layers) :]) / 2 if self.replicas > 1 else 0)),
-            "sum": sum(count * along for count, (along, _) in zip(pieces, groups, strict=True)),
-            "byte sent": 2 * network.terms * rows * (self.cluster - 1) * sum(sent),
-            "output tile": turns * (padded(network.outputs) // 16),
-            "remembered": (self.tiles_of_warp if self.replicas == 1 else self.own_quads / 2)
-            * network.slots,
-            "far": self.far_tiles * network.slots,
-            "byte awaited": self.batch_bytes / self.replicas if self.x_slots == 1 else 0,
-            "replicas": int(self.replicas > 1),
-            "replica": self.replicas if self.replicas > 1 else 0,
-            "quad exchanged": self.quads_exchanged,
-            "quad in memory": self.quads_exchanged * self.cluster * self.replicas,
-        }
-
-    @property
-    def quads_exchanged(self) -> int:
-        """Quads of weights or gradients that a thread of a replica sends and receives in a step."""
-        if self.replicas == 1:
-            return 0
-        return 2 * self.forward_tiles + self.own_quads * self.replicas + 2 * self.tiles_of_warp
-
-    @property
-    def config(self) -> LayersConfig:
-        """The kernel's settings."""
-        network = self.network
-        return LayersConfig(
-            **network.settings,
-            **network.layer_settings,
-            **network.weight_settings,
-            terms=network.terms,
-            dropouts=network.dropouts,
-            cluster=self.cluster,
-            replicas=self.replicas,
-            warps=self.warps,
-            held_tiles=self.held_tiles if network.slots else self.tiles_of_warp,
-            near_tiles=self.near_tiles,
-            far_tiles=self.far_tiles,
-            clips=network.clips,
-            weighed_penalty=network.weighed_penalty,
-            x_slots=self.x_slots,
-            unit_copies=self.unit_copies,
-            sums=self.sums,
-            shared_bytes=self.shared_bytes,
-            exchange_bytes=self.exchange_bytes // self.cluster if self.replicas > 1 else 0,
-            validates=self.validates,
-            stops=self.stops,
-        )
-
-    def gather_defines(self, source: str) -> dict[str, Any]:
-        """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
-        return self.network.gather_defines(source, 1, padded(self.network.features))
-
-    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> LayersArguments:
-        validation_batches, validation_targets = run.validation
-        progress, answers, talk_every = steps.talk
-        key0, key1 = run.dropout_key
-        return LayersArguments(
-            batches=steps.batches,
-            targets=steps.targets,
-            settings=steps.settings,
-            places=run.places,
-            record=steps.record,
-            num_rows=steps.num_rows,
-            num_epochs=steps.epochs,
-            scale=run.loss_scale,
-            largest_norm=run.clip_norm,
-            rule=run.rule,
-            penalty=run.l2,
-            dropouts=run.dropouts,
-            class_weights=run.class_weights,
-            first_step=steps.first_step,
-            key0=key0,
-            key1=key1,
-            far_slots=run.empty(self.far_bytes),
-            exchanges=run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
-            validation_batches=validation_batches,
-            validation_targets=validation_targets,
-            num_validated=run.num_validated,
-            first_epoch=steps.first_epoch,
-            report_every=run.report_every,
-            last_epoch=run.last_epoch,
-            progress=progress,
-            answers=answers,
-            talk_every=talk_every,
-            stopping=run.stopping,
-            best_places=run.best_places,
-            loss=run.loss,
-        )
-
-    def that_validates(self) -> LayersLaunch:
-        return replace(self, validates=True)
-
-    def that_stops(self, max_shared_bytes: int) -> LayersLaunch | None:
-        shape = replace(self, stops=True, near_tiles=0)
-        return None if shape.shared_bytes > max_shared_bytes else _filled(shape, max_shared_bytes)
-
-    def __str__(self) -> str:
-        blocks = "one block" if self.cluster == 1 else f"a cluster of {self.cluster} blocks"
-        if self.replicas > 1:
-            whole = "blocks" if self.cluster == 1 else f"clusters of {self.cluster} blocks"
-            blocks = f"{self.replicas} {whole} that partition a batch, each"
-        return (
-            f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of "
-            f"weights in a warp's registers, {self.shared_bytes} bytes of shared memory"
-        )
 
 
 @lru_cache(maxsize=256)
@@ -501,9 +63,7 @@ def choose_layers(
         )
     wider = [shape for narrow in held for shape in _wider(narrow)]
     filled = [
-        _filled(shape, max_shared_bytes)
-        for shape in wider
-        if shape.shared_bytes <= max_shared_bytes
+        shape.filled(max_shared_bytes) for shape in wider if shape.shared_bytes <= max_shared_bytes
     ]
     if not filled:
         least = min(held, key=lambda shape: shape.shared_bytes)
@@ -543,16 +103,6 @@ def _time(shape: LayersLaunch) -> float:
     return float(expected * (LEANING ** log2(shape.cluster) if shape.replicas == 1 else 1))
 
 
-def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:
-    """Return the shape with as much in shared memory of the optimizer state as there is room
-    for.
-    """
-    if not shape.far_tiles:
-        return shape
-    room = (max_shared_bytes - shape.shared_bytes) // shape.slot_bytes
-    return replace(shape, near_tiles=min(shape.far_tiles, room))
-
-
 def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     """Return the numbers of blocks that all have units of the widest layer."""
     widest = max(network.widths[1:-1], default=1)
@@ -561,51 +111,34 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
-    relu = Activation("relu")
-    base = TrainedNetwork(
-        "float16", (64, 32, 16, 10), (relu, relu), (False, False), 32, "cross_entropy"
-    )
-    adam: dict[str, Any] = {"optimizer": "adam", "slots": 2, "decays": True}
-    momentum: dict[str, Any] = {"slots": 1, "momentum": True}
-    mnist = replace(base, widths=(784, 128, 128, 10))
+    base, mnist = network_of(64, 32, 16, 10), network_of(784, 128, 128, 10)
+    adamw = {**ADAM, "decays": True}
+    penalized = {**MOMENTUM, "penalized": True, "decays": True}
     # Those that stop by themselves, too: of one block, of several, and of replicas, with dropout,
     # weights, penalties.
     stopping = [
-        replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
+        network_of(64, 10, batch=100),
         replace(base, drops=(True, True)),
         replace(base, weighted=True, class_weights=True, smoothed=True, clips=True),
-        replace(base, **momentum, penalized=True, decays=True, rate_in_velocity=True),
-        replace(base, **adam, batch=512, weighted=True, clips=True),
-        replace(
-            base,
-            **momentum,
-            batch=512,
-            penalized=True,
-            decays=True,
-            weighted=True,
-            weighed_penalty=True,
-        ),
+        replace(base, **penalized, rate_in_velocity=True),
+        replace(base, **adamw, batch=512, weighted=True, clips=True),
+        replace(base, **penalized, batch=512, weighted=True, weighed_penalty=True),
     ]
-    validating = [*stopping, replace(base, **adam), mnist]
+    validating = [*stopping, replace(base, **adamw), mnist]
     networks = [
         *validating,
-        *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
-        *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
-        replace(base, **adam, loss="mse", dtype="bfloat16"),
-        replace(base, optimizer="rmsprop", **momentum),
-        replace(base, **momentum, nesterov=True, decays=True, loss="huber"),
-        replace(mnist, **adam),
+        *with_each_dtype(base),
+        *with_each_activation(base),
+        replace(base, **adamw, loss="mse", dtype="bfloat16"),
+        replace(base, optimizer="rmsprop", **MOMENTUM),
+        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
+        replace(mnist, **adamw),
         replace(mnist, batch=64),
         replace(base, terms=2),
-        replace(base, **adam, batch=512, terms=2),
+        replace(base, **adamw, batch=512, terms=2),
     ]
-    single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
-    launches = [required(choose_layers(network, "sm_90a", 227 << 10, 132)) for network in networks]
-    launches += [replace(launch, validates=True) for launch in launches[: len(validating)]]
-    launches += [
-        replace(launch, validates=True, stops=True) for launch in launches[: len(stopping)]
-    ]
-    launches += [
-        required(choose_layers(network, "sm_80", 163 << 10, 108)) for network in single_blocks
-    ]
-    return [(launch.kernel, launch.config.settings()) for launch in launches]
+    launches = launched(choose_layers, networks)
+    launches += [own.that_validates() for own in launches[: len(validating)]]
+    launches += [replace(own, validates=True, stops=True) for own in launches[: len(stopping)]]
+    single_blocks = [replace(base, batch=16), replace(base, batch=16, **adamw)]
+    return compiled([*launches, *launched(choose_layers, single_blocks, "a100")])

@@ -1,8 +1,9 @@
 """What all launches have in common that keep a network on the chip while they train it for many
 steps.
 
-`one_launch.py`, `one_launch_layers.py` and `one_launch_card.py` each say how large such a launch
-is, and what its kernel takes. An engine asks for both here, and never which kernel it is.
+`one_launch_layout.py`, `one_launch_layers_layout.py` and `one_launch_card.py` each say how large
+such a launch is, and what its kernel takes. An engine asks for both here, and never which kernel it
+is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from warpfit.backends.base import Array
 from warpfit.backends.cuda.arguments import Arguments
 from warpfit.backends.cuda.config import Config
 from warpfit.backends.cuda.prices import expected_microseconds
-from warpfit.backends.cuda.trained_network import TrainedNetwork
+from warpfit.backends.cuda.trained_network import TrainedNetwork, padded
 
 __all__ = ["LaunchedRun", "LaunchedSteps", "ResidentLaunch"]
 
@@ -137,9 +138,9 @@ class ResidentLaunch(ABC):
     looks_ahead: bool
 
     @property
-    @abstractmethod
     def blocks(self) -> int:
         """All of them."""
+        return self.cluster * self.replicas
 
     @property
     @abstractmethod
@@ -186,14 +187,45 @@ class ResidentLaunch(ABC):
         """Bytes of device memory beside those of the steps."""
 
     @property
-    @abstractmethod
-    def batch_bytes(self) -> int:
-        """Bytes of a batch of x in device memory."""
+    def row_tiles(self) -> int:
+        """Tiles of 16 rows that a replica has of a batch."""
+        return -(-self.network.batch // (16 * self.replicas))
 
     @property
-    @abstractmethod
+    def parts(self) -> int:
+        """Parts that a batch's features are divided among."""
+        return 1
+
+    @property
+    def block_features(self) -> int:
+        """Features that a block multiplies by, a multiple of 16."""
+        return padded(self.network.features)
+
+    @property
+    def x_stride(self) -> int:
+        """Numbers from one row of a part of a batch to the next."""
+        return self.block_features + 8
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of a batch of x in device memory."""
+        return 2 * self.network.terms * self.network.batch * self.parts * self.x_stride
+
+    @property
+    def target_bytes(self) -> int:
+        """Bytes of a batch's targets in device memory."""
+        return 4 * self.network.batch * self.network.target_words
+
+    @property
+    def settings_bytes(self) -> int:
+        """Bytes of device memory for a step's settings."""
+        return 16
+
+    @property
     def step_bytes(self) -> int:
         """Bytes of device memory for a step: batch, targets, settings and row of the record."""
+        of_record = RECORD_BYTES * self.recorders
+        return self.batch_bytes + self.target_bytes + self.settings_bytes + of_record
 
     def record_bytes(self, num_rows: int) -> int:
         """Return the bytes of the record of an epoch, or of its validation."""
@@ -205,8 +237,7 @@ class ResidentLaunch(ABC):
 
     def gathered_bytes(self, num_rows: int) -> int:
         """Return the bytes of rows in batches, with their targets."""
-        of_targets = 4 * self.network.batch * self.network.target_words
-        return self.network.batches(num_rows) * (self.batch_bytes + of_targets)
+        return self.network.batches(num_rows) * (self.batch_bytes + self.target_bytes)
 
     @property
     @abstractmethod
@@ -225,14 +256,14 @@ class ResidentLaunch(ABC):
     def config(self) -> Config:
         """The kernel's settings."""
 
-    @abstractmethod
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
+        return self.network.gather_defines(source, self.parts, self.block_features)
 
     @property
     def gram_defines(self) -> dict[str, Any]:
         """Those of the kernel that finds Gram matrices, if it looks ahead."""
-        raise NotImplementedError
+        return self.network.gram_defines(self.parts, self.block_features)
 
     @abstractmethod
     def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> Arguments:
