@@ -15,7 +15,8 @@ from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from warpfit import autograd, data, errors, losses, nn, optim
-    from warpfit.autograd.tensor import Tensor, no_grad, tensor
+    from warpfit.autograd.tape import no_grad
+    from warpfit.autograd.tensor import Tensor, tensor
     from warpfit.estimators import (
         MLPClassifier,
         MLPRegressor,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from warpfit.autograd.functions import concatenate, maximum, minimum, stack, where
-from warpfit.autograd.tensor import Tensor, apply, no_grad, record, tensor
+from warpfit.autograd.tape import no_grad
+from warpfit.autograd.tensor import Tensor, apply, record, tensor
 
 __all__ = [
     "Tensor",

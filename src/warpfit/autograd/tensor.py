@@ -8,8 +8,6 @@ the tape; layers and operators go through it alike, so no derivative is written 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from math import prod
 from numbers import Integral
 from typing import Any
@@ -19,32 +17,19 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.autograd import formulas
+from warpfit.autograd.tape import Node, Pullback
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Axis
 from warpfit.backends.transfer import device_of, home_of, moved
 from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, IndexingError, ShapeError, WarpfitError
 
-__all__ = ["Tensor", "apply", "check_axis", "no_grad", "record", "tensor"]
+__all__ = ["Tensor", "apply", "check_axis", "record", "tensor"]
 
-# From the gradient of a result to the gradients of its inputs, None where an input needs none.
-Pullback = Callable[[Array], Sequence[Array | None]]
 Formula = Callable[..., tuple[Array, formulas.Pullback]]
 
-_recording: ContextVar[bool] = ContextVar("recording", default=True)
 
-
-@contextmanager
-def no_grad() -> Iterator[None]:
-    """Record nothing inside the ``with`` block, or inside a function that this decorates."""
-    token = _recording.set(False)
-    try:
-        yield
-    finally:
-        _recording.reset(token)
-
-
-class Tensor:
+class Tensor(Node):
     """An array with a gradient.
 
     Operators take tensors, arrays and numbers, broadcast as in NumPy, and keep the tensor's dtype:
@@ -75,8 +60,6 @@ class Tensor:
         self.data: Array = home_of(data).asarray(data.data if isinstance(data, Tensor) else data)
         self.grad: Array | None = None
         self.requires_grad = requires_grad
-        self._inputs: tuple[Tensor, ...] = ()
-        self._pullback: Pullback | None = None
 
     # -- what it is
     # --------------------------------------------------------------------------------------
@@ -369,26 +352,7 @@ class Tensor:
             raise ConfigError(
                 "backward: expected a tensor made from one that requires a gradient, got none"
             )
-        gradients = {id(self): self._seed_gradient(gradient)}
-        for node in self._made_from():
-            arrived = gradients.pop(id(node), None)
-            if arrived is None:
-                continue
-            ops = backends.of(arrived)
-            if node._pullback is None:
-                # A copy, because `arrived` may share memory with another tensor's gradient.
-                node.grad = (
-                    ops.copy(arrived)
-                    if node.grad is None
-                    else ops.binary("add", node.grad, arrived)
-                )
-                continue
-            for source, part in zip(node._inputs, node._pullback(arrived), strict=True):
-                if part is not None and source.requires_grad:
-                    known = gradients.get(id(source))
-                    gradients[id(source)] = (
-                        part if known is None else source._ops.binary("add", known, part)
-                    )
+        self._flow_back(self._seed_gradient(gradient))
 
     def _seed_gradient(self, gradient: Array | None) -> Array:
         if gradient is None:
@@ -404,21 +368,6 @@ class Tensor:
                 f"backward: expected a gradient of shape {self.shape}, got {gradient.shape}"
             )
         return gradient
-
-    def _made_from(self) -> list[Tensor]:
-        """Return this tensor and those it was made from, every one before its inputs."""
-        order: list[Tensor] = []
-        visited: set[int] = set()
-        pending: list[tuple[Tensor, bool]] = [(self, False)]
-        while pending:
-            node, done = pending.pop()
-            if done:
-                order.append(node)
-            elif id(node) not in visited:
-                visited.add(id(node))
-                pending.append((node, True))
-                pending.extend((source, False) for source in node._inputs if source.requires_grad)
-        return order[::-1]
 
 
 def record(result: Array, inputs: Sequence[Tensor], pullback: Pullback) -> Tensor:
@@ -439,10 +388,7 @@ def record(result: Array, inputs: Sequence[Tensor], pullback: Pullback) -> Tenso
         If `result` holds no numbers.
     """
     output = Tensor(result)
-    if _recording.get() and any(source.requires_grad for source in inputs):
-        output.requires_grad = True
-        output._inputs = tuple(inputs)
-        output._pullback = pullback
+    output._come_from(inputs, pullback)
     return output
 
 
