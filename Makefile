@@ -23,8 +23,10 @@ train: $(VENV)/.train
 playground: $(VENV)/.playground
 	$(BIN)/warpfit playground $(ARGS)
 
-# One BLAS thread in each of pytest's processes: together they fill the cores, and no more.
+# One BLAS thread in each of pytest's processes: together they fill the cores, and no more. They
+# start many others: what is imported is compiled once, and kept, whatever the environment says.
 test test-all: export OPENBLAS_NUM_THREADS = 1
+test test-all: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)
