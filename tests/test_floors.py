@@ -40,7 +40,6 @@ MOST_LINES = 500
 KNOWN_LONG = {
     "data/preprocessing.py",
     "engines/many_networks.py",
-    "training/storage.py",
 }
 
 

@@ -19,12 +19,12 @@ from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Schedule
 from warpfit.training.callbacks import Callback, Checkpoint
+from warpfit.training.checkpoints import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 from warpfit.training.evaluate import evaluate_network
 from warpfit.training.plan import engine_of
 from warpfit.training.run import Run
 from warpfit.training.same_run import check_same_data, data_digests
 from warpfit.training.state import remember_loss, show, write_back
-from warpfit.training.storage import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 
 __all__ = ["TrainingLoop", "rule_of"]
 
