@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,20 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
-from warpfit.checks import brief, check_count, some
+from warpfit.checks import check_count, some
 from warpfit.data.dataset import is_frame, is_table
-from warpfit.errors import DataError, FileFormatError, ShapeError
+from warpfit.data.table_columns import (
+    CATEGORY,
+    LEFT_OUT,
+    NUMBER,
+    Column,
+    as_frame,
+    as_numbers,
+    as_texts,
+    check_stored_count,
+    examined,
+)
+from warpfit.errors import DataError, FileFormatError
 from warpfit.extras import needs
 
 with needs("data", "tables need"):
@@ -30,27 +40,10 @@ __all__ = ["TablePreprocessor"]
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
-NUMBER, CATEGORY, LEFT_OUT = "number", "category", "left out"
-KINDS = (NUMBER, CATEGORY, LEFT_OUT)
 NUMBERS, CATEGORIES = "numbers", "categories"  # the two transformers
-MISSING = "(missing)"
-
 FARTHEST = 10.0  # standard deviations: one wild cell does not carry a network away
-FEW_VALUES, ROWS_OF_A_VALUE = 10, 20  # of integers that are categories
-FEW_TEXTS = 10  # texts may all differ, however few rows there are
 
-
-@dataclass(frozen=True)
-class _Column:
-    """A column as it was fitted: its kind; the categories of one; why it is left out; how many
-    cells were missing.
-    """
-
-    name: str
-    kind: str
-    categories: tuple[str, ...] = ()
-    why: str = ""
-    num_missing: int = 0
+_Column = Column  # as earlier pickles name it
 
 
 class TablePreprocessor(TransformerMixin, BaseEstimator):
@@ -109,13 +102,13 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             If `max_categories` is no integer of at least 1.
         """
         check_count("max_categories", self.max_categories, 1)
-        self.columns_: tuple[_Column, ...] | None = None
+        self.columns_: tuple[Column, ...] | None = None
         self.transformer_: Any = None
         self.targets_: Any = None
         if is_table(x):
-            frame = _as_frame(x)
+            frame = as_frame(x)
             self.columns_ = tuple(
-                _examined(frame[name], self.max_categories, is_frame(x)) for name in frame.columns
+                examined(frame[name], self.max_categories, is_frame(x)) for name in frame.columns
             )
             if not self._of(NUMBER, CATEGORY):
                 raise DataError(
@@ -226,7 +219,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             return lines
         frame = self._framed(x)
         for column in self._of(CATEGORY):
-            texts = _texts(frame[column.name])
+            texts = as_texts(frame[column.name])
             other = texts[~texts.isin(column.categories)]
             if len(other):
                 lines.append(
@@ -278,10 +271,10 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
     @classmethod
     def _rebuilt(cls, state: Mapping[str, Any]) -> TablePreprocessor:
-        table = cls(_count(state["max_categories"]))
+        table = cls(check_stored_count(state["max_categories"]))
         table.columns_ = table.transformer_ = table.targets_ = None
         if state["columns"] is not None:
-            table.columns_ = tuple(_column_of(text) for text in state["columns"])
+            table.columns_ = tuple(Column.from_dict(text) for text in state["columns"])
             names = [column.name for column in table.columns_]
             if len(set(names)) < len(names) or not table._of(NUMBER, CATEGORY):
                 raise ValueError(f"columns {names}")
@@ -313,7 +306,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             )
 
     def _framed(self, x: Any) -> Any:
-        return _as_frame(x, [column.name for column in self.columns_ or ()])
+        return as_frame(x, [column.name for column in self.columns_ or ()])
 
     def _smallest_frame(self, fill: npt.NDArray[np.float64]) -> Any:
         """Return two rows that teach the imputers and encoders what this table's did."""
@@ -324,7 +317,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             cells[column.name] = [column.categories[0]] * 2
         return pd.DataFrame(cells)
 
-    def _of(self, *kinds: str) -> list[_Column]:
+    def _of(self, *kinds: str) -> list[Column]:
         return [column for column in self.columns_ or () if column.kind in kinds]
 
     def _unfitted(self) -> Any:
@@ -359,129 +352,16 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             )
         return pd.DataFrame(
             {
-                column.name: (_numbers if column.kind == NUMBER else _texts)(frame[column.name])
+                column.name: (as_numbers if column.kind == NUMBER else as_texts)(frame[column.name])
                 for column in self._of(NUMBER, CATEGORY)
             }
         )
-
-
-# -- columns
-
-
-def _as_frame(x: Any, names: Sequence[str] = ()) -> Any:
-    """Return x as a frame whose columns have texts as names; those of an array are `names`, else
-    x0, x1, ...
-    """
-    if is_frame(x):
-        frame = x.set_axis([str(name) for name in x.columns], axis=1)
-        with suppress(
-            OverflowError
-        ):  # pandas 2, of an integer beyond float64, which `_numbers` names
-            frame = frame.infer_objects()
-    else:
-        array = np.asarray(x)
-        if array.ndim != 2 or (names and array.shape[1] != len(names)):
-            raise ShapeError(
-                f"expected rows of {len(names) or 'some'} columns, got an array of shape "
-                f"{array.shape}"
-            )
-        if array.dtype.kind not in "biuf":
-            raise DataError(
-                f"expected an array of numbers, got {array.dtype}; text goes in as a pandas frame"
-            )
-        frame = pd.DataFrame(
-            array, columns=list(names) or [f"x{idx}" for idx in range(array.shape[1])]
-        )
-    if not frame.columns.is_unique:
-        raise DataError(
-            f"expected a name of its own for each column, got {some(list(frame.columns))}"
-        )
-    return frame
-
-
-def _examined(column: Any, max_categories: int, is_named: bool) -> _Column:
-    """Return what a column is: numbers, categories, or nothing to learn from."""
-    name, num_missing = column.name, int(column.isna().sum())
-    if len(_factorized(column)[1]) + (num_missing > 0) <= 1:
-        return _Column(name, LEFT_OUT, why="as all cells are the same")
-    if column.dtype.kind in "iuf" and not (is_named and _are_codes(_numbers(column))):
-        return _Column(name, NUMBER, num_missing=num_missing)
-    if column.dtype.kind not in "biufOUT" and not isinstance(column.dtype, pd.CategoricalDtype):
-        raise DataError(
-            f"expected column {name!r} as numbers or text, got {column.dtype}; make it numbers"
-        )
-    counts = _texts(column).value_counts()
-    if len(counts) > max(FEW_TEXTS, len(column) / 2):
-        return _Column(name, LEFT_OUT, why="as nearly all their texts differ")
-    kept = sorted(counts.index[:max_categories])
-    return _Column(name, CATEGORY, tuple(kept), num_missing=num_missing)
-
-
-def _are_codes(numbers: Any) -> bool:
-    """Return whether numbers are integers with few distinct values, on many rows each."""
-    values = np.unique(numbers[~np.isnan(numbers)])
-    most = min(FEW_VALUES, len(numbers) / ROWS_OF_A_VALUE)
-    return len(values) <= most and bool((values == np.floor(values)).all())
-
-
-def _numbers(column: Any) -> npt.NDArray[np.float64]:
-    """Return a column as float64, missing cells as NaN, or raise DataError naming a cell that is no
-    finite number.
-    """
-    try:
-        floats = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-    except OverflowError:  # pandas does not say of which
-        row = int(column.astype(str).str.len().to_numpy().argmax())
-        raise DataError(
-            f"row {row + 1}, column {column.name!r} is too large an integer; expected a finite "
-            "number"
-        ) from None
-    bad = np.flatnonzero((np.isnan(floats) & ~column.isna().to_numpy()) | np.isinf(floats))
-    if bad.size:
-        raise DataError(
-            f"row {bad[0] + 1}, column {column.name!r} is {brief(column.iloc[bad[0]])}; expected "
-            "a finite number"
-        )
-    return floats
-
-
-def _texts(column: Any) -> Any:
-    """Return a column's cells as text; equal values are equal texts, whether they came as 1, 1.0 or
-    '1'.
-    """
-    codes, values = _factorized(column)
-    texts = np.array([*map(_text, values), MISSING], dtype=object)
-    return pd.Series(texts[codes], dtype=object)  # the code of a missing cell is -1
-
-
-def _factorized(column: Any) -> Any:
-    """Return the place of each cell among the distinct ones, -1 if it is missing, and these; or
-    raise DataError.
-    """
-    try:
-        return pd.factorize(column)
-    except TypeError:
-        kind = next(
-            (type(cell).__name__ for cell in column if not isinstance(cell, Hashable)), "object"
-        )
-        raise DataError(
-            f"expected column {column.name!r} as numbers or text, got cells of {kind}"
-        ) from None
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (float, np.floating)) and np.isfinite(value) and value == np.floor(value):
-        return str(int(value))
-    return str(value).strip()
 
 
 def _columns_of(y: Any) -> npt.NDArray[np.float64]:
     """Return targets (N,) or (N, ...) as float64 (N, K)."""
     targets = np.asarray(y, np.float64)
     return targets.reshape(len(targets), math.prod(targets.shape[1:]))
-
-
-# -- state
 
 
 def _scaler_state(scaler: Any) -> dict[str, list[float]]:
@@ -504,22 +384,3 @@ def _floats(values: Any, width: int) -> npt.NDArray[np.float64]:
     if len(floats) != width or not np.isfinite(floats).all():
         raise ValueError(f"{len(floats)} numbers, not {width} finite ones")
     return floats
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"count {value!r}")
-    return value
-
-
-def _column_of(text: Mapping[str, Any]) -> _Column:
-    column = _Column(**{**text, "categories": tuple(text["categories"])})
-    texts = (column.name, column.why, *column.categories)
-    if column.kind not in KINDS or not all(isinstance(each, str) for each in texts):
-        raise ValueError(f"column {text}")
-    if (column.kind == CATEGORY) != bool(column.categories) or len(set(column.categories)) < len(
-        column.categories
-    ):
-        raise ValueError(f"categories of {column.name!r}")
-    _count(column.num_missing)
-    return column

@@ -1,4 +1,4 @@
-"""Checkpoints: runs between two epochs, as safetensors files; `storage` says how those are written."""
+"""Checkpoints, which are runs between two epochs, as files that `storage` writes and reads."""
 
 from __future__ import annotations
 
