@@ -79,8 +79,10 @@ class LossScale:
     good_steps : int
         Steps without overflow since it last changed.
 
-    References ---------- Micikevicius et al., Mixed Precision Training, 2018, section 3.2; the
-    numbers are PyTorch's GradScaler's.
+    References
+    ----------
+    Micikevicius et al., Mixed Precision Training, 2018, section 3.2; the numbers are PyTorch's
+    GradScaler's.
     """
 
     value: float = 2.0**16

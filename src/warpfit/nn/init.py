@@ -1,9 +1,11 @@
 """Initial values, from counter-based random numbers: the same for a seed on every machine and
 backend.
 
-References ---------- LeCun, Bottou, Orr, Müller: Efficient BackProp (1998). Glorot, Bengio:
-Understanding the difficulty of training deep feedforward neural networks (2010). He, Zhang, Ren,
-Sun: Delving Deep into Rectifiers (2015).
+References
+----------
+LeCun, Bottou, Orr, Müller: Efficient BackProp (1998). Glorot, Bengio: Understanding the difficulty
+of training deep feedforward neural networks (2010). He, Zhang, Ren, Sun: Delving Deep into
+Rectifiers (2015).
 """
 
 from __future__ import annotations

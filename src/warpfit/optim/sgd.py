@@ -74,8 +74,10 @@ class SGD(Optimizer):
     ConfigError
         If there are no parameters, or a number is out of range.
 
-    References ---------- Sutskever, Martens, Dahl, Hinton: On the importance of initialization and
-    momentum in deep learning (2013); torch.optim.SGD, whose formulas these are.
+    References
+    ----------
+    Sutskever, Martens, Dahl, Hinton: On the importance of initialization and momentum in deep
+    learning (2013); torch.optim.SGD, whose formulas these are.
     """
 
     name: ClassVar[str] = "sgd"

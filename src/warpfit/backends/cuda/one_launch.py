@@ -13,6 +13,7 @@ from typing import Any
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.one_launch_layout import WORKING_REGISTERS, OneLaunch, hidden_units
+from warpfit.backends.cuda.resident_launch import too_heavy, too_large
 from warpfit.backends.cuda.resident_variants import (
     ADAM,
     MOMENTUM,
@@ -117,18 +118,11 @@ def _best(
         least = min(shapes, key=lambda shape: shape.held + shape.working - shape.registers[0])
         threads = 32 * least.warps_k * least.warps_u
         most = 4 * max(0, least.registers[0] - least.working) * threads
-        return Obstacle(
-            f"expected at most {most} bytes of weights for the registers of a block, got "
-            f"{4 * least.held * threads}"
-        )
+        return too_heavy(most, 4 * least.held * threads)
     filled = [_filled(shape, max_shared_bytes) for shape in held]
     if any(filled):
         return max((shape for shape in filled if shape), key=_preference)
-    least = min(held, key=lambda shape: shape.shared_bytes)
-    return Obstacle(
-        f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, "
-        f"got {least.shared_bytes}"
-    )
+    return too_large(held, max_shared_bytes, "a batch and its units")
 
 
 def _preference(shape: OneLaunch) -> Any:

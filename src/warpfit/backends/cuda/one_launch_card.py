@@ -14,7 +14,12 @@ from itertools import pairwise
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
 from warpfit.backends.cuda.resident_config import CardConfig
-from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
+from warpfit.backends.cuda.resident_launch import (
+    LaunchedRun,
+    LaunchedSteps,
+    ResidentLaunch,
+    too_large,
+)
 from warpfit.backends.cuda.resident_variants import (
     ADAM,
     MOMENTUM,
@@ -289,11 +294,7 @@ def choose_card(
     nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
     fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
     if not fitting:
-        least = min(shape.shared_bytes for shape in nearest)
-        return Obstacle(
-            f"expected at most {max_shared_bytes} bytes of shared memory for a tile of each "
-            f"layer, got {least}"
-        )
+        return too_large(nearest, max_shared_bytes, "a tile of each layer")
     return min(fitting, key=lambda shape: shape.microseconds)
 
 

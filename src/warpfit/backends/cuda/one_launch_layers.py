@@ -14,6 +14,7 @@ from math import log2
 
 from warpfit.backends.cuda.one_launch_layers_layout import CHUNK, WORKING_REGISTERS, LayersLaunch
 from warpfit.backends.cuda.prices import expected_microseconds
+from warpfit.backends.cuda.resident_launch import too_heavy, too_large
 from warpfit.backends.cuda.resident_variants import (
     ADAM,
     MOMENTUM,
@@ -56,21 +57,17 @@ def choose_layers(
     held = [shape for shape in shapes if shape.least_registers <= shape.registers]
     if not held:
         least = min(shapes, key=lambda shape: shape.least_registers * shape.threads)
-        return Obstacle(
-            f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes "
-            "of weights for the registers of a block, got "
-            f"{4 * (least.least_registers - WORKING_REGISTERS) * least.threads}"
+        most, needed = (
+            4 * (registers - WORKING_REGISTERS) * least.threads
+            for registers in (least.registers, least.least_registers)
         )
+        return too_heavy(most, needed)
     wider = [shape for narrow in held for shape in _wider(narrow)]
     filled = [
         shape.filled(max_shared_bytes) for shape in wider if shape.shared_bytes <= max_shared_bytes
     ]
     if not filled:
-        least = min(held, key=lambda shape: shape.shared_bytes)
-        return Obstacle(
-            f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its "
-            f"units, got {least.shared_bytes}"
-        )
+        return too_large(held, max_shared_bytes, "a batch and its units")
     return min(filled, key=_time)
 
 

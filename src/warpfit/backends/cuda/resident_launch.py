@@ -9,7 +9,7 @@ is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
 from warpfit.backends.base import Array
@@ -17,8 +17,9 @@ from warpfit.backends.cuda.arguments import Arguments
 from warpfit.backends.cuda.config import Config
 from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded
+from warpfit.errors import Obstacle
 
-__all__ = ["LaunchedRun", "LaunchedSteps", "ResidentLaunch"]
+__all__ = ["LaunchedRun", "LaunchedSteps", "ResidentLaunch", "too_heavy", "too_large"]
 
 # Of the record of a step: a loss, what it weighs, and the rows that were right.
 RECORD_BYTES = 24
@@ -280,3 +281,16 @@ class ResidentLaunch(ABC):
         fit.
         """
         return None
+
+
+def too_heavy(most: int, got: int) -> Obstacle:
+    """Return that registers have no room for so many bytes of weights."""
+    return Obstacle(
+        f"expected at most {most} bytes of weights for the registers of a block, got {got}"
+    )
+
+
+def too_large(launches: Iterable[ResidentLaunch], most: int, what: str) -> Obstacle:
+    """Return that shared memory has no room for something in any of the launches."""
+    least = min(launch.shared_bytes for launch in launches)
+    return Obstacle(f"expected at most {most} bytes of shared memory for {what}, got {least}")
