@@ -988,6 +988,20 @@ def test_bytes_count_the_batches_of_a_launch(
     assert plans[0].bytes - plans[1].bytes == min(epochs, 2) * batches - epoch
 
 
+def test_bytes_count_what_adaptive_rules_take(cuda: str) -> None:
+    x, y = blobs(NUM_ROWS)
+    steps, parameters = -(-NUM_ROWS // BATCH), 6 * 3 + 3
+    momentum, adam = (
+        fit(model, x, y, make(model), epochs=1).plan
+        for model, make in (
+            (mlp(6, 3), lambda model: sgd(model, momentum=0.9)),
+            (mlp(6, 3), lambda model: optim.Adam(model.parameters())),
+        )
+    )
+    # Twelve bytes a step more than a rate, and a second slot.
+    assert adam.bytes - momentum.bytes == 12 * steps + 4 * parameters
+
+
 def test_bytes_count_what_replicas_exchange(
     cuda: str, only_cluster: Callable[[int], None], replicas: Callable[[int], None]
 ) -> None:

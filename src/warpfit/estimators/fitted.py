@@ -56,8 +56,10 @@ def initial_values(
     is a 2. Sizes are those of features, hidden layers and outputs. A layer's weights come before
     its biases.
 
-    References ---------- Glorot, Bengio: Understanding the difficulty of training deep feedforward
-    neural networks (2010).
+    References
+    ----------
+    Glorot, Bengio: Understanding the difficulty of training deep feedforward neural networks
+    (2010).
     """
     weights, biases = [], []
     for fan_in, fan_out in pairwise(sizes):

@@ -37,8 +37,10 @@ class Halving:
     ConfigError
         If one of them is something else.
 
-    References ---------- Jamieson, Talwalkar: Non-stochastic best arm identification and
-    hyperparameter optimization (2016).
+    References
+    ----------
+    Jamieson, Talwalkar: Non-stochastic best arm identification and hyperparameter optimization
+    (2016).
     """
 
     factor: float = 3.0

@@ -133,10 +133,10 @@ class OneLaunch(ResidentLaunch):
 
     @property
     def settings_bytes(self) -> int:
-        """Bytes of device memory for a step's settings: its rate, and the scale of its Gram
-        matrix.
+        """Bytes of device memory for a step's settings: its rate, or all that an adaptive rule
+        takes, and the scale of its Gram matrix.
         """
-        return 8 if self.looks_ahead else 4
+        return (16 if self.network.is_adaptive else 4) + 4 * self.looks_ahead
 
     @property
     def step_bytes(self) -> int:
