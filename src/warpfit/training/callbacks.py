@@ -44,8 +44,10 @@ class Callback:
     writes_file : bool
         Whether it writes to a file that its copies would write to as well.
 
-    Examples -------- How sure the network is of some rows, after each epoch; ``run.model`` is the
-    user's own model, which is up to date whenever a callback is called:
+    Examples
+    --------
+    How sure the network is of some rows, after each epoch; ``run.model`` is the user's own model,
+    which is up to date whenever a callback is called:
 
     >>> import numpy as np
     >>> import warpfit as wf
