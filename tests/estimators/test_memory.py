@@ -61,6 +61,7 @@ def test_predictions_come_some_rows_at_a_time(
 
 def test_the_backend_is_handed_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     handed = []
+    monkeypatch.setattr("warpfit.estimators.predictions.FEW_PRODUCTS", 0)
     evaluate = sys.modules["warpfit.training.evaluate"]
     moved = evaluate.moved
     monkeypatch.setattr(
