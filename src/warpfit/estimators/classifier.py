@@ -250,7 +250,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        return self._targets.decoded(predicted(self, X))
+        return self._targets.decoded(predicted(self, X, for_labels=True))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of `predict`: the share of rows that are right in all their labels.

@@ -96,9 +96,9 @@ def prepare(
         fitted.check_members(estimator)
     rows = checked or check(estimator, X, y, incremental=incremental, reset=not goes_on)
     estimator.__dict__.update(rows.seen)
-    rows = replace(
-        rows, weight=row_weights(estimator, rows.X, y, sample_weight, incremental=incremental)
-    )
+    weight = row_weights(estimator, rows.X, y, sample_weight, incremental=incremental)
+    if weight is not None:
+        rows = replace(rows, weight=weight)
     estimator.n_outputs_ = rows.y.shape[1]
     split = Split(rows, given=validation_rows(estimator, X_val, y_val))
     _check_validation(estimator, split, incremental=incremental)
@@ -196,13 +196,13 @@ def _train(network: Network, split: Split) -> Ending:
     train, targets = split.train, network.holder._targets
     validation = split.validation and (
         split.validation.X,
-        targets.as_loss_takes(split.validation.y),
+        targets.as_loss_takes(split.validation),
     )
     try:
         history = fit_rows(
             network.model,
             train.X,
-            targets.as_loss_takes(train.y),
+            targets.as_loss_takes(train),
             optimizer=network.optimizer,
             validation_data=validation,
             sample_weight=train.weight,
@@ -222,9 +222,9 @@ def tasks_of(prepared: Prepared) -> list[Task]:
     rows, given = split.rows, split.given
     data = SweepData(
         rows.X,
-        targets.as_loss_takes(rows.y),
+        targets.as_loss_takes(rows),
         rows.weight,
-        validation=None if given is None else (given.X, targets.as_loss_takes(given.y)),
+        validation=None if given is None else (given.X, targets.as_loss_takes(given)),
         folds=() if split.aside is None else (Fold(*split.aside),),
     )
     fold = 0 if data.folds else None
@@ -299,7 +299,7 @@ def _minimize(holder: Any, rows: Rows) -> None:
     result = fit_lbfgs(
         model,
         rows.X,
-        holder._targets.as_loss_takes(rows.y),
+        holder._targets.as_loss_takes(rows),
         loss=holder._targets.loss,
         l2=holder.alpha,
         sample_weight=rows.weight,

@@ -184,7 +184,7 @@ class _SharedRows:
         knows, rows = clone(self.fits.estimator), cast(Rows, self.checked)
         knows.__dict__.update(rows.seen)
         folds = tuple(fold for _, fold in self._folds.values())
-        return SweepData(rows.X, knows._targets.as_loss_takes(rows.y), folds=folds)
+        return SweepData(rows.X, knows._targets.as_loss_takes(rows), folds=folds)
 
 
 def _checked(estimator: BaseMLP, X: Any, y: Any) -> Rows | None:

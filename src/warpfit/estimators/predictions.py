@@ -28,6 +28,9 @@ Array = npt.NDArray[Any]
 SPARSE_ROWS = 1 << 14
 # Multiplications of a network, for all rows, that are done at once, without a model.
 FEW_PRODUCTS = 1 << 20
+# Rows that pass through a network at once: on the host few, which stay in its caches; on a device
+# as many as have so many numbers in a layer.
+ROWS_ON_HOST, NUMBERS_ON_DEVICE = 1024, 1 << 25
 
 
 class PredictedRows:
@@ -71,9 +74,11 @@ def predicting(estimator: Any, rows: PredictedRows) -> Iterator[None]:
         del estimator._predicted_rows
 
 
-def predicted(estimator: Any, X: Any) -> Array:
+def predicted(estimator: Any, X: Any, *, for_labels: bool = False) -> Array:
     """Return what is predicted for rows X, (N, outputs): the mean over the networks, after
     `out_activation_`.
+
+    With `for_labels` it may be anything that is largest where that is.
     """
     check_is_fitted(estimator)
     shared = estimator._predicted_rows
@@ -84,6 +89,8 @@ def predicted(estimator: Any, X: Any) -> Array:
     )
     activate = OUTPUT_FUNCTIONS[estimator.out_activation_]
     first, *others = networks_of(estimator)
+    if for_labels and not others and estimator.out_activation_ == "softmax":
+        return _outputs(estimator, first, X)
     total = activate(_outputs(estimator, first, X))
     for network in others:
         total += activate(_outputs(estimator, network, X))
@@ -134,11 +141,19 @@ def _quick_outputs(estimator: Any, network: Any, X: Array) -> Array:
     return rows
 
 
+def _rows_at_once(model: Module, features: int) -> int:
+    if model.device == "cpu":
+        return ROWS_ON_HOST
+    widest = max(features, *(parameter.data.shape[-1] for parameter in model.parameters()))
+    return max(ROWS_ON_HOST, NUMBERS_ON_DEVICE // widest)
+
+
 def _outputs_of(model: Module, X: Any) -> Array:
     """Return a network's outputs (N, outputs) for checked rows X, before `out_activation_`."""
 
     def outputs(rows: Array) -> Array:
-        return predict_rows(model, as_rows("X", rows, min_rows=0, dtype=model.dtype))
+        rows = as_rows("X", rows, min_rows=0, dtype=model.dtype)
+        return predict_rows(model, rows, batch_size=_rows_at_once(model, rows.shape[1]))
 
     if not issparse(X):
         return outputs(X)

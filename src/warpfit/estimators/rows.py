@@ -45,6 +45,11 @@ class Rows:
     weight: Array | None = None  # (N,)
     seen: dict[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def classes(self) -> Indices:
+        """The class (N,) of each row, where y has a column for each."""
+        return self.y.argmax(axis=1)
+
     def part(self, indices: Indices) -> Rows:
         """Return copies of the rows (n,) of these indices."""
         return Rows(

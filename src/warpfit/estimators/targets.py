@@ -105,9 +105,10 @@ class Labels:
             raise ValueError(f"expected y_val to hold classes of y, got {foreign} besides")
         return self.encoded(y)
 
-    def as_loss_takes(self, encoded: Array) -> Array:
-        """Return encoded targets (N, outputs) as `loss` takes them."""
-        return encoded.argmax(axis=1) if self._are_exclusive else encoded
+    def as_loss_takes(self, rows: Any) -> Array:
+        """Return the encoded targets (N, outputs) of checked `Rows` as `loss` takes them."""
+        targets: Array = rows.classes if self._are_exclusive else rows.y
+        return targets
 
     def decoded(self, predicted: Array) -> Array:
         """Return the labels that are predicted by (N, outputs), after `out_activation`.
@@ -178,8 +179,9 @@ class Numbers:
     def encoded_to_validate(self, y: Any) -> Array:
         return check_array(y, dtype="numeric", ensure_2d=False, input_name="y_val")
 
-    def as_loss_takes(self, encoded: Array) -> Array:
-        return encoded
+    def as_loss_takes(self, rows: Any) -> Array:
+        targets: Array = rows.y
+        return targets
 
     def decoded(self, predicted: Array) -> Array:
         return predicted.ravel() if predicted.shape[1] == 1 else predicted
