@@ -9,7 +9,7 @@ comma := ,
 
 # What runs the targets for a GPU. Without .venv: make test-gpu RUN='env PYTHONPATH=src python3' SETUP=
 RUN    ?= $(BIN)/python
-SETUP  ?= $(VENV)/.dev
+SETUP  ?= $(VENV)/.test
 
 # What `make sanitize` runs: every kernel once or twice, at small sizes.
 SANITIZER := compute-sanitizer
@@ -28,10 +28,10 @@ playground: $(VENV)/.playground
 test test-all: export OPENBLAS_NUM_THREADS = 1
 test test-all: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.dev
+test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)
 
-test-all: $(VENV)/.dev
+test-all: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
 
 # The tests that need a GPU, in one process.
@@ -46,14 +46,14 @@ sanitize: $(SETUP)
 	$(SANITIZER) --tool racecheck --error-exitcode 1 $(RUN) -m pytest $(CHECKED) $(ARGS)
 
 # Plants bugs, one at a time, and says which of them the tests do not catch; ARGS: parts of their names, --jobs 2
-mutants: $(VENV)/.dev
+mutants: $(VENV)/.test
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tools/mutants.py $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/pre-commit run --all-files
 
 # Of an epoch on the CPU, or what ARGS says: make bench ARGS="train --minutes 1"
-bench: $(VENV)/.dev
+bench: $(VENV)/.test
 	$(BIN)/warpfit bench $(or $(ARGS),cpu-epoch)
 
 # The demo in a browser; ARGS=--no-browser where there is none.
@@ -86,9 +86,14 @@ $(VENV)/.playground: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[plot,playground$(CUDA)]'
 	@touch $@ $(VENV)/.train
 
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[test]'
+	@touch $@ $(VENV)/.train $(VENV)/.playground
+
+# What checks the code, beside what tests it.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
-	@touch $@ $(VENV)/.train $(VENV)/.playground
+	@touch $@ $(VENV)/.test $(VENV)/.train $(VENV)/.playground
 
 $(VENV)/.notebook: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[notebook$(CUDA)]'
