@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ROUNDS", "domain_bits", "permuted"]
+__all__ = ["ROUNDS", "domain_bits", "permutations", "permuted"]
 
 ROUNDS = 8
 MIN_BITS = 8
@@ -57,6 +57,28 @@ def permuted(positions: npt.NDArray[np.integer], count: int, keys: Words) -> npt
     return values.astype(np.int64)
 
 
+def permutations(count: int, keys: Words) -> npt.NDArray[np.int64]:
+    """Return all values of some bijections at once, (bijections, count), as `permuted` gives them.
+
+    Of few values that takes hardly longer than one bijection's.
+
+    Parameters
+    ----------
+    count : int
+        Number of values, at most 2**31.
+    keys : ndarray (bijections, 8) uint32
+    """
+    bits = domain_bits(count)
+    table = _feistel(np.arange(1 << bits, dtype=np.uint32), bits, keys.T[..., None])
+    values = table[:, :count].copy()
+    rows, places = np.nonzero(values >= count)
+    while rows.size:
+        found = table[rows, values[rows, places]]
+        values[rows, places] = found
+        rows, places = rows[found >= count], places[found >= count]
+    return values.astype(np.int64)
+
+
 def _mix(word: Words) -> Words:
     word ^= word >> _SHIFTS[0]
     word *= _MULTIPLIERS[0]
@@ -67,15 +89,18 @@ def _mix(word: Words) -> Words:
 
 
 def _feistel(values: Words, bits: int, keys: Words) -> Words:
+    """Return what the network makes of values (n,); by keys (8, bijections, 1) of each
+    bijection.
+    """
     right_bits = np.uint32(bits - bits // 2)
     left_mask = np.uint32((1 << bits // 2) - 1)
     right_mask = np.uint32((1 << int(right_bits)) - 1)
     left, right = values >> right_bits, values & right_mask
     for r in range(ROUNDS):
         if r % 2 == 0:
-            left ^= _mix(right ^ keys[r]) & left_mask
+            left = left ^ _mix(right ^ keys[r]) & left_mask
         else:
-            right ^= _mix(left ^ keys[r]) & right_mask
+            right = right ^ _mix(left ^ keys[r]) & right_mask
     return left << right_bits | right
 
 

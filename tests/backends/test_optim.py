@@ -401,6 +401,29 @@ def test_many_tensors_of_any_size_and_alignment(backend: Backend, dtype: str) ->
             assert_within_tolerance(result, expected, dtype)
 
 
+@pytest.mark.parametrize("op", ["sgd", "adam", "rmsprop", "lion"])
+def test_small_tensors_together_have_the_bits_of_each_alone(backend: Backend, op: str) -> None:
+    num_slots, options = {
+        "sgd": (1, {"momentum": 0.9}),
+        "adam": (2, {"step": 3}),
+        "rmsprop": (1, {}),
+        "lion": (1, {}),
+    }[op]
+    rng = np.random.default_rng(0)
+    shapes = [(6, 4), (4,), (0,), (4, 3), (3,)]
+    values = [
+        [rng.uniform(0.1, 1, shape).astype("float32") for shape in shapes]
+        for _ in range(2 + num_slots)
+    ]
+    together = [owned(backend, arrays) for arrays in values]
+    update(backend, op, *together, lr=0.1, **options)
+    for idx in range(len(shapes)):
+        alone = [owned(backend, arrays[idx : idx + 1]) for arrays in values]
+        update(backend, op, *alone, lr=0.1, **options)
+        for arrays, (expected,) in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(backend.to_numpy(arrays[idx]), backend.to_numpy(expected))
+
+
 def test_tensors_of_two_dtypes(backend: Backend) -> None:
     values = [np.full(3, 2.0, dtype) for dtype in DTYPES]
     weights, grads = owned(backend, values), owned(backend, values)

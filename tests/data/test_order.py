@@ -10,6 +10,7 @@ from scipy.stats import chi2, norm
 
 from warpfit.data.order import domain_bits, epoch_order, order_at, round_keys, round_keys_of
 from warpfit.errors import ConfigError
+from warpfit.permutation import permutations
 
 # With fixed seeds a statistic either passes for ever or tells of a flaw; this is how rare a flaw
 # must look.
@@ -66,6 +67,14 @@ def test_around_powers_of_two(bits: int) -> None:
 @pytest.mark.parametrize("num_rows", [60_000, 1_000_003])
 def test_many_rows(num_rows: int) -> None:
     assert_permutation(epoch_order(num_rows, seed=0, epoch=1), num_rows)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 150, 256, 257, 1797])
+def test_orders_of_many_epochs_at_once(num_rows: int) -> None:
+    found = permutations(num_rows, round_keys_of(3, range(70, 90)))
+    each = [epoch_order(num_rows, seed=3, epoch=epoch) for epoch in range(70, 90)]
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, each)
 
 
 @given(

@@ -25,6 +25,7 @@ from warpfit.engines.reports import Reports
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
+from warpfit.permutation import permutations
 
 __all__ = [
     "Batch",
@@ -39,6 +40,9 @@ EPOCH_COPY_BYTES = 1 << 30
 
 # Epochs whose keys are found together, which takes no longer than finding one's.
 KEYED_EPOCHS = 64
+
+# Rows of which the host finds the orders of as many epochs together, where it is the device.
+ORDERED_ROWS = 4096
 
 
 # The rows of a step: x, y and the sample weights, None if there are none.
@@ -113,6 +117,14 @@ def _round_keys(seed: int, epoch: int) -> Array:
 def _keys_of_span(seed: int, span: int) -> Array:
     """Return the round keys (KEYED_EPOCHS, 8) of the epochs from KEYED_EPOCHS · span on."""
     return round_keys_of(seed, range(span * KEYED_EPOCHS, (span + 1) * KEYED_EPOCHS))
+
+
+@lru_cache(maxsize=4)
+def _orders_of_span(seed: int, span: int, num_rows: int) -> Array:
+    """Return the orders (KEYED_EPOCHS, num_rows) of the same epochs."""
+    orders = permutations(num_rows, _keys_of_span(seed, span))
+    orders.flags.writeable = False
+    return orders
 
 
 class Run(ABC):
@@ -205,6 +217,8 @@ class Run(ABC):
         num_rows = len(self.data)
         if not self.plan.shuffle:
             return self.ops.asarray(np.arange(num_rows))
+        if self.ops.synchronous and num_rows <= ORDERED_ROWS:
+            return _orders_of_span(seed, epoch // KEYED_EPOCHS, num_rows)[epoch % KEYED_EPOCHS]
         return self.ops.epoch_order(num_rows, _round_keys(seed, epoch))
 
     def rates(self, epoch: int) -> list[float]:

@@ -86,6 +86,8 @@ class Convergence(Callback):
     because warm starts go on with them.
     """
 
+    needs_model = False
+
     def __init__(self, estimator: Any, score: Callable[[Run], float] | None = None) -> None:
         self.estimator, self.score = estimator, score
         self.last_epoch = 0

@@ -38,6 +38,9 @@ class Callback:
         Whether `on_epoch_end` must be called before the next epoch starts, because it reads the
         state or may end the run. If it only reads reports, an engine may train several epochs
         before it is called for them; state and model are then those of the last of them.
+    needs_model : bool
+        Whether ``run.model`` is to be up to date for `on_epoch_end`, which may change what of it is
+        trained.
     needs_step_losses : bool
         Whether it reads a report's losses of single steps, which networks that are trained many at
         once have not.
@@ -70,6 +73,7 @@ class Callback:
     """
 
     needs_run = True
+    needs_model = True
     needs_step_losses = True
     writes_file = False
 

@@ -187,7 +187,7 @@ class TrainingLoop:
         date.
         """
         run = self.run
-        is_seen = any(callback is not self.followed for callback in self.looking)
+        is_seen = any(c.needs_model and c is not self.followed for c in self.looking)
         if is_seen:
             show(run.model, run.state)
         self._tell(lambda callback: callback.on_epoch_end(run))

@@ -1,4 +1,6 @@
-"""Optimizer updates in place, a block of elements at a time so that a block stays in the cache."""
+"""Optimizer updates in place, a block of elements at a time so that a block stays in the cache;
+small arrays are one block.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ from warpfit.backends.update_rules import UpdateNumbers, rule_of
 __all__ = ["OptimOps"]
 
 BLOCK = 1 << 18
+# Elements of all arrays up to which joining them takes less than updating each.
+FEW = 1 << 14
 CLIP_EPS = 1e-6
 
 
@@ -27,6 +31,26 @@ def _blocks(op: str, *groups: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
         flat = [array.reshape(-1) for array in arrays]
         for start in range(0, flat[0].size, BLOCK):
             yield tuple(array[start : start + BLOCK] for array in flat)
+
+
+def _are_small(parameters: Sequence[Array]) -> bool:
+    if len(parameters) < 2 or sum(w.size for w in parameters) > FEW:
+        return False
+    return all(w.dtype == parameters[0].dtype for w in parameters)
+
+
+def _joined(op: str, *groups: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
+    """Yield the arrays of each group as one, which goes back into them but for the gradients."""
+    check_update(op, *groups)
+    joined = tuple(np.concatenate([array.ravel() for array in arrays]) for arrays in groups)
+    yield joined
+    for arrays, one in zip(groups, joined, strict=True):
+        if arrays is groups[1]:
+            continue
+        start = 0
+        for array in arrays:
+            array[...] = one[start : start + array.size].reshape(array.shape)
+            start += array.size
 
 
 class OptimOps(Backend):
@@ -44,7 +68,8 @@ class OptimOps(Backend):
         rate, eps, share = numbers[:3]
         if not type(rate) is type(eps) is type(share) is float:  # arrays that a step finds
             numbers = numbers._replace(rate=float(rate), eps=float(eps), kept=float(share))
-        for w, g, *kept in _blocks("update_parameters", parameters, gradients, *slots):
+        parts = _joined if _are_small(parameters) else _blocks
+        for w, g, *kept in parts("update_parameters", parameters, gradients, *slots):
             apply(w, g, kept, numbers, self.empty)
 
     def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
