@@ -20,13 +20,12 @@ from warpfit.backends.transfer import to_host
 from warpfit.data.dataset import unit_floats
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.engines.many_networks import (
-    DeviceRows,
     Launch,
-    Member,
     Rungs,
     start_many,
 )
 from warpfit.engines.many_networks import Outcome as Trained
+from warpfit.engines.many_rows import DeviceRows, Member
 from warpfit.errors import Obstacle
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
