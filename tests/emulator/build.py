@@ -15,14 +15,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from warpfit.backends.cuda.jit import Defines, macros_of, unit_of
 from warpfit.errors import CompileError
 from warpfit.files import atomic_path
 
-__all__ = ["KERNELS", "build", "build_scheduler", "gxx_missing"]
+__all__ = ["KERNELS", "build", "build_scheduler", "compile_once", "gxx_missing"]
 
 EMULATOR = Path(__file__).parent
 KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kernels"
@@ -97,7 +98,7 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     if not target.exists():
         header = _compiled_header((*flags, f"-D__CUDA_ARCH__={macros['__CUDA_ARCH__']}"))
         source_files = [*_folders(header.parent), "-include", HEADER, str(EMULATOR / "entry.cpp")]
-        _compile([*arguments, *source_files, *link], target)
+        compile_once([*arguments, *source_files, *link], target)
     return target
 
 
@@ -130,7 +131,7 @@ def _compiled_header(flags: tuple[str, ...]) -> Path:
     target = folder / f"{HEADER}.gch"
     if not target.exists():
         folder.mkdir(exist_ok=True)
-        _compile([*flags, *_folders(), "-x", "c++-header", str(EMULATOR / HEADER)], target)
+        compile_once([*flags, *_folders(), "-x", "c++-header", str(EMULATOR / HEADER)], target)
     return target
 
 
@@ -151,7 +152,7 @@ def build_scheduler() -> Path:
     if not target.exists():
         name = f"-Wl,-soname,{target.name}"
         sources = map(str, sorted({*EMULATOR.glob("*.cpp")} - {EMULATOR / "entry.cpp"}))
-        _compile([*FLAGS, "-O2", "-shared", *sources, name, "-pthread"], target)
+        compile_once([*FLAGS, "-O2", "-shared", *sources, name, "-pthread"], target)
     return target
 
 
@@ -198,16 +199,33 @@ def _emulator_digest() -> str:
     return digest.hexdigest()
 
 
-def _compile(arguments: list[str], target: Path) -> None:
-    """Run g++; the target appears whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    try:
-        result = subprocess.run(
-            ["g++", *arguments, "-o", temporary], capture_output=True, text=True, check=False
-        )
-        if result.returncode != 0:
-            raise CompileError(f"g++ rejected {target.stem}:\n{result.stderr}")
-        os.replace(temporary, target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+def compile_once(arguments: list[str], target: Path) -> None:
+    """Run g++, unless another process did meanwhile; the target appears whole or not at all."""
+    with _alone(target):
+        if target.exists():
+            return
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        os.close(handle)
+        try:
+            result = subprocess.run(
+                ["g++", *arguments, "-o", temporary], capture_output=True, text=True, check=False
+            )
+            if result.returncode != 0:
+                raise CompileError(f"g++ rejected {target.stem}:\n{result.stderr}")
+            os.replace(temporary, target)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Wait for whoever compiles the same."""
+    import fcntl  # which Windows lacks
+
+    path = target.with_name(f".{target.name}.lock")
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

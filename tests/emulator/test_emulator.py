@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 import itertools
 import platform
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
-from emulator.build import build, gxx_missing
+from emulator.build import build, compile_once, gxx_missing
 from emulator.device import ORDERS, PLANTED, Device
 from emulator.runtime import EmulatedRuntime
 from emulator.sanitized import run_sanitized, sanitizer_missing
@@ -777,6 +780,26 @@ def test_libraries_are_cached_until_a_header_changes(tmp_path: Path) -> None:
     assert first.stat().st_mtime_ns == changed
     header.write_text("#define VALUE 2\n")
     assert build(source, "kernel", {}) != first
+
+
+def test_two_at_once_compile_a_library_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        calls.append(command)
+        time.sleep(0.05)  # in which the other begins
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    both = [Thread(target=compile_once, args=([], tmp_path / "library.so")) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert len(calls) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["library.so"]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -30,14 +30,12 @@ def moved(name, value):
     assert demo.run is not before and demo.picture.value != picture
     return before, demo.run
 
+before, after = moved("width", 32)
+assert before.sizes == (64, 128, 10) and after.sizes == (64, 32, 10)
+_, after = moved("depth", 0)
+assert after.sizes == (64, 10)
 before, after = moved("lr", 1e-3)
 assert after.accuracy < before.accuracy - 0.1
-moved("lr", 0.1)
-before, after = moved("depth", 0)
-assert before.sizes == (64, 128, 10) and after.sizes == (64, 10)
-moved("depth", 2)
-_, after = moved("width", 32)
-assert after.sizes == (64, 32, 32, 10)
 before, after = moved("batch_size", 32)
 assert len(after.history.step_losses) == 900 != len(before.history.step_losses)
 before, after = moved("optimizer", "RMSprop")
