@@ -81,6 +81,9 @@ SUITES = {
     "cnn": Suite("cnn", "PyTorch's MNIST example", packages=("torch",)),
     "levels": Suite("levels", "what each step to the fastest product gains", packages=("torch",)),
     "launch-costs": Suite("launch_costs", "steps of one_launch, beside what plans expect"),
+    "run-costs": Suite(
+        "run_costs", "whole runs on the CPU, beside what device 'auto' expects", needs_gpu=False
+    ),
     "streaming": Suite("streaming", "data that stays on the host"),
     "counters": Suite("counters", "Nsight Compute's counters of some kernels"),
     "notebook": Suite(

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICE_HELP", "Printer", "percent", "print_json", "r_squared", "score_rows"]
 
-DEVICE_HELP = "auto, cpu, cuda, cuda:1, ...; auto is the first GPU, or the CPU where there is none."
+DEVICE_HELP = (
+    "auto, cpu, cuda, cuda:1, ...; auto is the first GPU, or the CPU where there is none, and for "
+    "short training."
+)
 
 WIDTH_OF_A_LOG = 400  # wide enough that no line of a log file is broken
 
@@ -41,8 +44,8 @@ class Printer:
         from warpfit.backends.cuda.runtime import why_unavailable
 
         preferred = os.environ.get("WARPFIT_DEVICE") or "auto"
-        if asked == preferred == "auto" and used == "cpu":
-            self.line(f"device 'auto' is the CPU: {why_unavailable()}")
+        if asked == preferred == "auto" and used == "cpu" and (reason := why_unavailable()):
+            self.line(f"device 'auto' is the CPU: {reason}")
 
     def table(
         self, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()

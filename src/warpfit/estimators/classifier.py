@@ -101,7 +101,8 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         Called between epochs, as `warpfit.fit`'s, for each network in turn. The estimator predicts
         as the network is by then; ``coefs_`` are those that training began with until it ends.
     device : str
-        ``'auto'`` is the first CUDA device, or the CPU; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
+        ``'auto'`` is the first CUDA device, or the CPU where there is none and for a fit or a
+        prediction that is short there; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
     precision : str
         ``'auto'`` is the dtype of X on the CPU, and what the engine makes of float32 on a GPU; see
         `warpfit.fit`.

@@ -21,7 +21,12 @@ from warpfit.errors import DivergedError, TrainingWarning
 from warpfit.estimators import fitted
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
-from warpfit.estimators.recipes import OUTPUT_FUNCTIONS, make_model, optimizer_of
+from warpfit.estimators.recipes import (
+    OUTPUT_FUNCTIONS,
+    layer_widths,
+    make_model,
+    optimizer_of,
+)
 from warpfit.estimators.rows import Indices, Rows, Split, check, row_weights, validation_rows
 from warpfit.nn import Sequential
 from warpfit.optim import Optimizer
@@ -32,6 +37,7 @@ from warpfit.training.callbacks import Callback, checked_callbacks
 from warpfit.training.evaluate import predict_network
 from warpfit.training.fit import fit_rows
 from warpfit.training.lbfgs import fit_lbfgs
+from warpfit.training.place import Place, place_of
 from warpfit.training.run import Run
 
 __all__ = ["ending_of", "finish", "fit", "prepare", "tasks_of"]
@@ -50,7 +56,8 @@ class Network:
     model: Sequential
     optimizer: Optimizer
     callbacks: list[Callback]  # scikit-learn's log and rule, and the user's own
-    arguments: dict[str, Any]  # of `fit_rows`, beside data and callbacks
+    arguments: dict[str, Any]  # of `fit_rows`, beside data, callbacks and reason
+    reason: str = ""  # for the device
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Prepared:
 
 def fit(estimator: Any, X: Any, y: Any, *more: Any, incremental: bool = False) -> None:
     """Fit an estimator; see `prepare` for the arguments, and `BaseMLP.fit`."""
-    prepared = prepare(estimator, X, y, *more, incremental=incremental)
+    prepared = prepare(estimator, X, y, *more, incremental=incremental, is_alone=True)
     if len(prepared.networks) == 1:
         finish(prepared, [_train(prepared.networks[0], prepared.split)])
     else:
@@ -84,11 +91,13 @@ def prepare(
     *,
     incremental: bool = False,
     checked: Rows | None = None,
+    is_alone: bool = False,
 ) -> Prepared:
     """Return all that a fit needs to be trained; random numbers are drawn in scikit-learn's order.
 
-    Arguments are `BaseMLP.fit`'s, but for `incremental`, which says that it is a partial fit, and
-    `checked`: X and y, if they were checked before, for another estimator of this class.
+    Arguments are `BaseMLP.fit`'s, but for `incremental`, which says that it is a partial fit,
+    `checked`: X and y, if they were checked before, for another estimator of this class, and
+    `is_alone`: whether no other fit is trained with it.
     """
     sizes = hidden_sizes(estimator.hidden_layer_sizes)
     goes_on = hasattr(estimator, "coefs_") and (estimator.warm_start or incremental)
@@ -111,7 +120,8 @@ def prepare(
             continue
         if estimator.early_stopping and split.validation is None:
             split = Split(rows, aside=_set_aside(holder, rows, rng))
-        networks.append(_network(holder, split, rng, incremental=incremental))
+        place = _place(holder, split) if is_alone and holder is estimator else Place(holder.device)
+        networks.append(_network(holder, split, rng, place, incremental=incremental))
     return Prepared(estimator, split, holders, networks, incremental, goes_on)
 
 
@@ -142,19 +152,34 @@ def _set_aside(holder: Any, rows: Rows, rng: np.random.RandomState) -> tuple[Ind
     return train, test
 
 
+def _place(holder: Any, split: Split) -> Place:
+    """Return where a network is trained; one of a partial fit as if by all its epochs."""
+    return place_of(
+        holder.device,
+        layer_widths((holder.coefs_, holder.intercepts_)),
+        num_rows=split.num_rows,
+        batch_size=batch_rows(holder.batch_size, split.num_rows),
+        epochs=holder.max_iter,
+        num_validated=0 if split.validation is None else len(split.validation.X),
+        engine=holder.engine,
+        precision=holder.precision,
+    )
+
+
 def _network(
-    holder: Any, split: Split, rng: np.random.RandomState, *, incremental: bool
+    holder: Any, split: Split, rng: np.random.RandomState, place: Place, *, incremental: bool
 ) -> Network:
     """Return a holder's network, to be trained up to `max_iter` epochs, or for one if
     incremental.
     """
     if split.validation is not None:
         fitted.begin_validation(holder)
-    model = make_model(holder, (holder.coefs_, holder.intercepts_), holder.dropout)
+    model = make_model(holder, (holder.coefs_, holder.intercepts_), holder.dropout, place.device)
     return Network(
         holder=holder,
         model=model,
         optimizer=optimizer_of(holder, model, split.num_rows, incremental=incremental),
+        reason=place.reason,
         callbacks=[
             EpochLog(holder, split.num_rows, split.rows.weight is not None),
             Convergence(holder, _scorer(holder, split.validation)),
@@ -164,7 +189,7 @@ def _network(
             "loss": holder._targets.loss,
             "epochs": 1 if incremental else holder.max_iter,
             "batch_size": batch_rows(holder.batch_size, split.num_rows),
-            "device": holder.device,
+            "device": place.device,
             "precision": holder.precision,
             "loss_scale": "auto",
             "engine": holder.engine,
@@ -207,6 +232,7 @@ def _train(network: Network, split: Split) -> Ending:
             validation_data=validation,
             sample_weight=train.weight,
             callbacks=network.callbacks,
+            reason=network.reason,
             **network.arguments,
         )
     except KeyboardInterrupt:
@@ -293,9 +319,16 @@ def _give_up(network: Network, error: DivergedError) -> None:
 
 def _minimize(holder: Any, rows: Rows) -> None:
     """Run L-BFGS over all rows."""
-    model = make_model(holder, (holder.coefs_, holder.intercepts_)).to(
-        resolve_device(holder.device)
+    weights = holder.coefs_, holder.intercepts_
+    device, _ = place_of(
+        holder.device,
+        layer_widths(weights),
+        num_rows=len(rows.X),
+        batch_size=len(rows.X),
+        epochs=holder.max_iter,
+        precision=holder.precision,
     )
+    model = make_model(holder, weights, device=device).to(resolve_device(device))
     result = fit_lbfgs(
         model,
         rows.X,

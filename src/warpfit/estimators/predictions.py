@@ -15,11 +15,17 @@ from warpfit import backends
 from warpfit.backends import resolve_device
 from warpfit.errors import DeviceError
 from warpfit.estimators.fitted import networks_of
-from warpfit.estimators.recipes import OUTPUT_FUNCTIONS, hidden_activation, make_model
+from warpfit.estimators.recipes import (
+    OUTPUT_FUNCTIONS,
+    hidden_activation,
+    layer_widths,
+    make_model,
+)
 from warpfit.estimators.rows import check_features, dense
 from warpfit.nn import Module
 from warpfit.training.evaluate import predict_rows
 from warpfit.training.inputs import as_rows
+from warpfit.training.place import predicting_place
 
 __all__ = ["PredictedRows", "predicted", "predicting"]
 
@@ -88,30 +94,39 @@ def predicted(estimator: Any, X: Any, *, for_labels: bool = False) -> Array:
         else check_features(estimator, X)
     )
     activate = OUTPUT_FUNCTIONS[estimator.out_activation_]
+    device = _device_for(estimator, X)
     first, *others = networks_of(estimator)
     if for_labels and not others and estimator.out_activation_ == "softmax":
-        return _outputs(estimator, first, X)
-    total = activate(_outputs(estimator, first, X))
+        return _outputs(estimator, first, X, device)
+    total = activate(_outputs(estimator, first, X, device))
     for network in others:
-        total += activate(_outputs(estimator, network, X))
+        total += activate(_outputs(estimator, network, X, device))
     return total / (1 + len(others)) if others else total
 
 
-def _model(estimator: Any, network: Any) -> Module:
-    """Return a network where the estimator predicts; to a callback that asks, as it is by then."""
+def _device_for(estimator: Any, X: Any) -> str:
+    """Return where the estimator predicts rows: those on a device there, few on the CPU."""
+    if backends.is_device_array(X):
+        return resolve_device(estimator.device)
+    weights, networks = (estimator.coefs_, estimator.intercepts_), networks_of(estimator)
+    num_rows = X.shape[0] * len(networks)
+    return resolve_device(predicting_place(estimator.device, layer_widths(weights), num_rows))
+
+
+def _model(estimator: Any, network: Any, device: str) -> Module:
+    """Return a network on a device; to a callback that asks, as it is by then and where it is."""
     model: Module
     if network._run is not None:
         model = network._run.model
         return model
-    model = make_model(estimator, (network.coefs_, network.intercepts_))
-    return model.to(resolve_device(estimator.device))
+    return make_model(estimator, (network.coefs_, network.intercepts_), device=device).to(device)
 
 
-def _outputs(estimator: Any, network: Any, X: Any) -> Array:
+def _outputs(estimator: Any, network: Any, X: Any, device: str) -> Array:
     """Return a network's outputs (N, outputs) for checked rows X, before `out_activation_`."""
-    if _is_quick(network, X) and resolve_device(estimator.device) == "cpu":
+    if device == "cpu" and _is_quick(network, X):
         return _quick_outputs(estimator, network, X)
-    return _outputs_of(_model(estimator, network), X)
+    return _outputs_of(_model(estimator, network, device), X)
 
 
 def _is_quick(network: Any, X: Any) -> bool:

@@ -25,6 +25,7 @@ __all__ = [
     "REGRESSION_LOSSES",
     "Weights",
     "hidden_activation",
+    "layer_widths",
     "make_model",
     "make_optimizer",
     "make_schedule",
@@ -66,8 +67,12 @@ def hidden_activation(name: str) -> Activation:
     return Activation(ACTIVATIONS[name])
 
 
-def make_model(estimator: Any, weights: Weights, dropout: float = 0.0) -> nn.Sequential:
+def make_model(
+    estimator: Any, weights: Weights, dropout: float = 0.0, device: str | None = None
+) -> nn.Sequential:
     """Return the network of an estimator's parameters, with dropout after each hidden layer.
+
+    The device is the estimator's, or another that was chosen for a run or for predictions.
 
     Weights and biases are not copied, but where a GPU's engine is to choose the precision: that
     takes float32.
@@ -83,8 +88,15 @@ def make_model(estimator: Any, weights: Weights, dropout: float = 0.0) -> nn.Seq
         if is_hidden and dropout:
             layers.append(nn.Dropout(dropout, seed=0))
     model = nn.Sequential(*layers)
-    is_open = estimator.precision == "auto" and resolve_device(estimator.device) != "cpu"
-    return model.to(dtype="float32") if is_open else model
+    if estimator.precision != "auto" or resolve_device(device or estimator.device) == "cpu":
+        return model
+    return model.to(dtype="float32")
+
+
+def layer_widths(weights: Weights) -> tuple[int, ...]:
+    """Return the sizes of input, hidden layers and output."""
+    coefs, _ = weights
+    return (len(coefs[0]), *(coef.shape[1] for coef in coefs))
 
 
 def weights_of(arrays: Mapping[str, Any], dtype: Any) -> Weights:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from numbers import Real
 from typing import Any, cast
@@ -21,7 +22,7 @@ from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed
-from warpfit.training.callbacks import Callback, checked_callbacks
+from warpfit.training.callbacks import Callback, Checkpoint, checked_callbacks
 from warpfit.training.evaluate import network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
@@ -36,6 +37,7 @@ from warpfit.training.inputs import (
     warn_of_probabilities,
 )
 from warpfit.training.loop import TrainingLoop, rule_of
+from warpfit.training.place import Place, place_of, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import ProgressBar
@@ -102,7 +104,9 @@ def fit(
         gradients of 0.
     device : str
         ``'auto'``, ``'cpu'``, ``'cuda'`` or ``'cuda:1'``, ...: where it is trained, and where the
-        model lives afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none.
+        model lives afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none
+        and for a short run: of linear layers, without checkpoints, on NumPy's arrays, and expected
+        to be done on a CPU before a GPU has compiled its kernel (see docs/engines.md).
     precision : str
         ``'float32'`` or ``'float64'``; on CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``:
         products on tensor cores, with sums and parameters in float32. The model's parameters are
@@ -159,6 +163,19 @@ def fit(
     check_flag("verbose", verbose)
     rows = as_rows("x", x, dtype=None)
     if plan is None:
+        place = Place(device)
+        # A run with checkpoints may become longer: it has the place of a long one.
+        if resume_from is None and not any(isinstance(c, Checkpoint) for c in callbacks):
+            place = _place(
+                model,
+                rows,
+                validation_data,
+                device=device,
+                batch_size=check_count("batch_size", batch_size, 1),
+                epochs=check_count("epochs", epochs, 0),
+                engine=engine,
+                precision=precision,
+            )
         draft = draft_of(
             model,
             optimizer,
@@ -166,12 +183,13 @@ def fit(
             loss=loss,
             epochs=epochs,
             batch_size=batch_size,
-            device=device,
+            device=place.device,
             precision=precision,
             loss_scale=loss_scale,
             engine=engine,
             shuffle=shuffle,
             report_every=report_every,
+            reason=place.reason,
         )
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
@@ -195,6 +213,19 @@ def fit(
         resume_from=resume_from,
         new_data=new_data,
         verbose=verbose,
+    )
+
+
+def _place(model: Module, rows: Any, validation_data: Any, **asked: Any) -> Place:
+    """Return where `fit` trains, as far as that is not decided by where its arrays are."""
+    network = network_of(model, rows.shape[1:])
+    if backends.is_device_array(rows) or model.device != "cpu":
+        return Place(asked["device"])
+    num_validated = 0
+    with suppress(TypeError, ValueError):  # which `_validation` finds, too, and says more
+        num_validated = len(validation_data[0])
+    return place_of(
+        widths=widths_of(network), num_rows=len(rows), num_validated=num_validated, **asked
     )
 
 
@@ -286,6 +317,7 @@ def draft_of(
     engine: str,
     shuffle: bool,
     report_every: int = 1,
+    reason: str = "",
 ) -> Plan:
     """Return the plan of a run as far as `fit`'s arguments say it, for checked rows x; see
     `plan.plan` for the rest.
@@ -314,6 +346,7 @@ def draft_of(
         shuffle=check_flag("shuffle", shuffle),
         report_every=check_count("report_every", report_every, 1),
         loss_scale=loss_scale,
+        reason=reason,
     )
 
 

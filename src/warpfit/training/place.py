@@ -1,0 +1,140 @@
+"""Which device ``'auto'`` is for a run: the CPU, if that is done before a GPU compiled a kernel.
+
+What is compared follows from sizes, rows and epochs, at prices in ``run_prices.json``: what a run
+takes on one CPU, and on one GPU that has compiled nothing yet. So equal runs have equal places,
+whatever a cache holds, and a short run does not ask whether there is a GPU. Prices are fitted by
+``benchmarks/run_costs.py``, with the date.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.engines.scaling import AUTO
+from warpfit.nn.activations import ActivationSpec
+from warpfit.nn.dropout import DropoutSpec
+from warpfit.nn.linear import LinearSpec
+from warpfit.nn.network import NetworkSpec
+
+__all__ = ["Place", "expected_seconds", "place_of", "predicting_place", "run_costs", "widths_of"]
+
+CPU, GPU = "cpu", "gpu"
+PRICES = Path(__file__).with_name("run_prices.json")
+
+# Rows of a step that predicts.
+PREDICTED_ROWS = 1024
+
+
+class Place(NamedTuple):
+    """A device, or ``'auto'`` for what that is whatever is run; and why, if it was chosen."""
+
+    device: str
+    reason: str = ""
+
+
+@cache
+def read_prices() -> dict[str, Any]:
+    """Return the file: by device, what was measured, when, and the microseconds of each cost."""
+    found: dict[str, Any] = json.loads(PRICES.read_text(encoding="utf-8"))
+    return found
+
+
+def widths_of(network: Any) -> tuple[int, ...] | None:
+    """Return the sizes of input, hidden layers and output of a network of linear layers; None for
+    others.
+    """
+    if not isinstance(network, NetworkSpec) or len(network.input_shape) != 1:
+        return None
+    specs = [spec for _, spec in network.layers]
+    if not all(isinstance(spec, LinearSpec | ActivationSpec | DropoutSpec) for spec in specs):
+        return None
+    widths = [spec.out_features for spec in specs if isinstance(spec, LinearSpec)]
+    return (*network.input_shape, *widths)
+
+
+def run_costs(
+    widths: Sequence[int], num_rows: int, batch_size: int, epochs: int, num_validated: int = 0
+) -> dict[str, float]:
+    """Return how often a run has each cost.
+
+    They are epochs, steps, layers of a step, thousands of parameters that are updated, thousands of
+    numbers that a row has on its way, and millions of operations of products. A row that is only
+    validated counts as a third of one that is trained on.
+    """
+    steps = epochs * -(-num_rows // batch_size)
+    weights = sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths))
+    rows = epochs * (num_rows + num_validated / 3)
+    return {
+        "epoch": epochs,
+        "step": steps,
+        "layer": steps * (len(widths) - 1),
+        "parameter": steps * (weights + sum(widths[1:])) / 1e3,
+        "number": rows * sum(widths) / 1e3,
+        "product": rows * 6 * weights / 1e6,
+    }
+
+
+def expected_seconds(device: str, costs: Mapping[str, float]) -> float:
+    """Return what a run of these costs is expected to take on ``'cpu'`` or ``'gpu'``, where
+    ``'call'`` and ``'compilation'`` are costs, too.
+    """
+    prices = read_prices()[device]["microseconds"]
+    return float(sum(prices[name] * count for name, count in costs.items())) / 1e6
+
+
+def place_of(
+    device: str,
+    widths: Sequence[int] | None,
+    *,
+    num_rows: int,
+    batch_size: int,
+    epochs: int,
+    num_validated: int = 0,
+    engine: str = AUTO,
+    precision: str = AUTO,
+) -> Place:
+    """Return where a run is trained.
+
+    Parameters
+    ----------
+    device : str
+        Any but ``'auto'`` stays.
+    widths : sequence of int or None
+        As `widths_of` returns them.
+    num_rows, batch_size, epochs, num_validated : int
+    engine, precision : str
+        One that was asked for and that the CPU does not have leaves the device as it is.
+    """
+    if widths is None or not _is_open(device) or engine != AUTO:
+        return Place(device)
+    if precision not in (AUTO, *FLOAT_DTYPES):
+        return Place(device)
+    costs = run_costs(widths, num_rows, batch_size, epochs, num_validated)
+    here = expected_seconds(CPU, costs)
+    there = expected_seconds(GPU, {**costs, "call": 1, "compilation": 1})
+    if here > there:
+        return Place(device)
+    return Place(
+        CPU,
+        f"device 'auto': {here:.2g} s are expected on a CPU, and {there:.2g} s on a GPU, "
+        "compilation included",
+    )
+
+
+def predicting_place(device: str, widths: Sequence[int], num_rows: int) -> str:
+    """Return where a network predicts rows: on the CPU, if a call to a GPU takes longer."""
+    costs = run_costs(widths, 0, PREDICTED_ROWS, 1, num_rows)
+    costs["layer"] = (len(widths) - 1) * -(-num_rows // PREDICTED_ROWS)
+    is_short = expected_seconds(CPU, costs) <= expected_seconds(GPU, {"call": 1})
+    return CPU if is_short and _is_open(device) else device
+
+
+def _is_open(device: str) -> bool:
+    return device == AUTO and not os.environ.get("WARPFIT_DEVICE")
