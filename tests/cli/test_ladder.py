@@ -64,13 +64,17 @@ def test_a_terminal_has_a_table_that_grows() -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.console = Console(file=io.StringIO(), force_terminal=True, width=200, height=30)
+            self.console = self.new_console()
+
+        @staticmethod
+        def new_console() -> Any:
+            return Console(file=io.StringIO(), force_terminal=True, width=200, height=30)
 
         @property
         def text(self) -> str:
-            with self.console.capture() as captured:
-                self.console.print(screen.live.get_renderable())
-            return captured.get()
+            console = self.new_console()  # which no thread refreshes meanwhile
+            console.print(screen.live.get_renderable())
+            return str(console.file.getvalue())
 
     printer, written = (
         Terminal(),

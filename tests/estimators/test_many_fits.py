@@ -14,6 +14,8 @@ from warpfit import backends
 from warpfit.backends import is_device_array
 from warpfit.errors import DeviceError
 from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV
+from warpfit.estimators.fitted import Drawn
+from warpfit.estimators.fitting import prepare
 from warpfit.estimators.predictions import PredictedRows, predicting
 from warpfit.sweep import together
 
@@ -261,3 +263,25 @@ def test_rates_that_adapt_are_trained_one_after_the_other(
     settings = FEW | {"solver": "sgd", "learning_rate": "adaptive", "n_ensemble": 2, "device": cuda}
     MLPClassifier(**settings).fit(*data)
     assert not launches
+
+
+@pytest.mark.parametrize("n_ensemble", [1, 2])
+def test_values_that_equal_seeds_draw_serve_again(
+    data: tuple[Array, Array], n_ensemble: int
+) -> None:
+    drawn: Drawn = {}
+    settings = FEW | {"n_ensemble": n_ensemble, "device": "cpu"}
+    prepared = [
+        prepare(MLPClassifier(**settings), *data, drawn=own) for own in (drawn, drawn, None)
+    ]
+    first, again, alone = (
+        [(*network.holder.coefs_, *network.holder.intercepts_) for network in each.networks]
+        for each in prepared
+    )
+    assert len(drawn) == n_ensemble
+    for one, other, third in zip(first, again, alone, strict=True):
+        for a, b, c in zip(one, other, third, strict=True):
+            assert a is b
+            np.testing.assert_array_equal(b, c)
+    seeds = [[network.arguments["seed"] for network in each.networks] for each in prepared]
+    assert seeds[0] == seeds[1] == seeds[2]

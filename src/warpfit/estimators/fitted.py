@@ -28,6 +28,7 @@ __all__ = [
     "NETWORK",
     "NUMBERS",
     "WEIGHTS",
+    "Drawn",
     "begin",
     "begin_validation",
     "check_members",
@@ -44,6 +45,8 @@ NUMBERS = ("loss_", "best_loss_", "best_validation_score_", "_rate_scale")
 CURVES = ("loss_curve_", "validation_scores_", "validation_loss_curve_")
 WEIGHTS = ("coefs_", "intercepts_")
 OTHERS = ("out_activation_", "_best_weights", "_optimizer_state")
+# Initial values by all that decides them, with the state in which they leave the random numbers.
+Drawn = dict[tuple[Any, ...], tuple[Weights, Any]]
 NETWORK = (*COUNTS, *NUMBERS, *CURVES, *WEIGHTS, *OTHERS)
 
 
@@ -70,12 +73,42 @@ def initial_values(
     return weights, biases
 
 
-def begin(holder: Any, sizes: Sequence[int], rng: np.random.RandomState, dtype: Any) -> None:
-    """Set the attributes of a network of these sizes before its first epoch."""
+def _drawn_once(
+    holder: Any, sizes: Sequence[int], rng: np.random.RandomState, dtype: Any, drawn: Drawn
+) -> Weights:
+    """Return initial values, those of an earlier network where the same numbers decide them.
+
+    Nobody may write to them: stochastic solvers train copies.
+    """
+    key = holder.random_state, *sizes, holder.activation == "logistic", str(dtype)
+    if key not in drawn:
+        drawn[key] = initial_values(rng, sizes, holder.activation, dtype), rng.get_state()
+    weights, state = drawn[key]
+    rng.set_state(state)
+    coefs, intercepts = weights
+    return list(coefs), list(intercepts)
+
+
+def begin(
+    holder: Any,
+    sizes: Sequence[int],
+    rng: np.random.RandomState,
+    dtype: Any,
+    drawn: Drawn | None = None,
+) -> None:
+    """Set the attributes of a network of these sizes before its first epoch.
+
+    Values that were `drawn` from an equal seed serve again.
+    """
     holder.n_iter_ = holder.t_ = 0
     holder.n_layers_ = len(sizes)
     holder.out_activation_ = holder._targets.out_activation
-    holder.coefs_, holder.intercepts_ = initial_values(rng, sizes, holder.activation, dtype)
+    is_seeded = isinstance(holder.random_state, int) and holder.solver in STOCHASTIC_SOLVERS
+    holder.coefs_, holder.intercepts_ = (
+        initial_values(rng, sizes, holder.activation, dtype)
+        if drawn is None or not is_seeded
+        else _drawn_once(holder, sizes, rng, dtype, drawn)
+    )
     if holder.solver in STOCHASTIC_SOLVERS:
         is_scored = holder.early_stopping
         holder._no_improvement_count, holder._best_weights = 0, None

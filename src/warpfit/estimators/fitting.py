@@ -92,12 +92,14 @@ def prepare(
     incremental: bool = False,
     checked: Rows | None = None,
     is_alone: bool = False,
+    drawn: fitted.Drawn | None = None,
 ) -> Prepared:
     """Return all that a fit needs to be trained; random numbers are drawn in scikit-learn's order.
 
     Arguments are `BaseMLP.fit`'s, but for `incremental`, which says that it is a partial fit,
-    `checked`: X and y, if they were checked before, for another estimator of this class, and
-    `is_alone`: whether no other fit is trained with it.
+    `checked`: X and y, if they were checked before, for another estimator of this class,
+    `is_alone`: whether no other fit is trained with it, and `drawn`: the initial values of fits
+    before it.
     """
     sizes = hidden_sizes(estimator.hidden_layer_sizes)
     goes_on = hasattr(estimator, "coefs_") and (estimator.warm_start or incremental)
@@ -114,7 +116,8 @@ def prepare(
     holders, networks = list[Any](), list[Network]()
     for holder, rng in fitted.holders_of(estimator, goes_on=goes_on):
         if not goes_on:
-            fitted.begin(holder, [rows.X.shape[1], *sizes, estimator.n_outputs_], rng, rows.X.dtype)
+            widths = rows.X.shape[1], *sizes, estimator.n_outputs_
+            fitted.begin(holder, widths, rng, rows.X.dtype, drawn)
         holders.append(holder)
         if estimator.solver == LBFGS:
             continue

@@ -26,6 +26,7 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
 from warpfit.errors import DeviceError
+from warpfit.estimators.fitted import Drawn
 from warpfit.estimators.fitting import ending_of, finish, prepare, tasks_of
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.predictions import PredictedRows, predicting
@@ -84,11 +85,12 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
 
 def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
     splits: dict[int, _Split] = {}
+    drawn: Drawn = {}
     started = []
     for parameters, split in fits.pairs:
         if id(split) not in splits:
             splits[id(split)] = _Split(fits, *split)
-        started.append(_Started(fits, parameters, splits[id(split)]))
+        started.append(_Started(fits, parameters, splits[id(split)], drawn))
     numbered = [
         (fit, replace(task, number=number))
         for number, (fit, task) in enumerate((fit, task) for fit in started for task in fit.tasks)
@@ -218,7 +220,7 @@ class _Started:
     theirs.
     """
 
-    def __init__(self, fits: Fits, parameters: dict[str, Any], split: _Split) -> None:
+    def __init__(self, fits: Fits, parameters: dict[str, Any], split: _Split, drawn: Drawn) -> None:
         self.fits, self.split = fits, split
         self.tasks: list[Task] = []
         self.outcomes: list[Outcome] = []
@@ -229,7 +231,7 @@ class _Started:
             self.estimator._validate_params()
             rows = split.train.X, split.train.y
             self.prepared = prepare(
-                self.estimator, *rows, checked=split.checked, **split.fit_params
+                self.estimator, *rows, checked=split.checked, drawn=drawn, **split.fit_params
             )
             self.tasks = tasks_of(self.prepared)
         self.seconds = perf_counter() - start
