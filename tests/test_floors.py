@@ -28,7 +28,7 @@ FLOORS = (
     ("nn", "losses", "optim"),
     ("autograd",),
     ("data", "backends"),
-    ("random", "permutation", "blas", "callers", "extras", "files", "version"),
+    ("random", "permutation", "blas", "callers", "extras", "files", "on_demand", "version"),
     ("checks",),
     ("errors",),
 )

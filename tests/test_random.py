@@ -18,8 +18,10 @@ from warpfit.random import (
     next_seed,
     normal,
     philox,
+    philox_words,
     seeded,
     stream_key,
+    stream_keys,
     uniform,
 )
 
@@ -77,6 +79,15 @@ def test_known_answers_of_random123(counter: str, key: str, expected: str) -> No
 @settings(deadline=None)
 def test_philox_of_any_counter_and_key(counter: Any, key: Any) -> None:
     assert [int(word) for word in philox(counter, key)] == philox_in_integers(counter, key)
+    assert list(philox_words(counter, key)) == philox_in_integers(counter, key)
+
+
+def test_keys_of_several_seeds() -> None:
+    seeds = [0, 7, 2**64 - 1]
+    keys = np.stack(stream_keys(seeds, INIT), axis=-1)
+    assert keys.tolist() == [list(stream_key(seed, INIT)) for seed in seeds]
+    with pytest.raises(ConfigError, match="expected a seed"):
+        stream_keys([0, -1], INIT)
 
 
 def test_counters_broadcast() -> None:

@@ -18,7 +18,7 @@ Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
@@ -37,8 +37,10 @@ __all__ = [
     "manual_seed",
     "next_seed",
     "philox",
+    "philox_words",
     "seeded",
     "stream_key",
+    "stream_keys",
 ]
 
 Words = npt.NDArray[np.uint32]
@@ -48,37 +50,53 @@ ORDER, INIT, DROPOUT = 0, 1, 2
 
 ROUNDS = 10
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _LOW = np.uint64(0xFFFFFFFF)
 _HIGH_SHIFT = np.uint64(32)
 
 
 def philox(
-    counter: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike], key: Key
+    counter: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike],
+    key: tuple[npt.ArrayLike, npt.ArrayLike],
 ) -> list[Words]:
     """Return the four output words of Philox4x32-10 for every counter.
 
     Parameters
     ----------
     counter : four array_like of uint32, broadcast against each other
-    key : two ints below 2**32
+    key : two array_like of uint32, broadcast against the counters
 
     Returns
     -------
     list of four ndarray of uint32, of the broadcast shape
     """
     c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in counter))
-    k0, k1 = key
+    k0, k1 = (np.asarray(word, dtype=np.uint64) for word in key)
     for _ in range(ROUNDS):
         product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
-            (product1 >> _HIGH_SHIFT) ^ c1 ^ np.uint64(k0),
+            (product1 >> _HIGH_SHIFT) ^ c1 ^ k0,
             product1 & _LOW,
-            (product0 >> _HIGH_SHIFT) ^ c3 ^ np.uint64(k1),
+            (product0 >> _HIGH_SHIFT) ^ c3 ^ k1,
             product0 & _LOW,
         )
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+        k0, k1 = (k0 + _WEYL[0]) & _LOW, (k1 + _WEYL[1]) & _LOW
     return [word.astype(np.uint32) for word in (c0, c1, c2, c3)]
+
+
+def philox_words(counter: tuple[int, int, int, int], key: Key) -> tuple[int, int, int, int]:
+    """Return the four words of one counter, as `philox` does of many, without arrays."""
+    (c0, c1, c2, c3), (k0, k1) = counter, key
+    for _ in range(ROUNDS):
+        product0, product1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            (product1 >> 32) ^ c1 ^ k0,
+            product1 & 0xFFFFFFFF,
+            (product0 >> 32) ^ c3 ^ k1,
+            product0 & 0xFFFFFFFF,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c0, c1, c2, c3
 
 
 def check_seed(seed: int) -> int:
@@ -91,8 +109,14 @@ def check_seed(seed: int) -> int:
 def stream_key(seed: int, stream: int) -> Key:
     """Return the Philox key of one stream (``ORDER``, ``INIT`` or ``DROPOUT``) under a seed."""
     seed = check_seed(seed)
-    words = philox((stream, 0, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))
-    return int(words[0]), int(words[1])
+    return philox_words((stream, 0, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))[:2]
+
+
+def stream_keys(seeds: Sequence[int], stream: int) -> tuple[Words, Words]:
+    """Return the two words (seeds,) each of the keys of one stream under several seeds."""
+    numbers = np.array([check_seed(seed) for seed in seeds], np.uint64)
+    first, second, *_ = philox((stream, 0, 0, 0), (numbers & _LOW, numbers >> _HIGH_SHIFT))
+    return first, second
 
 
 def random_words(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> Words:
@@ -130,8 +154,8 @@ class _SeedSource:
         self.numbers = count()
 
     def next(self) -> int:
-        low, high, *_ = philox((next(self.numbers), 0, 0, 1), self.key)
-        return int(low) | int(high) << 32
+        low, high, *_ = philox_words((next(self.numbers), 0, 0, 1), self.key)
+        return low | high << 32
 
 
 _seed_source: _SeedSource | None = None

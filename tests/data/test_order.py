@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
-from warpfit.data.order import domain_bits, epoch_order, order_at, round_keys, round_keys_of
+from warpfit.data.order import (
+    domain_bits,
+    epoch_order,
+    order_at,
+    round_keys,
+    round_keys_of,
+    round_keys_of_runs,
+)
 from warpfit.errors import ConfigError
 from warpfit.permutation import permutations
 
@@ -273,3 +280,12 @@ def test_seed_out_of_range(seed: Any) -> None:
 def test_positions_out_of_range(positions: Any, num_rows: int) -> None:
     with pytest.raises(ConfigError, match=rf"expected positions in \[0, {num_rows}\), got"):
         order_at(positions, num_rows, seed=0, epoch=0)
+
+
+def test_keys_of_several_runs() -> None:
+    seeds, epochs = [3, 0, 2**64 - 1], [range(2), range(4, 5), range(0)]
+    found = round_keys_of_runs(seeds, epochs)
+    for own, seed, numbers in zip(found, seeds, epochs, strict=True):
+        np.testing.assert_array_equal(own, round_keys_of(seed, numbers))
+        assert own.shape == (len(numbers), 8)
+    assert round_keys_of_runs([], []) == []

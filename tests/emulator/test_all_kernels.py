@@ -83,10 +83,14 @@ FAMILIES = {
         takes_slow=True,
     ),
     "many": Family(
-        ("many_networks", "many_networks_sm90", "many_small_networks_sm90"),
-        ("engines/test_many_networks.py", "sweep/test_together.py"),
+        ("initial_values", "many_networks", "many_networks_sm90", "many_small_networks_sm90"),
+        (
+            "backends/cuda/test_initial_values.py",
+            "engines/test_many_networks.py",
+            "sweep/test_together.py",
+        ),
         "emulator and (tabular or hidden or ragged or two and tiles and not parts or halves and "
-        "blocks and accuracy)",
+        "blocks and accuracy) or every_bit_is_numpys",
         takes_slow=True,
     ),
     "products": Family(

@@ -15,8 +15,9 @@ from support.one_launch import ADAPTIVE, LIMITS, LIONS, activated, data, fit, fl
 from warpfit import backends, losses, nn, optim
 from warpfit.engines import many_networks
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.many_networks import Outcome, train_many
-from warpfit.engines.many_rows import DeviceRows, Member
+from warpfit.engines.many_members import Member, Outcome
+from warpfit.engines.many_networks import train_many
+from warpfit.engines.many_rows import DeviceRows
 from warpfit.errors import Obstacle
 from warpfit.nn.network import NetworkSpec
 from warpfit.training.state import state_of, trained_names, write_back

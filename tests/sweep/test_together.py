@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from warpfit.backends.cuda.many_networks import ManyNetworks
 from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
 from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
 from warpfit.engines import many_networks
-from warpfit.sweep import together
+from warpfit.sweep import group_rows, together
 from warpfit.sweep.records import Collector
 from warpfit.sweep.tasks import Outcome
 
@@ -57,6 +58,56 @@ def test_each_has_the_bits_that_it_has_alone(cuda: str) -> None:
         assert_same_weights(found.models[2 + fold], alone.models[fold])
         assert found.records[2 + fold]["val_loss"] == alone.records[fold]["val_loss"]
     assert found.records[2]["epochs"] == 2
+
+
+@pytest.mark.parametrize("keep_models", [True, False])
+def test_initial_values_that_nobody_asked_for_are_drawn_on_the_device(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, keep_models: bool
+) -> None:
+    launched: list[str] = []
+    call = Kernel.__call__
+    monkeypatch.setattr(
+        Kernel,
+        "__call__",
+        lambda self, *arguments, **sizes: (
+            launched.append(self.name),
+            call(self, *arguments, **sizes),
+        )[1],
+    )
+    candidates = [{"lr": 0.05 * (1 + seed), "seed": seed} for seed in range(4)]
+    drawn = sweep(cuda, candidates, keep_models=keep_models)
+    assert launched.count("initial_values") == 4  # two layers of weights and biases
+    del launched[:]
+
+    def touched(candidate: Any) -> Any:
+        model, optimizer = build(candidate)
+        model.state_dict()
+        return model, optimizer
+
+    given: dict[str, Any] = {"epochs": 3, "batch_size": 16, "device": cuda, "verbose": False}
+    packed = wf.fit_many(touched, X, Y, candidates=candidates, **given)
+    assert "initial_values" not in launched
+    assert_same_weights(drawn.best_model, packed.best_model)
+    assert [r["score"] for r in drawn] == [r["score"] for r in packed]
+    assert drawn.best_history["loss"] == packed.best_history["loss"]
+    kept = [model for model in drawn.models if model is not None]
+    assert len(kept) == (4 if keep_models else 1)
+    for model, other in zip(drawn.models, packed.models, strict=True):
+        if model is not None:
+            assert_same_weights(model, other)
+    if not keep_models:  # nothing is left on the device
+        assert drawn.best_model.parameters()[0].promised("data") is None
+
+
+def test_a_pickled_sweep_has_its_models(cuda: str) -> None:
+    found = sweep(cuda, CANDIDATES[:2], folds=2)
+    again = pickle.loads(pickle.dumps(found))
+    assert [history["loss"] for history in again.histories] == [
+        history["loss"] for history in found.histories
+    ]
+    for own, other in zip(again.models, found.models, strict=True):
+        assert_same_weights(own, other)
+    assert_same_weights(again.best_model, found.best_model)
 
 
 # That of rate 0, too, whose derivatives are rounded like the others'.
@@ -239,7 +290,7 @@ def test_networks_without_epochs_keep_nobody_waiting(
 def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads, launches = [], []
 
-    class Counted(together.DeviceRows):
+    class Counted(group_rows.DeviceRows):
         def __init__(self, *arguments: Any) -> None:
             uploads.append(self)
             super().__init__(*arguments)
@@ -250,7 +301,7 @@ def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.Monke
 
     candidates, folds = [{"lr": lr} for lr in (0.02, 0.1)], [(np.arange(60), np.arange(60, 90))]
     at_once, launch = sweep(cuda, candidates, folds=folds), together.start_many
-    monkeypatch.setattr(together, "DeviceRows", Counted)
+    monkeypatch.setattr(group_rows, "DeviceRows", Counted)
     monkeypatch.setattr(together, "start_many", counted)
     monkeypatch.setattr(together.Together, "_most", lambda self, shape: 1)
     in_waves = sweep(cuda, candidates, folds=folds)
@@ -266,7 +317,7 @@ def test_groups_share_the_card(cuda: str, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(
             many_networks.Launch,
             name,
-            lambda self, do=do, name=name: (told.append(name), do(self))[1],
+            lambda self, do=do, name=name, **more: (told.append(name), do(self, **more))[1],
         )
     candidates = [{"lr": 0.1, "width": width, "seed": 1} for width in (8, 4, 20)]
     found = sweep(cuda, candidates)

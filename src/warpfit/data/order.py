@@ -8,15 +8,24 @@ and ``(epoch, 1, 0, 0)`` under the key of the ``ORDER`` stream.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 from warpfit.permutation import ROUNDS, domain_bits, permuted
-from warpfit.random import ORDER, philox, stream_key
+from warpfit.random import ORDER, philox, stream_keys
 
-__all__ = ["domain_bits", "epoch_order", "order_at", "round_keys", "round_keys_of"]
+__all__ = [
+    "domain_bits",
+    "epoch_order",
+    "order_at",
+    "round_keys",
+    "round_keys_of",
+    "round_keys_of_runs",
+]
 
 MAX_ROWS = 2**31
 
@@ -30,9 +39,19 @@ def round_keys(seed: int, epoch: int) -> Words:
 
 def round_keys_of(seed: int, epochs: range) -> Words:
     """Return the eight round keys of each of some epochs, (epochs, 8) uint32."""
-    counters = np.asarray(epochs, np.uint64)[:, None], np.arange(ROUNDS // 4), 0, 0
-    words = np.stack(philox(counters, stream_key(seed, ORDER)), axis=-1)
-    return words.reshape(len(epochs), ROUNDS)
+    return round_keys_of_runs([seed], [epochs])[0]
+
+
+def round_keys_of_runs(seeds: Sequence[int], epochs: Sequence[range]) -> list[Words]:
+    """Return what `round_keys_of` does of each of several runs, computed at once."""
+    if not epochs:
+        return []
+    counts = [len(own) for own in epochs]
+    numbers = np.concatenate([np.asarray(own, np.uint64) for own in epochs])
+    keys = [np.repeat(words, counts)[:, None] for words in stream_keys(seeds, ORDER)]
+    words = philox((numbers[:, None], np.arange(ROUNDS // 4), 0, 0), (keys[0], keys[1]))
+    found = np.stack(words, axis=-1).reshape(len(numbers), ROUNDS)
+    return np.split(found, np.cumsum(counts)[:-1])
 
 
 def order_at(

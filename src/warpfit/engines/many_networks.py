@@ -4,8 +4,8 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -17,8 +17,8 @@ from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.launch_structs import NETWORK_FIELDS, STANDING_FIELDS, STOPPING_FIELDS
 from warpfit.backends.update_rules import UPDATE_RULES
-from warpfit.data.order import domain_bits, round_keys_of
-from warpfit.engines.base import EpochReport, Plan, TrainingData
+from warpfit.data.order import domain_bits, round_keys_of_runs
+from warpfit.engines.base import Plan, Stopping, TrainingData
 from warpfit.engines.launch_network import layers_of, trained_network
 from warpfit.engines.launch_settings import (
     loss_settings,
@@ -27,10 +27,12 @@ from warpfit.engines.launch_settings import (
     step_settings,
     stopping_settings,
 )
-from warpfit.engines.many_rows import DeviceRows, Member
+from warpfit.engines.many_members import Member, Outcome, Records
+from warpfit.engines.many_parameters import PackedParameters
+from warpfit.engines.many_rows import DeviceRows
 from warpfit.engines.reports import Reports
-from warpfit.engines.rungs import DeviceQueue, Halved, Rungs, halved_of
-from warpfit.errors import DivergedError, Obstacle
+from warpfit.engines.rungs import DeviceQueue, Rungs, halved_of
+from warpfit.errors import Obstacle
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Constant
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
     from warpfit.backends.cuda.trained_network import TrainedNetwork
 
 __all__ = [
+    "DeviceRows",
     "Launch",
+    "Member",
     "Outcome",
     "Rungs",
     "prepare_many",
@@ -48,27 +52,6 @@ __all__ = [
     "train_many",
     "without_rates",
 ]
-
-Rows = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came out of a member's run.
-
-    Attributes
-    ----------
-    reports : list of EpochReport
-        Of its epochs; they have no losses of single steps.
-    error : DivergedError or None
-        If its loss was no number in the epoch after these.
-    halved : Halved or None
-        If it was left behind after these.
-    """
-
-    reports: list[EpochReport]
-    error: DivergedError | None
-    halved: Halved | None = None
 
 
 def train_many(
@@ -129,7 +112,7 @@ class Launch:
         self.reports = [
             Reports(member.plan, member.state, self._num_rows(member)) for member in members
         ]
-        self.kept: dict[Hashable, Array] = {}
+        self.kept: list[Array] = []
 
     def _num_rows(self, member: Member) -> int:
         return member.plan.num_rows if member.rows is None else len(member.rows)
@@ -139,12 +122,14 @@ class Launch:
         self.began = perf_counter()
         ops, launch, count = self.ops, self.launch, len(self.members)
         most_epochs = max(len(member.epochs) for member in self.members)
-        self.parameters = ops.asarray(self._packed())
+        self.parameters = PackedParameters(ops, launch, self.members)
         self.record = ops.zeros((count, most_epochs, 4), "float64")
         self.standings = ops.zeros((count, STANDING_FIELDS.itemsize), "uint8")
         self.queue = DeviceQueue(ops, count, self.rungs)
         self.rules = ops.asarray(self._rules())
-        keeps_best = any(member.stopping and member.stopping.keeps_best for member in self.members)
+        self.keeps_best = keeps_best = any(
+            member.stopping and member.stopping.keeps_best for member in self.members
+        )
         self.best = ops.zeros((count if keeps_best else 1, launch.num_parameters), "float32")
         self.networks = ops.asarray(
             self._networks(self.record, self.standings, self.rules).view(np.uint8)
@@ -160,7 +145,7 @@ class Launch:
                     x=self.rows.x,
                     targets=self.rows.targets,
                     networks=self.networks,
-                    parameters=self.parameters,
+                    parameters=self.parameters.array,
                     best=self.best,
                     queue=self.queue.array,
                     num_networks=count,
@@ -171,18 +156,31 @@ class Launch:
                 cluster=launch.cluster,
             )
 
-    def outcomes(self) -> list[Outcome]:
-        """Wait for all launches that are under way, and return what came of this one's members."""
+    def outcomes(self, *, fetches: bool = True) -> list[Outcome]:
+        """Wait for all launches that are under way, and return what came of this one's members.
+
+        Unless `fetches`, the numbers of states on demand stay on the device until they are asked
+        for, or nobody can ask.
+        """
         ops, count = self.ops, len(self.members)
         ops.runtime.join()
-        self._unpack(ops.to_numpy(self.parameters))
+        if fetches:
+            self.parameters.fetch()
+        self.parameters.hand_back(self.members)
         records, found = (
             ops.to_numpy(self.record),
             ops.to_numpy(self.standings).view(STANDING_FIELDS)[:, 0],
         )
-        are_over = self._take_best(ops.to_numpy(self.rules), ops.to_numpy(self.best))
-        seconds = (perf_counter() - self.began) / max(1, int(found["epochs_done"].sum()))
-        return [self._outcome(i, records[i], found[i], are_over[i], seconds) for i in range(count)]
+        are_over = self._take_best()
+        done = found["epochs_done"].tolist()
+        halved = found["halved_after"].tolist()
+        seconds = (perf_counter() - self.began) / max(1, sum(done))
+        return [
+            self._outcome(
+                i, records[i], done[i], found[i] if halved[i] else None, are_over[i], seconds
+            )
+            for i in range(count)
+        ]
 
     def _rules(self) -> npt.NDArray[np.uint8]:
         """Return ``Stopping`` of each member that has one, for each block of its cluster."""
@@ -228,167 +226,156 @@ class Launch:
         ]
         return np.concatenate(of_members).view(np.uint8)
 
-    def _take_best(self, rules: npt.NDArray[np.uint8], best: npt.NDArray[np.float32]) -> list[bool]:
+    def _take_best(self) -> list[bool]:
         """Leave with the rules what the kernel kept; return which of the members' runs a rule has
         ended.
         """
-        found = iter(rules.view(STOPPING_FIELDS)[:: self.launch.cluster])
-        are_over = []
-        for i, member in enumerate(self.members):
-            rule = None if member.stopping is None else next(found)
-            are_over.append(rule is not None and bool(rule["epochs_done"] > 0))
-            if (
-                member.stopping is None
-                or rule is None
-                or not rule["keeps_best"]
-                or not rule["has_improved"]
-            ):
-                continue
-            arrays = member.state.parameters
-            names_places = zip(self._names(member), self.launch.places, strict=True)
-            member.stopping.best_arrays = {
-                name: best[i, first : first + arrays[name].size].reshape(arrays[name].shape).copy()
-                for name, (first, _) in names_places
-            }
+        are_over = [False] * len(self.members)
+        ruled = [i for i, member in enumerate(self.members) if member.stopping is not None]
+        if not ruled:
+            return are_over
+        rules = self.ops.to_numpy(self.rules).view(STOPPING_FIELDS)[:: self.launch.cluster]
+        best = self.ops.to_numpy(self.best) if self.keeps_best else None
+        for i, rule in zip(ruled, rules, strict=True):
+            are_over[i] = bool(rule["epochs_done"] > 0)
+            if best is not None and rule["keeps_best"] and rule["has_improved"]:
+                stopping = cast(Stopping, self.members[i].stopping)
+                own = self.parameters.by_name(best[i], self.members[i])
+                stopping.best_arrays = {name: array.copy() for name, array in own.items()}
         return are_over
 
     def _networks(self, record: Array, standings: Array, rules: Array) -> npt.NDArray[Any]:
         """Return ``Network`` of each member."""
-        found = np.zeros(len(self.members), NETWORK_FIELDS)
-        rule = rules.pointer
-        for i, (member, reports) in enumerate(zip(self.members, self.reports, strict=True)):
-            plan, state, own = member.plan, member.state, found[i]
-            num_rows, epochs = reports.num_rows, member.epochs
+        count = len(self.members)
+        found = np.zeros(count, NETWORK_FIELDS)
+        found["steps"], found["step_stride"] = self._steps()
+        found["keys"] = self._keys()
+        found["record"] = record.pointer + np.arange(count) * record[0].nbytes
+        found["standing"] = standings.pointer + np.arange(count) * STANDING_FIELDS.itemsize
+        ruled = np.array([member.stopping is not None for member in self.members])
+        own = (
+            rules.pointer + (np.cumsum(ruled) - 1) * STOPPING_FIELDS.itemsize * self.launch.cluster
+        )
+        found["stopping"] = np.where(ruled, own, 0)
+        rows = self.rows
+        for name, values in (
+            ("rows", [rows.pointer_of(member.rows) for member in self.members]),
+            ("validation_rows", [rows.pointer_of(m.validation_rows) for m in self.members]),
+            ("num_validated", [member.num_validated or 0 for member in self.members]),
+            ("scale", [member.plan.loss_scale for member in self.members]),
+            ("num_rows", [reports.num_rows for reports in self.reports]),
+            ("bits", [domain_bits(reports.num_rows) for reports in self.reports]),
+            ("num_epochs", [len(member.epochs) for member in self.members]),
+            ("rule", [rule_settings(member.plan.optimizer) for member in self.members]),
+        ):
+            found[name] = values
+        return found
+
+    def _places_of(self, pieces: Pieces) -> npt.NDArray[np.int64]:
+        """Return where each member's array lies on the device, where all lie one after the other;
+        0 where it has none.
+        """
+        if not pieces.arrays:
+            return np.zeros(len(self.members), np.int64)
+        sizes = [array.nbytes for array in pieces.arrays]
+        self.kept.append(self.ops.asarray(np.concatenate(pieces.arrays)))
+        starts = self.kept[-1].pointer + np.cumsum([0, *sizes])
+        return np.array([0 if idx is None else starts[idx] for idx in pieces.of_members], np.int64)
+
+    def _steps(self) -> tuple[npt.NDArray[np.int64], list[bool]]:
+        """Return where the settings of each member's steps lie, and whether they have some each:
+        where all steps are the same, they are those of the first.
+        """
+        pieces, are_uneven = Pieces(), []
+        for member, reports in zip(self.members, self.reports, strict=True):
+            plan, state = member.plan, member.state
             is_linear = UPDATE_RULES[plan.optimizer.rule].is_linear
             is_even = is_linear and isinstance(plan.optimizer.lr, Constant)
-            own["steps"] = self._once(
-                (
-                    "steps",
-                    plan.optimizer,
-                    plan.epochs,
-                    epochs,
-                    num_rows,
-                    state.step,
-                    state.plateau.scale,
-                ),
-                partial(self._steps, i, is_even),
+            are_uneven.append(not is_even)
+            key = (
+                plan.optimizer,
+                None if is_even else (plan.epochs, member.epochs, reports.num_rows),
+                state.step,
+                state.plateau.scale,
             )
-            own["step_stride"] = not is_even
-            if plan.shuffle:
-                own["keys"] = self._once(
-                    ("keys", state.seed, epochs), partial(round_keys_of, state.seed, epochs)
-                )
-            for field, rows in (("rows", member.rows), ("validation_rows", member.validation_rows)):
-                if rows is not None:
-                    own[field] = self.rows.pointer_of(rows)
-            own["num_validated"] = (
-                0 if member.validation_rows is None else len(member.validation_rows)
-            )
-            own["record"] = record.pointer + i * record[0].nbytes
-            own["standing"] = standings.pointer + i * STANDING_FIELDS.itemsize
-            if member.stopping is not None:
-                own["stopping"], rule = rule, rule + STOPPING_FIELDS.itemsize * self.launch.cluster
-            own["scale"] = plan.loss_scale
-            own["num_rows"], own["bits"], own["num_epochs"] = (
-                num_rows,
-                domain_bits(num_rows),
-                len(epochs),
-            )
-            own["rule"] = rule_settings(plan.optimizer)
-        return found
+            pieces.add(key, partial(_settings_of_steps, member, reports, is_even))
+        return self._places_of(pieces), are_uneven
 
-    def _once(self, key: Hashable, make: Callable[[], Any]) -> int:
-        """Return where an array lies on the device that members may share."""
-        if key not in self.kept:
-            self.kept[key] = self.ops.asarray(make())
-        return int(self.kept[key].pointer)
-
-    def _steps(self, idx: int, is_even: bool) -> npt.NDArray[np.float32]:
-        """Return the settings of a member's steps, or, as all are the same, of the first."""
-        member = self.members[idx]
-        rates = self.reports[idx].rates(member.state.epoch, 1 if is_even else len(member.epochs))
-        if is_even:
-            rates = rates[:1]
-        scale = member.state.plateau.scale
-        return step_settings(member.plan.optimizer, scale * rates, member.state.step)
-
-    def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
-        """Yield of each parameter, and of its optimizer state: in which row it lies, from where
-        on.
+    def _keys(self) -> npt.NDArray[np.int64]:
+        """Return where the keys of the orders of each member's epochs lie; 0 for one that does not
+        shuffle.
         """
-        slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
-        for row, arrays in enumerate([member.state.parameters, *slots]):
-            for name, (first, _) in zip(self._names(member), self.launch.places, strict=True):
-                yield row, first, arrays, name
-
-    @staticmethod
-    def _names(member: Member) -> list[str]:
-        return [
-            f"{name}.{part}" for name, *_ in layers_of(member.plan) for part in ("weight", "bias")
-        ]
-
-    def _packed(self) -> npt.NDArray[np.float32]:
-        """Return all members' parameters and slots, as the kernel takes them."""
-        sizes = 1 + self.launch.network.slots, self.launch.num_parameters
-        found = np.zeros((len(self.members), *sizes), np.float32)
-        for own, member in zip(found, self.members, strict=True):
-            for row, first, arrays, name in self._places(member):
-                own[row, first : first + arrays[name].size] = arrays[name].ravel()
-        return found
-
-    def _unpack(self, packed: npt.NDArray[np.float32]) -> None:
-        for own, member in zip(packed, self.members, strict=True):
-            for row, first, arrays, name in self._places(member):
-                array = arrays[name]
-                array[...] = own[row, first : first + array.size].reshape(array.shape)
+        runs = {
+            (member.state.seed, member.epochs): None
+            for member in self.members
+            if member.plan.shuffle
+        }
+        made = round_keys_of_runs([seed for seed, _ in runs], [epochs for _, epochs in runs])
+        own = dict(zip(runs, made, strict=True))
+        pieces = Pieces()
+        for member in self.members:
+            key = (member.state.seed, member.epochs) if member.plan.shuffle else None
+            pieces.add(key, partial(own.__getitem__, key))
+        return self._places_of(pieces)
 
     def _outcome(
         self,
         idx: int,
         record: npt.NDArray[np.float64],
-        standing: Any,
+        done: int,
+        halved_standing: Any,
         is_over: bool,
         seconds: float,
     ) -> Outcome:
         """Return what came of a member; an epoch of its run took so many seconds."""
         member, reports = self.members[idx], self.reports[idx]
-        steps, epochs, done = reports.steps_per_epoch, member.epochs, int(standing["epochs_done"])
-        found = [
-            self._report(
-                member,
-                reports.num_rows,
-                epoch,
-                record[epoch - epochs.start],
-                reports.lr((epoch + 1) * steps - 1),
-                seconds,
-            )
-            for epoch in member.plan.reported(epochs[:done])
-        ]
+        steps, epochs = reports.steps_per_epoch, member.epochs
+        records = Records(
+            plan=member.plan,
+            num_rows=reports.num_rows,
+            num_validated=member.num_validated,
+            sums=record,
+            first_epoch=epochs.start,
+            rate_scale=member.state.plateau.scale,
+            seconds=seconds,
+        )
+        reported = member.plan.reported(epochs[:done])
         member.state.step += done * steps
         member.state.epoch += done
-        halved = halved_of(standing)
+        halved = None if halved_standing is None else halved_of(halved_standing)
         if is_over or halved is not None or done == len(epochs):
-            return Outcome(found, None, halved)
+            return Outcome(reported, records, None, halved)
         if done:
             reports.last_finite_loss = float(record[done - 1, 0])
-        return Outcome(found, reports.diverged(member.state.epoch * steps))
+        return Outcome(reported, records, reports.diverged(member.state.epoch * steps))
 
-    def _report(
-        self, member: Member, num_rows: int, epoch: int, record: Any, rate: float, seconds: float
-    ) -> EpochReport:
-        loss, correct, val_loss, val_correct = map(float, record)
-        counts, validated = member.plan.loss.counts_correct, member.validation_rows
-        return EpochReport(
-            epoch=epoch + 1,
-            loss=loss,
-            accuracy=correct / num_rows if counts else None,
-            lr=rate,
-            seconds=seconds,
-            num_rows=num_rows,
-            step_losses=np.empty(0),
-            val_loss=None if validated is None else val_loss,
-            val_accuracy=val_correct / len(validated) if counts and validated is not None else None,
-        )
+
+@dataclass
+class Pieces:
+    """Arrays that members may share: each once, and which of them a member has."""
+
+    arrays: list[npt.NDArray[Any]] = field(default_factory=list)
+    of_members: list[int | None] = field(default_factory=list)
+    _known: dict[Hashable, int] = field(default_factory=dict)
+
+    def add(self, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> None:
+        """Take up the next member's array, which a key stands for; None for none."""
+        if key is None:
+            self.of_members.append(None)
+            return
+        if key not in self._known:
+            self._known[key] = len(self.arrays)
+            self.arrays.append(make())
+        self.of_members.append(self._known[key])
+
+
+def _settings_of_steps(member: Member, reports: Reports, is_even: bool) -> npt.NDArray[np.float32]:
+    """Return the settings of a member's steps, or, as all are the same, of the first."""
+    rates = reports.rates(member.state.epoch, 1 if is_even else len(member.epochs))
+    if is_even:
+        rates = rates[:1]
+    scale = member.state.plateau.scale
+    return step_settings(member.plan.optimizer, scale * rates, member.state.step)
 
 
 def launch_of_many(network: TrainedNetwork, runtime: Any) -> ManyLaunch | Obstacle:

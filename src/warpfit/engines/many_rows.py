@@ -1,9 +1,8 @@
-"""What networks of a sweep are trained on: a member's rows, and all rows on the device."""
+"""The rows of a sweep as kernels that train many networks take them."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,47 +10,13 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array
-from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
+from warpfit.engines.base import TrainingData
+from warpfit.engines.many_members import Member, Rows
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["DeviceRows", "Member"]
-
-Rows = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Member:
-    """A network of a sweep: its plan; its state, NumPy's arrays; which rows it trains on, and which
-    it is held against.
-
-    Parameters
-    ----------
-    plan : Plan
-    state : TrainState
-    rows : ndarray (num_rows,) int32, optional
-        Among the data's; None for the first `plan.num_rows`.
-    validation_rows : ndarray (num_validated,) int32, optional
-        Likewise; none for None.
-    until : int, optional
-        The epoch after which it is to pause, in place of the plan's last.
-    stopping : Stopping, optional
-        Ends its run after the epoch that this rule makes the last. Every epoch is reported then.
-    """
-
-    plan: Plan
-    state: TrainState
-    rows: Rows | None = None
-    validation_rows: Rows | None = None
-    until: int | None = None
-    stopping: Stopping | None = None
-
-    @property
-    def epochs(self) -> range:
-        """Those that are to be trained, counted from 0: from where the state stands."""
-        last = self.plan.epochs if self.until is None else min(self.until, self.plan.epochs)
-        return range(self.state.epoch, last)
+__all__ = ["DeviceRows"]
 
 
 class DeviceRows:
@@ -140,8 +105,12 @@ class DeviceRows:
             self._weighed[key] = numbers, found
         return self._weighed[key][1]
 
-    def pointer_of(self, numbers: Rows) -> int:
-        """Return where numbers of rows lie on the device; the same array lies there once."""
+    def pointer_of(self, numbers: Rows | None) -> int:
+        """Return where numbers of rows lie on the device, 0 for none; the same array lies there
+        once.
+        """
+        if numbers is None:
+            return 0
         if id(numbers) not in self._numbers:
             # The array is kept as well: its id is nobody else's then.
             self._numbers[id(numbers)] = numbers, self.ops.asarray(np.asarray(numbers, np.int32))

@@ -14,7 +14,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +28,35 @@ from warpfit.checks import check_choice
 from warpfit.errors import ConfigError
 from warpfit.nn.spec import ParameterSpec
 
-__all__ = ["INITIALIZERS", "initial_values", "memory_for"]
+__all__ = [
+    "INITIALIZERS",
+    "InitialValues",
+    "initial_values",
+    "initial_values_on_demand",
+    "memory_for",
+    "uniform_bound",
+    "values_are_on_demand",
+]
+
+_are_on_demand: ContextVar[bool] = ContextVar("on_demand", default=False)
+
+
+@contextmanager
+def initial_values_on_demand() -> Iterator[None]:
+    """Let parameters of layers that are made in this block, on the host, get their values when they
+    are asked for.
+    """
+    token = _are_on_demand.set(True)
+    try:
+        yield
+    finally:
+        _are_on_demand.reset(token)
+
+
+def values_are_on_demand() -> bool:
+    """Return whether this is such a block."""
+    return _are_on_demand.get()
+
 
 # From (fan_in, fan_out) to the standard deviation of a weight; `default` is PyTorch's for Linear
 # and Conv2d.
@@ -69,12 +101,49 @@ def initial_values(
         return np.ones(parameter.shape)
     if parameter.start == "zeros" or parameter.fan_in == 0:
         return np.zeros(parameter.shape)
-    name, _, form = ("default", "", "uniform") if parameter.start == "bias" else init.partition("_")
-    deviation = _DEVIATIONS[name](parameter.fan_in, parameter.fan_out)
     key = random.stream_key(seed, random.INIT)
-    if form == "normal":
+    bound = uniform_bound(parameter, init)
+    if bound is None:
+        deviation = _deviation(parameter, init.partition("_")[0])
         return deviation * random.normal(parameter.shape, key, tensor_idx)
-    return deviation * sqrt(3) * (2 * random.uniform(parameter.shape, key, tensor_idx) - 1)
+    return bound * (2 * random.uniform(parameter.shape, key, tensor_idx) - 1)
+
+
+def uniform_bound(parameter: ParameterSpec, init: str) -> float | None:
+    """Return within what the start of a weight or a bias is uniform; None if it is not.
+
+    Zeros have the bound 0.
+    """
+    if parameter.start == "zeros" or (parameter.fan_in == 0 and parameter.start != "ones"):
+        return 0.0
+    if parameter.start == "ones":
+        return None
+    name, _, form = ("default", "", "uniform") if parameter.start == "bias" else init.partition("_")
+    return None if form == "normal" else _deviation(parameter, name) * sqrt(3)
+
+
+def _deviation(parameter: ParameterSpec, name: str) -> float:
+    return _DEVIATIONS[name](parameter.fan_in, parameter.fan_out)
+
+
+@dataclass(frozen=True)
+class InitialValues:
+    """The start of one parameter in NumPy, made when it is called; by its fields a kernel makes the
+    same.
+    """
+
+    layer: str
+    name: str
+    parameter: ParameterSpec
+    init: str
+    seed: int
+    tensor_idx: int
+    dtype: str
+
+    def __call__(self) -> dict[str, Any]:
+        with memory_for(self.layer, self.name, self.parameter.shape):
+            values = initial_values(self.parameter, self.init, self.seed, self.tensor_idx)
+            return {"data": values.astype(self.dtype)}
 
 
 @contextmanager
@@ -96,6 +165,7 @@ def memory_for(layer: str, name: str, shape: tuple[int, ...]) -> Iterator[None]:
         ) from None
 
 
+@cache
 def _memory_of_host() -> int:
     """Return the bytes of this machine's memory, where the system tells."""
     try:

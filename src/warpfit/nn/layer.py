@@ -11,7 +11,14 @@ from typing import Any, ClassVar
 from warpfit import backends
 from warpfit.autograd import Tensor, record
 from warpfit.backends import Array
-from warpfit.nn.init import initial_values, memory_for
+from warpfit.checks import check_choice
+from warpfit.nn.init import (
+    INITIALIZERS,
+    InitialValues,
+    initial_values,
+    memory_for,
+    values_are_on_demand,
+)
 from warpfit.nn.module import Buffer, Module, Parameter, check_dtype
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback
 from warpfit.random import check_seed, next_seed
@@ -79,12 +86,20 @@ class Layer(Module):
             with memory_for(type(self).__name__, name, part.shape):
                 return ops.asarray(initial_values(part, init, seed, idx), dtype)
 
+        def parameter_of(name: str, part: ParameterSpec, seed: int, idx: int) -> Parameter:
+            if not values_are_on_demand() or ops is not backends.get("cpu"):
+                return Parameter(made(name, part, seed, idx))
+            check_choice("an initialiser", init, INITIALIZERS)
+            with memory_for(type(self).__name__, name, part.shape):  # for its error
+                start = InitialValues(type(self).__name__, name, part, init, seed, idx, dtype)
+                return Parameter.on_demand(start)
+
         for name, buffer in spec.buffers().items():
             setattr(self, name, Buffer(made(name, buffer, 0, 0)))
         if parameters := spec.parameters():
             seed = next_seed() if seed is None else check_seed(seed)
             for idx, (name, parameter) in enumerate(parameters.items()):
-                setattr(self, name, Parameter(made(name, parameter, seed, idx)))
+                setattr(self, name, parameter_of(name, parameter, seed, idx))
 
     @classmethod
     def from_spec(cls, spec: LayerSpec, **settings: Any) -> Layer:
@@ -114,6 +129,10 @@ class Layer(Module):
             for name, value in vars(self).items()
             if isinstance(value, (Parameter, Buffer))
         }
+
+    def array_names(self) -> list[str]:
+        """Return the names of `arrays`."""
+        return [name for name, value in vars(self).items() if isinstance(value, Parameter | Buffer)]
 
     def call(self) -> Call:
         """Return the step this layer runs in: that of `calling`, or its own."""

@@ -15,6 +15,8 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import device_of, home_of, moved, to_host
 from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, ShapeError
+from warpfit.nn.init import InitialValues
+from warpfit.on_demand import Maker, OnDemand
 
 __all__ = ["Buffer", "Module", "Parameter"]
 
@@ -29,7 +31,10 @@ def check_dtype(dtype: Any) -> None:
         raise DTypeError(f"expected dtype float32 or float64, got {brief(dtype)}")
 
 
-class Parameter(Tensor):
+_NOTHING = np.empty(0, np.float32)
+
+
+class Parameter(OnDemand, Tensor):
     """A tensor that is trained.
 
     Attributes
@@ -44,6 +49,18 @@ class Parameter(Tensor):
     def __init__(self, data: Any) -> None:
         super().__init__(data, requires_grad=True)
         self.last_output: Tensor | None = None
+
+    @classmethod
+    def on_demand(cls, start: Maker) -> Parameter:
+        """Return a parameter whose data a function gives, once they are asked for."""
+        parameter = cls(_NOTHING)
+        parameter.promise(start, "data")
+        return parameter
+
+    @property
+    def dtype(self) -> Any:
+        start = self.promised("data")
+        return np.dtype(start.dtype) if isinstance(start, InitialValues) else self.data.dtype
 
 
 class Buffer:
@@ -104,32 +121,29 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield (name, module) for the modules directly inside this one."""
-        for name, value in vars(self).items():
-            if isinstance(value, Module):
-                yield name, value
+        return iter([item for item in vars(self).items() if isinstance(item[1], Module)])
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Yield (dotted name, module) for this module and all below, each module once."""
-        seen: set[int] = set()
-        pending = [(prefix, self)]
-        while pending:
-            name, module = pending.pop()
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield name, module
-                children = [
-                    (f"{name}.{child}" if name else child, m)
-                    for child, m in module.named_children()
-                ]
-                pending.extend(reversed(children))
+        found: dict[int, tuple[str, Module]] = {}
+        self._collect(prefix, found)
+        return iter(found.values())
 
-    def _named(self, kind: type) -> Iterator[tuple[str, Any]]:
-        seen: set[int] = set()
+    def _collect(self, name: str, found: dict[int, tuple[str, Module]]) -> None:
+        if id(self) not in found:
+            found[id(self)] = name, self
+            start = f"{name}." if name else ""
+            for child, module in self.named_children():
+                module._collect(start + child, found)
+
+    def _named(self, kind: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+        found: dict[int, tuple[str, Any]] = {}
         for prefix, module in self.named_modules():
+            start = f"{prefix}." if prefix else ""
             for name, value in vars(module).items():
-                if isinstance(value, kind) and id(value) not in seen:
-                    seen.add(id(value))
-                    yield f"{prefix}.{name}" if prefix else name, value
+                if isinstance(value, kind) and id(value) not in found:
+                    found[id(value)] = start + name, value
+        return iter(found.values())
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (dotted name, parameter), each parameter once."""
@@ -148,7 +162,9 @@ class Module:
 
     def named_arrays(self) -> dict[str, Parameter | Buffer]:
         """Return all parameters and buffers, by dotted name."""
-        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        found = dict(self._named((Parameter, Buffer)))
+        parameters = {name: each for name, each in found.items() if isinstance(each, Parameter)}
+        return {**parameters, **found}
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return copies of all parameters and buffers on the host, by name."""
@@ -237,7 +253,7 @@ class Module:
     @property
     def dtype(self) -> str:
         """The float dtype of the parameters; float32 if there are none."""
-        return next((str(parameter.dtype) for parameter in self.parameters()), "float32")
+        return next((str(parameter.dtype) for _, parameter in self.named_parameters()), "float32")
 
     @property
     def num_parameters(self) -> int:

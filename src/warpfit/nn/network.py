@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -182,6 +182,14 @@ class NetworkSpec:
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
 
 
+@lru_cache(maxsize=64)
+def _network_of(layers: tuple[tuple[str, LayerSpec], ...], input_shape: Shape) -> NetworkSpec:
+    """Return a network whose shapes are known: the same for as many models as are alike."""
+    network = NetworkSpec(layers, input_shape)
+    network.shapes  # noqa: B018  (computed for its error)
+    return network
+
+
 def _vjp_in_full(
     spec: LayerSpec,
     ops: Backend,
@@ -223,7 +231,7 @@ class Sequential(Module):
         number_dropouts(self)
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        return ((str(idx), layer) for idx, layer in enumerate(self.layers))
+        return iter([(str(idx), layer) for idx, layer in enumerate(self.layers)])
 
     def forward(self, x: Tensor) -> Tensor:
         for idx, layer in enumerate(self.layers):
@@ -264,7 +272,7 @@ class Sequential(Module):
             else:
                 return None
             layers += [(names.setdefault(id(layer), full), layer) for full, layer in found]
-        own_names = {f"{name}.{own}" for name, layer in layers for own in layer.arrays()}
+        own_names = {f"{name}.{own}" for name, layer in layers for own in layer.array_names()}
         return layers if own_names == self.named_arrays().keys() else None
 
     def spec(self, input_shape: Sequence[int]) -> NetworkSpec | None:
@@ -279,12 +287,12 @@ class Sequential(Module):
         layers = self.flat_layers()
         if layers is None:
             return None
-        network = NetworkSpec(
-            tuple((name, layer.spec) for name, layer in layers),
-            as_integers("input_shape", input_shape, 0),
-        )
-        network.shapes  # noqa: B018  (computed for its error)
-        return network
+        specs = tuple((name, layer.spec) for name, layer in layers)
+        shape = as_integers("input_shape", input_shape, 0)
+        try:
+            return _network_of(specs, shape)
+        except TypeError:  # a layer of the user's own cannot be hashed
+            return _network_of.__wrapped__(specs, shape)
 
     @staticmethod
     def from_spec(

@@ -19,6 +19,7 @@ from warpfit.backends.transfer import device_of, moved, to_host
 from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
 from warpfit.checks import as_tuple, brief, check_count, check_fields, check_number, register
 from warpfit.errors import ConfigError, ShapeError
+from warpfit.on_demand import OnDemand
 from warpfit.optim.schedules import Constant, Schedule
 
 __all__ = ["Optimizer", "OptimizerSpec"]
@@ -230,7 +231,7 @@ class OptimizerSpec:
         return {"kind": self.kind, **asdict(self), "lr": self.lr.to_dict()}
 
 
-class Optimizer:
+class Optimizer(OnDemand):
     """The parameters to train, an optimizer's settings, and its state: the slots.
 
     Attributes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -15,6 +15,7 @@ from warpfit import backends, losses
 from warpfit.checks import brief, check_count, check_flag
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.losses import Loss
+from warpfit.nn.init import initial_values_on_demand
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed, seeded
@@ -210,7 +211,7 @@ def fit_many(
     )
     if verbose and metric is None and not has_validation:
         tell_no_validation(decider)
-    runner = _runner(groups, devices, executor, n_jobs, len(tasks))
+    runner = _runner(groups, devices, executor, n_jobs, len(tasks), keeps_models=keep_models)
     plan = describe(
         groups,
         num_candidates=len(found),
@@ -346,6 +347,11 @@ def _tasks(
     return tasks
 
 
+def _start_on_demand(device: str) -> AbstractContextManager[None]:
+    """Let models have their initial values when they are asked for, where a GPU may draw them."""
+    return nullcontext() if device == CPU else initial_values_on_demand()
+
+
 def _built(
     build: Build, candidate: Candidate, arguments: dict[str, Any]
 ) -> tuple[Module, Optimizer]:
@@ -355,7 +361,7 @@ def _built(
         arguments["seed"] = check_seed(arguments["seed"])
         arguments["epochs"] = check_count("epochs", arguments["epochs"], 0)
         arguments["loss"] = losses.resolve(arguments["loss"])
-        with seeded(arguments["seed"]):
+        with seeded(arguments["seed"]), _start_on_demand(arguments["device"]):
             made = build(dict(candidate))
     except WarpfitError as error:
         raise error_of_candidate(name, error) from error
@@ -404,6 +410,8 @@ def _runner(
     executor: Executor | None,
     n_jobs: int,
     num_tasks: int,
+    *,
+    keeps_models: bool,
 ) -> Runner:
     """Return the runner of the networks; on the CPU with as many processes as asked for and memory
     allows.
@@ -414,7 +422,7 @@ def _runner(
         wanted = n_jobs if n_jobs > 0 else max(workers_of(executor), len(devices))
         return Shards(executor, devices, min(wanted, num_tasks))
     if devices[0] != CPU or n_jobs == 1 or num_tasks == 1:
-        return runner_here(devices[0])
+        return runner_here(devices[0], keeps_models=keeps_models)
     from joblib import effective_n_jobs
 
     each = max(group.plan.bytes for group in groups)

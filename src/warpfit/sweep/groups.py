@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from warpfit.engines.base import Plan
@@ -39,11 +39,14 @@ class Group:
     tasks : tuple of Task
     launch : ManyLaunch or Obstacle
         Which trains them at once on a GPU, or why `fit` does, one by one; found with the plan.
+    drafts : mapping of int to Plan
+        Of each task, by its number, what `fit` would begin a plan with.
     """
 
     plan: Plan
     tasks: tuple[Task, ...]
     launch: ManyLaunch | Obstacle = UNPREPARED
+    drafts: Mapping[int, Plan] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def title(self) -> str:
@@ -81,14 +84,25 @@ def kernel_key(plan: Plan) -> tuple[Any, ...]:
 def grouped(planned: Iterable[tuple[Task, Plan]]) -> list[Group]:
     """Return the groups of tasks with their plans, in the order of each one's first network."""
     found: dict[Any, list[tuple[Task, Plan]]] = {}
+    keys: dict[int, Any] = {}
+    planned = list(planned)
     for task, plan in planned:
+        if id(plan) not in keys:  # folds of a candidate have the same
+            keys[id(plan)] = kernel_key(plan)
         has_weights = (
             task.data.sample_weight is not None,
             task.arguments.get("class_weight") is not None,
         )
-        key = kernel_key(plan), *has_weights
+        key = keys[id(plan)], *has_weights
         found.setdefault(key, []).append((task, plan))
-    return [Group(members[0][1], tuple(task for task, _ in members)) for members in found.values()]
+    return [
+        Group(
+            members[0][1],
+            tuple(task for task, _ in members),
+            drafts={task.number: plan for task, plan in members},
+        )
+        for members in found.values()
+    ]
 
 
 def network_name(network: Any) -> str:

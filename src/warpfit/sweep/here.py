@@ -21,12 +21,12 @@ __all__ = ["CPU", "run_here", "runner_here"]
 CPU = "cpu"
 
 
-def runner_here(device: str, note: str = "") -> Runner:
+def runner_here(device: str, note: str = "", *, keeps_models: bool = True) -> Runner:
     """Return the runner of networks on a device of this process; a note says why not in other
-    processes.
+    processes, and `keeps_models` whether all models are wanted.
     """
     if device != CPU:
-        return Together(device)
+        return Together(device, keeps_models)
     words = "one network after the other, with one BLAS thread"
     return OneByOne(has_one_thread=True, why=f"{words}; {note}" if note else words)
 

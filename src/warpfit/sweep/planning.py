@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warpfit import backends
@@ -143,11 +143,15 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
         As `fit` would for one of them.
     """
     drafts = []
+    known: dict[tuple[int, ...], Plan] = {}  # of a candidate's first fold
     for idx, task in enumerate(tasks):
+        key = id(task.model), id(task.optimizer), id(task.arguments), id(task.data)
         try:
-            draft = draft_of_task(task, task.model, task.optimizer, task.data.x)
-            with_class_weight(draft, task.arguments.get("class_weight"), ())  # for its error
-            drafts.append((task, draft))
+            if key not in known:
+                draft = draft_of_task(task, task.model, task.optimizer, task.data.x)
+                with_class_weight(draft, task.arguments.get("class_weight"), ())  # for its error
+                known[key] = draft
+            drafts.append((task, known[key]))
         except WarpfitError as error:
             raise _named(error, names, idx) from error
     positions = {id(task): idx for idx, (task, _) in enumerate(drafts)}
@@ -157,7 +161,8 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
         first = group.tasks[0]
         try:
             plan = _full_plan(first, group.plan)
-            planned.append(Group(plan, group.tasks, prepare_group(plan, group.tasks)))
+            launch = prepare_group(plan, group.tasks)
+            planned.append(replace(group, plan=plan, launch=launch))
             _check_weights(group)
         except WarpfitError as error:
             raise _named(error, names, positions[id(first)]) from error
@@ -184,7 +189,11 @@ def _check_weights(group: Group) -> None:
     """Raise DataError if class and sample weights are 0 for all rows of a task, or of one of its
     folds.
     """
+    has_class_weights = group.plan.loss.class_weights() is not None
     for task in group.tasks:
+        own_class_weights = task.arguments.get("class_weight") is not None
+        if not (has_class_weights or own_class_weights) and task.data.sample_weight is None:
+            continue
         data, labels = task.data, to_host(task.data.y)
         loss = with_class_weight(group.plan, task.arguments.get("class_weight"), labels).loss
         rows = slice(None) if task.fold is None else data.folds[task.fold].train

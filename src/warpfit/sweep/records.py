@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,12 +59,21 @@ class Sweep:
 
     records: list[Record]
     candidates: list[Record]
-    models: list[Module | None]
     histories: list[History]
     metric: Metric
     plan: SweepPlan
     seconds: float = 0.0
     interrupted: bool = False
+    # Of a network by its number.
+    _model_of: Callable[[int], Any] = field(init=False, repr=False, compare=False)
+
+    @cached_property
+    def models(self) -> list[Module | None]:
+        return [self._model_of(number) for number in range(len(self))]
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.models  # noqa: B018  (made: what makes them stays here)
+        return {name: value for name, value in vars(self).items() if name != "_model_of"}
 
     def __len__(self) -> int:
         return len(self.records)
@@ -90,7 +100,8 @@ class Sweep:
     @property
     def best_model(self) -> Module:
         """The model of `best`."""
-        model = self.models[self._best_idx]
+        has_models = "models" in vars(self)
+        model = (self.models.__getitem__ if has_models else self._model_of)(self._best_idx)
         if model is None:
             raise ConfigError("expected the best network's model, which was not kept")
         return model
@@ -224,9 +235,8 @@ class Collector:
         """Record a network's outcome once: a repeated one is the same."""
         if outcome.number in self.outcomes:
             return
-        self.outcomes[outcome.number] = replace(
-            outcome, optimizer=None, callbacks=()
-        )  # free their memory
+        outcome.optimizer, outcome.callbacks = None, ()  # free their memory
+        self.outcomes[outcome.number] = outcome
         self._last_rung = max(self._last_rung, outcome.halved_after or 0)
         candidate = outcome.number // len(self.folds)
         if len(self._members(candidate)) < len(self.folds):
@@ -252,16 +262,26 @@ class Collector:
         ranked = sorted(self._keys, key=lambda candidate: (self._keys[candidate], candidate))
         ranks = {candidate: idx + 1 for idx, candidate in enumerate(ranked)}
         numbers = range(len(self.candidates) * len(self.folds))
-        return Sweep(
+        if not self.keeps_models:
+            self._take_models()
+        found = Sweep(
             records=[self._record(number, ranks) for number in numbers],
             candidates=[self._summary(idx, ranks) for idx in range(len(self.candidates))],
-            models=[self._model(number) for number in numbers],
             histories=[self._history(number) for number in numbers],
             metric=self.metric,
             plan=plan,
             seconds=seconds,
             interrupted=interrupted,
         )
+        found._model_of = self._model
+        return found
+
+    def _take_models(self) -> None:
+        """Have the models that are left, and so nothing more on a device."""
+        for number in self.outcomes:
+            model = self._model(number)
+            for parameter in () if model is None else model.parameters():
+                parameter.data  # noqa: B018  (made)
 
     def _members(self, candidate: int) -> list[Outcome]:
         first = candidate * len(self.folds)
@@ -283,9 +303,9 @@ class Collector:
 
     def _got_through(self, outcome: Outcome) -> bool:
         """Return whether a network trained to its end, or was still in play after the last rung."""
-        if outcome.status != INTERRUPTED or not outcome.history.reports:
+        if outcome.status != INTERRUPTED or not outcome.epochs:
             return outcome.status in (DONE, STOPPED)
-        return 0 < self._last_rung <= outcome.history.reports[-1].epoch
+        return 0 < self._last_rung <= outcome.epochs
 
     def _score(self, candidate: int) -> float:
         return float(np.mean(self._values(candidate)))
@@ -306,13 +326,12 @@ class Collector:
     def _record(self, number: int, ranks: dict[int, int]) -> Record:
         candidate, fold = divmod(number, len(self.folds))
         outcome = self.outcomes.get(number)
-        history = self._history(number)
         return {
             "candidate": self.candidates[candidate],
             "fold": self.folds[fold],
             "status": NOT_STARTED if outcome is None else outcome.status,
             "message": "" if outcome is None else outcome.message,
-            "epochs": history.reports[-1].epoch if history.reports else 0,
+            "epochs": 0 if outcome is None else outcome.epochs,
             "seconds": 0.0 if outcome is None else outcome.seconds,
             **{name: getattr(outcome and outcome.report, name, None) for name in MEASURED},
             "score": None if outcome is None else self.metric.value(outcome),
@@ -331,3 +350,4 @@ class Collector:
     def _forget_models(self, candidate: int) -> None:
         for outcome in self._members(candidate):
             outcome.model = None
+            outcome.void_promises()

@@ -16,6 +16,7 @@ from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport, Plan
 from warpfit.errors import ConfigError, DivergedError, WarpfitError
 from warpfit.nn.module import Module
+from warpfit.on_demand import OnDemand
 from warpfit.optim.base import Optimizer
 from warpfit.sweep.folds import SweepData
 from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
@@ -116,8 +117,8 @@ class Task:
 
 
 @dataclass
-class Outcome:
-    """The outcome of a task.
+class Outcome(OnDemand):
+    """The outcome of a task; model, optimizer and reports may be made when they are asked for.
 
     Attributes
     ----------
@@ -157,6 +158,11 @@ class Outcome:
     error: Exception | None = None
     checkpoint: bytes | None = field(default=None, repr=False)
     halved_after: int | None = None
+
+    @property
+    def epochs(self) -> int:
+        """The last epoch that was reported, 0 if none was."""
+        return self.history.last_epoch
 
 
 class _Recorder(Callback):

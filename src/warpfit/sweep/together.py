@@ -4,56 +4,28 @@ after the other.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Self
 
 from warpfit import backends
-from warpfit.backends import Array
-from warpfit.backends.transfer import to_host
-from warpfit.data.dataset import unit_floats
-from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
-from warpfit.engines.many_networks import (
-    Launch,
-    Rungs,
-    start_many,
-)
-from warpfit.engines.many_networks import Outcome as Trained
-from warpfit.engines.many_rows import DeviceRows, Member
+from warpfit.engines.many_networks import Launch, Rungs, start_many
 from warpfit.errors import Obstacle
-from warpfit.losses import Loss
-from warpfit.nn.module import Module
-from warpfit.optim.base import Optimizer
+from warpfit.sweep.group_rows import GroupRows
 from warpfit.sweep.groups import Group
-from warpfit.sweep.halving import Halving, message_of
+from warpfit.sweep.halving import Halving
 from warpfit.sweep.metric import COLUMNS, Metric
-from warpfit.sweep.preparing import takes, weighed
+from warpfit.sweep.preparing import takes
 from warpfit.sweep.runner import OneByOne, Runner, in_order
 from warpfit.sweep.tasks import (
-    DIVERGED,
-    DONE,
-    INTERRUPTED,
-    PAUSED,
-    STOPPED,
     Outcome,
     Task,
     errors_told,
-    report_of_weights,
-    tell_diverged,
     unfinished,
 )
-from warpfit.training.callbacks import Callback
-from warpfit.training.evaluate import network_of
-from warpfit.training.fit import prepared_targets, prepared_validation
-from warpfit.training.history import History
-from warpfit.training.run import Run
-from warpfit.training.state import remember_loss, show, state_of, write_back
+from warpfit.sweep.trained_task import OwnPlans, TrainedTask, close, interrupted
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
@@ -80,9 +52,13 @@ class Together(Runner):
     Parameters
     ----------
     device : str
+    keeps_models : bool
+        Whether all models are wanted, so that their numbers come from the device at once; those of
+        a few come one by one when they are asked for.
     """
 
     device: str
+    keeps_models: bool = True
 
     def explain(self, groups: Sequence[Group]) -> str:
         words = [
@@ -162,13 +138,13 @@ class Together(Runner):
         """
         tasks = in_order([group])
         try:
-            with self._awaited(), _Wave.of(tasks, group.plan, _Rows.of(group)) as wave:
+            with self._awaited(), _Wave.of(tasks, group, GroupRows.of(group)) as wave:
                 if wave.failed:
                     return []  # the kernel would take others' folds for a candidate's
                 wave.start(rungs)
-                return wave.outcomes()
+                return wave.outcomes(fetches=self.keeps_models)
         except KeyboardInterrupt:
-            return [_interrupted(task) for task in tasks]
+            return [interrupted(task) for task in tasks]
 
     def _halves(self, groups: Sequence[Group], metric: Metric) -> bool:
         """Return whether all networks go into one launch, whose kernel finds the metric in each
@@ -202,7 +178,7 @@ class Together(Runner):
             try:
                 outcomes = self._trained(queues, taken)
             except KeyboardInterrupt:
-                yield from (_interrupted(task) for tasks in taken for task in tasks)
+                yield from (interrupted(task) for tasks in taken for task in tasks)
                 raise
             yield from outcomes
             longer = LAUNCH_SECONDS / (perf_counter() - start)
@@ -217,9 +193,10 @@ class Together(Runner):
         with self._awaited(), ExitStack() as closed:
             waves = []
             for queue, tasks in zip(queues, taken, strict=True):
-                waves.append(closed.enter_context(_Wave.of(tasks, queue.group.plan, queue.rows)))
+                waves.append(closed.enter_context(_Wave.of(tasks, queue.group, queue.rows)))
                 waves[-1].start()
-            return [outcome for wave in waves for outcome in wave.outcomes()]
+            fetches = self.keeps_models or any(queue.tasks for queue in queues)
+            return [outcome for wave in waves for outcome in wave.outcomes(fetches=fetches)]
 
     def _most(self, launch: ManyLaunch) -> int:
         """Return how many networks have room at once."""
@@ -243,64 +220,19 @@ def _by_rows(group: Group) -> Iterator[Group]:
         yield replace(group, tasks=tuple(tasks))
 
 
-def _labels_to_weigh(task: Task, rows: _Rows) -> Any:
-    """Return the labels of a task's rows if class weights may depend on them."""
-    if task.arguments.get("class_weight") is None:
-        return ()
-    train = rows.train[task.fold]
-    return rows.all.data.y[: rows.num_rows] if train is None else rows.all.data.y[train]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """All rows of a group's tasks, and which of them each fold has."""
-
-    all: DeviceRows
-    num_rows: int
-    train: dict[int | None, npt.NDArray[np.int32] | None]
-    test: dict[int | None, npt.NDArray[np.int32] | None]
-
-    @staticmethod
-    def of(group: Group) -> _Rows:
-        data, plan = group.tasks[0].data, weighed(group.plan, group.tasks[0])
-        x, y = data.x, prepared_targets(plan, data.y, len(data.x))
-        weights = data.sample_weight
-        train: dict[int | None, Any] = {None: None}
-        test: dict[int | None, Any] = {None: None}
-        if data.validation is not None:
-            val_x, val_y = data.validation
-            test[None] = np.arange(len(x), len(x) + len(val_x), dtype=np.int32)
-            x, y = _joined(x, val_x), _joined(y, prepared_validation(plan, val_x, val_y))
-            weights = None if weights is None else _joined(weights, np.ones(len(val_x)))
-        for idx, fold in enumerate(data.folds):
-            train[idx] = fold.train.astype(np.int32)
-            test[idx] = fold.test.astype(np.int32) if data.is_validated(idx) else None
-        rows = DeviceRows(
-            cast("ManyLaunch", group.launch), plan.device, TrainingData(x, y, weights)
-        )
-        return _Rows(rows, len(data.x), train, test)
-
-
-def _joined(first: Array, second: Array) -> Any:
-    parts = [to_host(first), to_host(second)]
-    if len({part.dtype == np.uint8 for part in parts}) > 1:  # x / 255
-        parts = [unit_floats(part) if part.dtype == np.uint8 else part for part in parts]
-    return np.concatenate(parts)
-
-
 @dataclass
 class _Queue:
     """Tasks of a group that wait, and how many of them are trained next."""
 
     group: Group
-    rows: _Rows
+    rows: GroupRows
     tasks: list[Task]
     most: int = 1
     count: int = 1
 
     @staticmethod
     def of(group: Group) -> _Queue:
-        return _Queue(group, _Rows.of(group), list(group.tasks))
+        return _Queue(group, GroupRows.of(group), list(group.tasks))
 
     def take(self) -> list[Task]:
         wave, self.tasks = self.tasks[: self.count], self.tasks[self.count :]
@@ -311,19 +243,19 @@ class _Queue:
 class _Wave:
     """Networks on their way through a launch, and what came of those that could not begin."""
 
-    runs: list[_Trained]
+    runs: list[TrainedTask]
     failed: list[Outcome]
-    rows: _Rows
+    rows: GroupRows
     launch: Launch | None = None
     began: float = 0.0
 
     @staticmethod
-    def of(tasks: Sequence[Task], plan: Plan, rows: _Rows) -> _Wave:
-        wave = _Wave([], [], rows)
+    def of(tasks: Sequence[Task], group: Group, rows: GroupRows) -> _Wave:
+        wave, plans = _Wave([], [], rows), OwnPlans(group, rows)
         for task in tasks:
             outcome = unfinished(task)
             with errors_told(outcome):
-                wave.runs.append(_Trained.of(task, plan, rows, outcome))
+                wave.runs.append(TrainedTask.of(task, plans, rows, outcome))
             if outcome.error is not None:
                 wave.failed.append(outcome)
         return wave
@@ -333,13 +265,17 @@ class _Wave:
         if self.runs:
             self.launch = start_many([run.member for run in self.runs], self.rows.all, rungs)
 
-    def outcomes(self) -> list[Outcome]:
-        results = [] if self.launch is None else self.launch.outcomes()
+    def outcomes(self, *, fetches: bool = True) -> list[Outcome]:
+        """Wait for the launch, and return what came of all tasks; `fetches` as
+        `Launch.outcomes` takes it.
+        """
+        fetches = fetches or any(run.reads_weights for run in self.runs)
+        results = [] if self.launch is None else self.launch.outcomes(fetches=fetches)
         seconds = (perf_counter() - self.began) / max(
-            1, sum(len(result.reports) for result in results)
+            1, sum(len(result.reported) for result in results)
         )
         for run, result in zip(self.runs, results, strict=True):
-            run.tell(result, seconds * len(result.reports))
+            run.tell(result, seconds * len(result.reported))
         return [*(run.outcome for run in self.runs), *self.failed]
 
     def __enter__(self) -> Self:
@@ -348,123 +284,4 @@ class _Wave:
     def __exit__(self, *_: object) -> None:
         for run in self.runs:
             with errors_told(run.outcome):
-                _close(run.outcome.callbacks)
-
-
-def _close(callbacks: Sequence[Callback]) -> None:
-    for callback in callbacks:
-        callback.close()
-
-
-class _Pause(NamedTuple):
-    """What a network that paused goes on from."""
-
-    state: TrainState
-    reports: list[EpochReport]
-    callbacks: list[Callback]
-    loss: Loss
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """A task's network on its way through a launch; its run, and what comes of it."""
-
-    task: Task
-    model: Module
-    optimizer: Optimizer
-    member: Member
-    run: Run
-    outcome: Outcome
-
-    @staticmethod
-    def of(task: Task, plan: Plan, rows: _Rows, outcome: Outcome) -> _Trained:
-        model, optimizer, callbacks = task.own()
-        train, test = rows.train[task.fold], rows.test[task.fold]
-        own = replace(
-            weighed(plan, task, _labels_to_weigh(task, rows)),
-            network=network_of(model, task.data.x.shape[1:]),
-            optimizer=optimizer.spec,
-            epochs=task.arguments["epochs"],
-            num_rows=rows.num_rows if train is None else len(train),
-        )
-        ops = backends.get("cpu")
-        before = _pause_of(task)
-        if before is None:
-            state = state_of(model, optimizer, ops, "float32", task.arguments["seed"])
-            before = _Pause(state, [], callbacks, own.loss)
-        run, callbacks = (
-            Run(own, before.state, History(before.reports), ops, model),
-            before.callbacks,
-        )
-        show(model, run.state)
-        remember_loss(model, own.loss)
-        try:
-            for callback in callbacks:
-                callback.on_start(run)
-        except BaseException:
-            _close(callbacks)
-            raise
-        rule = next((each.hand_over() for each in callbacks if each.rule() is not None), None)
-        outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, callbacks
-        outcome.history = run.history
-        member = Member(own, before.state, train, test, task.until, rule)
-        return _Trained(task, model, optimizer, member, run, outcome)
-
-    def tell(self, result: Trained, seconds: float) -> None:
-        """Record the network's result and its seconds in the outcome, and call the listener."""
-        self.outcome.seconds = seconds
-        with errors_told(self.outcome):
-            self._tell(result)
-
-    def _tell(self, result: Trained) -> None:
-        run, found, callbacks = self.run, self.outcome, self.outcome.callbacks
-        for report in result.reports:
-            run.history.reports.append(report)
-            for callback in callbacks:
-                callback.on_epoch_end(run)
-        run.history.plan = run.plan
-        if result.error is not None:
-            write_back(run.state, self.model, self.optimizer, run.plan.loss)
-            found.report = report_of_weights(run.history, callbacks, DIVERGED)
-            tell_diverged(found, result.error)
-            return
-        found.status = DONE
-        if result.halved is not None:
-            after, place, num_compared = result.halved
-            found.status, found.halved_after = STOPPED, after
-            found.message = run.history.stopped_by = message_of(place, num_compared, after)
-        elif run.stop_reason is not None:
-            found.status = STOPPED
-            found.message = run.history.stopped_by = run.stop_reason
-        elif run.state.epoch < run.plan.epochs:
-            found.status = PAUSED
-            found.checkpoint = pickle.dumps(
-                _Pause(run.state, run.history.reports, list(callbacks), run.plan.loss)
-            )
-        for callback in callbacks:
-            callback.on_end(run)
-        write_back(run.state, self.model, self.optimizer, run.plan.loss)
-        found.report = report_of_weights(run.history, callbacks, found.status)
-        found.score = self.task.score_of(self.model)
-
-
-def _pause_of(task: Task) -> _Pause | None:
-    """Return what a task goes on from, if it has begun."""
-    if task.checkpoint is None:
-        return None
-    found: _Pause = pickle.loads(task.checkpoint)  # our own, of some moments ago
-    return found
-
-
-def _interrupted(task: Task) -> Outcome:
-    """Return the outcome of a task that Ctrl-C reached: what it had when it last paused."""
-    outcome, before = unfinished(task), _pause_of(task)
-    outcome.status = INTERRUPTED
-    outcome.message = outcome.history.stopped_by = "interrupt"
-    if before is not None:
-        model, optimizer, _ = task.own()
-        write_back(before.state, model, optimizer, before.loss)
-        outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, before.callbacks
-        outcome.history.reports[:] = before.reports
-        outcome.report = report_of_weights(outcome.history, before.callbacks, INTERRUPTED)
-    return outcome
+                close(run.outcome.callbacks)

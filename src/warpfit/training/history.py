@@ -38,6 +38,11 @@ class History:
         self.stopped_by = "epochs"
         self.plan: Any = None
 
+    @property
+    def last_epoch(self) -> int:
+        """The last epoch that was reported, counted from 1; 0 if none was."""
+        return self.reports[-1].epoch if self.reports else 0
+
     def __len__(self) -> int:
         return len(self.reports)
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
 from warpfit.engines.base import TrainState
+from warpfit.engines.many_members import StateOnDemand
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 
-__all__ = ["remember_loss", "show", "state_of", "trained_names", "write_back"]
+__all__ = [
+    "remember_loss",
+    "show",
+    "show_on_demand",
+    "state_of",
+    "trained_names",
+    "write_back",
+    "write_back_on_demand",
+]
 
 
 def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
@@ -81,12 +91,49 @@ def show(model: Module, state: TrainState) -> None:
         holder.data = arrays[name]
 
 
+def show_on_demand(model: Module, state: TrainState) -> None:
+    """Do what `show` does, with arrays that come to be made when the model's are asked for, if the
+    state is such; it has no buffers then.
+    """
+    if not isinstance(state, StateOnDemand):
+        show(model, state)
+        return
+    for name, parameter in model.named_parameters():
+        parameter.promise(partial(_data_of, state, name), "data")
+
+
+def _data_of(state: TrainState, name: str) -> dict[str, Array]:
+    return {"data": state.parameters[name]}
+
+
 def remember_loss(model: Module, loss: Any) -> None:
     """Set `model.loss` to the loss that it is trained with, unless its class defines that name
     otherwise.
     """
     if isinstance(model.loss, Loss | str | Mapping | None):
         model.loss = loss
+
+
+def write_back_on_demand(
+    state: TrainState, model: Module, optimizer: Optimizer, loss: Loss
+) -> None:
+    """Do what `write_back` does, as `show_on_demand` does."""
+    if not isinstance(state, StateOnDemand):
+        write_back(state, model, optimizer, loss)
+        return
+    for name, parameter in model.named_parameters():
+        parameter.promise(partial(_data_of, state, name), "data")
+        parameter.grad = None
+    remember_loss(model, loss)
+    optimizer.step_count = state.step
+    if optimizer.spec.slot_names:
+        optimizer.promise(partial(_slots_of, state, model, optimizer), "slots")
+
+
+def _slots_of(state: TrainState, model: Module, optimizer: Optimizer) -> dict[str, Any]:
+    names = _names(model, optimizer)
+    slots = {slot: [arrays[name] for name in names] for slot, arrays in state.slots.items()}
+    return {"slots": slots}
 
 
 def write_back(state: TrainState, model: Module, optimizer: Optimizer, loss: Loss) -> None:

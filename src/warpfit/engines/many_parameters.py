@@ -1,0 +1,155 @@
+"""Parameters and optimizer state of a launch's networks: how they get to the device, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.backends import Array
+from warpfit.engines.launch_network import layers_of
+from warpfit.engines.many_members import Member, StateOnDemand
+from warpfit.nn.init import uniform_bound
+from warpfit.random import INIT, stream_keys
+
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.many_launch import ManyLaunch
+
+__all__ = ["PackedParameters"]
+
+Packed = npt.NDArray[np.float32]
+
+
+class PackedParameters:
+    """Of each network a row: its parameters, then each slot of the optimizer.
+
+    Parameters
+    ----------
+    ops : CudaBackend
+    launch : ManyLaunch
+    members : sequence of Member
+
+    Attributes
+    ----------
+    array : DeviceArray (networks, 1 + slots, num_parameters) float32
+        As the kernel takes it; let go when all of it is on the host.
+    """
+
+    def __init__(self, ops: Any, launch: ManyLaunch, members: Sequence[Member]) -> None:
+        self.ops, self.launch = ops, launch
+        self._names: dict[int, list[str]] = {}
+        self._host: Packed | None = None
+        self.array: Any = self._made(members)
+
+    def names_of(self, member: Member) -> list[str]:
+        """Return the names of a network's parameters, in the order of the launch's places."""
+        key = id(member.plan.network)
+        if key not in self._names:
+            layers = layers_of(member.plan)
+            self._names[key] = [
+                f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")
+            ]
+        return self._names[key]
+
+    def _shape(self, count: int) -> tuple[int, int, int]:
+        return count, 1 + self.launch.network.slots, self.launch.num_parameters
+
+    def _made(self, members: Sequence[Member]) -> Array:
+        """Return what all networks begin with; most of it drawn where they are trained, if it can
+        be.
+        """
+        drawn = [idx for idx, member in enumerate(members) if _is_drawn(member)]
+        if 2 * len(drawn) < len(members):
+            return self.ops.asarray(self._packed(members))
+        array = self._drawn(members, drawn)
+        others = sorted({*range(len(members))} - {*drawn})
+        rows = self._packed([members[idx] for idx in others])
+        for idx, row in zip(others, rows, strict=True):
+            self.ops.assign(array[idx], self.ops.asarray(row))
+        return array
+
+    def _drawn(self, members: Sequence[Member], drawn: Sequence[int]) -> Array:
+        """Return rows of which some are drawn, and the others are zeros."""
+        from warpfit.backends.cuda.initial_values import draw_initial_values
+
+        array = self.ops.zeros(self._shape(len(members)), "float32")
+        for idx, (first, shape) in enumerate(self.launch.places):
+            starts = [members[number].starts[idx] for number in drawn]
+            keys = np.zeros((len(members), 2), np.uint32)
+            keys[drawn] = np.stack(stream_keys([start.seed for start in starts], INIT), axis=-1)
+            bounds = np.zeros(len(members))
+            bounds[drawn] = [uniform_bound(start.parameter, start.init) for start in starts]
+            size = int(np.prod(shape))
+            draw_initial_values(self.ops, array, first, size, keys, bounds, starts[0].tensor_idx)
+        return array
+
+    def _packed(self, members: Sequence[Member]) -> Packed:
+        found = np.zeros(self._shape(len(members)), np.float32)
+        for own, member in zip(found, members, strict=True):
+            for row, first, arrays, name in self._places(member):
+                own[row, first : first + arrays[name].size] = arrays[name].ravel()
+        return found
+
+    def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
+        """Yield of each parameter, and of its optimizer state: in which row it lies, from where
+        on.
+        """
+        slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
+        for row, arrays in enumerate([member.state.parameters, *slots]):
+            for name, (first, _) in zip(self.names_of(member), self.launch.places, strict=True):
+                yield row, first, arrays, name
+
+    def hand_back(self, members: Sequence[Member]) -> None:
+        """Leave in the members' states what training made of them: in those on demand, once they
+        are asked for.
+        """
+        for idx, member in enumerate(members):
+            if isinstance(member.state, StateOnDemand):
+                names, slots = self.names_of(member), member.plan.optimizer.slot_names
+                member.state.take_from(partial(self._arrays_of, idx, names, slots))
+                continue
+            self.fetch()
+            for row, first, arrays, name in self._places(member):
+                array = arrays[name]
+                own = cast(Packed, self._host)[idx, row, first : first + array.size]
+                array[...] = own.reshape(array.shape)
+
+    def fetch(self) -> None:
+        """Bring all rows to the host, and let the device's memory go."""
+        if self._host is None:
+            self._host, self.array = self.ops.to_numpy(self.array), None
+
+    def _arrays_of(
+        self, idx: int, names: Sequence[str], slots: Sequence[str]
+    ) -> dict[str, dict[str, Any]]:
+        own = self.ops.to_numpy(self.array[idx]) if self._host is None else self._host[idx].copy()
+        rows = [self._named(row, names) for row in own]
+        return {
+            "parameters": rows[0],
+            "buffers": {},
+            "slots": dict(zip(slots, rows[1:], strict=True)),
+        }
+
+    def by_name(self, row: Packed, member: Member) -> dict[str, Packed]:
+        """Return the parameters in a row (num_parameters,) of the same layout, by a network's
+        names.
+        """
+        return self._named(row, self.names_of(member))
+
+    def _named(self, row: Packed, names: Sequence[str]) -> dict[str, Packed]:
+        places = zip(names, self.launch.places, strict=True)
+        return {
+            name: row[first : first + int(np.prod(shape))].reshape(shape)
+            for name, (first, shape) in places
+        }
+
+
+def _is_drawn(member: Member) -> bool:
+    """Return whether a kernel can draw the initial values of a network."""
+    return bool(member.starts) and all(
+        start.dtype == "float32" and uniform_bound(start.parameter, start.init) is not None
+        for start in member.starts
+    )

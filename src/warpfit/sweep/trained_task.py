@@ -1,0 +1,282 @@
+"""A task's network on its way through a launch that trains many, and what comes of it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from warpfit import backends
+from warpfit.engines.base import EpochReport, Plan, TrainState
+from warpfit.engines.launch_network import layers_of
+from warpfit.engines.many_members import Member, StateOnDemand
+from warpfit.engines.many_members import Outcome as Trained
+from warpfit.losses import Loss
+from warpfit.nn.init import InitialValues
+from warpfit.nn.module import Module
+from warpfit.on_demand import OnDemand
+from warpfit.optim.base import Optimizer
+from warpfit.sweep.group_rows import GroupRows, labels_to_weigh
+from warpfit.sweep.groups import Group
+from warpfit.sweep.halving import message_of
+from warpfit.sweep.preparing import weighed
+from warpfit.sweep.tasks import (
+    DIVERGED,
+    DONE,
+    INTERRUPTED,
+    PAUSED,
+    STOPPED,
+    Outcome,
+    Task,
+    errors_told,
+    report_of_weights,
+    tell_diverged,
+    unfinished,
+)
+from warpfit.training.callbacks import Callback
+from warpfit.training.history import History
+from warpfit.training.run import Run
+from warpfit.training.state import (
+    remember_loss,
+    show_on_demand,
+    state_of,
+    write_back,
+    write_back_on_demand,
+)
+
+__all__ = ["OwnPlans", "TrainedTask", "close", "interrupted"]
+
+
+class HistoryOnDemand(OnDemand, History):
+    """A network's history, whose reports are made when they are asked for."""
+
+    def __init__(self, before: list[EpochReport], result: Trained) -> None:
+        super().__init__()
+        self._last_epoch = before[-1].epoch if before else 0
+        if result.reported:
+            self._last_epoch = result.reported[-1] + 1
+        self.promise(lambda: {"reports": [*before, *result.reports]}, "reports")
+
+    @property
+    def last_epoch(self) -> int:
+        return self._last_epoch
+
+
+def close(callbacks: Sequence[Callback]) -> None:
+    for callback in callbacks:
+        callback.close()
+
+
+class _Pause(NamedTuple):
+    """What a network that paused goes on from."""
+
+    state: TrainState
+    reports: list[EpochReport]
+    callbacks: list[Callback]
+    loss: Loss
+
+
+class OwnPlans:
+    """The plans of a group's tasks, one for all that are alike."""
+
+    def __init__(self, group: Group, rows: GroupRows) -> None:
+        self.group, self.rows = group, rows
+        self._known: dict[Any, Plan] = {}
+        self._starts: dict[int, Mapping[str, InitialValues]] = {}
+
+    def of(self, task: Task) -> Plan:
+        train = self.rows.train[task.fold]
+        num_rows = self.rows.num_rows if train is None else len(train)
+        is_weighed = task.arguments.get("class_weight") is not None
+        key = id(task.model), id(task.arguments), num_rows, is_weighed and task.number
+        if key not in self._known:
+            own = weighed(self.group.plan, task, labels_to_weigh(task, self.rows))
+            draft = self.group.drafts[task.number]
+            self._known[key] = replace(
+                own,
+                network=draft.network,
+                optimizer=draft.optimizer,
+                epochs=draft.epochs,
+                num_rows=num_rows,
+            )
+        return self._known[key]
+
+    def starts_of(self, task: Task, plan: Plan) -> Mapping[str, InitialValues]:
+        """Return what a task's parameters are, by name and in the order of layers, if nobody has
+        asked for them yet, nor is there optimizer state; else none.
+        """
+        key = id(task.model)
+        if key not in self._starts:
+            self._starts[key] = {} if task.optimizer.slots else _starts_of(task.model, plan)
+        return self._starts[key]
+
+
+def _starts_of(model: Module, plan: Plan) -> dict[str, InitialValues]:
+    promised = {name: p.promised("data") for name, p in model.named_parameters()}
+    names = [f"{layer.name}.{part}" for layer in layers_of(plan) for part in ("weight", "bias")]
+    starts = {name: promised[name] for name in names}
+    found = {name: start for name, start in starts.items() if isinstance(start, InitialValues)}
+    return found if len(found) == len(starts) else {}
+
+
+@dataclass(frozen=True)
+class TrainedTask:
+    """A task's network on its way through a launch; its run, and what comes of it.
+
+    Model and optimizer get what was trained when they are asked for. Those that other tasks have,
+    too, are copied then, if there are no callbacks to see them before.
+    """
+
+    task: Task
+    member: Member
+    outcome: Outcome
+    before: list[EpochReport]
+    run: Run | None  # that callbacks see
+
+    @staticmethod
+    def of(task: Task, plans: OwnPlans, rows: GroupRows, outcome: Outcome) -> TrainedTask:
+        own, before = plans.of(task), _pause_of(task)
+        starts = plans.starts_of(task, own) if before is None else {}
+        seed = task.arguments["seed"]
+        if task.is_shared and not task.callbacks:
+            outcome.promise(partial(_copies_of, task), "model", "optimizer")
+        else:
+            outcome.model, outcome.optimizer, outcome.callbacks = task.own()
+        state: TrainState
+        reports: list[EpochReport] = []
+        if before is not None:
+            state, reports, outcome.callbacks = before.state, before.reports, before.callbacks
+        elif starts:
+            state = StateOnDemand.of(
+                partial(_arrays_of, starts, own), task.optimizer.step_count, seed
+            )
+        else:
+            state = state_of(task.model, task.optimizer, backends.get("cpu"), "float32", seed)
+        run = _begun(outcome, own, state, reports) if outcome.callbacks else None
+        rule = next((c.hand_over() for c in outcome.callbacks if c.rule() is not None), None)
+        train, test = rows.train[task.fold], rows.test[task.fold]
+        member = Member(own, state, train, test, task.until, rule, tuple(starts.values()))
+        return TrainedTask(task, member, outcome, reports, run)
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether something may look at what was trained as soon as that is known."""
+        task = self.task
+        return bool(self.outcome.callbacks or task.scoring is not None or task.until is not None)
+
+    def tell(self, result: Trained, seconds: float) -> None:
+        """Record the network's result and its seconds in the outcome, and call the listener."""
+        self.outcome.seconds = seconds
+        with errors_told(self.outcome):
+            self._tell(result)
+
+    def _tell(self, result: Trained) -> None:
+        found, state, plan = self.outcome, self.member.state, self.member.plan
+        if self.run is None:
+            found.history = HistoryOnDemand(self.before, result)
+        else:
+            for report in result.reports:
+                self.run.history.reports.append(report)
+                for callback in found.callbacks:
+                    callback.on_epoch_end(self.run)
+        found.history.plan = plan
+        if result.error is not None:
+            self._write_back()
+            found.report = self._report_of_weights(result, DIVERGED)
+            tell_diverged(found, result.error)
+            return
+        found.status = DONE
+        if result.halved is not None:
+            after, place, num_compared = result.halved
+            found.status, found.halved_after = STOPPED, after
+            found.message = found.history.stopped_by = message_of(place, num_compared, after)
+        elif self.run is not None and self.run.stop_reason is not None:
+            found.status = STOPPED
+            found.message = found.history.stopped_by = self.run.stop_reason
+        elif state.epoch < plan.epochs:
+            found.status = PAUSED
+            found.checkpoint = pickle.dumps(
+                _Pause(state, found.history.reports, list(found.callbacks), plan.loss)
+            )
+        for callback in found.callbacks:
+            callback.on_end(cast(Run, self.run))
+        self._write_back()
+        found.report = self._report_of_weights(result, found.status)
+        if self.task.scoring is not None:
+            found.score = self.task.score_of(cast(Module, found.model))
+
+    def _report_of_weights(self, result: Trained, status: str) -> EpochReport | None:
+        if self.run is None:
+            return result.last or (self.before[-1] if self.before else None)
+        return report_of_weights(self.run.history, self.outcome.callbacks, status)
+
+    def _write_back(self) -> None:
+        """Let model and optimizer have what was trained, copied only when they are asked for."""
+        found, state, loss = self.outcome, self.member.state, self.member.plan.loss
+        if found.promised("model") is None:
+            model, optimizer = cast(Module, found.model), cast(Optimizer, found.optimizer)
+            write_back_on_demand(state, model, optimizer, loss)
+        else:
+            found.promise(partial(_copies_of, self.task, state, loss), "model", "optimizer")
+
+
+def _copies_of(
+    task: Task, state: TrainState | None = None, loss: Loss | None = None
+) -> dict[str, Any]:
+    """Return copies of a task's model and optimizer, with what was trained if it was."""
+    model, optimizer, _ = task.own()
+    if state is not None and loss is not None:
+        write_back_on_demand(state, model, optimizer, loss)
+    return {"model": model, "optimizer": optimizer}
+
+
+def _arrays_of(starts: Mapping[str, InitialValues], plan: Plan) -> dict[str, Any]:
+    """Return the arrays of a state before its first step, whose optimizer state is zeros."""
+    parameters = {name: start()["data"] for name, start in starts.items()}
+    slots = {
+        slot: {name: np.zeros_like(array) for name, array in parameters.items()}
+        for slot in plan.optimizer.slot_names
+    }
+    return {"parameters": parameters, "buffers": {}, "slots": slots}
+
+
+def _begun(outcome: Outcome, plan: Plan, state: TrainState, reports: list[EpochReport]) -> Run:
+    """Return the run that an outcome's callbacks see, begun."""
+    model, callbacks = cast(Module, outcome.model), outcome.callbacks
+    run = Run(plan, state, History(reports), backends.get("cpu"), model)
+    show_on_demand(model, state)
+    remember_loss(model, plan.loss)
+    outcome.history = run.history
+    try:
+        for callback in callbacks:
+            callback.on_start(run)
+    except BaseException:
+        close(callbacks)
+        raise
+    return run
+
+
+def _pause_of(task: Task) -> _Pause | None:
+    """Return what a task goes on from, if it has begun."""
+    if task.checkpoint is None:
+        return None
+    found: _Pause = pickle.loads(task.checkpoint)  # our own, of some moments ago
+    return found
+
+
+def interrupted(task: Task) -> Outcome:
+    """Return the outcome of a task that Ctrl-C reached: what it had when it last paused."""
+    outcome, before = unfinished(task), _pause_of(task)
+    outcome.status = INTERRUPTED
+    outcome.message = outcome.history.stopped_by = "interrupt"
+    if before is not None:
+        model, optimizer, _ = task.own()
+        write_back(before.state, model, optimizer, before.loss)
+        outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, before.callbacks
+        outcome.history.reports[:] = before.reports
+        outcome.report = report_of_weights(outcome.history, before.callbacks, INTERRUPTED)
+    return outcome
