@@ -261,7 +261,7 @@ def test_ctrl_c_before_any_trains_ends_the_search(
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(together._Rows, "of", interrupted)
+    monkeypatch.setattr(together.GroupRows, "of", interrupted)
     classifier = MLPClassifier(8, solver="sgd", **{**FEW, "device": cuda})
     with pytest.raises(KeyboardInterrupt):
         SweepCV(classifier, {"alpha": [0.1, 1.0]}, cv=2).fit(X[:60], Y[:60])

@@ -179,6 +179,7 @@ class TrainedTask:
         if self.run is None:
             found.history = HistoryOnDemand(self.before, result)
         else:
+            show_on_demand(self.run.model, state)  # callbacks may have asked for what was before
             for report in result.reports:
                 self.run.history.reports.append(report)
                 for callback in found.callbacks:
