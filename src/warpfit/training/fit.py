@@ -222,7 +222,7 @@ def _place(model: Module, rows: Any, validation_data: Any, **asked: Any) -> Plac
     if backends.is_device_array(rows) or model.device != "cpu":
         return Place(asked["device"])
     num_validated = 0
-    with suppress(TypeError, ValueError):  # which `_validation` finds, too, and says more
+    with suppress(Exception):  # which `_validation` finds, too, and says more
         num_validated = len(validation_data[0])
     return place_of(
         widths=widths_of(network), num_rows=len(rows), num_validated=num_validated, **asked
