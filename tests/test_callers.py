@@ -23,10 +23,11 @@ from warpfit.backends.cuda import runtime
 runtime.why_unavailable = lambda opening=None: "there is none"
 x = np.random.default_rng(0).uniform(size=(32, 4))
 for _ in range(2):
-    MLPClassifier((3,), solver="lbfgs", max_iter=1000).fit(x, x[:, 0] > 0.5)  # this line
+    MLPClassifier((3,), solver="lbfgs", max_iter=10**8).fit(x, x[:, 0] > 0.5)  # this line
     model = wf.nn.Sequential(wf.nn.Linear(4, 2))
     optimizer = wf.optim.SGD(model.parameters())
-    wf.fit(model, x, x[:, 0] > 0.5, optimizer=optimizer, epochs=1, verbose=False)
+    asked = {"optimizer": optimizer, "epochs": 1, "engine": "layerwise", "verbose": False}
+    wf.fit(model, x, x[:, 0] > 0.5, **asked)
 """
 
 
