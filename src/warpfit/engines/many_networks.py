@@ -311,7 +311,7 @@ class Launch:
             if member.plan.shuffle
         }
         made = round_keys_of_runs([seed for seed, _ in runs], [epochs for _, epochs in runs])
-        own = dict(zip(runs, made, strict=True))
+        own: dict[Any, Any] = dict(zip(runs, made, strict=True))
         pieces = Pieces()
         for member in self.members:
             key = (member.state.seed, member.epochs) if member.plan.shuffle else None
