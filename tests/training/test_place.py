@@ -14,8 +14,9 @@ from sklearn.datasets import load_iris
 
 import warpfit as wf
 from support.devices import no_gpu
-from support.training import Taped, adam, blobs, mlp
+from support.training import Taped, adam, blobs, mlp, sgd
 from warpfit import backends, nn
+from warpfit.errors import WarpfitError
 from warpfit.training.place import (
     expected_seconds,
     place_of,
@@ -215,3 +216,11 @@ def test_the_script_finds_the_prices_that_runs_were_made_of(
     assert (found["cpu"]["of"], found["cpu"]["date"]) == ("of some kind", "2026-12-01")
     assert found["cpu"]["microseconds"] == pytest.approx(prices, rel=1e-3)
     assert found["gpu"]["microseconds"]["compilation"] == script.OF_A_FIT["compilation"]
+
+
+@pytest.mark.parametrize("name", ["device", "engine", "precision"])
+@pytest.mark.parametrize("value", [np.empty(0), np.zeros(2), 3])
+def test_what_is_no_name_is_refused_by_what_checks_it(name: str, value: Any) -> None:
+    model = mlp(6, 8, 3)
+    with pytest.raises(WarpfitError):
+        wf.fit(model, *blobs(20), optimizer=sgd(model), verbose=False, **{name: value})

@@ -222,8 +222,9 @@ def _place(model: Module, rows: Any, validation_data: Any, **asked: Any) -> Plac
     if backends.is_device_array(rows) or model.device != "cpu":
         return Place(asked["device"])
     num_validated = 0
-    with suppress(Exception):  # which `_validation` finds, too, and says more
-        num_validated = len(validation_data[0])
+    if isinstance(validation_data, tuple | list) and validation_data:
+        with suppress(TypeError, ValueError):  # which `_validation` finds, too, and says more
+            num_validated = len(validation_data[0])
     return place_of(
         widths=widths_of(network), num_rows=len(rows), num_validated=num_validated, **asked
     )

@@ -112,6 +112,8 @@ def place_of(
     engine, precision : str
         One that was asked for and that the CPU does not have leaves the device as it is.
     """
+    if not all(isinstance(asked, str) for asked in (device, engine, precision)):
+        return Place(device)  # which is refused by what checks them
     if widths is None or not _is_open(device) or engine != AUTO:
         return Place(device)
     if precision not in (AUTO, *FLOAT_DTYPES):
