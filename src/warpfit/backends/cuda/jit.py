@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -306,13 +306,12 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
 
 # What threads compile of what nobody has asked for yet, by the entries' paths.
 _ahead: dict[Path, Future[bytes]] = {}
-if hasattr(os, "register_at_fork"):  # a child has no such threads
-    os.register_at_fork(after_in_child=_ahead.clear)
+_at_work = BoundedSemaphore(max(4, os.cpu_count() or 1))
 
 
 def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
-    """Begin to compile kernels that are not in the cache, a thread for each; `cubin` waits for its
-    own.
+    """Begin to compile kernels that are not in the cache, the first ones first and as many at once
+    as there are cores; `cubin` waits for its own.
 
     The compiler leaves Python's lock to others meanwhile. An error is raised where the kernel is
     asked for.
@@ -329,9 +328,21 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
 
 def _compile_into(future: Future[bytes], path: Path, *kernel: Any) -> None:
     try:
-        future.set_result(_cached(path, *kernel))
+        with _at_work:
+            future.set_result(_cached(path, *kernel))
     except BaseException as error:
         future.set_exception(error)
+
+
+def _forget_threads() -> None:
+    """Forget what threads do, in a child process, which has none of them."""
+    global _at_work
+    _ahead.clear()
+    _at_work = BoundedSemaphore(max(4, os.cpu_count() or 1))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _entry(name: str, defines: Defines, arch: str) -> Path:
