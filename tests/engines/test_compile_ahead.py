@@ -15,10 +15,8 @@ from warpfit.engines.base import TrainingData
 X, LABELS = blobs(60)
 
 
-@pytest.mark.parametrize("hidden", [(8,), (8, 8)])
-def test_all_kernels_of_a_run_are_compiled_at_once(
-    cuda: str, hidden: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def watched(cuda: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[Any]]:
+    """Return the kernels that are announced from now on, and those that are loaded, all anew."""
     runtime: Any = backends.get(cuda).runtime
     announced: list[Any] = []
     loaded: list[Any] = []
@@ -31,6 +29,14 @@ def test_all_kernels_of_a_run_are_compiled_at_once(
     monkeypatch.setattr(Kernels.of(runtime), "_loaded", {})
     monkeypatch.setattr(runtime, "load", loading)
     monkeypatch.setattr(runtime, "compile_ahead", announced.extend)
+    return announced, loaded
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 8)])
+def test_all_kernels_of_a_run_are_compiled_at_once(
+    cuda: str, hidden: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
     model = mlp(6, *hidden, 3)
     settings: dict[str, Any] = {"optimizer": adam(model), "epochs": 2, "verbose": False}
     history = wf.fit(model, X, LABELS, device=cuda, batch_size=16, **settings)
@@ -50,6 +56,15 @@ def test_the_host_finds_the_largest_of_its_few_numbers(
         patched.setattr(runtime, "load", None)
         assert there.largest_x == pytest.approx(3)
         assert there.largest_y == LABELS.max()
+    assert TrainingData(there.x, there.y).largest_x == there.largest_x
+
+
+def test_a_device_finds_it_by_kernels_that_are_compiled_at_once(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
+    data = TrainingData(X, LABELS).on(cuda)
     monkeypatch.setattr("warpfit.engines.base.MAGNITUDE_BYTES", 8)
-    again = data.on(cuda)
-    assert TrainingData(again.x, again.y).largest_x == there.largest_x
+    assert data.largest_x == abs(X).max()
+    assert len(loaded) == 2
+    assert announced == loaded
