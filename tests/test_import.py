@@ -88,6 +88,33 @@ def test_estimators_are_imported_when_asked_for() -> None:
         warpfit.MLPTransformer  # noqa: B018
 
 
+FIT = """
+import warnings
+import warpfit as wf
+warnings.simplefilter("ignore")
+model = wf.MLPClassifier((3,), max_iter=2).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+model.predict_proba([[0.5]])
+"""
+
+
+def test_a_fit_leaves_searches_and_other_forms_alone() -> None:
+    code = f"{FIT}print('loaded', *sys.modules)"
+    found = set(run(f"import sys\n{code}").rpartition("loaded")[2].split())
+    assert {"sklearn.base", "warpfit.estimators.classifier"} <= found
+    assert found.isdisjoint(
+        {
+            "sklearn.model_selection",
+            "sklearn.metrics",
+            "sklearn.neural_network",
+            "warpfit.sweep",
+            "warpfit.estimators.search",
+            "warpfit.estimators.storage",
+            "warpfit.backends.cuda",
+            "safetensors",
+        }
+    )
+
+
 def test_every_public_name_is_there() -> None:
     assert sorted(warpfit.__all__) == warpfit.__all__
     for name in warpfit.__all__:

@@ -4,17 +4,17 @@ order.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from warpfit.data.dataset import Dataset
-from warpfit.data.idx import read_idx, write_idx
-from warpfit.data.loader import DataLoader
-from warpfit.data.order import epoch_order
-from warpfit.data.registry import available_datasets, dataset_names, load_dataset
-from warpfit.data.user import load_user_data
-
 if TYPE_CHECKING:
+    from warpfit.data.dataset import Dataset
+    from warpfit.data.idx import read_idx, write_idx
+    from warpfit.data.loader import DataLoader
+    from warpfit.data.order import epoch_order
     from warpfit.data.preprocessing import TablePreprocessor
+    from warpfit.data.registry import available_datasets, dataset_names, load_dataset
+    from warpfit.data.user import load_user_data
 
 __all__ = [
     "DataLoader",
@@ -35,12 +35,26 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def __getattr__(name: str) -> Any:
-    """Import the preprocessor when it is first asked for: scikit-learn and pandas take long to
-    import.
-    """
-    if name == "TablePreprocessor":
-        from warpfit.data.preprocessing import TablePreprocessor
+HOMES = {
+    "DataLoader": "loader",
+    "Dataset": "dataset",
+    "TablePreprocessor": "preprocessing",
+    "available_datasets": "registry",
+    "dataset_names": "registry",
+    "epoch_order": "order",
+    "load_dataset": "registry",
+    "load_user_data": "user",
+    "read_idx": "idx",
+    "write_idx": "idx",
+}
 
-        return TablePreprocessor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Import what is public when it is first asked for: who trains on arrays needs no files, nor
+    scikit-learn and pandas, which take long to import.
+    """
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -35,6 +35,9 @@ __all__ = [
     "every_epoch",
 ]
 
+# Of an array whose largest magnitude the host finds, wherever else it is.
+MAGNITUDE_BYTES = 4 << 20
+
 # Called after each step with the number of steps done in the epoch and the steps of an epoch.
 StepListener = Callable[[int, int], None]
 
@@ -247,6 +250,8 @@ class TrainingData:
     _on: dict[str, TrainingData] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    # Where the rows were found, if these are copies of them on a device.
+    _found: TrainingData | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -261,18 +266,29 @@ class TrainingData:
             ops, weights = backends.get(device), self.sample_weight
             weights = None if weights is None else ops.asarray(weights)
             self._on[device] = replace(
-                self, x=ops.asarray(self.x), y=ops.asarray(self.y), sample_weight=weights
+                self,
+                x=ops.asarray(self.x),
+                y=ops.asarray(self.y),
+                sample_weight=weights,
+                _found=self,
             )
         return self._on[device]
 
     @cached_property
     def largest_x(self) -> float:
-        """The largest magnitude of x's numbers, as training takes them."""
+        """The largest magnitude of x's numbers, as training takes them.
+
+        Of few numbers that the host has it is known sooner than a device has compiled a kernel.
+        """
+        if self._found is not None and self._found.x.nbytes <= MAGNITUDE_BYTES:
+            return self._found.largest_x
         return magnitude(self.x)
 
     @cached_property
     def largest_y(self) -> float:
         """That of the targets'."""
+        if self._found is not None and self._found.y.nbytes <= MAGNITUDE_BYTES:
+            return self._found.largest_y
         return magnitude(self.y)
 
 

@@ -10,9 +10,32 @@ whose networks train together. Other forms of what is fitted are in `storage`, `
 
 from __future__ import annotations
 
-from warpfit.estimators.classifier import MLPClassifier
-from warpfit.estimators.regressor import MLPRegressor
-from warpfit.estimators.search import RandomizedSweepCV, SweepCV
-from warpfit.estimators.sklearn_models import from_sklearn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warpfit.estimators.classifier import MLPClassifier
+    from warpfit.estimators.regressor import MLPRegressor
+    from warpfit.estimators.search import RandomizedSweepCV, SweepCV
+    from warpfit.estimators.sklearn_models import from_sklearn
 
 __all__ = ["MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"]
+
+HOMES = {
+    "MLPClassifier": "classifier",
+    "MLPRegressor": "regressor",
+    "RandomizedSweepCV": "search",
+    "SweepCV": "search",
+    "from_sklearn": "sklearn_models",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is public when it is first asked for: a fit needs no search, nor what that
+    imports.
+    """
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    globals()[name] = value
+    return value

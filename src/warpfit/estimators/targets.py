@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import accuracy_score, r2_score
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import check_array, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import unique_labels
@@ -132,10 +131,14 @@ class Labels:
         are_integers = all(type(each) is np.ndarray and each.dtype.kind in "iu" for each in arrays)
         if weight is None and are_integers and y.ndim == 1 and y.shape == predicted.shape:
             return float(np.mean(y == predicted))
+        from sklearn.metrics import accuracy_score
+
         return float(accuracy_score(y, predicted, sample_weight=weight))
 
     def score(self, predicted: Array, encoded: Array, weight: Array | None) -> float:
         """Return the accuracy of predictions (N, outputs), beside encoded targets (N, outputs)."""
+        from sklearn.metrics import accuracy_score
+
         labels = self._binarizer.inverse_transform(encoded)
         return float(accuracy_score(labels, self.decoded(predicted), sample_weight=weight))
 
@@ -191,9 +194,13 @@ class Numbers:
             found = _plain_r2(y, predicted)
             if found is not None:
                 return found
+        from sklearn.metrics import r2_score
+
         return float(r2_score(y, predicted, sample_weight=weight))
 
     def score(self, predicted: Array, encoded: Array, weight: Array | None) -> float:
+        from sklearn.metrics import r2_score
+
         if not np.isfinite(predicted).all():
             return float("nan")
         return float(r2_score(encoded, predicted, sample_weight=weight))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import PIPE, Popen
+from threading import Barrier
 from time import time
 from typing import Any
 
@@ -93,6 +94,37 @@ def test_the_second_time_nothing_is_compiled(compiler: FakeCompiler) -> None:
         jit.cubin("probe", DEFINES[::-1], ARCH) == code
     )  # the order of the defines does not matter
     assert compiler.compiled == [("probe", DEFINES, ARCH)]
+
+
+class SlowCompiler(FakeCompiler):
+    """Waits until it has been asked for so many kernels at once."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__()
+        self.barrier = Barrier(at_once)
+
+    def __call__(self, name: str, defines: jit.Defines, arch: str) -> tuple[bytes, str]:
+        self.barrier.wait(timeout=30)
+        if not defines:
+            raise CompileError("no defines")
+        return super().__call__(name, defines, arch)
+
+
+def test_kernels_are_compiled_ahead_at_once_and_errors_told_when_asked_for(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, others = SlowCompiler(3), (("SCALE", "5"),)
+    monkeypatch.setattr(jit, "compile_kernel", compiler)
+    wanted: list[tuple[str, jit.Defines]] = [("probe", DEFINES), ("probe", others), ("probe", ())]
+    jit.compile_ahead(wanted, ARCH)
+    jit.compile_ahead(wanted, ARCH)  # who asks meanwhile starts nothing anew
+    codes = [jit.cubin("probe", defines, ARCH) for defines in (others, DEFINES)]
+    with pytest.raises(CompileError, match="no defines"):
+        jit.cubin("probe", (), ARCH)
+    assert len(compiler.compiled) == 2
+    assert codes == [jit.cubin("probe", defines, ARCH) for defines in (others, DEFINES)]
+    jit.compile_ahead(wanted[:2], ARCH)  # they are in the cache
+    assert not jit._ahead
 
 
 def change_source(kernels: Path) -> None:

@@ -95,7 +95,8 @@ class ArrayOps(Backend):
         # Whether products of float32 numbers may use tensor cores.
         self.precision = "tf32" if precision == "tf32" else "float32"
         self.loss_scale = loss_scale
-        self.kernel = Kernels.of(runtime).get
+        kernels = Kernels.of(runtime)
+        self.kernel, self.compile_ahead = kernels.get, kernels.compile_ahead
         self.most_blocks = runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
         self._buffers = StepBuffers(runtime) if reuse else None
         self._arrivals: DeviceArray | None = None

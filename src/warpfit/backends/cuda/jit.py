@@ -15,14 +15,18 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from threading import BoundedSemaphore, Thread
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.signatures import SIGNATURES, check_of
 from warpfit.errors import CompileError, ConfigError
 from warpfit.files import atomic_path, make_folder
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = [
     "ARCHITECTURES",
@@ -32,6 +36,7 @@ __all__ = [
     "cache_folder",
     "cache_use",
     "clear_cache",
+    "compile_ahead",
     "compile_kernel",
     "cubin",
     "flattened",
@@ -293,7 +298,58 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
     CompileError
         If the kernel does not compile.
     """
-    path = cache_folder() / f"{name}-{arch}-{_key(name, defines, arch)[:32]}.cubin"
+    path = _entry(name, defines, arch)
+    if (future := _ahead.pop(path, None)) is not None:
+        return future.result()
+    return _cached(path, name, defines, arch)
+
+
+# What threads compile of what nobody has asked for yet, by the entries' paths.
+_ahead: dict[Path, Future[bytes]] = {}
+_at_work = BoundedSemaphore(max(4, os.cpu_count() or 1))
+
+
+def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
+    """Begin to compile kernels that are not in the cache, the first ones first and as many at once
+    as there are cores; `cubin` waits for its own.
+
+    The compiler leaves Python's lock to others meanwhile. An error is raised where the kernel is
+    asked for.
+    """
+    from concurrent.futures import Future
+
+    for name, defines in kernels:
+        path = _entry(name, defines, arch)
+        if path in _ahead or path.exists():
+            continue
+        _ahead[path] = future = Future[bytes]()
+        Thread(target=_compile_into, args=(future, path, name, defines, arch), daemon=True).start()
+
+
+def _compile_into(future: Future[bytes], path: Path, *kernel: Any) -> None:
+    try:
+        with _at_work:
+            future.set_result(_cached(path, *kernel))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _forget_threads() -> None:
+    """Forget what threads do, in a child process, which has none of them."""
+    global _at_work
+    _ahead.clear()
+    _at_work = BoundedSemaphore(max(4, os.cpu_count() or 1))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+def _entry(name: str, defines: Defines, arch: str) -> Path:
+    return cache_folder() / f"{name}-{arch}-{_key(name, defines, arch)[:32]}.cubin"
+
+
+def _cached(path: Path, name: str, defines: Defines, arch: str) -> bytes:
     code = _read(path)
     if code is None:
         code, _ = compile_kernel(name, defines, arch)

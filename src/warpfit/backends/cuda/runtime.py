@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from warpfit.backends.cuda import driver, jit
@@ -154,6 +155,10 @@ class Runtime(Transfers):
         Hears of every launch: ``begin(name)`` before it, ``end(begun)`` with what that returned,
         unless it is None, after it. See `warpfit.training.profile`.
     """
+
+    def compile_ahead(self, kernels: Iterable[tuple[str, jit.Defines]]) -> None:
+        """Begin to compile kernels that `load` will be asked for."""
+        jit.compile_ahead(kernels, self.arch)
 
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
         """Return the kernel `name`, compiled with `defines` for this device or taken from the
