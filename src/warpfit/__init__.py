@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from warpfit.on_demand import imports_on_demand
 from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -91,24 +91,42 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-MODULES = ("autograd", "data", "errors", "losses", "nn", "optim")
-HOMES = {  # of names that are neither modules nor in `training`
-    **dict.fromkeys(("Tensor", "no_grad", "tensor"), "autograd"),
-    **dict.fromkeys(("Halving", "Sweep", "fit_many"), "sweep"),
-    **dict.fromkeys(
-        ("MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"),
-        "estimators",
-    ),
-    "manual_seed": "random",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is public when it is first asked for: no command or script needs all of it."""
-    if name in MODULES:
-        return import_module(f"warpfit.{name}")
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"warpfit.{HOMES.get(name, 'training')}"), name)
-    globals()[name] = value
-    return value
+__getattr__, _ = imports_on_demand(
+    __name__,
+    {
+        "autograd": ("Tensor", "no_grad", "tensor"),
+        "data": (),
+        "errors": (),
+        "estimators": (
+            "MLPClassifier",
+            "MLPRegressor",
+            "RandomizedSweepCV",
+            "SweepCV",
+            "from_sklearn",
+        ),
+        "losses": (),
+        "nn": (),
+        "optim": (),
+        "random": ("manual_seed",),
+        "sweep": ("Halving", "Sweep", "fit_many"),
+        "training": (
+            "CSVLog",
+            "Callback",
+            "Checkpoint",
+            "EarlyStopping",
+            "Evaluation",
+            "History",
+            "JSONLLog",
+            "Profile",
+            "Run",
+            "TrainedModel",
+            "evaluate",
+            "fit",
+            "load",
+            "load_metadata",
+            "load_trained",
+            "predict",
+            "save",
+        ),
+    },
+)

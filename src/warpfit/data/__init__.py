@@ -4,8 +4,9 @@ order.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from warpfit.on_demand import imports_on_demand
 
 if TYPE_CHECKING:
     from warpfit.data.dataset import Dataset
@@ -30,31 +31,16 @@ __all__ = [
 ]
 
 
-def __dir__() -> list[str]:
-    """Return what is public."""
-    return __all__
-
-
-HOMES = {
-    "DataLoader": "loader",
-    "Dataset": "dataset",
-    "TablePreprocessor": "preprocessing",
-    "available_datasets": "registry",
-    "dataset_names": "registry",
-    "epoch_order": "order",
-    "load_dataset": "registry",
-    "load_user_data": "user",
-    "read_idx": "idx",
-    "write_idx": "idx",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is public when it is first asked for: who trains on arrays needs no files, nor
-    scikit-learn and pandas, which take long to import.
-    """
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+# Who trains on arrays needs no files, nor scikit-learn and pandas, which take long to import.
+__getattr__, __dir__ = imports_on_demand(
+    __name__,
+    {
+        "dataset": ("Dataset",),
+        "idx": ("read_idx", "write_idx"),
+        "loader": ("DataLoader",),
+        "order": ("epoch_order",),
+        "preprocessing": ("TablePreprocessor",),
+        "registry": ("available_datasets", "dataset_names", "load_dataset"),
+        "user": ("load_user_data",),
+    },
+)

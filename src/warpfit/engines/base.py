@@ -250,8 +250,8 @@ class TrainingData:
     _on: dict[str, TrainingData] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    # Where the rows were found, if these are copies of them on a device.
-    _found: TrainingData | None = field(default=None, repr=False, compare=False)
+    # x and y where they were found, if these are copies of them on a device.
+    _found: tuple[Array, Array] | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -270,7 +270,7 @@ class TrainingData:
                 x=ops.asarray(self.x),
                 y=ops.asarray(self.y),
                 sample_weight=weights,
-                _found=self,
+                _found=(self.x, self.y),
             )
         return self._on[device]
 
@@ -280,16 +280,19 @@ class TrainingData:
 
         Of few numbers that the host has it is known sooner than a device has compiled a kernel.
         """
-        if self._found is not None and self._found.x.nbytes <= MAGNITUDE_BYTES:
-            return self._found.largest_x
-        return magnitude(self.x)
+        return magnitude(self._nearest(0))
 
     @cached_property
     def largest_y(self) -> float:
         """That of the targets'."""
-        if self._found is not None and self._found.y.nbytes <= MAGNITUDE_BYTES:
-            return self._found.largest_y
-        return magnitude(self.y)
+        return magnitude(self._nearest(1))
+
+    def _nearest(self, idx: int) -> Array:
+        """Return x or y where its magnitude is known soonest."""
+        found = self._found
+        if found is not None and found[idx].nbytes <= MAGNITUDE_BYTES:
+            return found[idx]
+        return (self.x, self.y)[idx]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ whose networks train together. Other forms of what is fitted are in `storage`, `
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from warpfit.on_demand import imports_on_demand
 
 if TYPE_CHECKING:
     from warpfit.estimators.classifier import MLPClassifier
@@ -21,21 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"]
 
-HOMES = {
-    "MLPClassifier": "classifier",
-    "MLPRegressor": "regressor",
-    "RandomizedSweepCV": "search",
-    "SweepCV": "search",
-    "from_sklearn": "sklearn_models",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is public when it is first asked for: a fit needs no search, nor what that
-    imports.
-    """
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+# A fit needs no search, nor what that imports.
+__getattr__, __dir__ = imports_on_demand(
+    __name__,
+    {
+        "classifier": ("MLPClassifier",),
+        "regressor": ("MLPRegressor",),
+        "search": ("RandomizedSweepCV", "SweepCV"),
+        "sklearn_models": ("from_sklearn",),
+    },
+)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from warpfit.on_demand import imports_on_demand
 from warpfit.training.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, JSONLLog
 from warpfit.training.evaluate import Evaluation, evaluate, predict
 from warpfit.training.fit import fit
@@ -36,13 +36,7 @@ __all__ = [
     "save",
 ]
 
-# What a training needs not, and is imported when it is first asked for.
-HOMES = {"Profile": "profile", "TrainedModel": "trained", "load_trained": "trained"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+# What a training does not need.
+__getattr__, __dir__ = imports_on_demand(
+    __name__, {"profile": ("Profile",), "trained": ("TrainedModel", "load_trained")}
+)

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import PIPE, Popen
-from threading import Barrier
+from threading import Barrier, Event
 from time import time
 from typing import Any
 
@@ -124,7 +127,51 @@ def test_kernels_are_compiled_ahead_at_once_and_errors_told_when_asked_for(
     assert len(compiler.compiled) == 2
     assert codes == [jit.cubin("probe", defines, ARCH) for defines in (others, DEFINES)]
     jit.compile_ahead(wanted[:2], ARCH)  # they are in the cache
-    assert not jit._ahead
+    assert len(compiler.compiled) == 2
+    assert not jit._compiling
+
+
+def test_threads_that_ask_for_the_same_kernel_wait_for_one_compiler(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, both_ask = FakeCompiler(), Barrier(2)
+
+    class Watched(dict[str, Any]):
+        def setdefault(self, name: str, value: Any) -> Any:
+            found = super().setdefault(name, value)
+            both_ask.wait(timeout=30)
+            return found
+
+    monkeypatch.setattr(jit, "compile_kernel", compiler)
+    monkeypatch.setattr(jit, "_compiling", Watched())
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(jit.cubin, "probe", DEFINES, ARCH) for _ in range(2)]
+    assert asked[0].result() == asked[1].result()
+    assert len(compiler.compiled) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_waits_for_no_thread_of_its_parent(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, compiler = Event(), FakeCompiler()
+
+    def compile_late(*kernel: Any) -> tuple[bytes, str]:
+        goes_on.wait(timeout=30)
+        return compiler(*kernel)
+
+    monkeypatch.setattr(jit, "compile_kernel", compile_late)
+    jit.compile_ahead([("probe", DEFINES)], ARCH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if not child:
+        signal.alarm(30)
+        jit.compile_kernel = compiler
+        os._exit(0 if jit.cubin("probe", DEFINES, ARCH) else 1)
+    goes_on.set()
+    assert os.waitpid(child, 0)[1] == 0
+    assert jit.cubin("probe", DEFINES, ARCH)
 
 
 def change_source(kernels: Path) -> None:

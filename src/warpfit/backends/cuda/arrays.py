@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -95,8 +95,7 @@ class ArrayOps(Backend):
         # Whether products of float32 numbers may use tensor cores.
         self.precision = "tf32" if precision == "tf32" else "float32"
         self.loss_scale = loss_scale
-        kernels = Kernels.of(runtime)
-        self.kernel, self.compile_ahead = kernels.get, kernels.compile_ahead
+        self.kernel = Kernels.of(runtime).get
         self.most_blocks = runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
         self._buffers = StepBuffers(runtime) if reuse else None
         self._arrivals: DeviceArray | None = None
@@ -109,6 +108,9 @@ class ArrayOps(Backend):
                 f"expected an array on {self.runtime.name}, got one on {array.runtime.name}"
             )
         return array if dtype is None or array.dtype == dtype else self._converted(array, dtype)
+
+    def compile_ahead(self, kernels: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        Kernels.of(self.runtime).compile_ahead(kernels)
 
     def _imported(self, value: Any) -> DeviceArray:
         """Return a view of another library's array on this device, or an uploaded copy of anything

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from threading import BoundedSemaphore, Thread
+from threading import Thread
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -299,50 +299,50 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
         If the kernel does not compile.
     """
     path = _entry(name, defines, arch)
-    if (future := _ahead.pop(path, None)) is not None:
+    future, is_new = _under_way(path)
+    if is_new:
+        _compile_into(future, path, name, defines, arch)
+    try:
         return future.result()
-    return _cached(path, name, defines, arch)
-
-
-# What threads compile of what nobody has asked for yet, by the entries' paths.
-_ahead: dict[Path, Future[bytes]] = {}
-_at_work = BoundedSemaphore(max(4, os.cpu_count() or 1))
+    finally:
+        _compiling.pop(path.name, None)
 
 
 def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
-    """Begin to compile kernels that are not in the cache, the first ones first and as many at once
-    as there are cores; `cubin` waits for its own.
+    """Begin to compile kernels that are not in the cache, a thread each; `cubin` waits for its own.
 
     The compiler leaves Python's lock to others meanwhile. An error is raised where the kernel is
     asked for.
     """
-    from concurrent.futures import Future
-
     for name, defines in kernels:
         path = _entry(name, defines, arch)
-        if path in _ahead or path.exists():
+        if path.exists():
             continue
-        _ahead[path] = future = Future[bytes]()
-        Thread(target=_compile_into, args=(future, path, name, defines, arch), daemon=True).start()
+        future, is_new = _under_way(path)
+        if is_new:
+            Thread(target=_compile_into, args=(future, path, name, defines, arch)).start()
+
+
+# What is being compiled, or was ahead and nobody has asked for yet, by the entries' names.
+_compiling: dict[str, Future[bytes]] = {}
+if hasattr(os, "register_at_fork"):  # a child process has none of the threads
+    os.register_at_fork(after_in_child=_compiling.clear)
+
+
+def _under_way(path: Path) -> tuple[Future[bytes], bool]:
+    """Return what will be an entry's machine code, and whether the caller is to compile it."""
+    from concurrent.futures import Future
+
+    own = Future[bytes]()
+    future = _compiling.setdefault(path.name, own)
+    return future, future is own
 
 
 def _compile_into(future: Future[bytes], path: Path, *kernel: Any) -> None:
     try:
-        with _at_work:
-            future.set_result(_cached(path, *kernel))
+        future.set_result(_cached(path, *kernel))
     except BaseException as error:
         future.set_exception(error)
-
-
-def _forget_threads() -> None:
-    """Forget what threads do, in a child process, which has none of them."""
-    global _at_work
-    _ahead.clear()
-    _at_work = BoundedSemaphore(max(4, os.cpu_count() or 1))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _entry(name: str, defines: Defines, arch: str) -> Path:
