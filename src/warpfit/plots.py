@@ -1,4 +1,4 @@
-"""Pictures of a run: curves over the epochs, and the confusion matrix."""
+"""Figures of matplotlib: how they are made and written, and the curves of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
@@ -18,7 +17,6 @@ __all__ = [
     "NO_PICTURES",
     "has_matplotlib",
     "new_figure",
-    "plot_confusion_matrix",
     "plot_history",
     "save_figure",
 ]
@@ -77,41 +75,4 @@ def plot_history(columns: Mapping[str, Sequence[Any]], title: str = "") -> Any:
         axes.grid(alpha=0.3)
         axes.legend()
     figure.suptitle(title)
-    return figure
-
-
-def plot_confusion_matrix(
-    labels: npt.NDArray[Any],
-    predicted: npt.NDArray[Any],
-    class_names: Sequence[str],
-    title: str = "",
-) -> Any:
-    """Return a matplotlib Figure of the confusion matrix: true classes in rows, predicted ones in
-    columns.
-    """
-    num_classes = len(class_names)
-    counts = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
-    matrix = counts.reshape(num_classes, num_classes)
-    size = min(12.0, 3.0 + 0.5 * num_classes)
-    figure = new_figure(size, size)
-    axes = figure.subplots()
-    # Shaded by the share of the true class, on a root scale that lets the few mistakes be seen.
-    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    axes.imshow(np.sqrt(share), cmap="Blues", vmin=0, vmax=1)
-    ticks = np.arange(num_classes)
-    axes.set_xticks(ticks, class_names, rotation=45 if max(map(len, class_names)) > 2 else 0)
-    axes.set_yticks(ticks, class_names)
-    axes.set(xlabel="predicted", ylabel="true", title=title)
-    if num_classes <= 30:
-        for row, column in zip(*np.nonzero(matrix), strict=True):
-            color = "white" if share[row, column] > 0.3 else "black"
-            axes.text(
-                column,
-                row,
-                str(matrix[row, column]),
-                ha="center",
-                va="center",
-                color=color,
-                fontsize=8,
-            )
     return figure

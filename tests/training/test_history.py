@@ -13,7 +13,6 @@ import warpfit as wf
 from support.training import adam, blobs, mlp
 from warpfit.engines.base import EpochReport
 from warpfit.errors import ConfigError
-from warpfit.plots import plot_confusion_matrix
 
 PNG = b"\x89PNG\r\n"
 
@@ -127,25 +126,3 @@ def test_without_matplotlib_the_error_says_what_to_install(
         ConfigError, match=r"pictures need matplotlib: pip install 'warpfit\[plot\]'"
     ):
         bare.plot()
-
-
-def test_a_confusion_matrix_counts_true_classes_in_rows() -> None:
-    labels, predicted = np.array([0, 0, 0, 1, 2, 2]), np.array([0, 0, 1, 1, 2, 0])
-    (axes,) = plot_confusion_matrix(labels, predicted, ["a", "b", "long name"], "title").axes
-    texts = {
-        (text.get_position()[1], text.get_position()[0]): text.get_text() for text in axes.texts
-    }
-    assert texts == {(0, 0): "2", (0, 1): "1", (1, 1): "1", (2, 0): "1", (2, 2): "1"}
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == (
-        "predicted",
-        "true",
-        "title",
-    )
-
-
-def test_a_confusion_matrix_of_many_or_missing_classes() -> None:
-    (axes,) = plot_confusion_matrix(
-        np.array([0]), np.array([39]), [str(label) for label in range(40)]
-    ).axes
-    assert len(axes.texts) == 0
-    assert len(axes.get_xticks()) == 40
