@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -143,3 +144,12 @@ def test_dir_shows_what_is_public_and_nothing_else(module: str) -> None:
     assert shown - {"__version__"} == set(imported.__all__)
     assert ("__version__" in shown) == (module == "")
     assert all(hasattr(imported, name) for name in shown)
+
+
+def test_a_command_on_the_cpu_leaves_cuda_and_matplotlib_alone(tmp_path: Path) -> None:
+    flags = f"'train --data digits --device cpu --epochs 1 --out {tmp_path}/run'.split()"
+    end = "except SystemExit: print('loaded', *sys.modules)"
+    code = f"import sys\nfrom warpfit.cli import main\ntry: main({flags})\n{end}"
+    found = set(run(code).rpartition("loaded")[2].split())
+    assert {"warpfit.training.jobs", "warpfit.pictures"} <= found
+    assert found.isdisjoint({"warpfit.backends.cuda", "matplotlib"})
