@@ -22,7 +22,7 @@ import pytest
 
 from support.commands import ENVIRONMENT
 from warpfit.backends.cuda import jit
-from warpfit.errors import CompileError
+from warpfit.errors import CompileError, ConfigError
 
 KERNEL = """// Computes: x + HEADER_VALUE.
 #include "include/probe.cuh"
@@ -148,6 +148,30 @@ def test_threads_that_ask_for_the_same_kernel_wait_for_one_compiler(
         asked = [threads.submit(jit.cubin, "probe", DEFINES, ARCH) for _ in range(2)]
     assert asked[0].result() == asked[1].result()
     assert len(compiler.compiled) == 1
+
+
+def test_the_cache_is_built_of_what_is_not_in_it(compiler: FakeCompiler, folder: Path) -> None:
+    others = (("SCALE", "5"),)
+    jit.cubin("probe", DEFINES, ARCH)
+    built = jit.build([("probe", DEFINES), ("probe", others), ("probe", ())], ARCH)
+    assert sorted(built) == [False, True, True]
+    assert len(list(folder.iterdir())) == len(compiler.compiled) == 3
+
+
+def test_a_cache_that_cannot_be_built(
+    compiler: FakeCompiler, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.parent.write_text("a file")
+    with pytest.raises(ConfigError, match="cannot write compiled kernels to"):
+        list(jit.build([("probe", DEFINES)], ARCH))
+    folder.parent.unlink()
+
+    def failing(*_: Any) -> None:
+        raise CompileError("no such thing")
+
+    monkeypatch.setattr(jit, "compile_kernel", failing)
+    with pytest.raises(CompileError, match="no such thing"):
+        list(jit.build([("probe", DEFINES)], ARCH))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -33,6 +33,7 @@ __all__ = [
     "KERNELS",
     "CacheUse",
     "Defines",
+    "build",
     "cache_folder",
     "cache_use",
     "clear_cache",
@@ -321,6 +322,36 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
         future, is_new = _under_way(path)
         if is_new:
             Thread(target=_compile_into, args=(future, path, name, defines, arch)).start()
+
+
+def build(kernels: Iterable[tuple[str, Defines]], arch: str) -> Iterator[bool]:
+    """Compile kernels into the cache, as many at once as there are cores; yield of each, once it is
+    there, whether it is new.
+
+    Raises
+    ------
+    CompileError
+        If one does not compile.
+    ConfigError
+        If the cache cannot be written to.
+    """
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    def compiled(name: str, defines: Defines) -> bool:
+        path = _entry(name, defines, arch)
+        if path.exists():
+            return False
+        cubin(name, defines, arch)
+        if not path.exists():
+            raise ConfigError(f"cannot write compiled kernels to {path.parent}")
+        return True
+
+    threads = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for done in as_completed([threads.submit(compiled, *kernel) for kernel in kernels]):
+            yield done.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 # What is being compiled, or was ahead and nobody has asked for yet, by the entries' names.
