@@ -29,6 +29,7 @@ from warpfit.training.inputs import (
 
 __all__ = [
     "Evaluation",
+    "count_correct",
     "evaluate",
     "evaluate_network",
     "evaluate_rows",
@@ -348,3 +349,21 @@ def predict_network(
         with np.errstate(over="ignore", invalid="ignore"):  # as for the outputs
             result[part] = ops.to_numpy(outputs if form is None else form(ops, outputs))
     return result
+
+
+def count_correct(
+    ops: Backend,
+    network: NetworkSpec,
+    arrays: Mapping[str, Array],
+    x: Array,
+    labels: Array,
+    *,
+    batch_size: int,
+    dtype: str,
+) -> int:
+    """Return how many rows x have their largest output at their label (N,), for arrays on the
+    backend; see `predict`.
+    """
+    batches = _batches(ops, network, arrays, x, batch_size, dtype)
+    counts = (ops.count_correct(outputs, labels[rows]) for rows, outputs in batches)
+    return sum(int(ops.to_numpy(count)) for count in counts)
