@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -187,25 +187,21 @@ class _Placed:
         """Return the outputs (N, outputs) for checked rows X, before `out_activation_`."""
         rows = as_rows("X", X, min_rows=0, dtype=None)
         check_held("X", rows, self.dtype)
-        return predict_network(
-            self.ops, self.network, self.arrays, rows, batch_size=self.batch_size, dtype=self.dtype
-        )
+        found: Array = self._found_by(predict_network, rows)
+        return found
 
     def count_correct(self, X: Any, labels: Any) -> int:
         """Return how many rows X have their largest output at their label, all on the device."""
-        return count_correct(
-            self.ops,
-            self.network,
-            self.arrays,
-            X,
-            labels,
-            batch_size=self.batch_size,
-            dtype=self.dtype,
-        )
+        return int(self._found_by(count_correct, X, labels))
+
+    def _found_by(self, function: Callable[..., Any], *rows: Any) -> Any:
+        settings = {"batch_size": self.batch_size, "dtype": self.dtype}
+        return function(self.ops, self.network, self.arrays, *rows, **settings)
 
 
 def _outputs(estimator: Any, network: Any, X: Any, device: str) -> Array:
     """Return a network's outputs (N, outputs) for checked rows X, before `out_activation_`."""
+    outputs: Callable[[Any], Array]
     if network._run is not None:  # to a callback that asks, as it is by then and where it is
         outputs = partial(_outputs_of_model, network._run.model)
     elif device == "cpu" and _is_quick(network, X):

@@ -72,7 +72,7 @@ def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | Tap
     ShapeError
         If a layer does not take such samples.
     """
-    _dtype_of(model)  # for its error
+    _check_model(model)
     spec = model.spec(input_shape) if type(model) is Sequential else None
     return spec or TapedNetwork(model, input_shape)
 
@@ -313,11 +313,15 @@ def predict_rows(
     return meaning.labels(result) if meaning is not None and kind == "labels" else result
 
 
-def _dtype_of(model: Any) -> str:
-    """Return the dtype that a model computes in, or raise ConfigError if it is none."""
+def _check_model(model: Any) -> None:
     if not isinstance(model, Module):
         raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
-    return model.dtype
+
+
+def _dtype_of(model: Any) -> str:
+    """Return the dtype that a model computes in, or raise ConfigError if it is none."""
+    _check_model(model)
+    return str(model.dtype)
 
 
 def _check_outputs(outputs: npt.NDArray[Any]) -> None:
