@@ -207,13 +207,13 @@ class Numbers:
 
 
 def _plain_r2(y: Array, predicted: Array) -> float | None:
-    """Return R² of float64 (N,) to the bits of scikit-learn, or None for what it treats otherwise:
-    equal targets, and what is not finite.
+    """Return R² of float64 targets (N,) to the bits of scikit-learn, or None for what it treats
+    otherwise: equal targets, and what is not finite.
     """
-    if not y.dtype == predicted.dtype == np.float64:
+    if y.dtype != np.float64 or predicted.dtype not in (np.float32, np.float64):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        y, predicted = y[:, None], predicted[:, None]
+        y, predicted = y[:, None], predicted[:, None].astype(np.float64)
         error = np.sum((y - predicted) ** 2, axis=0)[0]
         spread = np.sum((y - np.mean(y, axis=0)) ** 2, axis=0)[0]
     return float(1 - error / spread) if 0 < spread < np.inf and error < np.inf else None

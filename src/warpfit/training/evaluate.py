@@ -29,6 +29,7 @@ from warpfit.training.inputs import (
 
 __all__ = [
     "Evaluation",
+    "count_correct",
     "evaluate",
     "evaluate_network",
     "evaluate_rows",
@@ -71,7 +72,7 @@ def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | Tap
     ShapeError
         If a layer does not take such samples.
     """
-    _dtype_of(model)  # for its error
+    _check_model(model)
     spec = model.spec(input_shape) if type(model) is Sequential else None
     return spec or TapedNetwork(model, input_shape)
 
@@ -312,11 +313,15 @@ def predict_rows(
     return meaning.labels(result) if meaning is not None and kind == "labels" else result
 
 
-def _dtype_of(model: Any) -> str:
-    """Return the dtype that a model computes in, or raise ConfigError if it is none."""
+def _check_model(model: Any) -> None:
     if not isinstance(model, Module):
         raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
-    return model.dtype
+
+
+def _dtype_of(model: Any) -> str:
+    """Return the dtype that a model computes in, or raise ConfigError if it is none."""
+    _check_model(model)
+    return str(model.dtype)
 
 
 def _check_outputs(outputs: npt.NDArray[Any]) -> None:
@@ -348,3 +353,21 @@ def predict_network(
         with np.errstate(over="ignore", invalid="ignore"):  # as for the outputs
             result[part] = ops.to_numpy(outputs if form is None else form(ops, outputs))
     return result
+
+
+def count_correct(
+    ops: Backend,
+    network: NetworkSpec,
+    arrays: Mapping[str, Array],
+    x: Array,
+    labels: Array,
+    *,
+    batch_size: int,
+    dtype: str,
+) -> int:
+    """Return how many rows x have their largest output at their label (N,), for arrays on the
+    backend; see `predict`.
+    """
+    batches = _batches(ops, network, arrays, x, batch_size, dtype)
+    counts = (ops.count_correct(outputs, labels[rows]) for rows, outputs in batches)
+    return sum(int(ops.to_numpy(count)) for count in counts)
