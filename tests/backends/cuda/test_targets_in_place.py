@@ -12,8 +12,8 @@ import pytest
 from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.next_batch import StepSource
 
-BATCH, STEPS = 13, 3
-NUM_ROWS = BATCH * (STEPS - 1) + 5  # the last batch is short
+BATCH, STEPS = 37, 3
+NUM_ROWS = BATCH * (STEPS - 1) + 11  # the last batch is short
 LOSSES: dict[str, dict[str, Any]] = {
     "mean_squared_error": {},
     "absolute_error": {},
