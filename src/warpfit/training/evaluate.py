@@ -29,6 +29,7 @@ from warpfit.training.inputs import (
 
 __all__ = [
     "Evaluation",
+    "check_model",
     "evaluate",
     "evaluate_network",
     "evaluate_rows",
@@ -71,7 +72,7 @@ def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | Tap
     ShapeError
         If a layer does not take such samples.
     """
-    _dtype_of(model)  # for its error
+    check_model(model)
     spec = model.spec(input_shape) if type(model) is Sequential else None
     return spec or TapedNetwork(model, input_shape)
 
@@ -314,9 +315,14 @@ def predict_rows(
 
 def _dtype_of(model: Any) -> str:
     """Return the dtype that a model computes in, or raise ConfigError if it is none."""
+    check_model(model)
+    return str(model.dtype)
+
+
+def check_model(model: Any) -> None:
+    """Raise ConfigError unless it is a model."""
     if not isinstance(model, Module):
         raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
-    return model.dtype
 
 
 def _check_outputs(outputs: npt.NDArray[Any]) -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from numbers import Real
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
-from warpfit.checks import brief, check_choice, check_count, check_flag
+from warpfit.checks import check_choice, check_count, check_flag
 from warpfit.engines.base import Plan, Prepared, TrainingData
 from warpfit.engines.launch_plan import has_room
 from warpfit.errors import ConfigError, ShapeError
@@ -22,8 +21,15 @@ from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed
-from warpfit.training.callbacks import Callback, Checkpoint, checked_callbacks
-from warpfit.training.evaluate import network_of
+from warpfit.training.arguments import (
+    check_kinds,
+    check_scale,
+    checked_plan,
+    optimizer_of,
+    validation_split_off,
+)
+from warpfit.training.callbacks import Callback, Checkpoint
+from warpfit.training.evaluate import check_model, network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
     as_rows,
@@ -53,10 +59,11 @@ def fit(
     y: Any,
     *,
     loss: str | Loss = "cross_entropy",
-    optimizer: Optimizer,
+    optimizer: str | Optimizer,
     epochs: int = 10,
     batch_size: int = 64,
     validation_data: tuple[Any, Any] | None = None,
+    validation_split: float = 0.0,
     class_weight: str | Mapping[int, float] | Sequence[float] | None = None,
     sample_weight: Any = None,
     device: str = "auto",
@@ -87,9 +94,10 @@ def fit(
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
     loss : str or Loss
-    optimizer : Optimizer
+    optimizer : str or Optimizer
         Over the model's parameters, or some of them; the others stay as they are, and so do those
-        of its own with ``requires_grad=False``.
+        of its own with ``requires_grad=False``. A name, such as ``'adam'``, is that optimizer with
+        its defaults, over all parameters; a second call then begins without the first one's state.
     epochs, batch_size : int
         The last, shorter batch of an epoch counts, divided by its own size.
     validation_data : (x, y), optional
@@ -97,6 +105,11 @@ def fit(
         does it by itself (see docs/one-launch.md), in the precision of training. ``'one_launch'``
         may choose its kernel by whether there are any, so that weights of runs with and without
         differ by rounding.
+    validation_split : float
+        Share of the rows, in [0, 1), that is held out and validated on, instead of
+        `validation_data`. Which rows follows from `seed`, whatever their order, and of each integer
+        label it is the same share; for the last rows, as of a series in time, pass these as
+        `validation_data`. The rest is copied. Held-out rows have no sample weights.
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
@@ -126,7 +139,7 @@ def fit(
     plan : Plan, optional
         An earlier run's plan, taken in place of everything that a plan holds.
     seed : int
-        Of the epoch order and of dropout.
+        Of the epoch order, of dropout and of `validation_split`.
     shuffle : bool
         Whether every epoch has its own order; otherwise rows come as they are.
     report_every : int
@@ -158,10 +171,30 @@ def fit(
         if it takes longer, and only where nothing is to be done between them that the engine does
         not do itself: no validation, no checkpoint, no callback that looks at the run. An engine
         that hears of Ctrl-C while it trains ends after an epoch instead.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import warpfit as wf
+    >>> x = np.random.default_rng(0).normal(size=(500, 2)).astype("float32")
+    >>> layers = [wf.nn.Linear(2, 16, seed=0), wf.nn.ReLU(), wf.nn.Linear(16, 2, seed=1)]
+    >>> model = wf.nn.Sequential(layers)
+    >>> rows = {"validation_split": 0.2, "device": "cpu"}
+    >>> history = wf.fit(model, x, x[:, 0] > 0, optimizer="adam", epochs=20, **rows)
+    >>> history["num_rows"][-1], history["val_accuracy"][-1] > 0.9
+    (400, True)
     """
-    _check_kinds(optimizer, plan, callbacks)
+    check_kinds(plan, callbacks)
     check_flag("verbose", verbose)
+    check_model(model)
+    optimizer = optimizer_of(optimizer, model)
     rows = as_rows("x", x, dtype=None)
+    if validation_split:
+        if validation_data is not None:
+            raise ConfigError("expected validation_data or validation_split, got both")
+        rows, y, sample_weight, validation_data = validation_split_off(
+            rows, y, sample_weight, validation_split, check_seed(seed)
+        )
     if plan is None:
         place = Place(device)
         # A run with checkpoints may become longer: it has the place of a long one.
@@ -193,7 +226,7 @@ def fit(
         )
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
-        draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
+        draft = replace(checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
     check_finite("x", rows, draft.dtype)
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
@@ -330,7 +363,7 @@ def draft_of(
     """
     network = network_of(model, rows.shape[1:])
     trained = trained_names(model, optimizer)
-    _check_scale(loss_scale)
+    check_scale(loss_scale)
     check_choice("an engine", engine, (AUTO, *ENGINES))
     device = backends.resolve_device(device)
     return Plan(
@@ -349,13 +382,6 @@ def draft_of(
         loss_scale=loss_scale,
         reason=reason,
     )
-
-
-def _check_scale(loss_scale: Any) -> None:
-    if not isinstance(loss_scale, str | Real):
-        raise ConfigError(
-            f"expected loss_scale 'auto', 'dynamic' or a power of two, got {brief(loss_scale)}"
-        )
 
 
 def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
@@ -387,35 +413,6 @@ def prepared_targets(draft: Plan, y: Any, num_rows: int) -> Any:
     )
     check_same_length("y", targets, num_rows)
     return targets
-
-
-def _check_kinds(optimizer: Any, plan: Any, callbacks: Any) -> None:
-    """Raise ConfigError unless these arguments are objects of this package's classes."""
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(f"expected an optimizer of warpfit.optim, got {type(optimizer).__name__}")
-    if not isinstance(plan, Plan | None):
-        raise ConfigError(
-            f"expected plan to be an earlier run's plan or None, got {type(plan).__name__}"
-        )
-    checked_callbacks(callbacks)
-
-
-def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer: Optimizer) -> Plan:
-    """Return the plan, or raise ConfigError if it was made for something else."""
-    if (
-        plan.network != network
-        or plan.trained != trained
-        or type(plan.optimizer) is not type(optimizer.spec)
-    ):
-        raise ConfigError(
-            "expected a plan made for this model, optimizer and shape of x, got one for others"
-        )
-    if plan.optimizer.slot_names != optimizer.spec.slot_names:
-        raise ConfigError(
-            f"expected a plan whose optimizer keeps {optimizer.spec.slot_names}, "
-            f"got one with {plan.optimizer.slot_names}"
-        )
-    return plan
 
 
 def _training_data(
