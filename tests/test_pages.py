@@ -98,6 +98,8 @@ def test_the_examples_of_what_is_ones_own(
     assert names["scores"].scores[0] < names["scores"].scores[-1]  # of each epoch's network
     assert names["sweep"].best["score"] > 0.8
     regressor, x = names["regressor"], names["x"]
+    below = names["noisy"] < wf.predict(names["upper"], x)[:, 0]
+    assert 0.85 < below.mean() < 0.95
     assert regressor.loss == names["LogCosh"](scale=2.0)
     assert np.abs(wf.predict(regressor, x, kind="values") - names["curve"](x)).mean() < 0.3
     assert (tmp_path / "deep.npz").exists()

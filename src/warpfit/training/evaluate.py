@@ -12,9 +12,10 @@ import numpy.typing as npt
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
-from warpfit.checks import check_choice, check_count
+from warpfit.checks import brief, check_choice, check_count
 from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
+from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import Call
@@ -77,7 +78,7 @@ def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | Tap
     return spec or TapedNetwork(model, input_shape)
 
 
-def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
+def loss_of(model: Module, loss: LossLike | None = None) -> Loss | None:
     """Return the loss that says what a model's outputs mean: the one given, or the model's own;
     None if unknown.
 
@@ -90,8 +91,11 @@ def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
         return losses.resolve(loss)
     if not isinstance(model, Module) or model.loss is None:
         return None
+    known = model.loss
+    if callable(known) and not isinstance(known, Loss):
+        known = brief(known)  # a method of this name is no loss
     try:
-        return losses.resolve(model.loss)
+        return losses.resolve(known)
     except ConfigError as error:
         raise ConfigError(
             f"model.loss does not say what the outputs mean, give loss=: {error}"
@@ -99,7 +103,7 @@ def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
 
 
 def _meaning(
-    model: Module, loss: str | Loss | None, output_shape: tuple[int, ...], kind: str = "labels"
+    model: Module, loss: LossLike | None, output_shape: tuple[int, ...], kind: str = "labels"
 ) -> Loss:
     """Return the loss of a model; where none is known, outputs are taken for logits of two or more
     classes.
@@ -182,7 +186,7 @@ def evaluate(
     x: Any,
     y: Any,
     *,
-    loss: str | Loss | None = None,
+    loss: LossLike | None = None,
     sample_weight: Any = None,
     batch_size: int = 1024,
 ) -> Evaluation:
@@ -196,7 +200,7 @@ def evaluate(
         it is.
     y : array_like (N,) or (N, ...)
         As the loss takes them.
-    loss : str or Loss, optional
+    loss : str, Loss or function, optional
         By default the one that the model was trained with, ``model.loss``, class weights included;
         if none is known, cross_entropy for two or more outputs.
     sample_weight : array_like (N,), optional
@@ -220,7 +224,7 @@ def evaluate_rows(
     rows: Array,
     y: Any,
     *,
-    loss: str | Loss | None = None,
+    loss: LossLike | None = None,
     sample_weight: Any = None,
     batch_size: int = 1024,
 ) -> Evaluation:
@@ -251,7 +255,7 @@ def predict(
     x: Any,
     *,
     kind: str = "outputs",
-    loss: str | Loss | None = None,
+    loss: LossLike | None = None,
     batch_size: int = 1024,
 ) -> npt.NDArray[Any]:
     """Return a model's outputs for rows x, or what they mean, computed where the model lives.
@@ -270,7 +274,7 @@ def predict(
         where it exceeds 0.5, else 0, (N,) int64; of K logits, each by itself, (N, K). In
         regression, ``'values'``: the targets that are predicted, which are the outputs, but for
         ``'poisson'`` their exponentials.
-    loss : str or Loss, optional
+    loss : str, Loss or function, optional
         What the outputs mean. By default the loss that the model was trained with, ``model.loss``;
         if none is known, two or more outputs are logits of classes.
     batch_size : int
@@ -292,7 +296,7 @@ def predict_rows(
     rows: Array,
     *,
     kind: str = "outputs",
-    loss: str | Loss | None = None,
+    loss: LossLike | None = None,
     batch_size: int = 1024,
 ) -> npt.NDArray[Any]:
     """Return a model's outputs for checked rows, in the form that `predict` takes as `kind`."""

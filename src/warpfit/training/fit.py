@@ -17,7 +17,7 @@ from warpfit.checks import check_choice, check_count, check_flag
 from warpfit.engines.base import Plan, Prepared, TrainingData
 from warpfit.engines.launch_plan import has_room
 from warpfit.errors import ConfigError, ShapeError
-from warpfit.losses import Loss
+from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed
@@ -58,7 +58,7 @@ def fit(
     x: Any,
     y: Any,
     *,
-    loss: str | Loss = "cross_entropy",
+    loss: LossLike = "cross_entropy",
     optimizer: str | Optimizer,
     epochs: int = 10,
     batch_size: int = 64,
@@ -93,7 +93,10 @@ def fit(
         host, and ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
-    loss : str or Loss
+    loss : str, Loss or function
+        A function of the tensors (outputs, targets) returns the loss of each row as a tensor (N,)
+        or (N, ...), or their mean (), which takes no sample weights; its derivative comes from the
+        tape. ``'layerwise'`` runs it. Targets are floats, (N, 1) for one output; or labels, int64.
     optimizer : str or Optimizer
         Over the model's parameters, or some of them; the others stay as they are, and so do those
         of its own with ``requires_grad=False``. A name, such as ``'adam'``, is that optimizer with
@@ -342,7 +345,7 @@ def draft_of(
     optimizer: Optimizer,
     rows: Any,
     *,
-    loss: str | Loss,
+    loss: LossLike,
     epochs: int,
     batch_size: int,
     device: str,
