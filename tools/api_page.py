@@ -164,7 +164,8 @@ SECTIONS = (
         "Losses",
         "warpfit.losses",
         (*ours(Loss.by_name).values(), "Loss", "resolve"),
-        f"By name in `fit(loss=...)`: {', '.join(f'`{name!r}`' for name in ours(Loss.by_name))}.",
+        f"By name in `fit(loss=...)`: {', '.join(f'`{name!r}`' for name in ours(Loss.by_name))}; "
+        "or a [function of outputs and targets](extending.md#a-loss).",
     ),
     Section(
         "Optimizers",

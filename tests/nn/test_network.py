@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from warpfit.nn import (
     Softmax,
     Tanh,
 )
+from warpfit.nn import network as networks
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import Call, LayerSpec
@@ -340,6 +342,22 @@ def test_an_empty_chain_returns_its_input() -> None:
 def test_sequential_refuses_what_is_no_module(layer: Any) -> None:
     with pytest.raises(ConfigError, match="Sequential: expected layers, got "):
         Sequential(Linear(2, 2), layer)
+
+
+def test_a_list_of_layers_will_do() -> None:
+    layers = [Linear(2, 3), ReLU(), Linear(3, 1)]
+    for given in (layers, tuple(layers)):
+        assert Sequential(given).layers == Sequential(*layers).layers
+    assert len(Sequential([])) == 0
+    with pytest.raises(ConfigError, match="Sequential: expected layers, got list"):
+        Sequential(layers, layers)
+    with pytest.raises(ConfigError, match="Sequential: expected layers, got list"):
+        Sequential([layers])
+
+
+def test_the_examples_run() -> None:
+    result = doctest.testmod(networks)
+    assert (result.failed, result.attempted > 2) == (0, True)
 
 
 def test_spec_is_none_for_modules_of_other_kinds() -> None:

@@ -216,18 +216,23 @@ class Sequential(Module):
     Parameters
     ----------
     *layers : Module
-        Layers, networks, or users' own modules.
+        Layers, networks, or users' own modules; one list of them will do.
 
     Examples
     --------
+    >>> from warpfit.nn import Linear, ReLU, Sequential
     >>> model = Sequential(Linear(784, 256), ReLU(), Linear(256, 10))
+    >>> len(Sequential([Linear(784, 256), ReLU(), Linear(256, 10)])) == len(model)
+    True
     """
 
-    def __init__(self, *layers: Module) -> None:
-        for layer in layers:
+    def __init__(self, *layers: Module | Sequence[Module]) -> None:
+        first = layers[0] if len(layers) == 1 else None
+        given: Sequence[Any] = first if isinstance(first, list | tuple) else layers
+        for layer in given:
             if not isinstance(layer, Module):
                 raise ConfigError(f"Sequential: expected layers, got {type(layer).__name__}")
-        self.layers = tuple(layers)
+        self.layers: tuple[Module, ...] = tuple(given)
         number_dropouts(self)
 
     def named_children(self) -> Iterator[tuple[str, Module]]:

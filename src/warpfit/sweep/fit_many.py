@@ -14,7 +14,7 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.checks import brief, check_count, check_flag
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
-from warpfit.losses import Loss
+from warpfit.losses.base import LossLike
 from warpfit.nn.init import initial_values_on_demand
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
@@ -60,7 +60,7 @@ def fit_many(
     grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] | None = None,
     candidates: Iterable[Candidate] | None = None,
     folds: Any = None,
-    loss: str | Loss = "cross_entropy",
+    loss: LossLike = "cross_entropy",
     epochs: int = 10,
     batch_size: int = 64,
     validation_data: tuple[Any, Any] | None = None,
