@@ -13,6 +13,7 @@ from support.updates import update
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.errors import ConfigError
+from warpfit.optim.adagrad import AdagradSpec
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.lion import LionSpec
@@ -204,6 +205,7 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
         AdamSpec(Constant(0.1), eps_before_correction=True),
         RMSpropSpec(Constant(0.1), momentum=0.5),
         LionSpec(Constant(0.1), weight_decay=0.1),
+        AdagradSpec(Constant(0.1), lr_decay=0.1, weight_decay=0.1),
     ],
 )
 def test_numbers_on_the_device_come_to_the_same(
@@ -317,6 +319,36 @@ def test_lion_leaves_what_has_no_gradient_and_hides_no_nan(backend: Backend) -> 
     np.testing.assert_array_equal(backend.to_numpy(on_device[0]), [1.0, np.nan, 1.5])
 
 
+# -- Adagrad
+# -----------------------------------------------------------------------------------------------
+
+
+def naive_adagrad(
+    *, lr: float, lr_decay: float = 0.0, weight_decay: float = 0.0, eps: float = 1e-10
+) -> list[list[Any]]:
+    w, s = start(), [np.zeros(shape) for shape in SHAPES]
+    for step, grads in enumerate(gradients()):
+        for i, gradient in enumerate(grads):
+            g = gradient + weight_decay * w[i]
+            s[i] = s[i] + g**2
+            w[i] = w[i] - lr / (1 + step * lr_decay) * g / (np.sqrt(s[i]) + eps)
+    return [w, s]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "options", [{}, {"lr_decay": 0.1}, {"weight_decay": 0.1}, {"eps": 0.1, "lr_decay": 0.01}]
+)
+def test_adagrad(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+    options = {"lr": 0.05} | options
+    for results, references in zip(
+        run_updates(backend, "adagrad", 1, dtype, options, counts_steps=True),
+        naive_adagrad(**options),
+        strict=True,
+    ):
+        assert_lists_close(results, references, dtype)
+
+
 # -- all of them
 # ---------------------------------------------------------------------------------------------
 
@@ -346,6 +378,7 @@ def test_rules_keep_their_slots(
         ("adam", 2, {"step": 1, "weight_decay": 0.1}),
         ("rmsprop", 2, {"momentum": 0.9, "weight_decay": 0.1}),
         ("lion", 1, {"weight_decay": 0.1}),
+        ("adagrad", 1, {"weight_decay": 0.1}),
     ],
 )
 def test_updates_reach_into_views(
@@ -401,13 +434,14 @@ def test_many_tensors_of_any_size_and_alignment(backend: Backend, dtype: str) ->
             assert_within_tolerance(result, expected, dtype)
 
 
-@pytest.mark.parametrize("op", ["sgd", "adam", "rmsprop", "lion"])
+@pytest.mark.parametrize("op", ["sgd", "adam", "rmsprop", "lion", "adagrad"])
 def test_small_tensors_together_have_the_bits_of_each_alone(backend: Backend, op: str) -> None:
     num_slots, options = {
         "sgd": (1, {"momentum": 0.9}),
         "adam": (2, {"step": 3}),
         "rmsprop": (1, {}),
         "lion": (1, {}),
+        "adagrad": (1, {}),
     }[op]
     rng = np.random.default_rng(0)
     shapes = [(6, 4), (4,), (0,), (4, 3), (3,)]

@@ -11,7 +11,7 @@ from warpfit import Tensor
 from warpfit.backends import NumpyBackend
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 from warpfit.nn import Parameter
-from warpfit.optim import SGD, Adam, AdamW, Cosine, Lion, Optimizer, RMSprop
+from warpfit.optim import SGD, Adagrad, Adam, AdamW, Cosine, Lion, Optimizer, RMSprop
 
 NAN = float("nan")
 SHAPES = ((3, 4), (4,))
@@ -31,6 +31,7 @@ OPTIMIZERS: dict[str, Make] = {
     "rmsprop": lambda p: RMSprop(p, 0.005),
     "rmsprop, momentum": lambda p: RMSprop(p, 0.001, momentum=0.9),
     "lion": lambda p: Lion(p, 0.01),
+    "adagrad": lambda p: Adagrad(p, 0.5),
     "clipped": lambda p: SGD(p, 0.1, clip_norm=5.0),
 }
 
@@ -169,6 +170,12 @@ PAIRS: dict[str, tuple[Callable[..., Optimizer], str, dict[str, Any]]] = {
         "RMSprop",
         {"lr": 0.1, "alpha": 0.5, "eps": 0.1, "weight_decay": 0.1, "momentum": 0.5},
     ),
+    "adagrad": (Adagrad, "Adagrad", {}),
+    "adagrad, settings": (
+        Adagrad,
+        "Adagrad",
+        {"lr": 0.1, "lr_decay": 0.1, "eps": 0.1, "weight_decay": 0.1},
+    ),
 }
 
 
@@ -225,6 +232,8 @@ def test_steps_are_pytorchs(torch: Any, name: str, clip_norm: float | None) -> N
         (RMSprop, {"eps": -1e-8}, "rmsprop: expected eps above 0"),
         (RMSprop, {"momentum": 2}, r"rmsprop: expected momentum in \[0, 1\)"),
         (RMSprop, {"weight_decay": -1}, "rmsprop: expected weight_decay of at least 0"),
+        (Adagrad, {"lr_decay": -1}, "adagrad: expected lr_decay of at least 0, got -1"),
+        (Adagrad, {"eps": 0}, "adagrad: expected eps above 0, got 0"),
     ],
 )
 def test_refuses_settings(optimizer_class: Any, settings: dict[str, Any], message: str) -> None:
@@ -285,6 +294,7 @@ def test_repr() -> None:
         ("adam", {"first_moment", "second_moment"}),
         ("adamw", {"first_moment", "second_moment"}),
         ("rmsprop", {"square_average"}),
+        ("adagrad", {"square_sum"}),
         ("rmsprop, momentum", {"square_average", "velocity"}),
     ],
 )

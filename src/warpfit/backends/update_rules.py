@@ -183,6 +183,14 @@ def _lion(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: E
     m += (1 - n.of_mean) * g
 
 
+def _adagrad(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
+    """w ← w - rate · g / (√s + eps) with s ← s + g²."""
+    (s,) = slots
+    g = _decayed(w, g, n)
+    s += g * g
+    w -= n.rate * g / (np.sqrt(s) + n.eps)
+
+
 UPDATE_RULES: dict[str, UpdateRule] = {
     "sgd": UpdateRule(
         _sgd,
@@ -195,4 +203,5 @@ UPDATE_RULES: dict[str, UpdateRule] = {
         _rmsprop, ("rate", "of_square", "eps", "decay", "momentum"), slots=(1, 2)
     ),
     "lion": UpdateRule(_lion, ("rate", "kept", "momentum", "of_mean"), slots=(1,)),
+    "adagrad": UpdateRule(_adagrad, ("rate", "eps", "decay"), slots=(1,)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from warpfit.optim.adagrad import Adagrad
 from warpfit.optim.adam import Adam, AdamW
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.lion import Lion
@@ -20,6 +21,7 @@ from warpfit.optim.sgd import SGD
 
 __all__ = [
     "SGD",
+    "Adagrad",
     "Adam",
     "AdamW",
     "Constant",

@@ -131,6 +131,25 @@ struct LionStep {
     }
 };
 
+// w ← w - lr g / (√s + eps), s ← s + g².
+template <class Acc, int NUM_SLOTS>
+struct AdagradStep {
+    Acc lr, eps, decay;
+
+    __device__ AdagradStep(const Scalar& rate, const Scalar& smallest, const Scalar& weight_decay,
+                           const Scalar&, const Scalar&, const Scalar&)
+        : lr(static_cast<Acc>(read(rate))),
+          eps(static_cast<Acc>(read(smallest))),
+          decay(static_cast<Acc>(read(weight_decay))) {}
+
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc& s = slots[0];
+        if (decay != 0) g += decay * w;
+        s += g * g;
+        w -= lr * (g / (square_root(s) + eps));
+    }
+};
+
 // -- of parameters in registers --------------------------------------------------------------
 
 // What a step multiplies by; of bias corrections, rate and eps have their share already.
@@ -249,5 +268,25 @@ struct LionRule {
     __device__ static void take(float& w, Slots&, float quotient, const StepSettings& step,
                                 const RuleSettings&) {
         w = step.kept * w - step.rate * quotient;
+    }
+};
+
+// A sum keeps all of itself.
+template <class Options>
+struct AdagradRule {
+    static constexpr bool IS_LINEAR = false;
+    using Slots = float[Options::PLACES];
+
+    __device__ static void fade(Slots&, const RuleSettings&) {}
+
+    __device__ static Quotient quotient(float g, Slots& slots, const StepSettings& step,
+                                        const RuleSettings&) {
+        slots[0] += g * g;
+        return {g, square_root_near(slots[0]) + step.eps};
+    }
+
+    __device__ static void take(float& w, Slots&, float quotient, const StepSettings& step,
+                                const RuleSettings&) {
+        w -= step.rate * quotient;
     }
 };
