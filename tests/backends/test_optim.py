@@ -13,6 +13,7 @@ from support.updates import update
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.errors import ConfigError
+from warpfit.optim.adadelta import AdadeltaSpec
 from warpfit.optim.adagrad import AdagradSpec
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
@@ -206,6 +207,7 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
         RMSpropSpec(Constant(0.1), momentum=0.5),
         LionSpec(Constant(0.1), weight_decay=0.1),
         AdagradSpec(Constant(0.1), lr_decay=0.1, weight_decay=0.1),
+        AdadeltaSpec(Constant(0.1), weight_decay=0.1),
     ],
 )
 def test_numbers_on_the_device_come_to_the_same(
@@ -349,6 +351,36 @@ def test_adagrad(backend: Backend, options: dict[str, Any], dtype: str) -> None:
         assert_lists_close(results, references, dtype)
 
 
+# -- Adadelta
+# ----------------------------------------------------------------------------------------------
+
+
+def naive_adadelta(
+    *, lr: float, rho: float = 0.9, weight_decay: float = 0.0, eps: float = 1e-6
+) -> list[list[Any]]:
+    w, s, u = start(), [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    for grads in gradients():
+        for i, gradient in enumerate(grads):
+            g = gradient + weight_decay * w[i]
+            s[i] = rho * s[i] + (1 - rho) * g**2
+            step = np.sqrt(u[i] + eps) / np.sqrt(s[i] + eps) * g
+            u[i] = rho * u[i] + (1 - rho) * step**2
+            w[i] = w[i] - lr * step
+    return [w, s, u]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "options", [{}, {"rho": 0.5}, {"weight_decay": 0.1}, {"eps": 0.1, "rho": 0.0}]
+)
+def test_adadelta(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+    options = {"lr": 0.5} | options
+    for results, references in zip(
+        run_updates(backend, "adadelta", 2, dtype, options), naive_adadelta(**options), strict=True
+    ):
+        assert_lists_close(results, references, dtype)
+
+
 # -- all of them
 # ---------------------------------------------------------------------------------------------
 
@@ -379,6 +411,7 @@ def test_rules_keep_their_slots(
         ("rmsprop", 2, {"momentum": 0.9, "weight_decay": 0.1}),
         ("lion", 1, {"weight_decay": 0.1}),
         ("adagrad", 1, {"weight_decay": 0.1}),
+        ("adadelta", 2, {"weight_decay": 0.1}),
     ],
 )
 def test_updates_reach_into_views(
@@ -434,7 +467,7 @@ def test_many_tensors_of_any_size_and_alignment(backend: Backend, dtype: str) ->
             assert_within_tolerance(result, expected, dtype)
 
 
-@pytest.mark.parametrize("op", ["sgd", "adam", "rmsprop", "lion", "adagrad"])
+@pytest.mark.parametrize("op", ["sgd", "adam", "rmsprop", "lion", "adagrad", "adadelta"])
 def test_small_tensors_together_have_the_bits_of_each_alone(backend: Backend, op: str) -> None:
     num_slots, options = {
         "sgd": (1, {"momentum": 0.9}),
@@ -442,6 +475,7 @@ def test_small_tensors_together_have_the_bits_of_each_alone(backend: Backend, op
         "rmsprop": (1, {}),
         "lion": (1, {}),
         "adagrad": (1, {}),
+        "adadelta": (2, {}),
     }[op]
     rng = np.random.default_rng(0)
     shapes = [(6, 4), (4,), (0,), (4, 3), (3,)]

@@ -11,7 +11,7 @@ from warpfit import Tensor
 from warpfit.backends import NumpyBackend
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 from warpfit.nn import Parameter
-from warpfit.optim import SGD, Adagrad, Adam, AdamW, Cosine, Lion, Optimizer, RMSprop
+from warpfit.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Cosine, Lion, Optimizer, RMSprop
 
 NAN = float("nan")
 SHAPES = ((3, 4), (4,))
@@ -32,6 +32,7 @@ OPTIMIZERS: dict[str, Make] = {
     "rmsprop, momentum": lambda p: RMSprop(p, 0.001, momentum=0.9),
     "lion": lambda p: Lion(p, 0.01),
     "adagrad": lambda p: Adagrad(p, 0.5),
+    "adadelta": lambda p: Adadelta(p, eps=1e-4),
     "clipped": lambda p: SGD(p, 0.1, clip_norm=5.0),
 }
 
@@ -176,6 +177,12 @@ PAIRS: dict[str, tuple[Callable[..., Optimizer], str, dict[str, Any]]] = {
         "Adagrad",
         {"lr": 0.1, "lr_decay": 0.1, "eps": 0.1, "weight_decay": 0.1},
     ),
+    "adadelta": (Adadelta, "Adadelta", {}),
+    "adadelta, settings": (
+        Adadelta,
+        "Adadelta",
+        {"lr": 0.5, "rho": 0.5, "eps": 0.1, "weight_decay": 0.1},
+    ),
 }
 
 
@@ -234,6 +241,8 @@ def test_steps_are_pytorchs(torch: Any, name: str, clip_norm: float | None) -> N
         (RMSprop, {"weight_decay": -1}, "rmsprop: expected weight_decay of at least 0"),
         (Adagrad, {"lr_decay": -1}, "adagrad: expected lr_decay of at least 0, got -1"),
         (Adagrad, {"eps": 0}, "adagrad: expected eps above 0, got 0"),
+        (Adadelta, {"rho": 1}, r"adadelta: expected rho in \[0, 1\), got 1"),
+        (Adadelta, {"eps": 0}, "adadelta: expected eps above 0, got 0"),
     ],
 )
 def test_refuses_settings(optimizer_class: Any, settings: dict[str, Any], message: str) -> None:
@@ -295,6 +304,7 @@ def test_repr() -> None:
         ("adamw", {"first_moment", "second_moment"}),
         ("rmsprop", {"square_average"}),
         ("adagrad", {"square_sum"}),
+        ("adadelta", {"square_average", "step_average"}),
         ("rmsprop, momentum", {"square_average", "velocity"}),
     ],
 )

@@ -191,6 +191,21 @@ def _adagrad(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty
     w -= n.rate * g / (np.sqrt(s) + n.eps)
 
 
+def _adadelta(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
+    """w ← w - rate · d, d = √(u + eps) / √(s + eps) · g.
+
+    s and u are averages of the squares of gradients and of d, that of gradients with this step's.
+    """
+    s, u = slots
+    g = _decayed(w, g, n)
+    s *= n.of_square
+    s += (1 - n.of_square) * g * g
+    direction = np.sqrt(u + n.eps) / np.sqrt(s + n.eps) * g
+    u *= n.of_square
+    u += (1 - n.of_square) * direction * direction
+    w -= n.rate * direction
+
+
 UPDATE_RULES: dict[str, UpdateRule] = {
     "sgd": UpdateRule(
         _sgd,
@@ -204,4 +219,5 @@ UPDATE_RULES: dict[str, UpdateRule] = {
     ),
     "lion": UpdateRule(_lion, ("rate", "kept", "momentum", "of_mean"), slots=(1,)),
     "adagrad": UpdateRule(_adagrad, ("rate", "eps", "decay"), slots=(1,)),
+    "adadelta": UpdateRule(_adadelta, ("rate", "of_square", "eps", "decay"), slots=(2,)),
 }

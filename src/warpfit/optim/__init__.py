@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from warpfit.optim.adadelta import Adadelta
 from warpfit.optim.adagrad import Adagrad
 from warpfit.optim.adam import Adam, AdamW
 from warpfit.optim.base import Optimizer, OptimizerSpec
@@ -21,6 +22,7 @@ from warpfit.optim.sgd import SGD
 
 __all__ = [
     "SGD",
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",

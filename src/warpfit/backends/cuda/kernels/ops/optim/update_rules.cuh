@@ -150,6 +150,30 @@ struct AdagradStep {
     }
 };
 
+// w ← w - lr d, d = √(u + eps) / √(s + eps) g; s and u are averages of g² and d², s with this
+// step's.
+template <class Acc, int NUM_SLOTS>
+struct AdadeltaStep {
+    Acc lr, keep, take, eps, decay;
+
+    __device__ AdadeltaStep(const Scalar& rate, const Scalar& rho, const Scalar& smallest,
+                            const Scalar& weight_decay, const Scalar&, const Scalar&)
+        : lr(static_cast<Acc>(read(rate))),
+          keep(static_cast<Acc>(read(rho))),
+          take(static_cast<Acc>(1 - read(rho))),
+          eps(static_cast<Acc>(read(smallest))),
+          decay(static_cast<Acc>(read(weight_decay))) {}
+
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc &s = slots[0], &u = slots[1];
+        if (decay != 0) g += decay * w;
+        s = s * keep + take * g * g;
+        const Acc direction = square_root(u + eps) / square_root(s + eps) * g;
+        u = u * keep + take * direction * direction;
+        w -= lr * direction;
+    }
+};
+
 // -- of parameters in registers --------------------------------------------------------------
 
 // What a step multiplies by; of bias corrections, rate and eps have their share already.
@@ -287,6 +311,31 @@ struct AdagradRule {
 
     __device__ static void take(float& w, Slots&, float quotient, const StepSettings& step,
                                 const RuleSettings&) {
+        w -= step.rate * quotient;
+    }
+};
+
+// Of its two averages that of steps does not fade ahead: the quotient needs it whole.
+template <class Options>
+struct AdadeltaRule {
+    static constexpr bool IS_LINEAR = false;
+    using Slots = float[Options::PLACES];
+
+    __device__ static void fade(Slots& slots, const RuleSettings& rule) {
+        slots[0] = __fmul_rn(slots[0], rule.of_square);
+    }
+
+    __device__ static Quotient quotient(float g, Slots& slots, const StepSettings& step,
+                                        const RuleSettings& rule) {
+        slots[0] += (1 - rule.of_square) * g * g;
+        const float step_before = square_root_near(slots[Options::PLACES - 1] + step.eps);
+        return {step_before * g, square_root_near(slots[0] + step.eps)};
+    }
+
+    __device__ static void take(float& w, Slots& slots, float quotient, const StepSettings& step,
+                                const RuleSettings& rule) {
+        float& square = slots[Options::PLACES - 1];
+        square = __fmul_rn(square, rule.of_square) + (1 - rule.of_square) * quotient * quotient;
         w -= step.rate * quotient;
     }
 };
