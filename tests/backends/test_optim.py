@@ -11,13 +11,14 @@ import pytest
 from support.numeric import DTYPES, assert_within_tolerance, owned
 from support.updates import update
 from warpfit.backends import Activation, Array, Backend
-from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
 from warpfit.errors import ConfigError
 from warpfit.optim.adadelta import AdadeltaSpec
 from warpfit.optim.adagrad import AdagradSpec
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.lion import LionSpec
+from warpfit.optim.nadam import NAdamSpec
 from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
@@ -208,6 +209,7 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
         LionSpec(Constant(0.1), weight_decay=0.1),
         AdagradSpec(Constant(0.1), lr_decay=0.1, weight_decay=0.1),
         AdadeltaSpec(Constant(0.1), weight_decay=0.1),
+        NAdamSpec(Constant(0.1), weight_decay=0.1),
     ],
 )
 def test_numbers_on_the_device_come_to_the_same(
@@ -381,6 +383,54 @@ def test_adadelta(backend: Backend, options: dict[str, Any], dtype: str) -> None
         assert_lists_close(results, references, dtype)
 
 
+# -- NAdam
+# -------------------------------------------------------------------------------------------------
+
+
+def naive_nadam(
+    *,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum_decay: float = 4e-3,
+) -> list[list[Any]]:
+    w, m, v = start(), [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    product = 1.0
+    for step, grads in enumerate(gradients(), 1):
+        mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay)) for t in (step, step + 1))
+        product *= mu
+        for i, gradient in enumerate(grads):
+            g = gradient + weight_decay * w[i]
+            m[i] = beta1 * m[i] + (1 - beta1) * g
+            v[i] = beta2 * v[i] + (1 - beta2) * g**2
+            of_gradient, of_mean = (1 - mu) / (1 - product), next_mu / (1 - product * next_mu)
+            root = np.sqrt(v[i] / (1 - beta2**step)) + eps
+            w[i] = w[i] - lr * (of_gradient * g + of_mean * m[i]) / root
+    return [w, m, v]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weight_decay": 0.1, "momentum_decay": 0.5},
+        {"beta1": 0.5, "beta2": 0.9, "eps": 1e-2},
+        {"beta1": 0.0, "eps": 1e-2},
+    ],
+)
+def test_nadam(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+    options = {"lr": 0.05} | options
+    for results, references in zip(
+        run_updates(backend, "nadam", 2, dtype, options, counts_steps=True),
+        naive_nadam(**options),
+        strict=True,
+    ):
+        assert_lists_close(results, references, dtype)
+
+
 # -- all of them
 # ---------------------------------------------------------------------------------------------
 
@@ -412,6 +462,7 @@ def test_rules_keep_their_slots(
         ("lion", 1, {"weight_decay": 0.1}),
         ("adagrad", 1, {"weight_decay": 0.1}),
         ("adadelta", 2, {"weight_decay": 0.1}),
+        ("nadam", 2, {"step": 3, "weight_decay": 0.1}),
     ],
 )
 def test_updates_reach_into_views(
@@ -467,7 +518,7 @@ def test_many_tensors_of_any_size_and_alignment(backend: Backend, dtype: str) ->
             assert_within_tolerance(result, expected, dtype)
 
 
-@pytest.mark.parametrize("op", ["sgd", "adam", "rmsprop", "lion", "adagrad", "adadelta"])
+@pytest.mark.parametrize("op", UPDATE_RULES)
 def test_small_tensors_together_have_the_bits_of_each_alone(backend: Backend, op: str) -> None:
     num_slots, options = {
         "sgd": (1, {"momentum": 0.9}),
@@ -476,6 +527,7 @@ def test_small_tensors_together_have_the_bits_of_each_alone(backend: Backend, op
         "lion": (1, {}),
         "adagrad": (1, {}),
         "adadelta": (2, {}),
+        "nadam": (2, {"step": 3}),
     }[op]
     rng = np.random.default_rng(0)
     shapes = [(6, 4), (4,), (0,), (4, 3), (3,)]

@@ -136,6 +136,7 @@ OPTIMIZERS = {
     "lion": lambda model: optim.Lion(model.parameters(), optim.Cosine(0.01), weight_decay=0.1),
     "adagrad": lambda model: optim.Adagrad(model.parameters(), 0.01, lr_decay=0.1),
     "adadelta": lambda model: optim.Adadelta(model.parameters(), optim.Cosine(1.0)),
+    "nadam": lambda model: optim.NAdam(model.parameters(), 0.01, momentum_decay=0.1),
     "rmsprop": lambda model: optim.RMSprop(model.parameters(), 0.01, momentum=0.5),
     "l2": lambda model: sgd(model, l2=0.1, clip_norm=1.0),
 }

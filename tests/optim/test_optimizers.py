@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,18 @@ from warpfit import Tensor
 from warpfit.backends import NumpyBackend
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 from warpfit.nn import Parameter
-from warpfit.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Cosine, Lion, Optimizer, RMSprop
+from warpfit.optim import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    Cosine,
+    Lion,
+    NAdam,
+    Optimizer,
+    RMSprop,
+)
 
 NAN = float("nan")
 SHAPES = ((3, 4), (4,))
@@ -33,13 +44,19 @@ OPTIMIZERS: dict[str, Make] = {
     "lion": lambda p: Lion(p, 0.01),
     "adagrad": lambda p: Adagrad(p, 0.5),
     "adadelta": lambda p: Adadelta(p, eps=1e-4),
+    "nadam": lambda p: NAdam(p, 0.1),
     "clipped": lambda p: SGD(p, 0.1, clip_norm=5.0),
 }
 
 
 @pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch")
+def torch() -> Iterator[Any]:
+    """Return PyTorch, whose optimizers count in float32 unless numbers are float64 by default."""
+    found = pytest.importorskip("torch")
+    before = found.get_default_dtype()
+    found.set_default_dtype(found.float64)
+    yield found
+    found.set_default_dtype(before)
 
 
 @pytest.fixture(params=OPTIMIZERS)
@@ -183,6 +200,18 @@ PAIRS: dict[str, tuple[Callable[..., Optimizer], str, dict[str, Any]]] = {
         "Adadelta",
         {"lr": 0.5, "rho": 0.5, "eps": 0.1, "weight_decay": 0.1},
     ),
+    "nadam": (NAdam, "NAdam", {}),
+    "nadam, settings": (
+        NAdam,
+        "NAdam",
+        {
+            "lr": 0.1,
+            "betas": (0.5, 0.9),
+            "eps": 0.1,
+            "weight_decay": 0.1,
+            "momentum_decay": 0.3,
+        },
+    ),
 }
 
 
@@ -243,6 +272,8 @@ def test_steps_are_pytorchs(torch: Any, name: str, clip_norm: float | None) -> N
         (Adagrad, {"eps": 0}, "adagrad: expected eps above 0, got 0"),
         (Adadelta, {"rho": 1}, r"adadelta: expected rho in \[0, 1\), got 1"),
         (Adadelta, {"eps": 0}, "adadelta: expected eps above 0, got 0"),
+        (NAdam, {"momentum_decay": -1}, "nadam: expected momentum_decay of at least 0, got -1"),
+        (NAdam, {"betas": (0.9, 1.0)}, r"nadam: expected betas in \[0, 1\)"),
     ],
 )
 def test_refuses_settings(optimizer_class: Any, settings: dict[str, Any], message: str) -> None:
@@ -305,6 +336,7 @@ def test_repr() -> None:
         ("rmsprop", {"square_average"}),
         ("adagrad", {"square_sum"}),
         ("adadelta", {"square_average", "step_average"}),
+        ("nadam", {"first_moment", "second_moment"}),
         ("rmsprop, momentum", {"square_average", "velocity"}),
     ],
 )

@@ -516,6 +516,7 @@ def _optimizers() -> list[Call]:
         (optim.RMSprop, {"alpha": 0.9, "eps": 1e-8, "momentum": 0.0}),
         (optim.Adagrad, {"lr_decay": 0.1, "eps": 1e-8}),
         (optim.Adadelta, {"rho": 0.9, "eps": 1e-6}),
+        (optim.NAdam, {"betas": (0.9, 0.99), "eps": 1e-8, "momentum_decay": 0.004}),
     ]
     return [
         (kind, lambda own=own: {"parameters": _model().parameters(), **shared, **own})

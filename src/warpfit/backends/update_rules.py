@@ -24,7 +24,7 @@ Empty = Callable[[tuple[int, ...], Any], Array]
 class UpdateNumbers(NamedTuple):
     """The numbers of an update, those that a rule does not name left as they are.
 
-    The first three may differ from step to step. They may lie on a device, and be arrays of several
+    The first four may differ from step to step. They may lie on a device, and be arrays of several
     steps.
 
     Attributes
@@ -35,6 +35,8 @@ class UpdateNumbers(NamedTuple):
         What a denominator has besides the root.
     kept : float
         The share of a parameter that decoupled weight decay leaves.
+    ahead : float
+        How often the average joins the gradient, in a step that looks ahead along it.
     decay : float
         What part of a parameter joins its gradient.
     momentum : float
@@ -51,6 +53,7 @@ class UpdateNumbers(NamedTuple):
     rate: Any
     eps: Any = 0.0
     kept: Any = 1.0
+    ahead: Any = 0.0
     decay: float = 0.0
     momentum: float = 0.0
     of_mean: float = 0.0
@@ -206,6 +209,17 @@ def _adadelta(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empt
     w -= n.rate * direction
 
 
+def _nadam(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
+    """w ← w - rate · (g + ahead · m) / (√v + eps), m and v averages of gradients and squares."""
+    m, v = slots
+    g = _decayed(w, g, n)
+    m *= n.of_mean
+    m += (1 - n.of_mean) * g
+    v *= n.of_square
+    v += (1 - n.of_square) * g * g
+    w -= n.rate * (g + n.ahead * m) / (np.sqrt(v) + n.eps)
+
+
 UPDATE_RULES: dict[str, UpdateRule] = {
     "sgd": UpdateRule(
         _sgd,
@@ -220,4 +234,7 @@ UPDATE_RULES: dict[str, UpdateRule] = {
     "lion": UpdateRule(_lion, ("rate", "kept", "momentum", "of_mean"), slots=(1,)),
     "adagrad": UpdateRule(_adagrad, ("rate", "eps", "decay"), slots=(1,)),
     "adadelta": UpdateRule(_adadelta, ("rate", "of_square", "eps", "decay"), slots=(2,)),
+    "nadam": UpdateRule(
+        _nadam, ("rate", "eps", "ahead", "of_mean", "of_square", "decay"), slots=(2,)
+    ),
 }

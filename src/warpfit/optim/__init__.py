@@ -7,6 +7,7 @@ from warpfit.optim.adagrad import Adagrad
 from warpfit.optim.adam import Adam, AdamW
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.lion import Lion
+from warpfit.optim.nadam import NAdam
 from warpfit.optim.rmsprop import RMSprop
 from warpfit.optim.schedules import (
     Constant,
@@ -31,6 +32,7 @@ __all__ = [
     "Exponential",
     "InverseScaling",
     "Lion",
+    "NAdam",
     "OneCycle",
     "Optimizer",
     "OptimizerSpec",

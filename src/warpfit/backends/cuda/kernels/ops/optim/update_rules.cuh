@@ -174,13 +174,42 @@ struct AdadeltaStep {
     }
 };
 
+// w ← w - rate (g + ahead m) / (√v + eps); the caller puts the bias corrections into the three.
+template <class Acc, int NUM_SLOTS>
+struct NadamStep {
+    Acc rate, eps, ahead, keep1, take1, keep2, take2, decay;
+
+    __device__ NadamStep(const Scalar& corrected_rate, const Scalar& corrected_eps,
+                         const Scalar& of_average, const Scalar& beta1, const Scalar& beta2,
+                         const Scalar& weight_decay)
+        : rate(static_cast<Acc>(read(corrected_rate))),
+          eps(static_cast<Acc>(read(corrected_eps))),
+          ahead(static_cast<Acc>(read(of_average))),
+          keep1(static_cast<Acc>(read(beta1))),
+          take1(static_cast<Acc>(1 - read(beta1))),
+          keep2(static_cast<Acc>(read(beta2))),
+          take2(static_cast<Acc>(1 - read(beta2))),
+          decay(static_cast<Acc>(read(weight_decay))) {}
+
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc &m = slots[0], &v = slots[1];
+        if (decay != 0) g += decay * w;
+        m = m * keep1 + g * take1;
+        v = v * keep2 + g * g * take2;
+        w -= rate * ((g + ahead * m) / (square_root(v) + eps));
+    }
+};
+
 // -- of parameters in registers --------------------------------------------------------------
 
 // What a step multiplies by; of bias corrections, rate and eps have their share already.
 struct alignas(16) StepSettings {
     float rate, eps;
-    float kept;     // of a parameter: less than 1 where decay is decoupled from the gradient
-    float penalty;  // of weights, over the rows: see many_rows.cuh
+    float kept;  // of a parameter: less than 1 where decay is decoupled from the gradient
+    union {
+        float penalty;  // of weights, over the rows: see many_rows.cuh
+        float ahead;    // of an average beside the gradient, by NAdam, which has no penalty
+    };
 };
 
 // What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a
@@ -337,5 +366,14 @@ struct AdadeltaRule {
         float& square = slots[Options::PLACES - 1];
         square = __fmul_rn(square, rule.of_square) + (1 - rule.of_square) * quotient * quotient;
         w -= step.rate * quotient;
+    }
+};
+
+template <class Options>
+struct NadamRule : AdamRule<Options> {
+    __device__ static Quotient quotient(float g, typename AdamRule<Options>::Slots& slots,
+                                        const StepSettings& step, const RuleSettings& rule) {
+        const Quotient of_adam = AdamRule<Options>::quotient(g, slots, step, rule);
+        return {g + step.ahead * of_adam.numerator, of_adam.denominator};
     }
 };
