@@ -357,7 +357,7 @@ def test_optimizers_are_known_or_refused(place: Callable[[OptimizerSpec], None])
 def test_a_rule_that_looks_ahead_takes_no_penalty_in_kernels_of_whole_runs() -> None:
     spec = NAdamSpec(optim.Constant(0.1), l2=0.5)
     for place in (in_step_settings, in_rule_settings, in_one_launch_by):
-        with pytest.raises(ConfigError, match="no l2 of nadam.*0.5"):
+        with pytest.raises(ConfigError, match=r"no l2 of nadam.*0.5"):
             place(spec)
 
 

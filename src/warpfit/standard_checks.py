@@ -10,7 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit import losses, nn
-from warpfit.autograd import Tensor, concatenate, formulas, maximum, minimum, stack, where
+from warpfit.autograd import (
+    Tensor,
+    activate,
+    concatenate,
+    formulas,
+    log_softmax,
+    maximum,
+    minimum,
+    softmax,
+    stack,
+    where,
+)
 from warpfit.backends import Activation
 from warpfit.backends.base import ACTIVATIONS, FLOAT_DTYPES
 from warpfit.gradcheck import GradcheckResult, check_module, distinct_values, gradcheck, tensor_of
@@ -133,6 +144,9 @@ def _elementwise_cases() -> dict[str, OpCases]:
         "abs": [(abs, (x,))],
         "sin": [(lambda x: x.sin(), (x,))],
         "cos": [(lambda x: x.cos(), (x,))],
+        "activate": [(partial(activate, name=name), (x,)) for name in ACTIVATIONS],
+        "softmax": [(partial(softmax, axis=axis), (x,)) for axis in (-1, 0)],
+        "log_softmax": [(partial(log_softmax, axis=axis), (x,)) for axis in (-1, 0)],
     }
 
 
