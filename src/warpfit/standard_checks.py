@@ -237,6 +237,8 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
     for pooling in (nn.MaxPool2d, nn.AvgPool2d):
         yield "", pooling(2), images
         yield "", pooling(3, stride=(2, 1), padding=1), images
+    yield "", nn.GlobalAvgPool2d(), images
+    yield "", nn.GlobalMaxPool2d(), images
 
 
 def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:

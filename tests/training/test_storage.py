@@ -30,6 +30,8 @@ LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
     "Conv2d without bias": (nn.Conv2d(1, 2, 1, bias=False, seed=0), (2, 2, 1)),
     "MaxPool2d": (nn.MaxPool2d(3, stride=2, padding=1), (6, 5, 2)),
     "AvgPool2d": (nn.AvgPool2d((2, 3)), (6, 6, 2)),
+    "GlobalAvgPool2d": (nn.GlobalAvgPool2d(), (6, 6, 2)),
+    "GlobalMaxPool2d": (nn.GlobalMaxPool2d(), (6, 6, 2)),
     "BatchNorm1d": (nn.BatchNorm1d(5, eps=1e-3, momentum=0.3), (5,)),
     "BatchNorm1d plain": (nn.BatchNorm1d(5, affine=False), (5,)),
     "BatchNorm2d": (nn.BatchNorm2d(2), (3, 3, 2)),

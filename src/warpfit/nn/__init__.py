@@ -13,7 +13,7 @@ from warpfit.nn.linear import Linear
 from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
-from warpfit.nn.pooling import AvgPool2d, MaxPool2d
+from warpfit.nn.pooling import AvgPool2d, GlobalAvgPool2d, GlobalMaxPool2d, MaxPool2d
 
 __all__ = [
     "AvgPool2d",
@@ -23,6 +23,8 @@ __all__ = [
     "Conv2d",
     "Dropout",
     "Flatten",
+    "GlobalAvgPool2d",
+    "GlobalMaxPool2d",
     "Layer",
     "LayerNorm",
     "Linear",
