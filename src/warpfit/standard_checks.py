@@ -28,6 +28,7 @@ from warpfit.gradcheck import GradcheckResult, check_module, distinct_values, gr
 from warpfit.losses import Loss
 from warpfit.nn import Layer, activations
 from warpfit.nn.conv import Conv2dSpec
+from warpfit.nn.conv1d import Conv1dSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec, Shape
 
@@ -234,6 +235,11 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
             Layer.from_spec(Conv2dSpec(2, 3, (3, 3), activation=Activation(name)), seed=0),
             images,
         )
+    sequences = (2, 7, 2)
+    yield "", nn.Conv1d(2, 3, 3, padding="same", seed=0), sequences
+    yield "", nn.Conv1d(2, 3, 2, stride=2, padding=1, dilation=2, bias=False, seed=0), sequences
+    of_tanh = Conv1dSpec(2, 3, (1, 3), activation=Activation("tanh"))
+    yield " + tanh", Layer.from_spec(of_tanh, seed=0), sequences
     for pooling in (nn.MaxPool2d, nn.AvgPool2d):
         yield "", pooling(2), images
         yield "", pooling(3, stride=(2, 1), padding=1), images

@@ -24,12 +24,22 @@ class Pair(NamedTuple):
     shape: tuple[int, ...]
 
 
-IMAGES = (2, 7, 6, 2)
+IMAGES, SEQUENCES = (2, 7, 6, 2), (3, 9, 2)
 PAIRS: dict[str, Pair] = {
     "Conv2d, same": Pair(
         lambda: nn.Conv2d(2, 3, (3, 5), padding="same", dilation=(2, 1)),
         lambda: torch.nn.Conv2d(2, 3, (3, 5), padding="same", dilation=(2, 1)),
         IMAGES,
+    ),
+    "Conv1d": Pair(
+        lambda: nn.Conv1d(2, 3, 3, stride=2, padding=1, dilation=2),
+        lambda: torch.nn.Conv1d(2, 3, 3, stride=2, padding=1, dilation=2),
+        SEQUENCES,
+    ),
+    "Conv1d, same": Pair(
+        lambda: nn.Conv1d(2, 3, 5, padding="same", bias=False),
+        lambda: torch.nn.Conv1d(2, 3, 5, padding="same", bias=False),
+        SEQUENCES,
     ),
     "GlobalAvgPool2d": Pair(nn.GlobalAvgPool2d, lambda: torch.nn.AdaptiveAvgPool2d(1), IMAGES),
     "GlobalMaxPool2d": Pair(nn.GlobalMaxPool2d, lambda: torch.nn.AdaptiveMaxPool2d(1), IMAGES),

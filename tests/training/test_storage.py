@@ -28,6 +28,7 @@ LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
         (6, 5, 2),
     ),
     "Conv2d without bias": (nn.Conv2d(1, 2, 1, bias=False, seed=0), (2, 2, 1)),
+    "Conv1d": (nn.Conv1d(2, 3, 3, stride=2, padding=1, dilation=2, seed=0), (9, 2)),
     "MaxPool2d": (nn.MaxPool2d(3, stride=2, padding=1), (6, 5, 2)),
     "AvgPool2d": (nn.AvgPool2d((2, 3)), (6, 6, 2)),
     "GlobalAvgPool2d": (nn.GlobalAvgPool2d(), (6, 6, 2)),

@@ -444,6 +444,18 @@ LAYERS: list[Call] = [
             "dtype": "float32",
         },
     ),
+    (
+        nn.Conv1d,
+        lambda: {
+            "in_channels": 2,
+            "out_channels": 3,
+            "kernel_size": 3,
+            "stride": 1,
+            "padding": "same",
+            "dilation": 1,
+            "bias": True,
+        },
+    ),
     (nn.MaxPool2d, lambda: {"kernel_size": 2, "stride": None, "padding": 0}),
     (nn.AvgPool2d, lambda: {"kernel_size": (2, 2), "stride": (1, 1), "padding": (1, 0)}),
     (

@@ -168,6 +168,13 @@ def _convolutional() -> nn.Sequential:
     )
 
 
+def _sequential() -> nn.Sequential:
+    return nn.Sequential(nn.Conv1d(2, 3, 3, padding=1, seed=0), nn.Flatten(), nn.Linear(12, 2))
+
+
+MODELS = ((_dense(), (5,)), (_convolutional(), (6, 6, 1)), (_sequential(), (4, 2)))
+
+
 def _use_model(shape: tuple[int, ...], path: Path) -> None:
     """Load a model, and run it, unless it says that it takes no such samples or is very large."""
     model = wf.load(path)
@@ -188,7 +195,7 @@ def _use_model(shape: tuple[int, ...], path: Path) -> None:
 def model_files(folder: Path) -> Feed:
     """Feed `warpfit.load` and the model that it returns."""
     feeds = []
-    for number, (model, shape) in enumerate(((_dense(), (5,)), (_convolutional(), (6, 6, 1)))):
+    for number, (model, shape) in enumerate(MODELS):
         path = folder / f"model {number}.safetensors"
         wf.save(model, path, metadata={"a": [1, 2]})
         feeds.append(_feeding(path, partial(_use_model, shape)))

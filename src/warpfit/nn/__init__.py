@@ -5,6 +5,7 @@ from __future__ import annotations
 from warpfit.nn import activations
 from warpfit.nn.activations import *  # noqa: F403
 from warpfit.nn.conv import Conv2d
+from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
 from warpfit.nn.explicit import backward, forward, parameters
 from warpfit.nn.flatten import Flatten
@@ -20,6 +21,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "Buffer",
+    "Conv1d",
     "Conv2d",
     "Dropout",
     "Flatten",

@@ -52,6 +52,7 @@ class Conv2dSpec(LayerSpec):
     """y = f(x * weight + bias), weight (kernel height, kernel width, in_channels, out_channels)."""
 
     kind: ClassVar[str] = "conv2d"
+    layer: ClassVar[str] = "Conv2d"
     in_channels: int
     out_channels: int
     kernel_size: Pair
@@ -63,9 +64,9 @@ class Conv2dSpec(LayerSpec):
 
     def __post_init__(self) -> None:
         for name in ("in_channels", "out_channels"):
-            object.__setattr__(self, name, as_size("Conv2d", name, getattr(self, name)))
+            object.__setattr__(self, name, as_size(self.layer, name, getattr(self, name)))
         for name, least in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
-            object.__setattr__(self, name, as_pair("Conv2d", name, getattr(self, name), least))
+            object.__setattr__(self, name, as_pair(self.layer, name, getattr(self, name), least))
         super().__post_init__()
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -85,7 +86,7 @@ class Conv2dSpec(LayerSpec):
             )
         image = (input_shape[0], input_shape[1])
         counts = window_counts(
-            "Conv2d", image, self.kernel_size, self.stride, self.padding, self.dilation
+            self.layer, image, self.kernel_size, self.stride, self.padding, self.dilation
         )
         return (*counts, self.out_channels)
 
@@ -99,6 +100,12 @@ class Conv2dSpec(LayerSpec):
         needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
+        return self.over_images(ops, arrays, x, needs_dx)
+
+    def over_images(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, needs_dx: bool
+    ) -> tuple[Array, Pullback]:
+        """Return what `vjp` does, of images that fit."""
         y, backward = conv2d(
             ops,
             x,
