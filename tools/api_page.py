@@ -219,6 +219,12 @@ SECTIONS = (
             "where",
             "maximum",
             "minimum",
+            "relu",
+            "sigmoid",
+            "tanh",
+            "softmax",
+            "log_softmax",
+            "activate",
             "apply",
         ),
         "For modules of one's own. The first three are `wf.Tensor`, `wf.tensor` and "

@@ -444,6 +444,18 @@ LAYERS: list[Call] = [
             "dtype": "float32",
         },
     ),
+    (
+        nn.Conv1d,
+        lambda: {
+            "in_channels": 2,
+            "out_channels": 3,
+            "kernel_size": 3,
+            "stride": 1,
+            "padding": "same",
+            "dilation": 1,
+            "bias": True,
+        },
+    ),
     (nn.MaxPool2d, lambda: {"kernel_size": 2, "stride": None, "padding": 0}),
     (nn.AvgPool2d, lambda: {"kernel_size": (2, 2), "stride": (1, 1), "padding": (1, 0)}),
     (
@@ -514,6 +526,9 @@ def _optimizers() -> list[Call]:
         (optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-8}),
         (optim.AdamW, {"betas": (0.9, 0.99), "eps": 1e-8}),
         (optim.RMSprop, {"alpha": 0.9, "eps": 1e-8, "momentum": 0.0}),
+        (optim.Adagrad, {"lr_decay": 0.1, "eps": 1e-8}),
+        (optim.Adadelta, {"rho": 0.9, "eps": 1e-6}),
+        (optim.NAdam, {"betas": (0.9, 0.99), "eps": 1e-8, "momentum_decay": 0.004}),
     ]
     return [
         (kind, lambda own=own: {"parameters": _model().parameters(), **shared, **own})

@@ -6,12 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from warpfit.autograd import formulas
-from warpfit.autograd.tensor import Tensor, apply, check_axis
-from warpfit.backends import Array
+from warpfit.autograd.tensor import Formula, Tensor, apply, check_axis
+from warpfit.backends import Activation, Array
 from warpfit.checks import brief
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, DTypeError, ShapeError
 
-__all__ = ["concatenate", "maximum", "minimum", "stack", "where"]
+__all__ = [
+    "activate",
+    "concatenate",
+    "log_softmax",
+    "maximum",
+    "minimum",
+    "relu",
+    "sigmoid",
+    "softmax",
+    "stack",
+    "tanh",
+    "where",
+]
 
 
 MAX_AXES = 65  # one more than NumPy's arrays have
@@ -60,6 +72,71 @@ def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Return the tensors, all of one shape, joined along a new axis."""
     return apply(formulas.stack, *_several("stack", tensors), axis=_axis("stack", axis))
+
+
+def activate(x: Tensor, name: str, slope: float = 0.01) -> Tensor:
+    """Return an activation of x, element by element, by the name that it has everywhere.
+
+    Parameters
+    ----------
+    x : Tensor
+    name : str
+        As estimators have it: ``'gelu'``, ``'silu'`` and so on.
+    slope : float
+        Of ``'leaky_relu'`` below 0.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such activation.
+
+    Examples
+    --------
+    >>> from warpfit import autograd, tensor
+    >>> autograd.activate(tensor([-2.0, 3.0]), "leaky_relu", slope=0.5).numpy().tolist()
+    [-1.0, 3.0]
+    """
+    return apply(formulas.activate, x, activation=Activation(name, slope))
+
+
+def relu(x: Tensor) -> Tensor:
+    """Return max(x, 0), element by element."""
+    return activate(x, "relu")
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Return 1 / (1 + exp(-x)), element by element."""
+    return activate(x, "sigmoid")
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Return tanh(x), element by element."""
+    return activate(x, "tanh")
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """Return exp(x) / Σ exp(x) along an axis."""
+    return _along(formulas.softmax, x, axis)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """Return x - log Σ exp(x) along an axis."""
+    return _along(formulas.log_softmax, x, axis)
+
+
+def _along(formula: Formula, x: Tensor, axis: int) -> Tensor:
+    """Return a formula along the last axis as one along any, which changes places with the last."""
+    name = formula.__name__
+    check_axis(name, axis)
+    if not isinstance(x, Tensor):
+        raise DTypeError(f"{name}: expected a tensor, got {brief(x)}")
+    if not -x.ndim <= axis < x.ndim:
+        raise ShapeError(f"{name}: expected an axis of a tensor of shape {x.shape}, got {axis}")
+    places = list(range(x.ndim))
+    places[axis], places[-1] = places[-1], places[axis]
+    if places[-1] == x.ndim - 1:
+        return apply(formula, x)
+    return apply(formula, x.transpose(places)).transpose(places)
 
 
 def _several(op: str, tensors: Any) -> Sequence[Any]:
