@@ -25,6 +25,8 @@ FLOORS = (
     ("gradcheck",),
     ("drawing",),
     ("plots",),
+    ("figure",),
+    ("display",),
     ("nn", "losses", "optim"),
     ("autograd",),
     ("data", "backends"),

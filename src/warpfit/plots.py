@@ -36,8 +36,8 @@ def new_figure(width: float, height: float) -> Any:
     not installed.
     """
     with needs("plot", "pictures need"):
-        from matplotlib.figure import Figure
-    return Figure(figsize=(width, height), layout="constrained")
+        from warpfit.figure import ShownFigure
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure: Any, path: str | Path) -> None:

@@ -40,7 +40,7 @@ from warpfit.training.loop import TrainingLoop, rule_of
 from warpfit.training.place import Place, place_of, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
-from warpfit.training.progress import ProgressBar
+from warpfit.training.progress import progress
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, trained_names
 
@@ -141,7 +141,8 @@ def fit(
         Whether to go on from `resume_from` with other data, or more, on purpose: weights, optimizer
         and epochs done are the checkpoint's.
     verbose : bool
-        Whether to show progress; only on a terminal.
+        Whether to show progress on standard error: on a terminal a line that moves and one an
+        epoch, in a notebook a line that moves, elsewhere a plain line an epoch.
 
     Returns
     -------
@@ -296,7 +297,7 @@ def _train_draft(
         run,
         optimizer,
         *_where_they_run(run_plan, data, validation),
-        [*callbacks, ProgressBar()] if verbose else list(callbacks),
+        [*callbacks, progress()] if verbose else list(callbacks),
     )
     if resume_from is not None:
         loop.resume(resume_from, new_data=new_data)
