@@ -1,4 +1,4 @@
-"""Pictures of a run: curves over the epochs, and the confusion matrix."""
+"""Pictures of a run: curves over the epochs or learning rates, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ __all__ = [
     "new_figure",
     "plot_confusion_matrix",
     "plot_history",
+    "plot_rates",
     "save_figure",
 ]
 
@@ -77,6 +78,29 @@ def plot_history(columns: Mapping[str, Sequence[Any]], title: str = "") -> Any:
         axes.grid(alpha=0.3)
         axes.legend()
     figure.suptitle(title)
+    return figure
+
+
+def plot_rates(
+    rates: npt.NDArray[Any],
+    losses: npt.NDArray[Any],
+    smoothed: npt.NDArray[Any],
+    suggestion: float | None,
+    title: str = "",
+) -> Any:
+    """Return a matplotlib Figure with the loss over the learning rate, and the suggested rate."""
+    figure = new_figure(5.5, 4.0)
+    axes = figure.subplots()
+    axes.plot(rates, losses, color="0.75", label="of a batch")
+    axes.plot(rates, smoothed, label="smoothed")
+    if suggestion is not None:
+        axes.axvline(suggestion, color="C1", linestyle="--", label=f"suggestion: {suggestion:.2g}")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title=title)
+    if suggestion is not None:  # what explodes would hide the fall
+        low, start = float(smoothed.min()), float(smoothed[0])
+        axes.set_ylim(low - 0.2 * (start - low), start + (start - low))
+    axes.grid(alpha=0.3)
+    axes.legend()
     return figure
 
 
