@@ -24,6 +24,8 @@ FLOORS = (
     ("engines", "standard_checks"),
     ("gradcheck",),
     ("plots", "pictures"),
+    ("figure",),
+    ("display",),
     ("nn", "losses", "optim"),
     ("autograd",),
     ("data", "backends"),

@@ -213,10 +213,20 @@ def test_the_examples_of_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert names["pipeline"].score(data.x_test, data.y_test) > 0.3
 
 
+def test_the_examples_of_watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page("docs/watching.md")
+    assert (tmp_path / "rates.png").exists()
+    assert 1e-4 < names["curve"].suggestion < 0.1
+    assert names["history"]["accuracy"][-1] > 0.8
+
+
 NAMED = re.compile(r"(?<![\w./])(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")
 
 
-@pytest.mark.parametrize("page", ["from-pytorch", "from-keras", "extending", "own-data"])
+@pytest.mark.parametrize(
+    "page", ["from-pytorch", "from-keras", "extending", "own-data", "watching"]
+)
 def test_names_that_pages_give_are_there(page: str) -> None:
     modules = {
         "wf": wf,

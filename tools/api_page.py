@@ -92,10 +92,12 @@ SECTIONS = (
             "manual_seed",
             "History",
             "Evaluation",
+            "lr_find",
+            "LRCurve",
         ),
         "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. "
         "`history.plan` says by which [engine](engines.md), in what precision, and why.",
-        ("History.to_dict", "History.plot"),
+        ("History.to_dict", "History.plot", "LRCurve.plot"),
     ),
     Section(
         "Callbacks",

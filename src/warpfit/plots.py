@@ -1,4 +1,4 @@
-"""Figures of matplotlib: how they are made and written, and the curves of a run."""
+"""Figures of matplotlib: how they are made and written; curves over epochs or learning rates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
@@ -18,6 +19,7 @@ __all__ = [
     "has_matplotlib",
     "new_figure",
     "plot_history",
+    "plot_rates",
     "save_figure",
 ]
 
@@ -34,8 +36,8 @@ def new_figure(width: float, height: float) -> Any:
     not installed.
     """
     with needs("plot", "pictures need"):
-        from matplotlib.figure import Figure
-    return Figure(figsize=(width, height), layout="constrained")
+        from warpfit.figure import ShownFigure
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
@@ -75,4 +77,27 @@ def plot_history(columns: Mapping[str, Sequence[Any]], title: str = "") -> Any:
         axes.grid(alpha=0.3)
         axes.legend()
     figure.suptitle(title)
+    return figure
+
+
+def plot_rates(
+    rates: npt.NDArray[Any],
+    losses: npt.NDArray[Any],
+    smoothed: npt.NDArray[Any],
+    suggestion: float | None,
+    title: str = "",
+) -> Any:
+    """Return a matplotlib Figure with the loss over the learning rate, and the suggested rate."""
+    figure = new_figure(5.5, 4.0)
+    axes = figure.subplots()
+    axes.plot(rates, losses, color="0.75", label="of a batch")
+    axes.plot(rates, smoothed, label="smoothed")
+    if suggestion is not None:
+        axes.axvline(suggestion, color="C1", linestyle="--", label=f"suggestion: {suggestion:.2g}")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title=title)
+    if suggestion is not None:  # what explodes would hide the fall
+        low, start = float(smoothed.min()), float(smoothed[0])
+        axes.set_ylim(low - 0.2 * (start - low), start + (start - low))
+    axes.grid(alpha=0.3)
+    axes.legend()
     return figure

@@ -212,7 +212,7 @@ def train(
     outcome = job.run(
         settings.out or default_folder(),
         [_Narrator(printer, settings, job)],
-        verbose=not settings.quiet,
+        verbose=not settings.quiet and sys.stderr.isatty(),
     )
     _print_outcome(printer, outcome)
     if outcome.history.stopped_by == "interrupt":

@@ -141,9 +141,9 @@ def fit_many(
     on_plan : function, optional
         Called with the plan when everything is checked, before the first network trains.
     verbose : bool
-        Whether to show progress: on a terminal a line that moves, elsewhere a line now and then, on
-        standard error; and to say so there if candidates are ranked by training rows because there
-        are no others.
+        Whether to show progress: on a terminal and in a notebook a line that moves, elsewhere a
+        line now and then, on standard error; and to say so there if candidates are ranked by
+        training rows because there are no others.
 
     Returns
     -------

@@ -9,6 +9,7 @@ from warpfit.training.callbacks import Callback, Checkpoint, CSVLog, EarlyStoppi
 from warpfit.training.evaluate import Evaluation, evaluate, predict
 from warpfit.training.fit import fit
 from warpfit.training.history import History
+from warpfit.training.lr_find import LRCurve, lr_find
 from warpfit.training.run import Run
 from warpfit.training.storage import load, load_metadata, save
 
@@ -24,6 +25,7 @@ __all__ = [
     "Evaluation",
     "History",
     "JSONLLog",
+    "LRCurve",
     "Profile",
     "Run",
     "TrainedModel",
@@ -32,6 +34,7 @@ __all__ = [
     "load",
     "load_metadata",
     "load_trained",
+    "lr_find",
     "predict",
     "save",
 ]

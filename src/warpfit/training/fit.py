@@ -47,7 +47,7 @@ from warpfit.training.metrics import Metrics, as_metrics
 from warpfit.training.place import Place, place_of, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
-from warpfit.training.progress import ProgressBar
+from warpfit.training.progress import progress
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, trained_names
 
@@ -164,7 +164,8 @@ def fit(
         Whether to go on from `resume_from` with other data, or more, on purpose: weights, optimizer
         and epochs done are the checkpoint's.
     verbose : bool
-        Whether to show progress; only on a terminal.
+        Whether to show progress on standard error: on a terminal a line that moves and one an
+        epoch, in a notebook a line that moves, elsewhere a plain line an epoch.
 
     Returns
     -------
@@ -344,7 +345,7 @@ def _train_draft(
     run = Run(run_plan, state, History(), ops, model)
     run.history.plan = run.plan
     run.metrics = measured.directions if measured else {}
-    watching = [*callbacks, ProgressBar()] if verbose else list(callbacks)
+    watching = [*callbacks, progress()] if verbose else list(callbacks)
     loop = TrainingLoop(run, optimizer, data, validation, watching, measured)
     if resume_from is not None:
         loop.resume(resume_from, new_data=new_data)

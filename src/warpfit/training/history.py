@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.display import html_picture, html_table
 from warpfit.engines.base import EpochReport
 
 __all__ = ["History"]
@@ -19,6 +20,7 @@ COLUMNS = (
     *(field.name for field in fields(EpochReport) if field.name not in ("step_losses", "metrics")),
     "samples_per_second",
 )
+SHOWN_EPOCHS = 10
 
 
 class History:
@@ -92,6 +94,24 @@ class History:
             save_figure(figure, path)
         return figure
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the last epochs as a table, and the curves."""
+        from warpfit.plots import has_matplotlib
+
+        table = self.to_dict()
+        columns = [[_text(value) for value in table[name][-SHOWN_EPOCHS:]] for name in table]
+        head = f"{len(self)} epochs, stopped by {self.stopped_by}"
+        more = len(self) - SHOWN_EPOCHS
+        foot = f"and {more:,} before these" if more > 0 else ""
+        shown = html_table(head, list(table), zip(*columns, strict=True), foot)
+        if not self.reports or not has_matplotlib():
+            return shown
+        return shown + html_picture(self.plot(), "loss and accuracy over the epochs")
+
     def __repr__(self) -> str:
         last = f", last: {self.reports[-1]}" if self.reports else ""
         return f"History({len(self)} epochs, stopped by {self.stopped_by}{last})"
+
+
+def _text(value: Any) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else "" if value is None else str(value)
