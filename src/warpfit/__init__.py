@@ -42,12 +42,12 @@ if TYPE_CHECKING:
         load,
         load_metadata,
         load_trained,
-        lr_find,
         predict,
         save,
     )
     from warpfit.training.evaluate import evaluate
     from warpfit.training.fit import fit
+    from warpfit.training.lr_find import lr_find
 
 __all__ = [
     "CSVLog",
@@ -121,6 +121,7 @@ __getattr__, _ = imports_on_demand(
             "Evaluation",
             "History",
             "JSONLLog",
+            "LRCurve",
             "Profile",
             "Run",
             "TrainedModel",
@@ -129,6 +130,7 @@ __getattr__, _ = imports_on_demand(
             "load",
             "load_metadata",
             "load_trained",
+            "lr_find",
             "predict",
             "save",
         ),
