@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -57,6 +59,18 @@ def test_the_host_finds_the_largest_of_its_few_numbers(
         assert there.largest_x == pytest.approx(3)
         assert there.largest_y == LABELS.max()
     assert TrainingData(there.x, there.y).largest_x == there.largest_x
+
+
+def test_rows_on_a_device_go_with_those_that_were_found(cuda: str) -> None:
+    data = TrainingData(X, LABELS)
+    found = weakref.ref(data)
+    there = weakref.ref(data.on(cuda))
+    gc.disable()
+    try:
+        del data
+        assert (found(), there()) == (None, None)
+    finally:
+        gc.enable()
 
 
 def test_a_device_finds_it_by_kernels_that_are_compiled_at_once(
