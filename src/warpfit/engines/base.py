@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -298,6 +298,8 @@ class EpochReport:
         The loss of every step.
     val_loss, val_accuracy : float or None
         On the validation data, after the epoch.
+    metrics : mapping of str to float or None
+        Those that `fit` was asked for, by column, after the epoch; None for what is not finite.
     """
 
     epoch: int
@@ -309,6 +311,11 @@ class EpochReport:
     step_losses: npt.NDArray[np.float64] = field(repr=False, compare=False)
     val_loss: float | None = None
     val_accuracy: float | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict, hash=False)
+
+    def value(self, column: str) -> Any:
+        """Return what stands in a column of the history, None if nothing does."""
+        return self.metrics[column] if column in self.metrics else getattr(self, column, None)
 
     @property
     def samples_per_second(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -43,6 +43,7 @@ from warpfit.training.inputs import (
     warn_of_probabilities,
 )
 from warpfit.training.loop import TrainingLoop, rule_of
+from warpfit.training.metrics import Metrics, as_metrics
 from warpfit.training.place import Place, place_of, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
@@ -64,6 +65,7 @@ def fit(
     batch_size: int = 64,
     validation_data: tuple[Any, Any] | None = None,
     validation_split: float = 0.0,
+    metrics: Sequence[str | Callable[..., Any]] = (),
     class_weight: str | Mapping[int, float] | Sequence[float] | None = None,
     sample_weight: Any = None,
     device: str = "auto",
@@ -113,6 +115,11 @@ def fit(
         `validation_data`. Which rows follows from `seed`, whatever their order, and of each integer
         label it is the same share; for the last rows, as of a series in time, pass these as
         `validation_data`. The rest is copied. Held-out rows have no sample weights.
+    metrics : sequence of str or function
+        Names of scikit-learn's scorers, or functions of (y, prediction), of the predicted labels or
+        in regression values. They are computed after each reported epoch, unweighted, on the rows
+        to validate on, as columns ``'val_f1_macro'`` and so on; without such rows on those to train
+        on, as ``'f1_macro'``. To find errors early they are computed once before the first epoch.
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
@@ -182,9 +189,10 @@ def fit(
     >>> x = np.random.default_rng(0).normal(size=(500, 2)).astype("float32")
     >>> layers = [wf.nn.Linear(2, 16, seed=0), wf.nn.ReLU(), wf.nn.Linear(16, 2, seed=1)]
     >>> model = wf.nn.Sequential(layers)
-    >>> rows = {"validation_split": 0.2, "device": "cpu"}
-    >>> history = wf.fit(model, x, x[:, 0] > 0, optimizer="adam", epochs=20, **rows)
-    >>> history["num_rows"][-1], history["val_accuracy"][-1] > 0.9
+    >>> asked = {"validation_split": 0.2, "metrics": ["f1"], "epochs": 20, "device": "cpu"}
+    >>> asked |= {"loss": "cross_entropy", "optimizer": "adam"}
+    >>> history = wf.fit(model, x, x[:, 0] > 0, **asked)
+    >>> history["num_rows"][-1], history["val_f1"][-1] > 0.9
     (400, True)
     """
     check_kinds(plan, callbacks)
@@ -249,6 +257,7 @@ def fit(
         resume_from=resume_from,
         new_data=new_data,
         verbose=verbose,
+        metrics=metrics,
     )
 
 
@@ -317,6 +326,7 @@ def _train_draft(
     resume_from: str | os.PathLike[str] | None,
     new_data: bool = False,
     verbose: bool = False,
+    metrics: Any = (),
 ) -> History:
     """Train a model as a draft of its plan says, on checked rows and prepared targets, as `fit`
     does.
@@ -325,15 +335,17 @@ def _train_draft(
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     validation = _validation(draft, validation_data)
-    run_plan = make_plan(draft, state, data, validation, rule_of(callbacks, draft.optimizer.lr))
+    asked = as_metrics(metrics, draft.loss)
+    # An engine that stops by itself knows of no metrics.
+    rule = None if asked else rule_of(callbacks, draft.optimizer.lr)
+    run_plan = make_plan(draft, state, data, validation, rule)
+    data, validation = _where_they_run(run_plan, data, validation)
+    measured = Metrics(asked, run_plan, data, validation) if asked else None
     run = Run(run_plan, state, History(), ops, model)
     run.history.plan = run.plan
-    loop = TrainingLoop(
-        run,
-        optimizer,
-        *_where_they_run(run_plan, data, validation),
-        [*callbacks, ProgressBar()] if verbose else list(callbacks),
-    )
+    run.metrics = measured.directions if measured else {}
+    watching = [*callbacks, ProgressBar()] if verbose else list(callbacks)
+    loop = TrainingLoop(run, optimizer, data, validation, watching, measured)
     if resume_from is not None:
         loop.resume(resume_from, new_data=new_data)
     loop.carry_out()

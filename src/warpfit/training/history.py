@@ -14,7 +14,11 @@ from warpfit.engines.base import EpochReport
 
 __all__ = ["History"]
 
-COLUMNS = tuple(field.name for field in fields(EpochReport) if field.name != "step_losses")
+# Those of every run; metrics follow.
+COLUMNS = (
+    *(field.name for field in fields(EpochReport) if field.name not in ("step_losses", "metrics")),
+    "samples_per_second",
+)
 
 
 class History:
@@ -50,9 +54,15 @@ class History:
         return iter(self.reports)
 
     def __getitem__(self, column: str) -> list[Any]:
-        if column not in (*COLUMNS, "samples_per_second"):
-            raise KeyError(f"expected a column among {', '.join(COLUMNS)}, got {column!r}")
-        return [getattr(report, column) for report in self.reports]
+        if column not in self.columns:
+            raise KeyError(f"expected a column among {', '.join(self.columns)}, got {column!r}")
+        return [report.value(column) for report in self.reports]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of what the reports have, those of metrics last."""
+        metrics = dict.fromkeys(name for report in self.reports for name in report.metrics)
+        return (*COLUMNS, *metrics)
 
     @property
     def step_losses(self) -> npt.NDArray[np.float64]:
@@ -61,7 +71,7 @@ class History:
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return one list per column, JSON-ready; columns that hold nothing are left out."""
-        table = {column: self[column] for column in (*COLUMNS, "samples_per_second")}
+        table = {column: self[column] for column in self.columns}
         return {
             column: values for column, values in table.items() if any(v is not None for v in values)
         }

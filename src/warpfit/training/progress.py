@@ -24,6 +24,11 @@ def epoch_line(report: EpochReport, epochs: int) -> str:
         parts.append(f"val loss {report.val_loss:.4f}")
     if report.val_accuracy is not None:
         parts.append(f"val accuracy {report.val_accuracy:.2%}")
+    parts += [
+        f"{column.replace('_', ' ')} {value:.4f}"
+        for column, value in report.metrics.items()
+        if value is not None
+    ]
     seconds = report.seconds
     time = f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
     parts.append(f"{time}, {report.samples_per_second:,.0f} samples/s")
