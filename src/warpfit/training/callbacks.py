@@ -165,6 +165,17 @@ class EarlyStopping(Callback):
     ConfigError
         If a setting is none of these; and as a run starts, if there is no such column, or its name
         does not say what is better.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import warpfit as wf
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype("float32")
+    >>> model = wf.nn.Sequential(wf.nn.Linear(2, 2, seed=0))
+    >>> asked = {"metrics": ["f1"], "validation_split": 0.2, "epochs": 500, "device": "cpu"}
+    >>> asked |= {"callbacks": [wf.EarlyStopping("val_f1", patience=5)], "optimizer": "adam"}
+    >>> wf.fit(model, x, x[:, 0] > 0, **asked).stopped_by[:32]
+    'early stopping: no better val_f1'
     """
 
     def __init__(

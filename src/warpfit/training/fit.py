@@ -180,8 +180,8 @@ def fit(
         without an error, the model has the weights of the last whole epoch then; of the last before
         those that an engine trains at once: a quarter of a second's (layer by layer 2 s'), or one
         if it takes longer, and only where nothing is to be done between them that the engine does
-        not do itself: no validation, no checkpoint, no callback that looks at the run. An engine
-        that hears of Ctrl-C while it trains ends after an epoch instead.
+        not do itself: no validation, no metrics, no checkpoint, no callback that looks at the run.
+        An engine that hears of Ctrl-C while it trains ends after an epoch instead.
 
     Examples
     --------

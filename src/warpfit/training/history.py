@@ -72,7 +72,10 @@ class History:
         return np.concatenate([report.step_losses for report in self.reports] or [np.empty(0)])
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return one list per column, JSON-ready; columns that hold nothing are left out."""
+        """Return one list per column, JSON-ready; columns that hold nothing are left out.
+
+        ``pandas.DataFrame(history.to_dict())`` is a table with a row an epoch.
+        """
         table = {column: self[column] for column in self.columns}
         return {
             column: values for column, values in table.items() if any(v is not None for v in values)
