@@ -210,7 +210,7 @@ def test_integers_beyond_float64_among_numbers_are_refused(tmp_path: Path) -> No
 
 def test_an_integer_that_no_float_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, f"a,b,label\n{'9' * 400},1,0\n,2,1\n")
-    with pytest.raises(DataError, match="column 'a' is 9999.*; expected|no float64 can hold"):
+    with pytest.raises(DataError, match=r"column 'a' is 9999.*; expected|no float64 can hold"):
         read_table(path)
 
     def as_pandas_3_0_does(*_: object, **__: object) -> None:

@@ -465,7 +465,8 @@ def test_ctrl_c_writes_a_checkpoint_and_ends_well(path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     lines = errors.decode().splitlines()
-    assert lines and all(line.startswith("epoch ") for line in lines)
+    assert lines
+    assert all(line.startswith("epoch ") for line in lines)
 
 
 # -- what does not go on
