@@ -223,11 +223,12 @@ def check_module(
     """
     own, reference = deepcopy(module), deepcopy(module).to(dtype="float64")
     own.zero_grad()
+    home, ops, parameters = backends.get(x.device), reference.backend, reference.parameters()
 
     def evaluate(values: Sequence[Numbers]) -> Numbers:
-        batch, *parameters = (backends.get(x.device).asarray(value) for value in values)
-        for parameter, value in zip(reference.parameters(), parameters, strict=True):
-            reference.backend.assign(parameter.data, value)
+        batch, *others = (home.asarray(value) for value in values)
+        for parameter, value in zip(parameters, others, strict=True):
+            ops.assign(parameter.data, value)
         return head(_run(reference, Tensor(batch))).numpy()
 
     return _check(
