@@ -9,6 +9,7 @@ from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
 from warpfit.nn.explicit import backward, forward, parameters
 from warpfit.nn.flatten import Flatten
+from warpfit.nn.group_norm import GroupNorm
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import Linear
 from warpfit.nn.module import Buffer, Module, Parameter
@@ -27,6 +28,7 @@ __all__ = [
     "Flatten",
     "GlobalAvgPool2d",
     "GlobalMaxPool2d",
+    "GroupNorm",
     "Layer",
     "LayerNorm",
     "Linear",
