@@ -121,6 +121,7 @@ SECTIONS = (
         (
             "Sequential",
             "Module",
+            "ModuleList",
             "Layer",
             "Parameter",
             "Buffer",

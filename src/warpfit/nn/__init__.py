@@ -13,6 +13,7 @@ from warpfit.nn.group_norm import GroupNorm
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import Linear
 from warpfit.nn.module import Buffer, Module, Parameter
+from warpfit.nn.module_list import ModuleList
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from warpfit.nn.pooling import AvgPool2d, GlobalAvgPool2d, GlobalMaxPool2d, MaxPool2d
@@ -34,6 +35,7 @@ __all__ = [
     "Linear",
     "MaxPool2d",
     "Module",
+    "ModuleList",
     "NetworkSpec",
     "Parameter",
     "Sequential",
