@@ -123,6 +123,7 @@ SECTIONS = (
         (
             "Sequential",
             "Module",
+            "ModuleList",
             "Layer",
             "Parameter",
             "Buffer",

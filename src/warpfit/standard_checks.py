@@ -256,6 +256,9 @@ def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.LayerNorm(3), rows
     yield "", nn.LayerNorm((2, 3), bias=False), images
     yield "", nn.LayerNorm(3, elementwise_affine=False), rows
+    yield "", nn.GroupNorm(2, 4), (5, 4)
+    yield "", nn.GroupNorm(2, 4), (2, 3, 2, 4)
+    yield "", nn.GroupNorm(3, 3, affine=False), images
     yield "", nn.Dropout(0.4, seed=0), (5, 4)
     yield ", eval", nn.Dropout(0.4, seed=0).eval(), (5, 4)
     yield "", nn.Flatten(), images

@@ -109,6 +109,16 @@ def normed_images() -> nn.Sequential:
     )
 
 
+def grouped() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding="same", seed=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.GlobalAvgPool2d(),
+        nn.Linear(4, 3, seed=2),
+    )
+
+
 def sequences() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv1d(1, 4, 3, padding="same", seed=1),
@@ -134,6 +144,7 @@ NETWORKS = {
     "normed": normed,
     "normed_images": normed_images,
     "sequences": sequences,
+    "grouped": grouped,
     "shared": shared,
 }
 OPTIMIZERS = {
@@ -153,7 +164,7 @@ OPTIMIZERS = {
 
 
 def data_for(make_model: Any) -> tuple[Any, Any]:
-    if make_model in (cnn, normed_images):
+    if make_model in (cnn, normed_images, grouped):
         rng = np.random.default_rng(0)
         return rng.integers(0, 256, (20, 8, 8, 1)).astype(np.uint8), rng.integers(0, 3, 20)
     x, y = blobs(NUM_ROWS)

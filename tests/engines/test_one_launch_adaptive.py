@@ -56,6 +56,10 @@ def test_lion(cuda: str, sizes: tuple[int, ...]) -> None:
     assert_in_roles_follows_numpy(sizes, optimizer=lion, times_limit=LIONS)
 
 
+def test_nadam_whose_step_has_a_number_more(cuda: str) -> None:
+    assert_in_roles_follows_numpy((6, 8, 3), optimizer=ADAPTIVE["nadam"])
+
+
 @pytest.mark.parametrize("name", ["adam", pytest.param("rmsprop", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 3)], ids=str)
 def test_bfloat16(cuda: str, sizes: tuple[int, ...], name: str) -> None:

@@ -41,6 +41,14 @@ PAIRS: dict[str, Pair] = {
         lambda: torch.nn.Conv1d(2, 3, 5, padding="same", bias=False),
         SEQUENCES,
     ),
+    "GroupNorm": Pair(
+        lambda: nn.GroupNorm(2, 6, eps=1e-3), lambda: torch.nn.GroupNorm(2, 6, 1e-3), (2, 4, 3, 6)
+    ),
+    "GroupNorm of rows": Pair(
+        lambda: nn.GroupNorm(3, 6, affine=False),
+        lambda: torch.nn.GroupNorm(3, 6, affine=False),
+        (4, 6),
+    ),
     "GlobalAvgPool2d": Pair(nn.GlobalAvgPool2d, lambda: torch.nn.AdaptiveAvgPool2d(1), IMAGES),
     "GlobalMaxPool2d": Pair(nn.GlobalMaxPool2d, lambda: torch.nn.AdaptiveMaxPool2d(1), IMAGES),
 }

@@ -39,6 +39,7 @@ LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
     "LayerNorm": (nn.LayerNorm((3, 2), eps=1e-3), (4, 3, 2)),
     "LayerNorm without bias": (nn.LayerNorm(5, bias=False), (5,)),
     "LayerNorm plain": (nn.LayerNorm(5, elementwise_affine=False), (5,)),
+    "GroupNorm": (nn.GroupNorm(2, 4, eps=1e-3), (3, 3, 4)),
     "Dropout": (nn.Dropout(0.3), (5,)),
     "Flatten": (nn.Flatten(), (2, 3)),
     "Identity": (nn.Identity(), (5,)),

@@ -476,6 +476,10 @@ LAYERS: list[Call] = [
         nn.LayerNorm,
         lambda: {"normalized_shape": (3,), "eps": 1e-5, "elementwise_affine": True, "bias": True},
     ),
+    (
+        nn.GroupNorm,
+        lambda: {"num_groups": 2, "num_channels": 4, "eps": 1e-5, "affine": True},
+    ),
     (nn.Dropout, lambda: {"p": 0.5, "seed": 0}),
     (nn.Flatten, lambda: {"start_dim": 1, "end_dim": -1}),
     (nn.LeakyReLU, lambda: {"negative_slope": 0.1}),

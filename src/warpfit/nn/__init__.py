@@ -9,9 +9,11 @@ from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
 from warpfit.nn.explicit import backward, forward, parameters
 from warpfit.nn.flatten import Flatten
+from warpfit.nn.group_norm import GroupNorm
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import Linear
 from warpfit.nn.module import Buffer, Module, Parameter
+from warpfit.nn.module_list import ModuleList
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from warpfit.nn.pooling import AvgPool2d, GlobalAvgPool2d, GlobalMaxPool2d, MaxPool2d
@@ -27,11 +29,13 @@ __all__ = [
     "Flatten",
     "GlobalAvgPool2d",
     "GlobalMaxPool2d",
+    "GroupNorm",
     "Layer",
     "LayerNorm",
     "Linear",
     "MaxPool2d",
     "Module",
+    "ModuleList",
     "NetworkSpec",
     "Parameter",
     "Sequential",
