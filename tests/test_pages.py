@@ -217,6 +217,8 @@ def test_the_examples_of_watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "rates.png").exists()
     assert 1e-4 < names["curve"].suggestion < 0.1
     assert names["history"]["accuracy"][-1] > 0.8
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 4
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
 
 
 NAMED = re.compile(r"(?<![\w./])(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")

@@ -6,6 +6,7 @@ from warpfit.training.callbacks import Callback, Checkpoint, CSVLog, EarlyStoppi
 from warpfit.training.evaluate import Evaluation, evaluate, predict
 from warpfit.training.fit import fit
 from warpfit.training.history import History
+from warpfit.training.loggers import MLflowLog, TensorBoardLog, WandbLog
 from warpfit.training.lr_find import LRCurve, lr_find
 from warpfit.training.profile import Profile
 from warpfit.training.run import Run
@@ -21,9 +22,12 @@ __all__ = [
     "History",
     "JSONLLog",
     "LRCurve",
+    "MLflowLog",
     "Profile",
     "Run",
+    "TensorBoardLog",
     "TrainedModel",
+    "WandbLog",
     "evaluate",
     "fit",
     "load",
