@@ -400,7 +400,7 @@ import warpfit as wf
 x = np.random.default_rng(0).uniform(size=(8, 300)).astype("f4")
 model = wf.nn.Sequential(wf.nn.Linear(300, 300, seed=0), wf.nn.ReLU(), wf.nn.Linear(300, 2, seed=1))
 wf.fit(model, x, np.arange(8) % 2, optimizer=wf.optim.Adam(model.parameters()),
-       epochs=10**6, batch_size=8, callbacks=[wf.Checkpoint(sys.argv[1])],
+       epochs=10**6, batch_size=8, verbose=False, callbacks=[wf.Checkpoint(sys.argv[1])],
        resume_from=sys.argv[2] if len(sys.argv) > 2 else None)
 """
 
