@@ -45,12 +45,12 @@ if TYPE_CHECKING:
         load,
         load_metadata,
         load_trained,
-        lr_find,
         predict,
         save,
     )
     from warpfit.training.evaluate import evaluate
     from warpfit.training.fit import fit
+    from warpfit.training.lr_find import lr_find
 
 __all__ = [
     "CSVLog",
