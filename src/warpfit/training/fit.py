@@ -6,22 +6,22 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from warpfit import backends, losses
 from warpfit.backends import Backend
-from warpfit.backends.transfer import to_host
 from warpfit.checks import brief, check_choice, check_count, check_flag
-from warpfit.engines.base import Plan, Prepared, TrainingData
-from warpfit.engines.launch_plan import has_room
+from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed
+from warpfit.training.batches import Batches, as_validation_data
 from warpfit.training.callbacks import Callback, Checkpoint, checked_callbacks
 from warpfit.training.evaluate import network_of
 from warpfit.training.history import History
@@ -37,7 +37,7 @@ from warpfit.training.inputs import (
     warn_of_probabilities,
 )
 from warpfit.training.loop import TrainingLoop, rule_of
-from warpfit.training.place import Place, place_of, widths_of
+from warpfit.training.place import Place, place_of, where_they_run, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import progress
@@ -46,16 +46,18 @@ from warpfit.training.state import state_of, trained_names
 
 __all__ = ["draft_of", "fit", "fit_rows", "prepared_targets"]
 
+BATCH_SIZE = 64
+
 
 def fit(
     model: Module,
     x: Any,
-    y: Any,
+    y: Any = None,
     *,
     loss: str | Loss = "cross_entropy",
     optimizer: Optimizer,
     epochs: int = 10,
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     validation_data: tuple[Any, Any] | None = None,
     class_weight: str | Mapping[int, float] | Sequence[float] | None = None,
     sample_weight: Any = None,
@@ -85,7 +87,10 @@ def fit(
         device can read it. An array or ``np.memmap`` that the device has no room for stays on the
         host, and ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
-        Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
+        Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``. Without y, x
+        gives batches (x, y): a loader or another iterable that begins anew in every epoch, or a
+        function that returns an iterator. An epoch is read into memory, and trained on in its
+        order, in its batches: of one size, but for a shorter last one (see docs/own-data.md).
     loss : str or Loss
     optimizer : Optimizer
         Over the model's parameters, or some of them; the others stay as they are, and so do those
@@ -96,7 +101,7 @@ def fit(
         Evaluated after every reported epoch: in float32, or, where the kernel of ``'one_launch'``
         does it by itself (see docs/one-launch.md), in the precision of training. ``'one_launch'``
         may choose its kernel by whether there are any, so that weights of runs with and without
-        differ by rounding.
+        differ by rounding. A loader of batches is read once.
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
@@ -162,6 +167,17 @@ def fit(
     """
     _check_kinds(optimizer, plan, callbacks)
     check_flag("verbose", verbose)
+    batches = Batches(x) if y is None else None
+    if batches is not None:
+        batches.check_alone(
+            batch_size=batch_size,
+            default=BATCH_SIZE,
+            sample_weight=sample_weight,
+            plan=plan,
+            resumes=resume_from is not None and not new_data,
+        )
+        (x, y), batch_size, shuffle = batches.first, batches.size, False
+    validation_data = as_validation_data(validation_data)
     rows = as_rows("x", x, dtype=None)
     if plan is None:
         place = Place(device)
@@ -214,6 +230,7 @@ def fit(
         resume_from=resume_from,
         new_data=new_data,
         verbose=verbose,
+        batches=batches,
     )
 
 
@@ -282,6 +299,7 @@ def _train_draft(
     resume_from: str | os.PathLike[str] | None,
     new_data: bool = False,
     verbose: bool = False,
+    batches: Batches | None = None,
 ) -> History:
     """Train a model as a draft of its plan says, on checked rows and prepared targets, as `fit`
     does.
@@ -290,14 +308,17 @@ def _train_draft(
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     validation = _validation(draft, validation_data)
-    run_plan = make_plan(draft, state, data, validation, rule_of(callbacks, draft.optimizer.lr))
+    # An engine that stops by itself has the data of all epochs.
+    rule = rule_of(callbacks, draft.optimizer.lr) if batches is None else None
+    run_plan = make_plan(draft, state, data, validation, rule)
     run = Run(run_plan, state, History(), ops, model)
     run.history.plan = run.plan
     loop = TrainingLoop(
         run,
         optimizer,
-        *_where_they_run(run_plan, data, validation),
+        *where_they_run(run_plan, data, validation),
         [*callbacks, progress()] if verbose else list(callbacks),
+        None if batches is None else partial(batches.next_data, run_plan, data.class_weight),
     )
     if resume_from is not None:
         loop.resume(resume_from, new_data=new_data)
@@ -446,20 +467,3 @@ def _validation(draft: Plan, validation_data: Any) -> TrainingData | None:
     targets = prepared_validation(draft, rows, as_rows("validation y", y, dtype=draft.dtype))
     check_weight_left(draft.loss, targets)
     return TrainingData(rows, targets)
-
-
-def _where_they_run(
-    plan: Plan, data: TrainingData, validation: TrainingData | None
-) -> tuple[TrainingData, TrainingData | None]:
-    """Return data and validation data where the plan wants them.
-
-    Streamed data stays on the host. So does x to validate on that has no room beside copies of the
-    data; it comes batch by batch.
-    """
-    prepared = cast(Prepared, plan.prepared)
-    data = replace(data, y=to_host(data.y)) if prepared.is_streamed else data.on(plan.device)
-    if validation is None:
-        return data, None
-    if has_room(plan, validation, prepared.copied_bytes):
-        return data, validation.on(plan.device)
-    return data, replace(validation, y=backends.get(plan.device).asarray(validation.y))
