@@ -82,7 +82,13 @@ class Batches:
         return found
 
     def check_alone(
-        self, *, batch_size: int, default: int, sample_weight: Any, plan: Plan | None, resumes: bool
+        self,
+        *,
+        batch_size: int,
+        default: int,
+        plan: Plan | None,
+        resumes: bool,
+        others: Mapping[str, Any],
     ) -> None:
         """Raise ConfigError if `fit` is asked for what batches leave no choice of.
 
@@ -90,17 +96,19 @@ class Batches:
         ----------
         batch_size, default : int
             What is asked for, which may be what is if nothing is.
-        sample_weight : array, optional
         plan : Plan, optional
         resumes : bool
             Whether the run goes on from a checkpoint, of the same data.
+        others : mapping of str to Any
+            Arguments that go with arrays only, None where they are not given.
         """
         if batch_size not in (default, self.size):
             raise ConfigError(
                 f"expected no batch_size beside batches of {self.size} rows, got {batch_size}"
             )
-        if sample_weight is not None:
-            raise ConfigError("expected no sample_weight beside batches (x, y), got one")
+        for name, value in others.items():
+            if value is not None:
+                raise ConfigError(f"expected no {name} beside batches (x, y), got {brief(value)}")
         if plan is not None and (plan.shuffle or plan.batch_size != self.size):
             raise ConfigError(
                 f"expected the plan of a run on batches of {self.size} rows, got one of rows"

@@ -172,9 +172,9 @@ def fit(
         batches.check_alone(
             batch_size=batch_size,
             default=BATCH_SIZE,
-            sample_weight=sample_weight,
             plan=plan,
             resumes=resume_from is not None and not new_data,
+            others={"sample_weight": sample_weight},
         )
         (x, y), batch_size, shuffle = batches.first, batches.size, False
     validation_data = as_validation_data(validation_data)
