@@ -211,6 +211,7 @@ def test_the_examples_of_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     data, predicted = names["data"], names["predicted"]
     assert 1 - np.mean((predicted - data.y_test) ** 2) / data.y_test.var() > 0.4
     assert names["pipeline"].score(data.x_test, data.y_test) > 0.3
+    assert wf.evaluate(names["noisy"], names["x"], names["y"]).loss < 0.6
 
 
 def test_the_examples_of_watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +220,8 @@ def test_the_examples_of_watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "rates.png").exists()
     assert 1e-4 < names["curve"].suggestion < 0.1
     assert names["history"]["accuracy"][-1] > 0.8
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 4
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
 
 
 NAMED = re.compile(r"(?<![\w./])(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")

@@ -102,7 +102,18 @@ SECTIONS = (
     Section(
         "Callbacks",
         "warpfit",
-        ("Callback", "Run", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog", "Profile"),
+        (
+            "Callback",
+            "Run",
+            "EarlyStopping",
+            "Checkpoint",
+            "CSVLog",
+            "JSONLLog",
+            "TensorBoardLog",
+            "MLflowLog",
+            "WandbLog",
+            "Profile",
+        ),
     ),
     Section(
         "Many networks at once",

@@ -111,7 +111,7 @@ def test_numbers_whose_squares_overflow_are_finite(dtype: str) -> None:
         (np.eye(3)[LABELS], ShapeError, r"expected labels of shape \(M,\)"),
         (LABELS[:5], ShapeError, "expected as many rows in y as in x, got 5 and 20"),
         (LABELS.astype(str), DTypeError, "expected y to hold numbers"),
-        (None, DTypeError, "expected y to hold numbers"),
+        (None, ConfigError, r"expected y beside x, or x as batches \(x, y\)"),
         (2, ShapeError, "expected y to be an array of rows"),
         (
             with_value(LABELS, np.nan),

@@ -48,6 +48,20 @@ class DataLoader:
         If `x` and `y` have no rows dimension or differ in length.
     ConfigError
         If `batch_size` is not an integer of at least 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import warpfit as wf
+    >>> x = np.random.default_rng(0).normal(size=(100, 4)).astype("float32")
+    >>> loader = wf.data.DataLoader(x, x[:, 0] > 0, batch_size=32)
+    >>> [len(rows) for rows, labels in loader]
+    [32, 32, 32, 4]
+    >>> model = wf.nn.Sequential(wf.nn.Linear(4, 2))
+    >>> optimizer = wf.optim.Adam(model.parameters())
+    >>> history = wf.fit(model, loader, optimizer=optimizer, epochs=3, device="cpu", verbose=False)
+    >>> history["num_rows"]
+    [100, 100, 100]
     """
 
     def __init__(

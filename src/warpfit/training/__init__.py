@@ -14,6 +14,7 @@ from warpfit.training.run import Run
 from warpfit.training.storage import load, load_metadata, save
 
 if TYPE_CHECKING:
+    from warpfit.training.loggers import MLflowLog, TensorBoardLog, WandbLog
     from warpfit.training.profile import Profile
     from warpfit.training.trained import TrainedModel, load_trained
 
@@ -26,9 +27,12 @@ __all__ = [
     "History",
     "JSONLLog",
     "LRCurve",
+    "MLflowLog",
     "Profile",
     "Run",
+    "TensorBoardLog",
     "TrainedModel",
+    "WandbLog",
     "evaluate",
     "fit",
     "load",
@@ -41,5 +45,10 @@ __all__ = [
 
 # What a training does not need.
 __getattr__, __dir__ = imports_on_demand(
-    __name__, {"profile": ("Profile",), "trained": ("TrainedModel", "load_trained")}
+    __name__,
+    {
+        "loggers": ("MLflowLog", "TensorBoardLog", "WandbLog"),
+        "profile": ("Profile",),
+        "trained": ("TrainedModel", "load_trained"),
+    },
 )

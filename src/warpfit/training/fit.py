@@ -6,16 +6,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from warpfit import backends, losses
 from warpfit.backends import Backend
-from warpfit.backends.transfer import to_host
 from warpfit.checks import check_choice, check_count, check_flag
-from warpfit.engines.base import Plan, Prepared, TrainingData
-from warpfit.engines.launch_plan import has_room
+from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
@@ -28,6 +27,7 @@ from warpfit.training.arguments import (
     optimizer_of,
     validation_split_off,
 )
+from warpfit.training.batches import Batches, as_validation_data
 from warpfit.training.callbacks import Callback, Checkpoint
 from warpfit.training.evaluate import check_model, network_of
 from warpfit.training.history import History
@@ -44,7 +44,7 @@ from warpfit.training.inputs import (
 )
 from warpfit.training.loop import TrainingLoop, rule_of
 from warpfit.training.metrics import Metrics, as_metrics
-from warpfit.training.place import Place, place_of, widths_of
+from warpfit.training.place import Place, place_of, where_they_run, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import progress
@@ -53,16 +53,18 @@ from warpfit.training.state import state_of, trained_names
 
 __all__ = ["draft_of", "fit", "fit_rows", "prepared_targets"]
 
+BATCH_SIZE = 64
+
 
 def fit(
     model: Module,
     x: Any,
-    y: Any,
+    y: Any = None,
     *,
     loss: LossLike = "cross_entropy",
     optimizer: str | Optimizer,
     epochs: int = 10,
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     validation_data: tuple[Any, Any] | None = None,
     validation_split: float = 0.0,
     metrics: Sequence[str | Callable[..., Any]] = (),
@@ -94,7 +96,10 @@ def fit(
         device can read it. An array or ``np.memmap`` that the device has no room for stays on the
         host, and ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
-        Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
+        Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``. Without y, x
+        gives batches (x, y): a loader or another iterable that begins anew in every epoch, or a
+        function that returns an iterator. An epoch is read into memory, and trained on in its
+        order, in its batches: of one size, but for a shorter last one (see docs/own-data.md).
     loss : str, Loss or function
         A function of the tensors (outputs, targets) returns the loss of each row as a tensor (N,)
         or (N, ...), or their mean (), which takes no sample weights; its derivative comes from the
@@ -109,7 +114,7 @@ def fit(
         Evaluated after every reported epoch: in float32, or, where the kernel of ``'one_launch'``
         does it by itself (see docs/one-launch.md), in the precision of training. ``'one_launch'``
         may choose its kernel by whether there are any, so that weights of runs with and without
-        differ by rounding.
+        differ by rounding. A loader of batches is read once.
     validation_split : float
         Share of the rows, in [0, 1), that is held out and validated on, instead of
         `validation_data`. Which rows follows from `seed`, whatever their order, and of each integer
@@ -200,6 +205,17 @@ def fit(
     check_flag("verbose", verbose)
     check_model(model)
     optimizer = optimizer_of(optimizer, model)
+    batches = Batches(x) if y is None else None
+    if batches is not None:
+        batches.check_alone(
+            batch_size=batch_size,
+            default=BATCH_SIZE,
+            plan=plan,
+            resumes=resume_from is not None and not new_data,
+            others={"sample_weight": sample_weight, "validation_split": validation_split or None},
+        )
+        (x, y), batch_size, shuffle = batches.first, batches.size, False
+    validation_data = as_validation_data(validation_data)
     rows = as_rows("x", x, dtype=None)
     if validation_split:
         if validation_data is not None:
@@ -259,6 +275,7 @@ def fit(
         new_data=new_data,
         verbose=verbose,
         metrics=metrics,
+        batches=batches,
     )
 
 
@@ -328,6 +345,7 @@ def _train_draft(
     new_data: bool = False,
     verbose: bool = False,
     metrics: Any = (),
+    batches: Batches | None = None,
 ) -> History:
     """Train a model as a draft of its plan says, on checked rows and prepared targets, as `fit`
     does.
@@ -337,16 +355,17 @@ def _train_draft(
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     validation = _validation(draft, validation_data)
     asked = as_metrics(metrics, draft.loss)
-    # An engine that stops by itself knows of no metrics.
-    rule = None if asked else rule_of(callbacks, draft.optimizer.lr)
+    # An engine that stops by itself knows of no metrics, and has the data of all epochs.
+    rule = None if asked or batches else rule_of(callbacks, draft.optimizer.lr)
     run_plan = make_plan(draft, state, data, validation, rule)
-    data, validation = _where_they_run(run_plan, data, validation)
+    data, validation = where_they_run(run_plan, data, validation)
     measured = Metrics(asked, run_plan, data, validation) if asked else None
     run = Run(run_plan, state, History(), ops, model)
     run.history.plan = run.plan
     run.metrics = measured.directions if measured else {}
     watching = [*callbacks, progress()] if verbose else list(callbacks)
-    loop = TrainingLoop(run, optimizer, data, validation, watching, measured)
+    next_data = partial(batches.next_data, run_plan, data.class_weight) if batches else None
+    loop = TrainingLoop(run, optimizer, data, validation, watching, measured, next_data)
     if resume_from is not None:
         loop.resume(resume_from, new_data=new_data)
     loop.carry_out()
@@ -458,20 +477,3 @@ def _validation(draft: Plan, validation_data: Any) -> TrainingData | None:
     targets = prepared_validation(draft, rows, as_rows("validation y", y, dtype=draft.dtype))
     check_weight_left(draft.loss, targets)
     return TrainingData(rows, targets)
-
-
-def _where_they_run(
-    plan: Plan, data: TrainingData, validation: TrainingData | None
-) -> tuple[TrainingData, TrainingData | None]:
-    """Return data and validation data where the plan wants them.
-
-    Streamed data stays on the host. So does x to validate on that has no room beside copies of the
-    data; it comes batch by batch.
-    """
-    prepared = cast(Prepared, plan.prepared)
-    data = replace(data, y=to_host(data.y)) if prepared.is_streamed else data.on(plan.device)
-    if validation is None:
-        return data, None
-    if has_room(plan, validation, prepared.copied_bytes):
-        return data, validation.on(plan.device)
-    return data, replace(validation, y=backends.get(plan.device).asarray(validation.y))

@@ -7,7 +7,7 @@ and the numbers go back into the model and the optimizer however the run ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -42,6 +42,8 @@ class TrainingLoop:
     validation: TrainingData | None
     callbacks: list[Callback]
     metrics: Metrics | None = None
+    # Reads the data of the next epoch, where each has its own.
+    next_data: Callable[[], TrainingData] | None = None
 
     def __post_init__(self) -> None:
         # The run at its last border: what remains when it is broken off.
@@ -164,16 +166,20 @@ class TrainingLoop:
         )
         validation = self.validation if self.engine_validates else None
         stopping = None if self.followed is None else self.followed.hand_over()
-        reports = self.engine.run(
-            run.plan,
-            run.state,
-            self.data,
-            remaining,
-            on_step,
-            self._is_border,
-            validation,
-            stopping,
-        )
+
+        def train(epochs: int) -> Iterator[EpochReport]:
+            return self.engine.run(
+                run.plan,
+                run.state,
+                self.data,
+                epochs,
+                on_step,
+                self._is_border,
+                validation,
+                stopping,
+            )
+
+        reports = train(remaining) if self.next_data is None else self._one_by_one(train, remaining)
         for report in reports:
             if run.plan.reports(report.epoch):
                 run.history.reports.append(self._completed(report))
@@ -185,6 +191,15 @@ class TrainingLoop:
             self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
             if run.stop_reason is not None:
                 return
+
+    def _one_by_one(
+        self, train: Callable[[int], Iterator[EpochReport]], epochs: int
+    ) -> Iterator[EpochReport]:
+        """Yield the reports of epochs of which each has its own data."""
+        for idx in range(epochs):
+            if idx and self.next_data is not None:
+                self.data = self.next_data()
+            yield from train(1)
 
     def _tell_of_epoch(self) -> None:
         """Let callbacks act after an epoch; those that look at the run find the model up to

@@ -1,4 +1,5 @@
-"""Which device ``'auto'`` is for a run: the CPU, if that is done before a GPU compiled a kernel.
+"""Which device ``'auto'`` is for a run: the CPU, if that is done before a GPU compiled a kernel;
+and where the run's data goes.
 
 What is compared follows from sizes, rows and epochs, at prices in ``run_prices.json``: what a run
 takes on one CPU, and on one GPU that has compiled nothing yet. So equal runs have equal places,
@@ -11,19 +12,32 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from warpfit import backends
 from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.backends.transfer import to_host
+from warpfit.engines.base import Plan, Prepared, TrainingData
+from warpfit.engines.launch_plan import has_room
 from warpfit.engines.scaling import AUTO
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 
-__all__ = ["Place", "expected_seconds", "place_of", "predicting_place", "run_costs", "widths_of"]
+__all__ = [
+    "Place",
+    "expected_seconds",
+    "place_of",
+    "predicting_place",
+    "run_costs",
+    "where_they_run",
+    "widths_of",
+]
 
 CPU, GPU = "cpu", "gpu"
 PRICES = Path(__file__).with_name("run_prices.json")
@@ -140,3 +154,20 @@ def predicting_place(device: str, widths: Sequence[int], num_rows: int) -> str:
 
 def _is_open(device: str) -> bool:
     return device == AUTO and not os.environ.get("WARPFIT_DEVICE")
+
+
+def where_they_run(
+    plan: Plan, data: TrainingData, validation: TrainingData | None
+) -> tuple[TrainingData, TrainingData | None]:
+    """Return data and validation data where the plan wants them.
+
+    Streamed data stays on the host. So does x to validate on that has no room beside copies of the
+    data; it comes batch by batch.
+    """
+    prepared = cast(Prepared, plan.prepared)
+    data = replace(data, y=to_host(data.y)) if prepared.is_streamed else data.on(plan.device)
+    if validation is None:
+        return data, None
+    if has_room(plan, validation, prepared.copied_bytes):
+        return data, validation.on(plan.device)
+    return data, replace(validation, y=backends.get(plan.device).asarray(validation.y))
