@@ -82,3 +82,32 @@ def test_a_device_finds_it_by_kernels_that_are_compiled_at_once(
     assert data.largest_x == abs(X).max()
     assert len(loaded) == 2
     assert announced == loaded
+
+
+@pytest.mark.parametrize("restore_best", [False, True])
+def test_kernels_of_a_sweeps_shapes_are_compiled_at_once(
+    cuda: str, restore_best: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
+
+    def build(candidate: dict[str, Any]) -> Any:
+        model = mlp(6, candidate["width"], 3)
+        return model, adam(model)
+
+    wf.fit_many(
+        build,
+        X,
+        LABELS,
+        candidates=[{"width": 8}, {"width": 24}],
+        callbacks=[wf.EarlyStopping("loss", patience=1, restore_best=restore_best)],
+        epochs=2,
+        batch_size=16,
+        device=cuda,
+        verbose=False,
+    )
+    announced, loaded = (
+        sorted(kernel for kernel in found if kernel[0].startswith("many"))
+        for found in (announced, loaded)
+    )
+    assert len(loaded) == 2
+    assert announced == loaded

@@ -47,6 +47,7 @@ __all__ = [
     "Member",
     "Outcome",
     "Rungs",
+    "kernel_of_many",
     "prepare_many",
     "start_many",
     "train_many",
@@ -92,6 +93,14 @@ def prepare_many(plan: Plan, data: TrainingData) -> ManyLaunch | Obstacle:
     return launch_of_many(network, cast(Any, backends.get(plan.device)).runtime)
 
 
+def kernel_of_many(
+    launch: ManyLaunch, *, keeps_best: bool, halves: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """Return the kernel of a launch, by name and defines."""
+    config = replace(launch.config, keeps_best=keeps_best, halves=halves)
+    return launch.kernel, config.settings()
+
+
 def without_rates(network: NetworkSpec) -> NetworkSpec:
     """Return a network with one probability for all dropouts, 0 or not: a kernel takes theirs as
     arguments.
@@ -135,8 +144,10 @@ class Launch:
             self._networks(self.record, self.standings, self.rules).view(np.uint8)
         )
         self.more = {} if launch.is_for_plain_networks else self._more_arrays()
-        config = replace(launch.config, keeps_best=keeps_best, halves=self.rungs is not None)
-        kernel = ops.kernel(launch.kernel, **config.settings())
+        name, settings = kernel_of_many(
+            launch, keeps_best=keeps_best, halves=self.rungs is not None
+        )
+        kernel = ops.kernel(name, **settings)
         with ops.runtime.beside():
             kernel(
                 launch.blocks_of(min(count, launch.groups(ops.runtime.num_multiprocessors))),

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from warpfit import backends
-from warpfit.engines.many_networks import Launch, Rungs, start_many
+from warpfit.engines.many_networks import Launch, Rungs, kernel_of_many, start_many
 from warpfit.errors import Obstacle
 from warpfit.sweep.group_rows import GroupRows
 from warpfit.sweep.groups import Group
@@ -112,9 +112,17 @@ class Together(Runner):
                     left += part.tasks
                 else:
                     parts.append(part)
+        self._compile_ahead(parts)
         for first in range(0, len(parts), SIDE_BY_SIDE):
             yield from self._run_side_by_side(parts[first : first + SIDE_BY_SIDE])
         yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
+
+    def _compile_ahead(self, groups: Sequence[Group]) -> None:
+        """Begin to compile the groups' kernels, several at once."""
+        backends.get(self.device).compile_ahead(
+            kernel_of_many(launch, keeps_best=any(map(_keeps_best, group.tasks)))
+            for group, launch in zip(groups, _launches(groups), strict=True)
+        )
 
     def run_in_rungs(
         self, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
@@ -202,6 +210,11 @@ class Together(Runner):
         """Return how many networks have room at once."""
         ops: Any = backends.get(self.device)
         return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // launch.network_bytes)
+
+
+def _keeps_best(task: Task) -> bool:
+    rules = (callback.rule() for callback in task.callbacks)
+    return any(rule is not None and rule.keeps_best for rule in rules)
 
 
 def _launches(groups: Sequence[Group]) -> list[ManyLaunch]:

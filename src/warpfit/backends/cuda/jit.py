@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -310,18 +311,28 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
 
 
 def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
-    """Begin to compile kernels that are not in the cache, a thread each; `cubin` waits for its own.
+    """Begin to compile kernels that are not in the cache, as many at once as there are cores;
+    `cubin` waits for its own.
 
     The compiler leaves Python's lock to others meanwhile. An error is raised where the kernel is
     asked for.
     """
+    wanted: deque[Any] = deque()
     for name, defines in kernels:
         path = _entry(name, defines, arch)
         if path.exists():
             continue
         future, is_new = _under_way(path)
         if is_new:
-            Thread(target=_compile_into, args=(future, path, name, defines, arch)).start()
+            wanted.append((future, path, name, defines, arch))
+    for _ in range(min(len(wanted), os.cpu_count() or 1)):
+        Thread(target=_compile_all, args=(wanted,)).start()
+
+
+def _compile_all(wanted: deque[Any]) -> None:
+    with suppress(IndexError):  # another thread may take the last one
+        while True:
+            _compile_into(*wanted.popleft())
 
 
 def build(kernels: Iterable[tuple[str, Defines]], arch: str) -> Iterator[bool]:
