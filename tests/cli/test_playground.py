@@ -63,7 +63,7 @@ def test_it_serves_until_ctrl_c() -> None:
         "0",
         "--no-browser",
     ]
-    environment = {**ENVIRONMENT, "WARPFIT_DEVICE": "cpu", "PYTHONUNBUFFERED": "1"}
+    environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:

@@ -32,7 +32,11 @@ DIGITS = (
 )
 
 # For commands in other processes and folders: the package that is under test.
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(warpfit.__file__).parents[1])}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(Path(warpfit.__file__).parents[1]),
+    "WARPFIT_DEVICE": "cpu",  # on a machine with a GPU, too
+}
 
 
 @dataclass(frozen=True)
