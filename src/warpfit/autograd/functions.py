@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from warpfit.autograd import formulas
-from warpfit.autograd.tensor import Tensor, apply, check_axis
+from warpfit.autograd.operands import check_axis
+from warpfit.autograd.tensor import Tensor, apply
 from warpfit.backends import Array
 from warpfit.checks import brief
 from warpfit.errors import ConfigError
@@ -20,6 +21,11 @@ MAX_AXES = 65  # one more than NumPy's arrays have
 def maximum(a: Any, b: Any) -> Tensor:
     """Return the larger of a and b, element by element; the gradient is halved where they are
     equal.
+
+    Examples
+    --------
+    >>> autograd.maximum(wf.tensor([-1.0, 2.0]), 0).data
+    array([0., 2.], dtype=float32)
     """
     return apply(formulas.maximum, a, b)
 
@@ -27,6 +33,11 @@ def maximum(a: Any, b: Any) -> Tensor:
 def minimum(a: Any, b: Any) -> Tensor:
     """Return the smaller of a and b, element by element; the gradient is halved where they are
     equal.
+
+    Examples
+    --------
+    >>> autograd.minimum(wf.tensor([-1.0, 2.0]), 0).data
+    array([-1.,  0.], dtype=float32)
     """
     return apply(formulas.minimum, a, b)
 
@@ -46,19 +57,36 @@ def where(condition: Array, a: Any, b: Any) -> Tensor:
         If the condition is not of bool, or neither a nor b is a tensor.
     ShapeError
         If the three do not broadcast.
+
+    Examples
+    --------
+    >>> autograd.where(np.array([True, False]), wf.tensor([1.0, 2.0]), 0).data
+    array([1., 0.], dtype=float32)
     """
     return apply(formulas.where, a, b, condition=condition)
 
 
 def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """Return the tensors joined along an axis that they have."""
+    """Return the tensors joined along an axis that they have.
+
+    Examples
+    --------
+    >>> autograd.concatenate([wf.tensor([1.0]), wf.tensor([2.0, 3.0])]).data
+    array([1., 2., 3.], dtype=float32)
+    """
     return apply(
         formulas.concatenate, *_several("concatenate", tensors), axis=_axis("concatenate", axis)
     )
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """Return the tensors, all of one shape, joined along a new axis."""
+    """Return the tensors, all of one shape, joined along a new axis.
+
+    Examples
+    --------
+    >>> autograd.stack([wf.tensor([1.0]), wf.tensor([2.0])]).shape
+    (2, 1)
+    """
     return apply(formulas.stack, *_several("stack", tensors), axis=_axis("stack", axis))
 
 

@@ -48,6 +48,12 @@ class DataLoader:
         If `x` and `y` have no rows dimension or differ in length.
     ConfigError
         If `batch_size` is not an integer of at least 1.
+
+    Examples
+    --------
+    >>> loader = data.DataLoader(x, y, batch_size=64)
+    >>> [len(rows) for rows, labels in loader]
+    [64, 64, 64, 8]
     """
 
     def __init__(

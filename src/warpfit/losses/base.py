@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,12 @@ class Loss:
     What outputs mean is said here too: a loss for classes defines `count_correct`, `probabilities`
     and `labels`, which have to agree; one for regression defines `values` if its outputs are not
     the predictions themselves.
+
+    Examples
+    --------
+    >>> loss = losses.SoftmaxCrossEntropy()
+    >>> loss.labels(wf.predict(model, x)).shape
+    (200,)
     """
 
     name: ClassVar[str] = ""
@@ -241,6 +247,10 @@ class Loss:
             f"kind='outputs', or 'values' for the targets that they predict, got {kind!r}"
         )
 
+    @overload
+    def __call__(self, outputs: Tensor, targets: Any, *, sample_weight: Any = None) -> Tensor: ...
+    @overload
+    def __call__(self, outputs: Any, targets: Any, *, sample_weight: Any = None) -> float: ...
     def __call__(self, outputs: Any, targets: Any, *, sample_weight: Any = None) -> Any:
         """Return the mean loss of outputs (M, ...): a tensor for a tensor, else a float."""
         tensor = outputs if isinstance(outputs, Tensor) else Tensor(outputs)
@@ -303,6 +313,11 @@ def resolve(loss: str | Loss | Mapping[str, Any]) -> Loss:
     ------
     ConfigError
         If there is no such loss, or it has no such settings.
+
+    Examples
+    --------
+    >>> losses.resolve("mse")
+    MeanSquaredError(half=False)
     """
     if isinstance(loss, Loss):
         return loss

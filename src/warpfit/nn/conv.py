@@ -150,6 +150,11 @@ class Conv2d(Layer):
     References
     ----------
     Dumoulin, Visin: A guide to convolution arithmetic for deep learning (2016).
+
+    Examples
+    --------
+    >>> nn.Conv2d(3, 16, 3, padding=1)(np.ones((2, 8, 8, 3))).shape
+    (2, 8, 8, 16)
     """
 
     spec_type = Conv2dSpec

@@ -131,6 +131,11 @@ class Linear(Layer):
         If an argument is not what is described here.
     DeviceError
         If there is no such device.
+
+    Examples
+    --------
+    >>> nn.Linear(64, 10)(x).shape
+    (200, 10)
     """
 
     spec_type = LinearSpec

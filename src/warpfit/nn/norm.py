@@ -292,6 +292,11 @@ class BatchNorm1d(BatchNormLayer):
     References
     ----------
     Ioffe, Szegedy: Batch Normalization (2015).
+
+    Examples
+    --------
+    >>> nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU())(x).shape
+    (200, 32)
     """
 
     num_dims = 1
@@ -315,6 +320,11 @@ class BatchNorm2d(BatchNormLayer):
     References
     ----------
     Ioffe, Szegedy: Batch Normalization (2015).
+
+    Examples
+    --------
+    >>> nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))(np.ones((1, 8, 8, 1))).shape
+    (1, 6, 6, 4)
     """
 
     num_dims = 2
@@ -350,6 +360,11 @@ class LayerNorm(Layer):
     References
     ----------
     Ba, Kiros, Hinton: Layer Normalization (2016).
+
+    Examples
+    --------
+    >>> nn.LayerNorm(2)(np.array([[1.0, 3.0]])).round(2)
+    array([[-1.,  1.]], dtype=float32)
     """
 
     spec_type = LayerNormSpec

@@ -139,6 +139,11 @@ class MaxPool2d(PoolingLayer):
     ------
     ConfigError
         If an argument is not what is described here.
+
+    Examples
+    --------
+    >>> nn.MaxPool2d(2)(np.ones((1, 8, 8, 3))).shape
+    (1, 4, 4, 3)
     """
 
     spec_type = MaxPool2dSpec
@@ -160,6 +165,11 @@ class AvgPool2d(PoolingLayer):
     ------
     ConfigError
         If an argument is not what is described here.
+
+    Examples
+    --------
+    >>> nn.AvgPool2d(2)(np.ones((1, 8, 8, 3))).shape
+    (1, 4, 4, 3)
     """
 
     spec_type = AvgPool2dSpec

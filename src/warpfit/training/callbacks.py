@@ -150,6 +150,15 @@ class EarlyStopping(Callback):
     ------
     ConfigError
         If there is no such column, or a number is out of range.
+
+    Examples
+    --------
+    >>> stopping = wf.EarlyStopping("val_accuracy", patience=1)
+    >>> history = wf.fit(
+    ...     model, x, y, optimizer=opt, epochs=50, validation_data=(x, y), callbacks=[stopping]
+    ... )
+    >>> len(history) < 50
+    True
     """
 
     def __init__(
@@ -272,6 +281,14 @@ class Checkpoint(Callback):
     path : path of the file
     every : int
         Epochs between two writes.
+
+    Examples
+    --------
+    >>> saving = wf.Checkpoint("run.safetensors", every=5)
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=10, callbacks=[saving])
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=20, resume_from="run.safetensors")
+    >>> len(history)
+    20
     """
 
     writes_file = True
@@ -311,7 +328,12 @@ def _row(report: EpochReport) -> dict[str, Any]:
 
 
 class CSVLog(_Log):
-    """Writes the reports to a CSV file, a row an epoch, whole after every epoch."""
+    """Writes the reports to a CSV file, a row an epoch, whole after every epoch.
+
+    Examples
+    --------
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=2, callbacks=[wf.CSVLog("run.csv")])
+    """
 
     def _text(self, rows: list[dict[str, Any]]) -> str:
         from io import StringIO
@@ -324,7 +346,12 @@ class CSVLog(_Log):
 
 
 class JSONLLog(_Log):
-    """Writes the reports to a file of one JSON object a line, whole after every epoch."""
+    """Writes the reports to a file of one JSON object a line, whole after every epoch.
+
+    Examples
+    --------
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=2, callbacks=[wf.JSONLLog("run.jsonl")])
+    """
 
     def _text(self, rows: list[dict[str, Any]]) -> str:
         return "".join(json.dumps(row) + "\n" for row in rows)

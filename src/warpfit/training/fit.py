@@ -158,6 +158,14 @@ def fit(
         if it takes longer, and only where nothing is to be done between them that the engine does
         not do itself: no validation, no checkpoint, no callback that looks at the run. An engine
         that hears of Ctrl-C while it trains ends after an epoch instead.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    >>> opt = optim.Adam(model.parameters(), lr=0.01)
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=20)
+    >>> history["accuracy"][-1] > 0.9, history.plan.engine
+    (True, 'layerwise')
     """
     _check_kinds(optimizer, plan, callbacks)
     check_flag("verbose", verbose)

@@ -33,6 +33,16 @@ class Run:
         The backend that the state's arrays live on.
     stop_reason : str or None
         Set by `stop`.
+
+    Examples
+    --------
+    >>> class StopAt(wf.Callback):
+    ...     def on_epoch_end(self, run):
+    ...         if run.report.loss < 1:
+    ...             run.stop(f"a loss of 1 after {run.report.epoch} epochs")
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=50, callbacks=[StopAt()])
+    >>> history.stopped_by
+    'a loss of 1 after ... epochs'
     """
 
     plan: Plan
