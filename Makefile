@@ -31,7 +31,7 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)
 
-test-all: $(VENV)/.test
+test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
 
 # The tests that need a GPU, in one process.
