@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from support.commands import ENVIRONMENT
+
 ROOT = Path(__file__).resolve().parents[1]
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# scikit-learn comes without types.
-SETTINGS = "[mypy]\nstrict = True\n[mypy-sklearn.*]\nignore_missing_imports = True\n"
+# Both come without types.
+SETTINGS = "[mypy]\nstrict = True\n[mypy-sklearn.*,pandas.*]\nignore_missing_imports = True\n"
 
 
 def scripts_of_pages(folder: Path) -> list[Path]:
@@ -35,7 +36,7 @@ def errors_of(scripts: list[Path], folder: Path) -> list[str]:
     settings.write_text(SETTINGS)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--no-error-summary", "--config-file", settings, *scripts],
-        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        env=ENVIRONMENT,  # the package is found where installed ones are
         cwd=folder,
         capture_output=True,
         text=True,

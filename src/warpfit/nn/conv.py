@@ -11,6 +11,7 @@ from warpfit.backends.base import IDENTITY, Pair
 from warpfit.backends.checks import window_counts
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.module import Parameter
 from warpfit.nn.sizes import as_pair, as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
@@ -157,6 +158,8 @@ class Conv2d(Layer):
     (2, 8, 8, 16)
     """
 
+    weight: Parameter
+    bias: Parameter
     spec_type = Conv2dSpec
 
     def __init__(

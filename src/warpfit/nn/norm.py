@@ -9,6 +9,7 @@ from typing import ClassVar
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.module import Buffer, Parameter
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
@@ -230,6 +231,10 @@ class LayerNormSpec(LayerSpec):
 class BatchNormLayer(Layer):
     """Base of the batch norms."""
 
+    weight: Parameter
+    bias: Parameter
+    running_mean: Buffer
+    running_var: Buffer
     spec_type = BatchNormSpec
     num_dims: ClassVar[int]
 
@@ -367,6 +372,8 @@ class LayerNorm(Layer):
     array([[-1.,  1.]], dtype=float32)
     """
 
+    weight: Parameter
+    bias: Parameter
     spec_type = LayerNormSpec
 
     def __init__(
