@@ -4,6 +4,8 @@ administrator.
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,4 +36,11 @@ def test_it_runs_the_command_as_a_user() -> None:
     assert dict(INSTRUCTIONS)["ENTRYPOINT"] == '["warpfit"]'
     assert words.index("USER") < words.index("ENTRYPOINT")
     assert int(dict(INSTRUCTIONS)["USER"]) > 0
-    assert "[cli,plot,cuda]" in " ".join(rest for word, rest in INSTRUCTIONS if word == "RUN")
+
+
+def test_the_extras_that_it_installs_are_there() -> None:
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", "\n".join(LINES))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (
+        {"cli", "plot", "cuda"} == set(extras.split(",")) <= set(project["optional-dependencies"])
+    )
