@@ -13,7 +13,7 @@ SETUP  ?= $(VENV)/.test
 
 # What `make sanitize` runs: every kernel once or twice, at small sizes.
 SANITIZER := compute-sanitizer
-CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follows_numpy"
+CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py tests/engines/test_one_launch.py tests/engines/test_many_networks.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follow_numpy or follows_numpy or looking_ahead or small_ones_follow"
 
 .PHONY: train playground test test-all test-gpu sanitize mutants lint bench notebook docs wheel clean
 
@@ -39,6 +39,7 @@ test-gpu: $(SETUP)
 	$(RUN) -m pytest -m gpu $(ARGS)
 
 # Reads and writes out of bounds, then races in shared memory, in the kernels of a choice of these tests.
+sanitize: export WARPFIT_TESTS_DEBUG = 1
 sanitize: $(SETUP)
 	@command -v $(SANITIZER) >/dev/null || { echo "expected $(SANITIZER), of the CUDA toolkit, on the PATH, got none"; exit 1; }
 	@$(RUN) -c 'import sys; from warpfit.backends.cuda.runtime import why_unavailable; sys.exit(why_unavailable())'

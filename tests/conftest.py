@@ -50,8 +50,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let no test that collects garbage look through all cases once more."""
-    gc.collect()
+    """Let nothing that collects garbage look through all cases."""
     gc.freeze()
     gc.enable()
 

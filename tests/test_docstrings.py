@@ -24,6 +24,7 @@ MANY = 3  # arguments from which on they are described one by one
 # Values that others make, and estimators, whose parameters `fit` checks, as scikit-learn's does.
 RAISE_NOTHING = {
     "Evaluation",
+    "LRCurve",
     "Run",
     "Sweep",
     "MLPClassifier",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.environment import DATA, KEPT, cleaned
+from support.environment import DATA, DEBUG, KEPT, cleaned
 
 HOSTILE = {
     "WARPFIT_DATA": "/data",
@@ -72,3 +72,8 @@ def test_a_job_in_the_background_hears_ctrl_c() -> None:
     assert heard
     assert left[DATA] == "/data"
     assert not set(left) & (set(HOSTILE) - {"LANG"})
+
+
+def test_kernels_are_debugged_where_tests_are_asked_to() -> None:
+    assert "WARPFIT_DEBUG" not in cleaned({"WARPFIT_DEBUG": "1"})
+    assert cleaned({DEBUG: "1"})["WARPFIT_DEBUG"] == "1"

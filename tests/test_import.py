@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,7 +65,10 @@ def loaded_by(code: str) -> set[str]:
 
 def test_import_alone_imports_nothing_else() -> None:
     found = loaded_by("import warpfit")
-    assert {name for name in found if name.startswith("warpfit.")} == {"warpfit.version"}
+    assert {name for name in found if name.startswith("warpfit.")} == {
+        "warpfit.on_demand",
+        "warpfit.version",
+    }
     assert "numpy" not in found
 
 
@@ -86,6 +90,33 @@ def test_estimators_are_imported_when_asked_for() -> None:
     assert run(names).strip() == "True"
     with pytest.raises(AttributeError, match="module 'warpfit' has no attribute 'MLPTransformer'"):
         warpfit.MLPTransformer  # noqa: B018
+
+
+FIT = """
+import warnings
+import warpfit as wf
+warnings.simplefilter("ignore")
+model = wf.MLPClassifier((3,), max_iter=2).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+model.predict_proba([[0.5]])
+"""
+
+
+def test_a_fit_leaves_searches_and_other_forms_alone() -> None:
+    code = f"{FIT}print('loaded', *sys.modules)"
+    found = set(run(f"import sys\n{code}").rpartition("loaded")[2].split())
+    assert {"sklearn.base", "warpfit.estimators.classifier"} <= found
+    assert found.isdisjoint(
+        {
+            "sklearn.model_selection",
+            "sklearn.metrics",
+            "sklearn.neural_network",
+            "warpfit.sweep",
+            "warpfit.estimators.search",
+            "warpfit.estimators.storage",
+            "warpfit.backends.cuda",
+            "safetensors",
+        }
+    )
 
 
 def test_every_public_name_is_there() -> None:
@@ -113,3 +144,12 @@ def test_dir_shows_what_is_public_and_nothing_else(module: str) -> None:
     assert shown - {"__version__"} == set(imported.__all__)
     assert ("__version__" in shown) == (module == "")
     assert all(hasattr(imported, name) for name in shown)
+
+
+def test_a_command_on_the_cpu_leaves_cuda_and_matplotlib_alone(tmp_path: Path) -> None:
+    flags = f"'train --data digits --device cpu --epochs 1 --out {tmp_path}/run'.split()"
+    end = "except SystemExit: print('loaded', *sys.modules)"
+    code = f"import sys\nfrom warpfit.cli import main\ntry: main({flags})\n{end}"
+    found = set(run(code).rpartition("loaded")[2].split())
+    assert {"warpfit.training.jobs", "warpfit.pictures"} <= found
+    assert found.isdisjoint({"warpfit.backends.cuda", "matplotlib"})

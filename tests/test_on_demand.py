@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 
 from warpfit import nn
 from warpfit.nn.init import initial_values_on_demand
-from warpfit.on_demand import OnDemand
+from warpfit.on_demand import OnDemand, imports_on_demand
 
 
 class Number(OnDemand):
@@ -74,3 +77,23 @@ def test_initial_values_on_demand_are_the_same(init: str) -> None:
     assert later.weight.promised("data") is not None
     for name, values in at_once.state_dict().items():
         np.testing.assert_array_equal(later.state_dict()[name], values)
+
+
+def test_a_package_imports_what_is_first_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").write_text("__all__ = ['bread', 'bakery']")
+    (package / "bakery.py").write_text("bread = object()")
+    monkeypatch.syspath_prepend(tmp_path)
+    shop = importlib.import_module("shop")
+    get_attribute, names = imports_on_demand("shop", {"bakery": ("bread",), "butcher": ("ham",)})
+    assert "shop.bakery" not in sys.modules
+    bread = get_attribute("bread")
+    assert shop.bread is bread is get_attribute("bakery").bread
+    assert names() == ["bread", "bakery"]
+    with pytest.raises(AttributeError, match="module 'shop' has no attribute 'milk'"):
+        get_attribute("milk")
+    with pytest.raises(ModuleNotFoundError, match=r"shop\.butcher"):
+        get_attribute("ham")

@@ -94,10 +94,12 @@ def test_the_examples_of_what_is_ones_own(
     names = run_page("docs/extending.md")
     printed = capsys.readouterr().out
     assert "95% after" in printed
-    assert len(names["scores"].scores) == 3
-    assert names["scores"].scores[0] < names["scores"].scores[-1]  # of each epoch's network
+    assert max(names["measured"]["val_f1_macro"]) > 0.9
+    assert names["measured"]["val_misses"][-1] < 40
     assert names["sweep"].best["score"] > 0.8
     regressor, x = names["regressor"], names["x"]
+    below = names["noisy"] < wf.predict(names["upper"], x)[:, 0]
+    assert 0.85 < below.mean() < 0.95
     assert regressor.loss == names["LogCosh"](scale=2.0)
     assert np.abs(wf.predict(regressor, x, kind="values") - names["curve"](x)).mean() < 0.3
     assert (tmp_path / "deep.safetensors").exists()
@@ -211,10 +213,20 @@ def test_the_examples_of_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert names["pipeline"].score(data.x_test, data.y_test) > 0.3
 
 
+def test_the_examples_of_watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page("docs/watching.md")
+    assert (tmp_path / "rates.png").exists()
+    assert 1e-4 < names["curve"].suggestion < 0.1
+    assert names["history"]["accuracy"][-1] > 0.8
+
+
 NAMED = re.compile(r"(?<![\w./])(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")
 
 
-@pytest.mark.parametrize("page", ["from-pytorch", "from-keras", "extending", "own-data"])
+@pytest.mark.parametrize(
+    "page", ["from-pytorch", "from-keras", "extending", "own-data", "watching"]
+)
 def test_names_that_pages_give_are_there(page: str) -> None:
     modules = {
         "wf": wf,

@@ -40,6 +40,7 @@ from warpfit.nn.activations import ActivationLayer, ActivationSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec
 from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.nadam import NAdamSpec
 from warpfit.optim.schedules import Schedule
 from warpfit.training import recipes
 from warpfit.training.evaluate import network_of
@@ -351,6 +352,13 @@ def test_optimizers_are_known_or_refused(place: Callable[[OptimizerSpec], None])
         place(made(name))
     of_the_package = MadeUpSpec(optim.Constant(0.1))
     assert_refused(place, of_the_package)
+
+
+def test_a_rule_that_looks_ahead_takes_no_penalty_in_kernels_of_whole_runs() -> None:
+    spec = NAdamSpec(optim.Constant(0.1), l2=0.5)
+    for place in (in_step_settings, in_rule_settings, in_one_launch_by):
+        with pytest.raises(ConfigError, match=r"no l2 of nadam.*0.5"):
+            place(spec)
 
 
 def test_joined_updates_leave_unknown_optimizers_alone(monkeypatch: pytest.MonkeyPatch) -> None:

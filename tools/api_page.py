@@ -92,10 +92,12 @@ SECTIONS = (
             "manual_seed",
             "History",
             "Evaluation",
+            "lr_find",
+            "LRCurve",
         ),
         "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. "
         "`history.plan` says by which [engine](engines.md), in what precision, and why.",
-        ("History.to_dict", "History.plot"),
+        ("History.to_dict", "History.plot", "LRCurve.plot"),
     ),
     Section(
         "Callbacks",
@@ -121,6 +123,7 @@ SECTIONS = (
         (
             "Sequential",
             "Module",
+            "ModuleList",
             "Layer",
             "Parameter",
             "Buffer",
@@ -164,7 +167,8 @@ SECTIONS = (
         "Losses",
         "warpfit.losses",
         (*ours(Loss.by_name).values(), "Loss", "resolve"),
-        f"By name in `fit(loss=...)`: {', '.join(f'`{name!r}`' for name in ours(Loss.by_name))}.",
+        f"By name in `fit(loss=...)`: {', '.join(f'`{name!r}`' for name in ours(Loss.by_name))}; "
+        "or a [function of outputs and targets](extending.md#a-loss).",
     ),
     Section(
         "Optimizers",
@@ -218,6 +222,12 @@ SECTIONS = (
             "where",
             "maximum",
             "minimum",
+            "relu",
+            "sigmoid",
+            "tanh",
+            "softmax",
+            "log_softmax",
+            "activate",
             "apply",
         ),
         "For modules of one's own. The first three are `wf.Tensor`, `wf.tensor` and "

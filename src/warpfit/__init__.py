@@ -30,9 +30,9 @@ trains a network for every candidate; `MLPClassifier` and `MLPRegressor` are sci
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from warpfit.on_demand import imports_on_demand
 from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Evaluation,
         History,
         JSONLLog,
+        LRCurve,
         Profile,
         Run,
         TrainedModel,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     )
     from warpfit.training.evaluate import evaluate
     from warpfit.training.fit import fit
+    from warpfit.training.lr_find import lr_find
 
 __all__ = [
     "CSVLog",
@@ -78,6 +80,7 @@ __all__ = [
     "Halving",
     "History",
     "JSONLLog",
+    "LRCurve",
     "MLPClassifier",
     "MLPRegressor",
     "Profile",
@@ -98,6 +101,7 @@ __all__ = [
     "load_metadata",
     "load_trained",
     "losses",
+    "lr_find",
     "manual_seed",
     "nn",
     "no_grad",
@@ -113,24 +117,44 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-MODULES = ("autograd", "data", "errors", "losses", "nn", "optim")
-HOMES = {  # of names that are neither modules nor in `training`
-    **dict.fromkeys(("Tensor", "no_grad", "tensor"), "autograd"),
-    **dict.fromkeys(("Halving", "Sweep", "fit_many"), "sweep"),
-    **dict.fromkeys(
-        ("MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"),
-        "estimators",
-    ),
-    "manual_seed": "random",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is public when it is first asked for: no command or script needs all of it."""
-    if name in MODULES:
-        return import_module(f"warpfit.{name}")
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"warpfit.{HOMES.get(name, 'training')}"), name)
-    globals()[name] = value
-    return value
+__getattr__, _ = imports_on_demand(
+    __name__,
+    {
+        "autograd": ("Tensor", "no_grad", "tensor"),
+        "data": (),
+        "errors": (),
+        "estimators": (
+            "MLPClassifier",
+            "MLPRegressor",
+            "RandomizedSweepCV",
+            "SweepCV",
+            "from_sklearn",
+        ),
+        "losses": (),
+        "nn": (),
+        "optim": (),
+        "random": ("manual_seed",),
+        "sweep": ("Halving", "Sweep", "fit_many"),
+        "training": (
+            "CSVLog",
+            "Callback",
+            "Checkpoint",
+            "EarlyStopping",
+            "Evaluation",
+            "History",
+            "JSONLLog",
+            "LRCurve",
+            "Profile",
+            "Run",
+            "TrainedModel",
+            "evaluate",
+            "fit",
+            "load",
+            "load_metadata",
+            "load_trained",
+            "lr_find",
+            "predict",
+            "save",
+        ),
+    },
+)

@@ -26,7 +26,7 @@ from warpfit.autograd import Tensor, no_grad
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.backends.transfer import moved
 from warpfit.errors import ConfigError, DTypeError
-from warpfit.losses import Loss
+from warpfit.losses.base import LossLike
 from warpfit.nn import Module
 from warpfit.nn.spec import Shape
 
@@ -157,7 +157,7 @@ def gradcheck_model(
     model: Module,
     x: Any,
     y: Any,
-    loss: str | Loss,
+    loss: LossLike,
     *,
     eps: float | None = None,
     tolerance: float | None = None,
@@ -175,7 +175,7 @@ def gradcheck_model(
         A batch; uint8 is divided by 255.
     y : array_like
         Targets as `loss` takes them.
-    loss : str or Loss
+    loss : str, Loss or function
     eps, tolerance : float, optional
         As for `gradcheck`.
     """
@@ -223,11 +223,12 @@ def check_module(
     """
     own, reference = deepcopy(module), deepcopy(module).to(dtype="float64")
     own.zero_grad()
+    home, ops, parameters = backends.get(x.device), reference.backend, reference.parameters()
 
     def evaluate(values: Sequence[Numbers]) -> Numbers:
-        batch, *parameters = (backends.get(x.device).asarray(value) for value in values)
-        for parameter, value in zip(reference.parameters(), parameters, strict=True):
-            reference.backend.assign(parameter.data, value)
+        batch, *others = (home.asarray(value) for value in values)
+        for parameter, value in zip(parameters, others, strict=True):
+            ops.assign(parameter.data, value)
         return head(_run(reference, Tensor(batch))).numpy()
 
     return _check(

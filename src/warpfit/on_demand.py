@@ -1,11 +1,13 @@
-"""Attributes that are made when they are first asked for."""
+"""Attributes that are made when they are first asked for, of objects and of packages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
-__all__ = ["Maker", "OnDemand"]
+__all__ = ["Maker", "OnDemand", "imports_on_demand"]
 
 # Returns attributes by their names.
 Maker = Callable[[], Mapping[str, Any]]
@@ -58,3 +60,31 @@ class OnDemand:
         for name in list(own.get("_promises", ())):
             getattr(self, name)
         return {name: value for name, value in vars(self).items() if name != "_promises"}
+
+
+def imports_on_demand(
+    package: str, homes: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package that imports what is public when it is
+    first asked for.
+
+    Parameters
+    ----------
+    package : str
+        Its ``__name__``.
+    homes : mapping of str to sequence of str
+        The package's modules, which are attributes too, and the names that each is the home of.
+    """
+    home_of = {name: home for home, names in homes.items() for name in (home, *names)}
+
+    def get_attribute(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = import_module(f"{package}.{home_of[name]}")
+        if name == home_of[name]:
+            return home
+        value = getattr(home, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get_attribute, lambda: list(sys.modules[package].__all__)

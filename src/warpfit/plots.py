@@ -1,4 +1,4 @@
-"""Pictures of a run: curves over the epochs, and the confusion matrix."""
+"""Figures of matplotlib: how they are made and written; curves over epochs or learning rates."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = [
     "NO_PICTURES",
     "has_matplotlib",
     "new_figure",
-    "plot_confusion_matrix",
     "plot_history",
+    "plot_rates",
     "save_figure",
 ]
 
@@ -36,8 +36,8 @@ def new_figure(width: float, height: float) -> Any:
     not installed.
     """
     with needs("plot", "pictures need"):
-        from matplotlib.figure import Figure
-    return Figure(figsize=(width, height), layout="constrained")
+        from warpfit.figure import ShownFigure
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
@@ -80,38 +80,24 @@ def plot_history(columns: Mapping[str, Sequence[Any]], title: str = "") -> Any:
     return figure
 
 
-def plot_confusion_matrix(
-    labels: npt.NDArray[Any],
-    predicted: npt.NDArray[Any],
-    class_names: Sequence[str],
+def plot_rates(
+    rates: npt.NDArray[Any],
+    losses: npt.NDArray[Any],
+    smoothed: npt.NDArray[Any],
+    suggestion: float | None,
     title: str = "",
 ) -> Any:
-    """Return a matplotlib Figure of the confusion matrix: true classes in rows, predicted ones in
-    columns.
-    """
-    num_classes = len(class_names)
-    counts = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
-    matrix = counts.reshape(num_classes, num_classes)
-    size = min(12.0, 3.0 + 0.5 * num_classes)
-    figure = new_figure(size, size)
+    """Return a matplotlib Figure with the loss over the learning rate, and the suggested rate."""
+    figure = new_figure(5.5, 4.0)
     axes = figure.subplots()
-    # Shaded by the share of the true class, on a root scale that lets the few mistakes be seen.
-    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    axes.imshow(np.sqrt(share), cmap="Blues", vmin=0, vmax=1)
-    ticks = np.arange(num_classes)
-    axes.set_xticks(ticks, class_names, rotation=45 if max(map(len, class_names)) > 2 else 0)
-    axes.set_yticks(ticks, class_names)
-    axes.set(xlabel="predicted", ylabel="true", title=title)
-    if num_classes <= 30:
-        for row, column in zip(*np.nonzero(matrix), strict=True):
-            color = "white" if share[row, column] > 0.3 else "black"
-            axes.text(
-                column,
-                row,
-                str(matrix[row, column]),
-                ha="center",
-                va="center",
-                color=color,
-                fontsize=8,
-            )
+    axes.plot(rates, losses, color="0.75", label="of a batch")
+    axes.plot(rates, smoothed, label="smoothed")
+    if suggestion is not None:
+        axes.axvline(suggestion, color="C1", linestyle="--", label=f"suggestion: {suggestion:.2g}")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title=title)
+    if suggestion is not None:  # what explodes would hide the fall
+        low, start = float(smoothed.min()), float(smoothed[0])
+        axes.set_ylim(low - 0.2 * (start - low), start + (start - low))
+    axes.grid(alpha=0.3)
+    axes.legend()
     return figure

@@ -10,13 +10,25 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit import losses, nn
-from warpfit.autograd import Tensor, concatenate, formulas, maximum, minimum, stack, where
+from warpfit.autograd import (
+    Tensor,
+    activate,
+    concatenate,
+    formulas,
+    log_softmax,
+    maximum,
+    minimum,
+    softmax,
+    stack,
+    where,
+)
 from warpfit.backends import Activation
 from warpfit.backends.base import ACTIVATIONS, FLOAT_DTYPES
 from warpfit.gradcheck import GradcheckResult, check_module, distinct_values, gradcheck, tensor_of
 from warpfit.losses import Loss
 from warpfit.nn import Layer, activations
 from warpfit.nn.conv import Conv2dSpec
+from warpfit.nn.conv1d import Conv1dSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec, Shape
 
@@ -133,6 +145,9 @@ def _elementwise_cases() -> dict[str, OpCases]:
         "abs": [(abs, (x,))],
         "sin": [(lambda x: x.sin(), (x,))],
         "cos": [(lambda x: x.cos(), (x,))],
+        "activate": [(partial(activate, name=name), (x,)) for name in ACTIVATIONS],
+        "softmax": [(partial(softmax, axis=axis), (x,)) for axis in (-1, 0)],
+        "log_softmax": [(partial(log_softmax, axis=axis), (x,)) for axis in (-1, 0)],
     }
 
 
@@ -220,9 +235,16 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
             Layer.from_spec(Conv2dSpec(2, 3, (3, 3), activation=Activation(name)), seed=0),
             images,
         )
+    sequences = (2, 7, 2)
+    yield "", nn.Conv1d(2, 3, 3, padding="same", seed=0), sequences
+    yield "", nn.Conv1d(2, 3, 2, stride=2, padding=1, dilation=2, bias=False, seed=0), sequences
+    of_tanh = Conv1dSpec(2, 3, (1, 3), activation=Activation("tanh"))
+    yield " + tanh", Layer.from_spec(of_tanh, seed=0), sequences
     for pooling in (nn.MaxPool2d, nn.AvgPool2d):
         yield "", pooling(2), images
         yield "", pooling(3, stride=(2, 1), padding=1), images
+    yield "", nn.GlobalAvgPool2d(), images
+    yield "", nn.GlobalMaxPool2d(), images
 
 
 def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:
@@ -234,6 +256,9 @@ def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.LayerNorm(3), rows
     yield "", nn.LayerNorm((2, 3), bias=False), images
     yield "", nn.LayerNorm(3, elementwise_affine=False), rows
+    yield "", nn.GroupNorm(2, 4), (5, 4)
+    yield "", nn.GroupNorm(2, 4), (2, 3, 2, 4)
+    yield "", nn.GroupNorm(3, 3, affine=False), images
     yield "", nn.Dropout(0.4, seed=0), (5, 4)
     yield ", eval", nn.Dropout(0.4, seed=0).eval(), (5, 4)
     yield "", nn.Flatten(), images

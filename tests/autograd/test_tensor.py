@@ -9,8 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpfit.autograd import Tensor, concatenate, maximum, minimum, stack, tensor, where
-from warpfit.errors import DTypeError, ShapeError
+from warpfit import nn
+from warpfit.autograd import (
+    Tensor,
+    activate,
+    concatenate,
+    log_softmax,
+    maximum,
+    minimum,
+    relu,
+    softmax,
+    stack,
+    tensor,
+    where,
+)
+from warpfit.errors import ConfigError, DTypeError, ShapeError
+from warpfit.nn.activations import ActivationLayer
 
 A = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow]
@@ -199,3 +213,28 @@ SHAPE_ERRORS: dict[str, Callable[[Tensor], Any]] = {
 def test_shapes_that_do_not_fit(call: Callable[[Tensor], Any]) -> None:
     with pytest.raises(ShapeError):
         call(tensor(A))
+
+
+def test_activations_of_tensors_are_the_layers() -> None:
+    x = Tensor(A)
+    for name, layer in ActivationLayer.by_name.items():
+        made = layer("tanh") if name == "gelu_tanh" else layer()
+        np.testing.assert_array_equal(activate(x, name).data, made(x).data)
+    np.testing.assert_array_equal(softmax(x).data, nn.Softmax()(x).data)
+    np.testing.assert_array_equal(softmax(x, 0).data, softmax(x.T).data.T)
+    np.testing.assert_array_equal(log_softmax(x).data, nn.LogSoftmax()(x).data)
+
+
+def test_activations_refuse_what_is_no_name_no_axis_and_no_tensor() -> None:
+    with pytest.raises(ConfigError, match=r"expected an activation among .*, got 'swish'"):
+        activate(tensor(A), "swish")
+    with pytest.raises(
+        ShapeError, match=r"softmax: expected an axis of a tensor of shape .* got 2"
+    ):
+        softmax(tensor(A), 2)
+    with pytest.raises(ShapeError, match="log_softmax: expected an axis as an integer, got 'rows'"):
+        log_softmax(tensor(A), "rows")  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match="no tensor"):
+        relu(A)
+    with pytest.raises(DTypeError, match="softmax: expected a tensor, got"):
+        softmax(A)

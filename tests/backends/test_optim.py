@@ -11,11 +11,14 @@ import pytest
 from support.numeric import DTYPES, assert_within_tolerance, owned
 from support.updates import update
 from warpfit.backends import Activation, Array, Backend
-from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
 from warpfit.errors import ConfigError
+from warpfit.optim.adadelta import AdadeltaSpec
+from warpfit.optim.adagrad import AdagradSpec
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.lion import LionSpec
+from warpfit.optim.nadam import NAdamSpec
 from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
@@ -204,6 +207,9 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
         AdamSpec(Constant(0.1), eps_before_correction=True),
         RMSpropSpec(Constant(0.1), momentum=0.5),
         LionSpec(Constant(0.1), weight_decay=0.1),
+        AdagradSpec(Constant(0.1), lr_decay=0.1, weight_decay=0.1),
+        AdadeltaSpec(Constant(0.1), weight_decay=0.1),
+        NAdamSpec(Constant(0.1), weight_decay=0.1),
     ],
 )
 def test_numbers_on_the_device_come_to_the_same(
@@ -317,6 +323,114 @@ def test_lion_leaves_what_has_no_gradient_and_hides_no_nan(backend: Backend) -> 
     np.testing.assert_array_equal(backend.to_numpy(on_device[0]), [1.0, np.nan, 1.5])
 
 
+# -- Adagrad
+# -----------------------------------------------------------------------------------------------
+
+
+def naive_adagrad(
+    *, lr: float, lr_decay: float = 0.0, weight_decay: float = 0.0, eps: float = 1e-10
+) -> list[list[Any]]:
+    w, s = start(), [np.zeros(shape) for shape in SHAPES]
+    for step, grads in enumerate(gradients()):
+        for i, gradient in enumerate(grads):
+            g = gradient + weight_decay * w[i]
+            s[i] = s[i] + g**2
+            w[i] = w[i] - lr / (1 + step * lr_decay) * g / (np.sqrt(s[i]) + eps)
+    return [w, s]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "options", [{}, {"lr_decay": 0.1}, {"weight_decay": 0.1}, {"eps": 0.1, "lr_decay": 0.01}]
+)
+def test_adagrad(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+    options = {"lr": 0.05} | options
+    for results, references in zip(
+        run_updates(backend, "adagrad", 1, dtype, options, counts_steps=True),
+        naive_adagrad(**options),
+        strict=True,
+    ):
+        assert_lists_close(results, references, dtype)
+
+
+# -- Adadelta
+# ----------------------------------------------------------------------------------------------
+
+
+def naive_adadelta(
+    *, lr: float, rho: float = 0.9, weight_decay: float = 0.0, eps: float = 1e-6
+) -> list[list[Any]]:
+    w, s, u = start(), [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    for grads in gradients():
+        for i, gradient in enumerate(grads):
+            g = gradient + weight_decay * w[i]
+            s[i] = rho * s[i] + (1 - rho) * g**2
+            step = np.sqrt(u[i] + eps) / np.sqrt(s[i] + eps) * g
+            u[i] = rho * u[i] + (1 - rho) * step**2
+            w[i] = w[i] - lr * step
+    return [w, s, u]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "options", [{}, {"rho": 0.5}, {"weight_decay": 0.1}, {"eps": 0.1, "rho": 0.0}]
+)
+def test_adadelta(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+    options = {"lr": 0.5} | options
+    for results, references in zip(
+        run_updates(backend, "adadelta", 2, dtype, options), naive_adadelta(**options), strict=True
+    ):
+        assert_lists_close(results, references, dtype)
+
+
+# -- NAdam
+# -------------------------------------------------------------------------------------------------
+
+
+def naive_nadam(
+    *,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum_decay: float = 4e-3,
+) -> list[list[Any]]:
+    w, m, v = start(), [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    product = 1.0
+    for step, grads in enumerate(gradients(), 1):
+        mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay)) for t in (step, step + 1))
+        product *= mu
+        for i, gradient in enumerate(grads):
+            g = gradient + weight_decay * w[i]
+            m[i] = beta1 * m[i] + (1 - beta1) * g
+            v[i] = beta2 * v[i] + (1 - beta2) * g**2
+            of_gradient, of_mean = (1 - mu) / (1 - product), next_mu / (1 - product * next_mu)
+            root = np.sqrt(v[i] / (1 - beta2**step)) + eps
+            w[i] = w[i] - lr * (of_gradient * g + of_mean * m[i]) / root
+    return [w, m, v]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weight_decay": 0.1, "momentum_decay": 0.5},
+        {"beta1": 0.5, "beta2": 0.9, "eps": 1e-2},
+        {"beta1": 0.0, "eps": 1e-2},
+    ],
+)
+def test_nadam(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+    options = {"lr": 0.05} | options
+    for results, references in zip(
+        run_updates(backend, "nadam", 2, dtype, options, counts_steps=True),
+        naive_nadam(**options),
+        strict=True,
+    ):
+        assert_lists_close(results, references, dtype)
+
+
 # -- all of them
 # ---------------------------------------------------------------------------------------------
 
@@ -346,6 +460,9 @@ def test_rules_keep_their_slots(
         ("adam", 2, {"step": 1, "weight_decay": 0.1}),
         ("rmsprop", 2, {"momentum": 0.9, "weight_decay": 0.1}),
         ("lion", 1, {"weight_decay": 0.1}),
+        ("adagrad", 1, {"weight_decay": 0.1}),
+        ("adadelta", 2, {"weight_decay": 0.1}),
+        ("nadam", 2, {"step": 3, "weight_decay": 0.1}),
     ],
 )
 def test_updates_reach_into_views(
@@ -401,13 +518,16 @@ def test_many_tensors_of_any_size_and_alignment(backend: Backend, dtype: str) ->
             assert_within_tolerance(result, expected, dtype)
 
 
-@pytest.mark.parametrize("op", ["sgd", "adam", "rmsprop", "lion"])
+@pytest.mark.parametrize("op", UPDATE_RULES)
 def test_small_tensors_together_have_the_bits_of_each_alone(backend: Backend, op: str) -> None:
     num_slots, options = {
         "sgd": (1, {"momentum": 0.9}),
         "adam": (2, {"step": 3}),
         "rmsprop": (1, {}),
         "lion": (1, {}),
+        "adagrad": (1, {}),
+        "adadelta": (2, {}),
+        "nadam": (2, {"step": 3}),
     }[op]
     rng = np.random.default_rng(0)
     shapes = [(6, 4), (4,), (0,), (4, 3), (3,)]

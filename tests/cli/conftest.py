@@ -68,7 +68,6 @@ def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(
             "matplotlib.figure.Figure.savefig", lambda _, path, **options: path.touch()
         )
-        monkeypatch.setattr("warpfit.drawing.Artist.__enter__", lambda artist: artist)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,9 @@ def test_predicting_on_a_device(invoke: Invoke, tiny_images: Path, cuda: str) ->
 
 
 def test_gradcheck_on_a_device(invoke: Invoke, cuda: str) -> None:
-    outcome = invoke("gradcheck", "--only", "+ tanh", "--dtype", "float64", "--device", cuda)
+    outcome = invoke(
+        "gradcheck", "--only", "Linear(4, 3) + tanh", "--dtype", "float64", "--device", cuda
+    )
     assert outcome.code == 0
     assert "1 of 1 checks passed" in outcome.out
 
@@ -217,5 +220,38 @@ def test_an_entry_that_cannot_be_removed(
     assert f"cannot clear the cache: Is a directory: {kernel_cache}" in misuse("cache", "clear").err
 
 
-def test_an_unknown_action_on_the_cache(misuse: Invoke) -> None:
-    assert misuse("cache", "drop").err == "warpfit: expected show or clear, got 'drop'\n"
+def test_the_cache_is_built_for_a_card_that_is_not_there(
+    invoke: Invoke, kernel_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "compile_kernel", lambda *_: (b"code", ""))
+    small = ("cache", "build", "--arch", "sm_90", "--hidden", "32", "--optimizer", "adam")
+    counts = [
+        re.fullmatch(r"(\d+) kernels for sm_90a, (\d+) of them new, in .* s", line)
+        for line in (invoke(*small).out.splitlines()[0], invoke(*small).out.splitlines()[0])
+    ]
+    (num_kernels, num_new), (again, new_again) = (
+        map(int, found.groups()) for found in counts if found
+    )
+    assert num_kernels == num_new == again == len(list(kernel_cache.glob("*-sm_90a-*"))) > 3
+    assert new_again == 0
+    usual = invoke("cache", "build", "--arch", "sm_80").out.splitlines()
+    assert usual[0].startswith("12 kernels for sm_80, 12 of them new")
+    assert usual[1].startswith(f"{num_kernels + 12} kernels")
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (("build", "--arch", "sm_10"), "expected an architecture among sm_75, .*, got 'sm_10'"),
+        (("build", "--arch", "sm_75", "--hidden", "4096,4096"), "expected at most .* bytes of"),
+        (("build", "--arch", "sm_90", "--optimizer", "none"), "expected optimizer among .*'none'"),
+        (("build",), "expected a CUDA device"),
+        (("clear", "--batch-size", "8"), "expected --batch-size with build only"),
+        (("drop",), "expected show, clear or build, got 'drop'"),
+    ],
+)
+def test_misuse_of_the_cache(
+    misuse: Invoke, flags: tuple[str, ...], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_gpu(monkeypatch)
+    assert re.match(f"warpfit: {error}", misuse("cache", *flags).err)

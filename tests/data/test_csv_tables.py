@@ -206,3 +206,16 @@ def test_integers_beyond_float64_among_numbers_are_refused(tmp_path: Path) -> No
     path = write(tmp_path, "a,b\n" + "1,2\n" * 9 + f"{digits},2\n")
     with pytest.raises(DataError, match=r"row 10, column 'a' is '?9+.*expected a number"):
         read_features(path, ("a", "b"), None)
+
+
+def test_an_integer_that_no_float_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, f"a,b,label\n{'9' * 400},1,0\n,2,1\n")
+    with pytest.raises(DataError, match=r"column 'a' is 9999.*; expected|no float64 can hold"):
+        read_table(path)
+
+    def as_pandas_3_0_does(*_: object, **__: object) -> None:
+        raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setattr("pandas.read_csv", as_pandas_3_0_does)
+    with pytest.raises(DataError, match="has an integer that no float64 can hold"):
+        read_table(path)

@@ -109,6 +109,25 @@ def normed_images() -> nn.Sequential:
     )
 
 
+def grouped() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding="same", seed=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.GlobalAvgPool2d(),
+        nn.Linear(4, 3, seed=2),
+    )
+
+
+def sequences() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv1d(1, 4, 3, padding="same", seed=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(24, 3, seed=2),
+    )
+
+
 def normed() -> nn.Sequential:
     layers = (nn.BatchNorm1d(8), nn.GELU(), nn.LayerNorm(8), nn.Dropout(0.5))
     return nn.Sequential(nn.Linear(6, 8, seed=1), *layers, nn.Linear(8, 3, seed=2))
@@ -124,6 +143,8 @@ NETWORKS = {
     "cnn": cnn,
     "normed": normed,
     "normed_images": normed_images,
+    "sequences": sequences,
+    "grouped": grouped,
     "shared": shared,
 }
 OPTIMIZERS = {
@@ -134,16 +155,20 @@ OPTIMIZERS = {
     "adam_scikit": lambda model: adam(model, eps_before_correction=True),
     "adamw": lambda model: optim.AdamW(model.parameters(), 0.01, clip_norm=0.5),
     "lion": lambda model: optim.Lion(model.parameters(), optim.Cosine(0.01), weight_decay=0.1),
+    "adagrad": lambda model: optim.Adagrad(model.parameters(), 0.01, lr_decay=0.1),
+    "adadelta": lambda model: optim.Adadelta(model.parameters(), optim.Cosine(1.0)),
+    "nadam": lambda model: optim.NAdam(model.parameters(), 0.01, momentum_decay=0.1),
     "rmsprop": lambda model: optim.RMSprop(model.parameters(), 0.01, momentum=0.5),
     "l2": lambda model: sgd(model, l2=0.1, clip_norm=1.0),
 }
 
 
 def data_for(make_model: Any) -> tuple[Any, Any]:
-    if make_model in (cnn, normed_images):
+    if make_model in (cnn, normed_images, grouped):
         rng = np.random.default_rng(0)
         return rng.integers(0, 256, (20, 8, 8, 1)).astype(np.uint8), rng.integers(0, 3, 20)
-    return blobs(NUM_ROWS)
+    x, y = blobs(NUM_ROWS)
+    return (x[..., np.newaxis], y) if make_model is sequences else (x, y)
 
 
 # -- the bits of layerwise

@@ -15,9 +15,8 @@ import pytest
 
 from conftest import on_emulator
 from support.devices import assert_bits_when_late
-from support.one_launch import activated, data, fit, flat
+from support.one_launch import ADAPTIVE, activated, data, fit, flat
 from support.training import sgd
-from warpfit import optim
 from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch import choose
 
@@ -26,7 +25,7 @@ pytestmark = [on_emulator]
 MULTIPROCESSORS = 132  # for replicas
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda model: sgd(model, 0.05, momentum=0.9),
-    "adam": lambda model: optim.Adam(model.parameters(), 0.01),
+    "adam": ADAPTIVE["adam"],
 }
 
 
@@ -41,6 +40,7 @@ class Case(NamedTuple):
     ahead: bool = False
     dropout: float | None = None
     precision: str = "float16"
+    activations: tuple[str, ...] = ("tanh",)
 
     def __str__(self) -> str:
         return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
@@ -48,7 +48,7 @@ class Case(NamedTuple):
     def train(self, words: str) -> list[Any]:
         """Train by a launch whose reason has these words; return all losses and parameters."""
         x, y = data(self.sizes, num_rows=4 * self.batch_size + self.batch_size // 3 + 1)
-        model = activated(self.sizes, ("tanh",), self.dropout)
+        model = activated(self.sizes, self.activations, self.dropout)
         history = fit(
             model,
             x,
@@ -99,7 +99,7 @@ def test_warp_specialized(
 
 
 BY_LAYERS = [
-    Case((17, 33, 20, 5), 33, 2, optimizer="adam", dropout=0.3),
+    Case((17, 33, 20, 5), 33, 2, optimizer="adam", dropout=0.3, activations=("gelu", "tanh")),
     Case((17, 33, 20, 5), 48, 2, 3, "adam"),
     Case((17, 33, 20, 5), 48, 1),
     Case((17, 33, 20, 5), 48, 4, 2),

@@ -295,6 +295,18 @@ def test_lion_follows_numpy_in_small_ones(cuda: str) -> None:
     assert_follows_numpy(LIONS * LIMITS["float16"], sizes=(16, 20, 20, 12), **LION)
 
 
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("name", ["nadam", "adagrad", "adadelta"])
+def test_newer_optimizers_follow_numpy(cuda: str, name: str) -> None:
+    assert_follows_numpy(LIMITS["float16"], sizes=(12, 24, 5), batch=32, optimizer=name)
+
+
+@pytest.mark.usefixtures("as_small")
+@pytest.mark.parametrize("name", ["nadam", "adagrad", "adadelta"])
+def test_newer_optimizers_follow_numpy_in_small_ones(cuda: str, name: str) -> None:
+    assert_follows_numpy(LIMITS["float16"], sizes=(16, 20, 20, 12), batch=32, optimizer=name)
+
+
 # All layers in tiles of 64 units, batches of 16 to 128 rows.
 SMALL: dict[str, dict[str, Any]] = {
     "tabular": {"sizes": (32, 64, 64, 2), "batch": 128, "num_rows": 300},

@@ -56,6 +56,10 @@ def test_lion(cuda: str, sizes: tuple[int, ...]) -> None:
     assert_in_roles_follows_numpy(sizes, optimizer=lion, times_limit=LIONS)
 
 
+def test_nadam_whose_step_has_a_number_more(cuda: str) -> None:
+    assert_in_roles_follows_numpy((6, 8, 3), optimizer=ADAPTIVE["nadam"])
+
+
 @pytest.mark.parametrize("name", ["adam", pytest.param("rmsprop", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 3)], ids=str)
 def test_bfloat16(cuda: str, sizes: tuple[int, ...], name: str) -> None:
@@ -230,7 +234,7 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
 
 def test_a_resumed_run_gives_the_bits_of_one_that_never_stopped(cuda: str, tmp_path: Any) -> None:
     x, y = blobs(NUM_ROWS)
-    whole, first, second = (mlp(6, 8, 3) for _ in range(3))
+    whole, first, second = (mlp(6, 8, 3, activation=nn.Tanh) for _ in range(3))
     fit(whole, x, y, ADAPTIVE["adam"](whole), epochs=4)
     checkpoint = wf.Checkpoint(tmp_path / "run.ckpt")
     fit(first, x, y, ADAPTIVE["adam"](first), epochs=2, callbacks=[checkpoint])

@@ -30,7 +30,7 @@ from support.one_launch import (
     flat,
     lion,
 )
-from support.training import assert_same_weights, blobs, mlp
+from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch_layers_layout
 from warpfit.backends.cuda.one_launch_layers import choose_layers
@@ -509,8 +509,9 @@ def test_where_the_optimizer_remembers_changes_no_bit(
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(cuda: str) -> None:
     x, y = data((6, 3))
     x[20] = 1e6  # beyond float16
+    model = mlp(6, 20, 9, 3)
     with pytest.raises(DivergedError, match=r"epoch 1, step 2"):
-        fit(mlp(6, 20, 9, 3), x, y, shuffle=False)
+        fit(model, x, y, sgd(model, momentum=0.9), shuffle=False)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import warpfit as wf
-from conftest import on_emulator, on_gpu
+from conftest import NO_GPU, on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime, Memory
 from support.one_launch import BATCH, NUM_ROWS, data, fit
 from support.training import assert_same_weights, blobs, mlp
@@ -26,7 +26,7 @@ from warpfit.errors import DivergedError
 SIZES = (6, 20, 9, 3)
 X, LABELS = data(SIZES)
 VALIDATION = data(SIZES, num_rows=2 * BATCH + 5)
-EPOCHS = 200
+EPOCHS = 100 if NO_GPU else 200  # the host looks while the launch runs
 # The launches of a run: the first epoch, and all others.
 AT_ONCE = EPOCHS - 1
 

@@ -13,7 +13,7 @@ from conftest import on_emulator
 from engines.test_one_launch_layers import CASES, OPTIMIZERS, REPLICATED, Case
 from support.devices import open_in_both_orders
 from support.one_launch import BATCH, LIMITS, NUM_ROWS, data, fit
-from support.training import assert_same_weights, blobs, mlp
+from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch_layers import choose_layers
@@ -35,6 +35,13 @@ class Looks(wf.Callback):
 
 def small() -> nn.Sequential:
     return mlp(*SIZES, activation=nn.Tanh)
+
+
+def train(**settings: Any) -> wf.History:
+    """Train a small network by the kernel that the tests of stopping compile, too."""
+    model = small()
+    optimizer = sgd(model, momentum=0.9)
+    return fit(model, X, LABELS, optimizer, validation_data=VALIDATION, **settings)
 
 
 def assert_validates_as_numpy(
@@ -148,9 +155,8 @@ def test_rows_of_another_dtype(cuda: str, launches: list[int]) -> None:
 def test_epochs_that_are_not_reported_are_not_validated(
     cuda: str, launches: list[int], report_every: int
 ) -> None:
-    whole = fit(small(), X, LABELS, epochs=7, callbacks=[Looks()], validation_data=VALIDATION)
-    settings = {"validation_data": VALIDATION, "report_every": report_every}
-    history = fit(small(), X, LABELS, epochs=7, **settings)
+    whole = train(epochs=7, callbacks=[Looks()])
+    history = train(epochs=7, report_every=report_every)
     assert launches == [1] * 7 + [1, 6]
     reported = [report for report in whole if report.epoch % report_every == 0 or report.epoch == 7]
     for column in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy"):
@@ -159,11 +165,11 @@ def test_epochs_that_are_not_reported_are_not_validated(
 
 def test_borders_are_where_somebody_looks(cuda: str, launches: list[int], tmp_path: Any) -> None:
     checkpoint = wf.Checkpoint(tmp_path / "run", every=3)
-    fit(small(), X, LABELS, epochs=6, callbacks=[checkpoint], validation_data=VALIDATION)
+    train(epochs=6, callbacks=[checkpoint])
     assert launches == [1, 2, 3]
     launches.clear()
     model = small()
-    watching = optim.SGD(model.parameters(), optim.ReduceOnPlateau(0.5, factor=0.1, patience=1))
+    watching = sgd(model, optim.ReduceOnPlateau(0.1, factor=0.1, patience=1), momentum=0.9)
     history = fit(model, X, LABELS, watching, epochs=4, validation_data=VALIDATION, report_every=2)
     assert launches == [1, 1, 2]
     assert None not in history["val_loss"]

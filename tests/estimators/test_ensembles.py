@@ -12,7 +12,8 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification, make_multilabel_classification
 
 from warpfit.errors import ConfigError
-from warpfit.estimators import MLPClassifier, MLPRegressor, fitting
+from warpfit.estimators import MLPClassifier, MLPRegressor
+from warpfit.sweep import here
 from warpfit.training import Callback
 from warpfit.training.run import Run
 
@@ -97,9 +98,9 @@ def test_only_several_networks_go_through_a_sweep(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[int] = []
-    run_here = fitting.run_here
+    run_here = here.run_here
     monkeypatch.setattr(
-        fitting, "run_here", lambda tasks: trained.append(len(tasks)) or run_here(tasks)
+        here, "run_here", lambda tasks: trained.append(len(tasks)) or run_here(tasks)
     )
     one, two = (MLPClassifier(n_ensemble=n, **FEW).fit(*data) for n in (1, 2))
     assert trained == [2]

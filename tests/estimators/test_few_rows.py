@@ -56,6 +56,10 @@ def test_scores_are_those_of_scikit_learn() -> None:
     assert classifier.score(X, y, weight) == expected
     regressor = MLPRegressor(hidden_layer_sizes=(7,), **SETTINGS).fit(X, X[:, 0])
     assert regressor.score(X, X[:, 0]) == r2_score(X[:, 0], regressor.predict(X))
+    narrow, few = MLPRegressor(hidden_layer_sizes=(7,), **SETTINGS), X.astype(np.float32)
+    narrow.fit(few, X[:, 0])
+    assert narrow.predict(few).dtype == np.float32
+    assert narrow.score(few, X[:, 0]) == r2_score(X[:, 0], narrow.predict(few))
     equal = np.ones(60)
     assert regressor.score(X, equal) == r2_score(equal, regressor.predict(X))
 

@@ -8,16 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from sklearn.datasets import make_classification, make_regression
-from sklearn.model_selection import GridSearchCV
+from sklearn.exceptions import FitFailedWarning
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from warpfit import backends
 from warpfit.backends import is_device_array
 from warpfit.errors import DeviceError
-from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV
+from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV, predictions
 from warpfit.estimators.fitted import Drawn
 from warpfit.estimators.fitting import prepare
-from warpfit.estimators.predictions import PredictedRows, predicting
+from warpfit.estimators.predictions import PredictedRows, predicting, share_of_right
 from warpfit.sweep import together
+from warpfit.training import inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -115,7 +118,7 @@ def test_rows_without_room_on_the_device_are_predicted_from_the_host(
     estimator = MLPClassifier(device=cuda, **FEW).fit(X, y)
     expected, rows = estimator.predict(X), PredictedRows(X)
 
-    def no_room(value: Any) -> Any:
+    def no_room(value: Any, dtype: Any = None) -> Any:
         raise DeviceError("out of memory")
 
     with monkeypatch.context() as patch:
@@ -123,6 +126,87 @@ def test_rows_without_room_on_the_device_are_predicted_from_the_host(
         assert isinstance(rows.of(estimator), np.ndarray)
     with predicting(estimator, rows):
         np.testing.assert_array_equal(estimator.predict(X), expected)
+
+
+def test_rows_are_checked_and_converted_once(
+    cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = data[0].astype(np.float64), data[1]
+    estimators = [MLPClassifier(device=cuda, **(FEW | {"max_iter": n})).fit(X, y) for n in (1, 2)]
+    expected, rows = [estimator.predict_proba(X) for estimator in estimators], PredictedRows(X)
+    assert rows.of(estimators[0]).dtype == np.float32
+    monkeypatch.setattr(inputs, "_check_finite_on_host", None)
+    for estimator, probabilities in zip(estimators, expected, strict=True):
+        with predicting(estimator, rows):
+            np.testing.assert_array_equal(estimator.predict_proba(X), probabilities)
+
+
+@pytest.mark.parametrize("num_rows", [60, 1500])
+@pytest.mark.parametrize("names", [np.array([3, 5, 9]), np.array(["a", "bc", "d"])])
+def test_rows_that_are_right_are_counted_on_the_device(
+    cuda: str, num_rows: int, names: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictions, "NUMBERS_ON_DEVICE", 1)  # two batches of 1500 rows
+    X, y = make_classification(num_rows, 6, n_informative=4, n_classes=3, random_state=1)
+    targets = names[y]
+    rows, found = PredictedRows(X, targets), []
+    for rate in (0.01, 0.05, 0.3):
+        settings = FEW | {"learning_rate_init": rate}
+        estimator = MLPClassifier(device=cuda, **settings).fit(X[:60], targets[:60])
+        with predicting(estimator, rows), monkeypatch.context() as patch:
+            patch.setattr(predictions, "predict_network", None)  # no outputs are asked for
+            found.append(estimator.score(X, targets))
+        assert found[-1] == accuracy_score(targets, estimator.predict(X))
+    assert len(set(found)) > 1
+
+
+def test_what_predictions_are_to_tell_is_not_counted(cuda: str, data: tuple[Array, Array]) -> None:
+    X, y = data
+    one = MLPClassifier(device=cuda, **FEW).fit(X, y)
+    two = MLPClassifier(device=cuda, n_ensemble=2, **FEW).fit(X, y)
+    here = MLPClassifier(device="cpu", **FEW).fit(X, y)
+    binary = MLPClassifier(device=cuda, **FEW).fit(X, y % 2)
+    cases = [(one, y + 1), (one, y.tolist()), (one, y + 0.0), (two, y), (here, y), (binary, y % 2)]
+    for estimator, targets in cases:
+        with predicting(estimator, PredictedRows(X, targets)):
+            assert share_of_right(estimator, X, targets) is None
+            assert estimator.score(X, targets) == accuracy_score(targets, estimator.predict(X))
+    with predicting(one, PredictedRows(X, y)):
+        assert share_of_right(one, X, y.copy()) is None
+        assert share_of_right(one, X.copy(), y) is None
+        assert share_of_right(one, X, y) is not None
+    assert share_of_right(one, X, y) is None
+
+
+def test_a_prediction_of_ones_own_is_scored(cuda: str, data: tuple[Array, Array]) -> None:
+    class First(MLPClassifier):
+        def predict(self, X: Any) -> Array:
+            return np.zeros(len(X), int)
+
+    X, y = data
+    search = searched(SweepCV, {"alpha": [0.1]}, X, y, First(device=cuda, **FEW))
+    assert search.best_score_ == np.mean(
+        [np.mean(y[test] == 0) for _, test in StratifiedKFold(2).split(X, y)]
+    )
+
+
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
+def test_parameters_are_validated_once_for_all_folds(
+    data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated = []
+    validate = MLPClassifier._validate_params
+
+    def counted(self: Any) -> None:
+        validated.append(self.alpha)
+        validate(self)
+
+    monkeypatch.setattr(MLPClassifier, "_validate_params", counted)
+    estimator = MLPClassifier(device="cpu", **FEW)
+    with pytest.warns(FitFailedWarning, match="2 fits failed"):
+        search = searched(SweepCV, {"alpha": [0.1, -1.0, 0.2]}, *data, estimator)
+    assert validated == [0.1, -1.0, -1.0, 0.2]
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True, False]
 
 
 def test_numbers_of_a_regression(cuda: str, launches: list[tuple[int, int]]) -> None:

@@ -151,13 +151,23 @@ def test_numbers_stand_for_pairs() -> None:
             r"kernel_size to be an integer or two of them, got \(3, 3, 3\)",
         ),
         ({"stride": (1, 0)}, "stride to be an integer of at least 1, got 0"),
-        ({"padding": "same"}, "padding to be an integer of at least 0, got 'same'"),
+        ({"padding": "around"}, "padding as integers, 'same' or 'valid', got 'around'"),
+        ({"padding": "same", "stride": 2}, r"stride 1 for padding='same', got \(2, 2\)"),
+        ({"padding": "same", "kernel_size": 2}, r"an odd kernel_size .* got \(2, 2\)"),
         ({"dilation": True}, "dilation to be an integer of at least 1, got True"),
     ],
 )
 def test_refuses_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"Conv2d: expected {message}"):
         Conv2d(**{"in_channels": 1, "out_channels": 2, "kernel_size": 3, **settings})
+
+
+@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), ((1, 5), 1), (2, 2), (3, (2, 1))])
+def test_same_padding_keeps_the_size(kernel: Any, dilation: Any) -> None:
+    layer = Conv2d(2, 3, kernel, padding="same", dilation=dilation)
+    assert layer(np.zeros((1, 7, 6, 2))).shape == (1, 7, 6, 3)
+    assert Conv2d(2, 3, kernel, padding="valid").spec.padding == (0, 0)
+    assert eval(repr(layer).rsplit(",", 1)[0] + ")").spec == layer.spec
 
 
 def test_starts_within_the_bound_of_its_fan_in() -> None:

@@ -342,6 +342,17 @@ def test_sequential_refuses_what_is_no_module(layer: Any) -> None:
         Sequential(Linear(2, 2), layer)
 
 
+def test_a_list_of_layers_will_do() -> None:
+    layers = [Linear(2, 3), ReLU(), Linear(3, 1)]
+    for given in (layers, tuple(layers)):
+        assert Sequential(given).layers == Sequential(*layers).layers
+    assert len(Sequential([])) == 0
+    with pytest.raises(ConfigError, match="Sequential: expected layers, got list"):
+        Sequential(layers, layers)
+    with pytest.raises(ConfigError, match="Sequential: expected layers, got list"):
+        Sequential([layers])
+
+
 def test_spec_is_none_for_modules_of_other_kinds() -> None:
     for module in (Plus(), Sequential(Plus()), Doubled(5, 5)):
         model = Sequential(Linear(5, 5), module)

@@ -9,7 +9,7 @@ from support.numeric import assert_derivative
 from warpfit import Tensor
 from warpfit.backends import NumpyBackend
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
-from warpfit.nn import AvgPool2d, Layer, MaxPool2d
+from warpfit.nn import AvgPool2d, GlobalAvgPool2d, GlobalMaxPool2d, Layer, MaxPool2d
 from warpfit.nn.pooling import AvgPool2dSpec, MaxPool2dSpec, avg_pool2d, max_pool2d
 from warpfit.nn.spec import LayerSpec
 
@@ -118,3 +118,30 @@ def test_repr() -> None:
         repr(AvgPool2d(3, 1, (1, 0)))
         == "AvgPool2d(kernel_size=(3, 3), stride=(1, 1), padding=(1, 0))"
     )
+
+
+# -- of whole images
+# ---------------------------------------------------------------------------------------
+
+GLOBAL = {GlobalAvgPool2d: np.mean, GlobalMaxPool2d: np.max}
+
+
+@pytest.mark.parametrize("layer_class", GLOBAL)
+def test_global_pooling(layer_class: Any) -> None:
+    layer, x, dy = layer_class(), normal(3, 4, 5, 2), normal(3, 2, seed=1)
+    expected = GLOBAL[layer_class]
+    np.testing.assert_allclose(layer(x), expected(x, axis=(1, 2)), rtol=1e-6)
+    assert layer.spec.output_shape((4, 5, 2)) == (2,)
+    held = Tensor(x, requires_grad=True)
+    layer(held).backward(dy)
+    assert_derivative(held.grad, lambda x: np.vdot(dy, expected(x, axis=(1, 2))), x)
+    assert layer(np.zeros((0, 4, 5, 2))).shape == (0, 2)
+    assert repr(layer) == f"{layer_class.__name__}()"
+    assert type(Layer.from_spec(LayerSpec.from_dict(layer.spec.to_dict()))) is layer_class
+
+
+@pytest.mark.parametrize("layer_class", GLOBAL)
+@pytest.mark.parametrize("shape", [(2, 3), (2, 0, 3, 1), (2, 4, 0, 1), (2, 4, 4)])
+def test_global_pooling_refuses_batches_of_another_shape(layer_class: Any, shape: Any) -> None:
+    with pytest.raises(ShapeError, match=rf"{layer_class.__name__}: expected samples of shape"):
+        layer_class()(np.zeros(shape))

@@ -4,18 +4,18 @@ print.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.notebooks import executed
+
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SECONDS = 60
 
 nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("nbclient")
 pytest.importorskip("ipywidgets")
 
 # A kernel is a process of its own, and warns in its own name.
@@ -51,23 +51,6 @@ def ids(path: Path) -> str:
 
 def read(path: Path) -> Any:
     return nbformat.read(path, as_version=4)
-
-
-def executed(notebook: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the notebook with what its cells printed; the kernel imports this checkout's
-    package.
-    """
-    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    client = nbclient.NotebookClient(
-        notebook,
-        timeout=SECONDS,
-        kernel_name="python3",
-        resources={"metadata": {"path": ROOT / "notebooks"}},
-    )
-    return client.execute()
 
 
 def test_there_are_notebooks() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,18 @@ from warpfit import Tensor
 from warpfit.backends import NumpyBackend
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 from warpfit.nn import Parameter
-from warpfit.optim import SGD, Adam, AdamW, Cosine, Lion, Optimizer, RMSprop
+from warpfit.optim import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    Cosine,
+    Lion,
+    NAdam,
+    Optimizer,
+    RMSprop,
+)
 
 NAN = float("nan")
 SHAPES = ((3, 4), (4,))
@@ -31,13 +42,21 @@ OPTIMIZERS: dict[str, Make] = {
     "rmsprop": lambda p: RMSprop(p, 0.005),
     "rmsprop, momentum": lambda p: RMSprop(p, 0.001, momentum=0.9),
     "lion": lambda p: Lion(p, 0.01),
+    "adagrad": lambda p: Adagrad(p, 0.5),
+    "adadelta": lambda p: Adadelta(p, eps=1e-4),
+    "nadam": lambda p: NAdam(p, 0.1),
     "clipped": lambda p: SGD(p, 0.1, clip_norm=5.0),
 }
 
 
 @pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch")
+def torch() -> Iterator[Any]:
+    """Return PyTorch, whose optimizers count in float32 unless numbers are float64 by default."""
+    found = pytest.importorskip("torch")
+    before = found.get_default_dtype()
+    found.set_default_dtype(found.float64)
+    yield found
+    found.set_default_dtype(before)
 
 
 @pytest.fixture(params=OPTIMIZERS)
@@ -169,6 +188,30 @@ PAIRS: dict[str, tuple[Callable[..., Optimizer], str, dict[str, Any]]] = {
         "RMSprop",
         {"lr": 0.1, "alpha": 0.5, "eps": 0.1, "weight_decay": 0.1, "momentum": 0.5},
     ),
+    "adagrad": (Adagrad, "Adagrad", {}),
+    "adagrad, settings": (
+        Adagrad,
+        "Adagrad",
+        {"lr": 0.1, "lr_decay": 0.1, "eps": 0.1, "weight_decay": 0.1},
+    ),
+    "adadelta": (Adadelta, "Adadelta", {}),
+    "adadelta, settings": (
+        Adadelta,
+        "Adadelta",
+        {"lr": 0.5, "rho": 0.5, "eps": 0.1, "weight_decay": 0.1},
+    ),
+    "nadam": (NAdam, "NAdam", {}),
+    "nadam, settings": (
+        NAdam,
+        "NAdam",
+        {
+            "lr": 0.1,
+            "betas": (0.5, 0.9),
+            "eps": 0.1,
+            "weight_decay": 0.1,
+            "momentum_decay": 0.3,
+        },
+    ),
 }
 
 
@@ -225,6 +268,12 @@ def test_steps_are_pytorchs(torch: Any, name: str, clip_norm: float | None) -> N
         (RMSprop, {"eps": -1e-8}, "rmsprop: expected eps above 0"),
         (RMSprop, {"momentum": 2}, r"rmsprop: expected momentum in \[0, 1\)"),
         (RMSprop, {"weight_decay": -1}, "rmsprop: expected weight_decay of at least 0"),
+        (Adagrad, {"lr_decay": -1}, "adagrad: expected lr_decay of at least 0, got -1"),
+        (Adagrad, {"eps": 0}, "adagrad: expected eps above 0, got 0"),
+        (Adadelta, {"rho": 1}, r"adadelta: expected rho in \[0, 1\), got 1"),
+        (Adadelta, {"eps": 0}, "adadelta: expected eps above 0, got 0"),
+        (NAdam, {"momentum_decay": -1}, "nadam: expected momentum_decay of at least 0, got -1"),
+        (NAdam, {"betas": (0.9, 1.0)}, r"nadam: expected betas in \[0, 1\)"),
     ],
 )
 def test_refuses_settings(optimizer_class: Any, settings: dict[str, Any], message: str) -> None:
@@ -285,6 +334,9 @@ def test_repr() -> None:
         ("adam", {"first_moment", "second_moment"}),
         ("adamw", {"first_moment", "second_moment"}),
         ("rmsprop", {"square_average"}),
+        ("adagrad", {"square_sum"}),
+        ("adadelta", {"square_average", "step_average"}),
+        ("nadam", {"first_moment", "second_moment"}),
         ("rmsprop, momentum", {"square_average", "velocity"}),
     ],
 )

@@ -139,6 +139,9 @@ UPDATES = {
     "adam": _by_rule("adam", 2, eps=1e-8, decay=0.01, of_mean=0.9, of_square=0.999),
     "rmsprop": _by_rule("rmsprop", 2, eps=1e-8, decay=0.01, of_square=0.99, momentum=0.9),
     "lion": _by_rule("lion", 1, momentum=0.9, of_mean=0.99, kept=0.99),
+    "adagrad": _by_rule("adagrad", 1, eps=1e-8, decay=0.01),
+    "adadelta": _by_rule("adadelta", 2, eps=1e-4, decay=0.01, of_square=0.9),
+    "nadam": _by_rule("nadam", 2, eps=1e-4, decay=0.01, of_mean=0.9, of_square=0.99, ahead=2.0),
     "clip_by_norm": Update("clip_by_norm", 1, lambda ops, g: ops.clip_by_norm(g, 0.5)),
     "l2_penalty": Update("l2_penalty", 2, lambda ops, w, g: ops.l2_penalty(w, g, 0.1)),
 }

@@ -15,11 +15,14 @@ __all__ = ["DATA", "cleaned", "start_clean"]
 # Under this name tests that ask for real data find what the user calls WARPFIT_DATA, pytest's
 # workers too.
 DATA = "WARPFIT_TESTS_DATA"
+# Asks for kernels that say where they wait in vain, and that racecheck can follow.
+DEBUG = "WARPFIT_TESTS_DEBUG"
 
 # Of WARPFIT_*: that, what the emulator is told, and where a GPU's kernels are kept that take
 # minutes to compile.
 KEPT = {
     DATA,
+    DEBUG,
     "WARPFIT_EMULATOR_CACHE",
     "WARPFIT_EMULATE_REVERSED",
     "WARPFIT_LAUNCHES",
@@ -70,6 +73,8 @@ DROPPED = {
 def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what would change the outcome of a test."""
     given = {DATA: environment["WARPFIT_DATA"]} if "WARPFIT_DATA" in environment else {}
+    if DEBUG in environment:
+        given["WARPFIT_DEBUG"] = environment[DEBUG]
     kept = {
         name: value
         for name, value in environment.items()

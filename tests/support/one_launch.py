@@ -41,6 +41,13 @@ ADAPTIVE: dict[str, MakeOptimizer] = {
     "rmsprop, momentum": lambda model: optim.RMSprop(
         model.parameters(), 0.003, eps=0.05, momentum=0.9
     ),
+    "adagrad": lambda model: optim.Adagrad(
+        model.parameters(), 0.03, lr_decay=0.01, eps=0.05, weight_decay=0.01
+    ),
+    "nadam": lambda model: optim.NAdam(
+        model.parameters(), optim.Cosine(0.01), eps=0.05, momentum_decay=0.1, weight_decay=0.01
+    ),
+    "adadelta": lambda model: optim.Adadelta(model.parameters(), 0.3, eps=0.01, weight_decay=0.01),
 }
 
 # Its steps are signs: one that rounding turns moves a weight two steps away.

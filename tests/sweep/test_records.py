@@ -79,6 +79,17 @@ def test_printed_it_is_a_table_of_the_best(found: wf.Sweep) -> None:
     assert str(many).endswith("... and 2 more")
 
 
+def test_a_notebook_shows_the_same_table() -> None:
+    candidates = [{"seed": seed, "name": "<b>"} for seed in range(12)]
+    arguments = {"epochs": 0, "n_jobs": 1, "device": "cpu", "verbose": False}
+    shown = wf.fit_many(build, X, Y, candidates=candidates, **arguments)._repr_html_()
+    assert shown.startswith("<p>12 networks: 12 done; ")
+    assert shown.count("<tr>") == 11
+    assert shown.count("<td>&lt;b&gt;</td>") == 10
+    assert "<b>" not in shown
+    assert shown.endswith("<p>... and 2 more</p>")
+
+
 def test_without_any_score_there_is_no_best() -> None:
     sweep = wf.fit_many(
         build, X, Y, grid={"lr": [1e38]}, epochs=3, n_jobs=1, device="cpu", verbose=False

@@ -573,7 +573,7 @@ def test_the_kernel_halves_as_the_host_does(
     optimizer = "adam" if name == "early stopping" else "sgd"
     candidates = [{**candidate, "optimizer": optimizer} for candidate in candidates]
     folds = [(np.arange(60), np.arange(60, 90)), (np.arange(30, 90), np.arange(30))]
-    given = {"epochs": 7, "folds": folds, **HALVED[name]}
+    given = {"epochs": 9, "folds": folds, **HALVED[name]}
     by_kernel = outcomes_of(monkeypatch, partial(sweep, side_by_side, candidates, **given))
     assert len(launches) == 1
     monkeypatch.setattr(together.Together, "_halves", lambda *_: False)

@@ -184,7 +184,8 @@ def test_it_watches_the_training_loss_without_validation_data() -> None:
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"monitor": "speed"}, "expected to monitor a loss or an accuracy, got 'speed'"),
+        ({"monitor": 3}, "expected to monitor a column, got 3"),
+        ({"mode": "less"}, "expected EarlyStopping's mode among auto, min, max, got 'less'"),
         ({"patience": 0}, "patience to be an integer of at least 1, got 0"),
         ({"min_delta": -1.0}, "min_delta to be a number of at least 0, got -1.0"),
     ],
@@ -217,7 +218,7 @@ def test_logs_hold_every_report(tmp_path: Path) -> None:
         validation_data=VALIDATION,
         callbacks=[wf.CSVLog(tmp_path / "log.csv"), wf.JSONLLog(str(tmp_path / "log.jsonl"))],
     )
-    columns = [*COLUMNS, "samples_per_second"]
+    columns = [*COLUMNS]
     from_csv, from_jsonl = read_csv(tmp_path / "log.csv"), read_jsonl(tmp_path / "log.jsonl")
     assert [list(row) for row in from_csv] == [list(row) for row in from_jsonl] == [columns] * 5
     for column in columns:

@@ -204,17 +204,44 @@ def test_targets(loss: str, y: Any, error: type[Exception], match: str) -> None:
             "expected callbacks to be a sequence of Callback objects",
         ),
         ({"callbacks": None}, ConfigError, "expected callbacks to be a sequence"),
-        ({"optimizer": None}, ConfigError, "expected an optimizer of warpfit.optim, got NoneType"),
-        ({"optimizer": "adam"}, ConfigError, "expected an optimizer of warpfit.optim, got str"),
+        ({"optimizer": None}, ConfigError, "expected an optimizer of .*, got NoneType"),
+        (
+            {"optimizer": "adams"},
+            ConfigError,
+            "optimizer of warpfit.optim, or its name among .*adam, .*, got 'adams'",
+        ),
         (
             {"optimizer": optim.Adam},
             ConfigError,
-            "expected an optimizer of warpfit.optim, got type",
+            "expected an optimizer of warpfit.optim, or its name among .*, got type",
         ),
         (
             {"optimizer": adam(mlp(6, 3))},
             ConfigError,
             "over the model's own parameters, got 2 that are not",
+        ),
+        ({"validation_split": 1.0}, ConfigError, r"expected validation_split in \[0, 1\), got 1.0"),
+        ({"validation_split": "0.1"}, ConfigError, "expected validation_split in"),
+        ({"validation_split": -0.1}, ConfigError, "expected validation_split in"),
+        (
+            {"validation_split": 0.04},
+            DataError,
+            "rows to train and to validate on, got 20 and 0 of 20",
+        ),
+        (
+            {"validation_split": 0.1, "validation_data": (X, LABELS)},
+            ConfigError,
+            "expected validation_data or validation_split, got both",
+        ),
+        (
+            {"validation_split": 0.1, "y": LABELS[:-1]},
+            ShapeError,
+            "expected as many rows in y as in x, got 19 and 20",
+        ),
+        (
+            {"validation_split": 0.1, "sample_weight": np.ones(19)},
+            ShapeError,
+            r"expected sample_weight of shape \(20,\), got \(19,\)",
         ),
         (
             {"resume_from": "nowhere.ckpt"},

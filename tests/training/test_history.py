@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,6 @@ import warpfit as wf
 from support.training import adam, blobs, mlp
 from warpfit.engines.base import EpochReport
 from warpfit.errors import ConfigError
-from warpfit.plots import plot_confusion_matrix
 
 PNG = b"\x89PNG\r\n"
 
@@ -90,6 +92,37 @@ def test_repr_says_how_it_ended(history: wf.History) -> None:
     assert repr(wf.History()) == "History(0 epochs, stopped by epochs)"
 
 
+def test_a_notebook_shows_a_table_and_the_curves(history: wf.History) -> None:
+    shown = history._repr_html_()
+    assert shown.startswith("<p>3 epochs, stopped by epochs</p><table><tr><th>epoch</th>")
+    assert shown.count("<tr>") == 4
+    assert f"<td>{history['val_loss'][-1]:.4g}</td>" in shown
+    (picture,) = re.findall(r'src="data:image/png;base64,([^"]*)"', shown)
+    assert b64decode(picture).startswith(PNG)
+    assert history.plot()._repr_png_().startswith(PNG)
+
+
+def test_a_notebook_shows_the_last_epochs_of_many_and_what_is_said_as_it_is() -> None:
+    reports = [EpochReport(epoch, 0.5, None, 0.1, 1.0, 10, np.zeros(1)) for epoch in range(1, 1013)]
+    many = wf.History(reports)
+    many.stopped_by = "<script>"
+    shown = many._repr_html_()
+    assert shown.count("<tr>") == 11
+    assert "and 1,002 before these" in shown
+    assert "&lt;script&gt;" in shown
+    assert "<script>" not in shown
+    assert len(shown) < 100_000
+
+
+def test_a_notebook_shows_no_picture_without_matplotlib_or_reports(
+    bare: wf.History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "<img" not in wf.History()._repr_html_()
+    monkeypatch.setattr("warpfit.plots.has_matplotlib", lambda: False)
+    assert "<table>" in bare._repr_html_()
+    assert "<img" not in bare._repr_html_()
+
+
 def test_plot_writes_a_picture(history: wf.History, tmp_path: Path) -> None:
     figure = history.plot(tmp_path / "curve.png", title="a run")
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
@@ -122,30 +155,9 @@ def test_pictures_that_cannot_be_written(bare: wf.History, tmp_path: Path) -> No
 def test_without_matplotlib_the_error_says_what_to_install(
     bare: wf.History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "warpfit.figure", raising=False)
     with pytest.raises(
         ConfigError, match=r"pictures need matplotlib: pip install 'warpfit\[plot\]'"
     ):
         bare.plot()
-
-
-def test_a_confusion_matrix_counts_true_classes_in_rows() -> None:
-    labels, predicted = np.array([0, 0, 0, 1, 2, 2]), np.array([0, 0, 1, 1, 2, 0])
-    (axes,) = plot_confusion_matrix(labels, predicted, ["a", "b", "long name"], "title").axes
-    texts = {
-        (text.get_position()[1], text.get_position()[0]): text.get_text() for text in axes.texts
-    }
-    assert texts == {(0, 0): "2", (0, 1): "1", (1, 1): "1", (2, 0): "1", (2, 2): "1"}
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == (
-        "predicted",
-        "true",
-        "title",
-    )
-
-
-def test_a_confusion_matrix_of_many_or_missing_classes() -> None:
-    (axes,) = plot_confusion_matrix(
-        np.array([0]), np.array([39]), [str(label) for label in range(40)]
-    ).axes
-    assert len(axes.texts) == 0
-    assert len(axes.get_xticks()) == 40

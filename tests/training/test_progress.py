@@ -1,4 +1,6 @@
-"""The progress bar: on a terminal only, and gone when the run is over, however it ends."""
+"""Progress: on a terminal a bar that is gone when the run is over, however it ends; in logs a line
+an epoch.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import io
 import re
 import threading
 from contextlib import redirect_stderr
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,10 +60,17 @@ def assert_gone(terminal: Terminal) -> None:
             assert not thread.is_alive()
 
 
-def test_it_is_silent_where_there_is_no_terminal() -> None:
-    no_terminal = io.StringIO()
-    fit(no_terminal)
-    assert no_terminal.getvalue() == ""
+def test_a_log_gets_a_plain_line_an_epoch() -> None:
+    log = io.StringIO()
+    history = fit(log, epochs=4, report_every=2)
+    assert log.getvalue() == "".join(f"{progress.epoch_line(r, 4)}\n" for r in history)
+    assert [line[:9] for line in log.getvalue().splitlines()] == ["epoch 2/4", "epoch 4/4"]
+
+
+def test_a_log_gets_no_line_if_asked() -> None:
+    log = io.StringIO()
+    fit(log, verbose=False)
+    assert log.getvalue() == ""
 
 
 def test_it_is_silent_if_asked(terminal: Terminal) -> None:
@@ -118,6 +128,46 @@ def test_it_is_gone_after_divergence(terminal: Terminal) -> None:
     with pytest.raises(DivergedError):
         fit(terminal, model, optimizer=sgd(model, 1e38))
     assert_gone(terminal)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> list[str]:
+    """Return what a notebook shows of a run of 3 epochs, the last line last, if it is replaced
+    every so many seconds.
+    """
+    IPython = pytest.importorskip("IPython")
+    texts: list[str] = []
+
+    class Handle:
+        def update(self, bundle: dict[str, str], *, raw: bool) -> None:
+            texts.append(bundle["text/html"])
+
+    def display(bundle: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
+        texts.append(bundle["text/html"])
+        return Handle()
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setattr("warpfit.display.SECONDS_BETWEEN_UPDATES", seconds)
+    log = io.StringIO()
+    fit(log)
+    assert log.getvalue() == ""
+    return texts
+
+
+def test_a_notebook_has_a_line_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = shown(monkeypatch, seconds=0)
+    shares = [float(re.findall(r'value="([^"]*)"', text)[0]) for text in texts]
+    steps = [step / 12 for step in range(1, 13)]
+    expected = sorted([0, *steps, *steps[3::4]])
+    assert shares == pytest.approx(expected, abs=1e-4)
+    assert "epoch 0/3" in texts[0]
+    assert "epoch 3/3  loss" in texts[-1]
+
+
+def test_a_notebooks_line_is_not_replaced_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = shown(monkeypatch, seconds=600)
+    assert len(texts) == 2
+    assert "epoch 3/3  loss" in texts[-1]
 
 
 @pytest.mark.parametrize("moment", ["on_start", "on_step", "on_epoch_end", "on_end"])

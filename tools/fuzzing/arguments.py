@@ -444,6 +444,18 @@ LAYERS: list[Call] = [
             "dtype": "float32",
         },
     ),
+    (
+        nn.Conv1d,
+        lambda: {
+            "in_channels": 2,
+            "out_channels": 3,
+            "kernel_size": 3,
+            "stride": 1,
+            "padding": "same",
+            "dilation": 1,
+            "bias": True,
+        },
+    ),
     (nn.MaxPool2d, lambda: {"kernel_size": 2, "stride": None, "padding": 0}),
     (nn.AvgPool2d, lambda: {"kernel_size": (2, 2), "stride": (1, 1), "padding": (1, 0)}),
     (
@@ -463,6 +475,10 @@ LAYERS: list[Call] = [
     (
         nn.LayerNorm,
         lambda: {"normalized_shape": (3,), "eps": 1e-5, "elementwise_affine": True, "bias": True},
+    ),
+    (
+        nn.GroupNorm,
+        lambda: {"num_groups": 2, "num_channels": 4, "eps": 1e-5, "affine": True},
     ),
     (nn.Dropout, lambda: {"p": 0.5, "seed": 0}),
     (nn.Flatten, lambda: {"start_dim": 1, "end_dim": -1}),
@@ -514,6 +530,9 @@ def _optimizers() -> list[Call]:
         (optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-8}),
         (optim.AdamW, {"betas": (0.9, 0.99), "eps": 1e-8}),
         (optim.RMSprop, {"alpha": 0.9, "eps": 1e-8, "momentum": 0.0}),
+        (optim.Adagrad, {"lr_decay": 0.1, "eps": 1e-8}),
+        (optim.Adadelta, {"rho": 0.9, "eps": 1e-6}),
+        (optim.NAdam, {"betas": (0.9, 0.99), "eps": 1e-8, "momentum_decay": 0.004}),
     ]
     return [
         (kind, lambda own=own: {"parameters": _model().parameters(), **shared, **own})

@@ -162,10 +162,17 @@ def _convolutional() -> nn.Sequential:
         nn.MaxPool2d(2),
         nn.Conv2d(3, 4, 2, stride=1, dilation=2, seed=1),
         nn.AvgPool2d(2, stride=1),
-        nn.Flatten(),
+        nn.GlobalMaxPool2d(),
         nn.Linear(4, 3, seed=2),
         nn.Softmax(),
     )
+
+
+def _sequential() -> nn.Sequential:
+    return nn.Sequential(nn.Conv1d(2, 3, 3, padding=1, seed=0), nn.Flatten(), nn.Linear(12, 2))
+
+
+MODELS = ((_dense(), (5,)), (_convolutional(), (6, 6, 1)), (_sequential(), (4, 2)))
 
 
 def _use_model(shape: tuple[int, ...], path: Path) -> None:
@@ -188,7 +195,7 @@ def _use_model(shape: tuple[int, ...], path: Path) -> None:
 def model_files(folder: Path) -> Feed:
     """Feed `warpfit.load` and the model that it returns."""
     feeds = []
-    for number, (model, shape) in enumerate(((_dense(), (5,)), (_convolutional(), (6, 6, 1)))):
+    for number, (model, shape) in enumerate(MODELS):
         path = folder / f"model {number}.safetensors"
         wf.save(model, path, metadata={"a": [1, 2]})
         feeds.append(_feeding(path, partial(_use_model, shape)))

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Axis
 from warpfit.errors import ShapeError
 
 __all__ = [
     "abs",
+    "activate",
     "add",
     "broadcast_to",
     "concatenate",
@@ -27,6 +28,7 @@ __all__ = [
     "exp",
     "index",
     "log",
+    "log_softmax",
     "matmul",
     "max",
     "maximum",
@@ -38,6 +40,7 @@ __all__ = [
     "pow",
     "reshape",
     "sin",
+    "softmax",
     "sqrt",
     "square",
     "stack",
@@ -207,6 +210,24 @@ def cos(ops: Backend, x: Array) -> tuple[Array, Pullback]:
     return ops.unary("cos", x), _pullback(
         lambda dy: ops.unary("neg", ops.binary("mul", dy, ops.unary("sin", x)))
     )
+
+
+def activate(ops: Backend, x: Array, *, activation: Activation) -> tuple[Array, Pullback]:
+    """y = f(x), f from the table of activations; dx = dy · f'(x)."""
+    y = ops.activation_forward(activation, x)
+    return y, _pullback(lambda dy: ops.activation_backward(activation, dy, y, x))
+
+
+def softmax(ops: Backend, x: Array) -> tuple[Array, Pullback]:
+    """y = exp(x) / Σ exp(x) along the last axis; dx = y · (dy - Σ dy · y)."""
+    y = ops.softmax_forward(x)
+    return y, _pullback(lambda dy: ops.softmax_backward(dy, y))
+
+
+def log_softmax(ops: Backend, x: Array) -> tuple[Array, Pullback]:
+    """y = x - log Σ exp(x) along the last axis; dx = dy - exp(y) · Σ dy."""
+    y = ops.log_softmax_forward(x)
+    return y, _pullback(lambda dy: ops.log_softmax_backward(dy, y))
 
 
 # -- products

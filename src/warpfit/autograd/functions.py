@@ -7,12 +7,24 @@ from typing import Any
 
 from warpfit.autograd import formulas
 from warpfit.autograd.operands import check_axis
-from warpfit.autograd.tensor import Tensor, apply
-from warpfit.backends import Array
+from warpfit.autograd.tensor import Formula, Tensor, apply
+from warpfit.backends import Activation, Array
 from warpfit.checks import brief
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, DTypeError, ShapeError
 
-__all__ = ["concatenate", "maximum", "minimum", "stack", "where"]
+__all__ = [
+    "activate",
+    "concatenate",
+    "log_softmax",
+    "maximum",
+    "minimum",
+    "relu",
+    "sigmoid",
+    "softmax",
+    "stack",
+    "tanh",
+    "where",
+]
 
 
 MAX_AXES = 65  # one more than NumPy's arrays have
@@ -88,6 +100,100 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     (2, 1)
     """
     return apply(formulas.stack, *_several("stack", tensors), axis=_axis("stack", axis))
+
+
+def activate(x: Tensor, name: str, slope: float = 0.01) -> Tensor:
+    """Return an activation of x, element by element, by the name that it has everywhere.
+
+    Parameters
+    ----------
+    x : Tensor
+    name : str
+        As estimators have it: ``'gelu'``, ``'silu'`` and so on.
+    slope : float
+        Of ``'leaky_relu'`` below 0.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such activation.
+
+    Examples
+    --------
+    >>> autograd.activate(wf.tensor([-2.0, 3.0]), "leaky_relu", slope=0.5).data
+    array([-1.,  3.], dtype=float32)
+    """
+    return apply(formulas.activate, x, activation=Activation(name, slope))
+
+
+def relu(x: Tensor) -> Tensor:
+    """Return max(x, 0), element by element.
+
+    Examples
+    --------
+    >>> autograd.relu(wf.tensor([-2.0, 3.0])).data
+    array([0., 3.], dtype=float32)
+    """
+    return activate(x, "relu")
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Return 1 / (1 + exp(-x)), element by element.
+
+    Examples
+    --------
+    >>> autograd.sigmoid(wf.tensor([0.0])).data
+    array([0.5], dtype=float32)
+    """
+    return activate(x, "sigmoid")
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Return tanh(x), element by element.
+
+    Examples
+    --------
+    >>> autograd.tanh(wf.tensor([0.0])).data
+    array([0.], dtype=float32)
+    """
+    return activate(x, "tanh")
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """Return exp(x) / Σ exp(x) along an axis.
+
+    Examples
+    --------
+    >>> autograd.softmax(wf.tensor([[1.0, 1.0]])).data
+    array([[0.5, 0.5]], dtype=float32)
+    """
+    return _along(formulas.softmax, x, axis)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """Return x - log Σ exp(x) along an axis.
+
+    Examples
+    --------
+    >>> autograd.log_softmax(wf.tensor([[1.0, 1.0]])).exp().data
+    array([[0.5, 0.5]], dtype=float32)
+    """
+    return _along(formulas.log_softmax, x, axis)
+
+
+def _along(formula: Formula, x: Tensor, axis: int) -> Tensor:
+    """Return a formula along the last axis as one along any, which changes places with the last."""
+    name = formula.__name__
+    check_axis(name, axis)
+    if not isinstance(x, Tensor):
+        raise DTypeError(f"{name}: expected a tensor, got {brief(x)}")
+    if not -x.ndim <= axis < x.ndim:
+        raise ShapeError(f"{name}: expected an axis of a tensor of shape {x.shape}, got {axis}")
+    places = list(range(x.ndim))
+    places[axis], places[-1] = places[-1], places[axis]
+    if places[-1] == x.ndim - 1:
+        return apply(formula, x)
+    return apply(formula, x.transpose(places)).transpose(places)
 
 
 def _several(op: str, tensors: Any) -> Sequence[Any]:

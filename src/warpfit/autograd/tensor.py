@@ -24,7 +24,7 @@ from warpfit.backends.transfer import device_of, home_of, moved
 from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, IndexingError, ShapeError, WarpfitError
 
-__all__ = ["Tensor", "apply", "record", "tensor"]
+__all__ = ["Formula", "Tensor", "apply", "record", "tensor"]
 
 Formula = Callable[..., tuple[Array, formulas.Pullback]]
 

@@ -20,7 +20,7 @@ Rules that hold for every operation:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -77,6 +77,11 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
     # Operations that return a parameter's gradient from half-precision operands return it as
     # float32, and without this factor.
     loss_scale: float = 1.0
+
+    def compile_ahead(self, kernels: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Begin to compile kernels, by name and defines, that operations are about to ask for;
+        nothing where there are none.
+        """
 
     # -- arrays
     # ------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ Empty = Callable[[tuple[int, ...], Any], Array]
 class UpdateNumbers(NamedTuple):
     """The numbers of an update, those that a rule does not name left as they are.
 
-    The first three may differ from step to step. They may lie on a device, and be arrays of several
+    The first four may differ from step to step. They may lie on a device, and be arrays of several
     steps.
 
     Attributes
@@ -35,6 +35,8 @@ class UpdateNumbers(NamedTuple):
         What a denominator has besides the root.
     kept : float
         The share of a parameter that decoupled weight decay leaves.
+    ahead : float
+        How often the average joins the gradient, in a step that looks ahead along it.
     decay : float
         What part of a parameter joins its gradient.
     momentum : float
@@ -51,6 +53,7 @@ class UpdateNumbers(NamedTuple):
     rate: Any
     eps: Any = 0.0
     kept: Any = 1.0
+    ahead: Any = 0.0
     decay: float = 0.0
     momentum: float = 0.0
     of_mean: float = 0.0
@@ -183,6 +186,40 @@ def _lion(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: E
     m += (1 - n.of_mean) * g
 
 
+def _adagrad(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
+    """w ← w - rate · g / (√s + eps) with s ← s + g²."""
+    (s,) = slots
+    g = _decayed(w, g, n)
+    s += g * g
+    w -= n.rate * g / (np.sqrt(s) + n.eps)
+
+
+def _adadelta(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
+    """w ← w - rate · d, d = √(u + eps) / √(s + eps) · g.
+
+    s and u are averages of the squares of gradients and of d, that of gradients with this step's.
+    """
+    s, u = slots
+    g = _decayed(w, g, n)
+    s *= n.of_square
+    s += (1 - n.of_square) * g * g
+    direction = np.sqrt(u + n.eps) / np.sqrt(s + n.eps) * g
+    u *= n.of_square
+    u += (1 - n.of_square) * direction * direction
+    w -= n.rate * direction
+
+
+def _nadam(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
+    """w ← w - rate · (g + ahead · m) / (√v + eps), m and v averages of gradients and squares."""
+    m, v = slots
+    g = _decayed(w, g, n)
+    m *= n.of_mean
+    m += (1 - n.of_mean) * g
+    v *= n.of_square
+    v += (1 - n.of_square) * g * g
+    w -= n.rate * (g + n.ahead * m) / (np.sqrt(v) + n.eps)
+
+
 UPDATE_RULES: dict[str, UpdateRule] = {
     "sgd": UpdateRule(
         _sgd,
@@ -195,4 +232,9 @@ UPDATE_RULES: dict[str, UpdateRule] = {
         _rmsprop, ("rate", "of_square", "eps", "decay", "momentum"), slots=(1, 2)
     ),
     "lion": UpdateRule(_lion, ("rate", "kept", "momentum", "of_mean"), slots=(1,)),
+    "adagrad": UpdateRule(_adagrad, ("rate", "eps", "decay"), slots=(1,)),
+    "adadelta": UpdateRule(_adadelta, ("rate", "of_square", "eps", "decay"), slots=(2,)),
+    "nadam": UpdateRule(
+        _nadam, ("rate", "eps", "ahead", "of_mean", "of_square", "decay"), slots=(2,)
+    ),
 }

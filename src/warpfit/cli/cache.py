@@ -2,29 +2,80 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from time import perf_counter
+from typing import Annotated, Any
 
 import typer
 
 from warpfit.cli.console import Printer
+from warpfit.cli.options import Integer, Text
 from warpfit.errors import ConfigError
 
 __all__ = ["cache", "kernel_cache"]
 
-ACTIONS = ("show", "clear")
+ACTIONS = ("show", "clear", "build")
 
 
 def cache(
+    context: typer.Context,
     action: Annotated[
-        str, typer.Argument(help=f"{' or '.join(ACTIONS)}.", metavar="[ACTION]")
+        str, typer.Argument(help=f"{', '.join(ACTIONS)}.", metavar="[ACTION]")
     ] = "show",
+    arch: Annotated[
+        Text,
+        typer.Option(metavar="NAME", help="Build for this, such as sm_90, not the first GPU's."),
+    ] = None,
+    hidden: Annotated[
+        Text, typer.Option(metavar="N,N,...", help="Build for these widths of hidden layers.")
+    ] = None,
+    activation: Annotated[Text, typer.Option(metavar="NAME", help="As for train.")] = None,
+    optimizer: Annotated[Text, typer.Option(metavar="NAME", help="As for train.")] = None,
+    batch_size: Annotated[Integer, typer.Option(metavar="N", help="Rows a step.")] = None,
+    rows: Annotated[Integer, typer.Option(metavar="N", min=1, help="Rows to train on.")] = None,
+    features: Annotated[Integer, typer.Option(metavar="N", min=1, help="Of a row.")] = None,
+    outputs: Annotated[
+        Integer, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")
+    ] = None,
 ) -> None:
     """Show how many compiled kernels are kept, and where; or remove them, and what
-    $WARPFIT_AUTOTUNE found.
+    $WARPFIT_AUTOTUNE found; or build those that train the usual networks in one launch, or the
+    network that the options name.
     """
     if action not in ACTIONS:
-        raise ConfigError(f"expected {' or '.join(ACTIONS)}, got {action!r}")
-    Printer().line(f"removed {kernel_cache(clear=True)}" if action == "clear" else kernel_cache())
+        raise ConfigError(f"expected {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}, got {action!r}")
+    named = {name: value for name, value in context.params.items() if value is not None}
+    del named["action"]
+    if named and action != "build":
+        raise ConfigError(f"expected --{next(iter(named)).replace('_', '-')} with build only")
+    printer = Printer()
+    if action == "build":
+        _build(printer, named.pop("arch", None), named)
+    else:
+        is_cleared = action == "clear"
+        printer.line("removed " * is_cleared + kernel_cache(clear=is_cleared))
+
+
+def _build(printer: Printer, arch: str | None, form: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.progress import track
+
+    from warpfit.backends.cuda import jit
+    from warpfit.training.paper import USUAL_FORMS, kernels_on_paper
+
+    begun = perf_counter()
+    arch, kernels = kernels_on_paper([form] if form else USUAL_FORMS, arch)
+    done = track(
+        jit.build(kernels, arch),
+        f"compiling for {arch}",
+        total=len(kernels),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    num_new, seconds = sum(done), perf_counter() - begun
+    printer.line(f"{len(kernels)} kernels for {arch}, {num_new} of them new, in {seconds:.1f} s")
+    printer.line(kernel_cache())
 
 
 def kernel_cache(*, clear: bool = False) -> str:

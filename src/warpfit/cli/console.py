@@ -41,10 +41,12 @@ class Printer:
 
     def fallback(self, asked: str, used: str) -> None:
         """Say in one line why the work goes to the CPU, if that was not asked for."""
+        preferred = os.environ.get("WARPFIT_DEVICE") or "auto"
+        if not asked == preferred == "auto" or used != "cpu":
+            return
         from warpfit.backends.cuda.runtime import why_unavailable
 
-        preferred = os.environ.get("WARPFIT_DEVICE") or "auto"
-        if asked == preferred == "auto" and used == "cpu" and (reason := why_unavailable()):
+        if reason := why_unavailable():
             self.line(f"device 'auto' is the CPU: {reason}")
 
     def table(

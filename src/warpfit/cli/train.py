@@ -36,7 +36,6 @@ from warpfit.cli.options import (
     suggested,
     switch,
 )
-from warpfit.drawing import Artist
 from warpfit.training.callbacks import Callback
 from warpfit.training.plan import ENGINES
 from warpfit.training.progress import epoch_line
@@ -206,16 +205,15 @@ def train(
     settings = merged_settings(flags, flags.pop("config"))
 
     printer = Printer(quiet=settings.quiet)
-    with Artist() as artist:
-        from warpfit.training.jobs import prepare
 
-        job = prepare(settings)
-        outcome = job.run(
-            settings.out or default_folder(),
-            [_Narrator(printer, settings, job)],
-            verbose=not settings.quiet,
-            artist=artist,
-        )
+    from warpfit.training.jobs import prepare
+
+    job = prepare(settings)
+    outcome = job.run(
+        settings.out or default_folder(),
+        [_Narrator(printer, settings, job)],
+        verbose=not settings.quiet and sys.stderr.isatty(),
+    )
     _print_outcome(printer, outcome)
     if outcome.history.stopped_by == "interrupt":
         raise typer.Exit(INTERRUPTED)
@@ -284,5 +282,3 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
         printer.line(str(path))
     for note in outcome.notes:
         printer.line(note)
-    if outcome.folder.missing:
-        printer.line(outcome.folder.missing)

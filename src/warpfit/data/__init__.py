@@ -4,17 +4,18 @@ order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from warpfit.data.dataset import Dataset
-from warpfit.data.idx import read_idx, write_idx
-from warpfit.data.loader import DataLoader
-from warpfit.data.order import epoch_order
-from warpfit.data.registry import available_datasets, dataset_names, load_dataset
-from warpfit.data.user import load_user_data
+from warpfit.on_demand import imports_on_demand
 
 if TYPE_CHECKING:
+    from warpfit.data.dataset import Dataset
+    from warpfit.data.idx import read_idx, write_idx
+    from warpfit.data.loader import DataLoader
+    from warpfit.data.order import epoch_order
     from warpfit.data.preprocessing import TablePreprocessor
+    from warpfit.data.registry import available_datasets, dataset_names, load_dataset
+    from warpfit.data.user import load_user_data
 
 __all__ = [
     "DataLoader",
@@ -30,17 +31,16 @@ __all__ = [
 ]
 
 
-def __dir__() -> list[str]:
-    """Return what is public."""
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    """Import the preprocessor when it is first asked for: scikit-learn and pandas take long to
-    import.
-    """
-    if name == "TablePreprocessor":
-        from warpfit.data.preprocessing import TablePreprocessor
-
-        return TablePreprocessor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Who trains on arrays needs no files, nor scikit-learn and pandas, which take long to import.
+__getattr__, __dir__ = imports_on_demand(
+    __name__,
+    {
+        "dataset": ("Dataset",),
+        "idx": ("read_idx", "write_idx"),
+        "loader": ("DataLoader",),
+        "order": ("epoch_order",),
+        "preprocessing": ("TablePreprocessor",),
+        "registry": ("available_datasets", "dataset_names", "load_dataset"),
+        "user": ("load_user_data",),
+    },
+)

@@ -222,6 +222,10 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} is no readable .csv file: {str(error).strip()}") from error
+    except OverflowError as error:  # of some versions of pandas
+        raise DataError(
+            f"{path} has an integer that no float64 can hold; expected finite numbers"
+        ) from error
     if frame.iloc[:, -1].isna().any() or (frame.iloc[:, -1] == "").any():
         _check_lengths(path, layout)
     return frame

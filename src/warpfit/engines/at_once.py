@@ -10,6 +10,7 @@ from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES, LossTerms
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.scaling import DYNAMIC
+from warpfit.losses.base import FunctionLoss
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 
@@ -23,8 +24,11 @@ __all__ = [
 
 
 def is_of_package(value: object) -> bool:
-    """Whether an object's class is the package's own, so that what it does in a step is known."""
-    return type(value).__module__.partition(".")[0] == "warpfit"
+    """Whether an object's class is the package's own, so that what it does in a step is known; a
+    function of the user's as a loss is not.
+    """
+    is_own = type(value).__module__.partition(".")[0] == "warpfit"
+    return is_own and not isinstance(value, FunctionLoss)
 
 
 def joins_updates(plan: Plan) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -34,6 +34,9 @@ __all__ = [
     "TrainingData",
     "every_epoch",
 ]
+
+# Of an array whose largest magnitude the host finds, wherever else it is.
+MAGNITUDE_BYTES = 4 << 20
 
 # Called after each step with the number of steps done in the epoch and the steps of an epoch.
 StepListener = Callable[[int, int], None]
@@ -247,6 +250,8 @@ class TrainingData:
     _on: dict[str, TrainingData] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    # x and y where they were found, if these are copies of them on a device.
+    _found: tuple[Array, Array] | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -261,19 +266,33 @@ class TrainingData:
             ops, weights = backends.get(device), self.sample_weight
             weights = None if weights is None else ops.asarray(weights)
             self._on[device] = replace(
-                self, x=ops.asarray(self.x), y=ops.asarray(self.y), sample_weight=weights
+                self,
+                x=ops.asarray(self.x),
+                y=ops.asarray(self.y),
+                sample_weight=weights,
+                _found=(self.x, self.y),
             )
         return self._on[device]
 
     @cached_property
     def largest_x(self) -> float:
-        """The largest magnitude of x's numbers, as training takes them."""
-        return magnitude(self.x)
+        """The largest magnitude of x's numbers, as training takes them.
+
+        Of few numbers that the host has it is known sooner than a device has compiled a kernel.
+        """
+        return magnitude(self._nearest(0))
 
     @cached_property
     def largest_y(self) -> float:
         """That of the targets'."""
-        return magnitude(self.y)
+        return magnitude(self._nearest(1))
+
+    def _nearest(self, idx: int) -> Array:
+        """Return x or y where its magnitude is known soonest."""
+        found = self._found
+        if found is not None and found[idx].nbytes <= MAGNITUDE_BYTES:
+            return found[idx]
+        return (self.x, self.y)[idx]
 
 
 @dataclass(frozen=True)
@@ -298,6 +317,8 @@ class EpochReport:
         The loss of every step.
     val_loss, val_accuracy : float or None
         On the validation data, after the epoch.
+    metrics : mapping of str to float or None
+        Those that `fit` was asked for, by column, after the epoch; None for what is not finite.
     """
 
     epoch: int
@@ -309,6 +330,11 @@ class EpochReport:
     step_losses: npt.NDArray[np.float64] = field(repr=False, compare=False)
     val_loss: float | None = None
     val_accuracy: float | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict, hash=False)
+
+    def value(self, column: str) -> Any:
+        """Return what stands in a column of the history, None if nothing does."""
+        return self.metrics[column] if column in self.metrics else getattr(self, column, None)
 
     @property
     def samples_per_second(self) -> float:

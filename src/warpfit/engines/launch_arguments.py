@@ -5,6 +5,7 @@ A launch knows which of it its kernel takes (`ResidentLaunch.arguments`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,11 +32,22 @@ from warpfit.random import DROPOUT, stream_key
 if TYPE_CHECKING:
     from warpfit.backends.cuda.resident_launch import ResidentLaunch
 
-__all__ = ["Batches", "Resident", "Steps", "in_one_piece"]
+__all__ = ["Batches", "Resident", "Steps", "in_one_piece", "kernels_of"]
 
 # Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the
 # first's.
 GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
+
+
+def kernels_of(launch: ResidentLaunch, source: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the kernels of a run on x of dtype `source`, by name and defines; the longest to
+    compile is the first.
+    """
+    yield launch.kernel, launch.config.settings()
+    yield "gather_batches", launch.gather_defines(source)
+    yield "all_finite", {"DTYPE": "float32"}
+    if launch.looks_ahead:
+        yield "gram_batches", launch.gram_defines
 
 
 class Batches:

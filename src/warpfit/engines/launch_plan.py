@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from warpfit.backends.cuda.resident_launch import ResidentLaunch
     from warpfit.backends.cuda.trained_network import TrainedNetwork
 
-__all__ = ["LaunchDescription", "PreparedLaunch", "describe", "epochs_held", "prepare_launch"]
+__all__ = [
+    "LaunchDescription",
+    "PreparedLaunch",
+    "describe",
+    "epochs_held",
+    "launches_on",
+    "prepare_launch",
+]
 
 # What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found
 # apart; and the share of a step that a batch of validation data takes within a launch.
@@ -110,6 +117,18 @@ def prepare_launch(
     return replace(
         prepared, microseconds=prepared.launch.microseconds, reason=_words(prepared, why)
     )
+
+
+def launches_on(
+    card: Card, prepared: PreparedLaunch, draft: Plan, data: TrainingData, num_validated: int
+) -> list[ResidentLaunch]:
+    """Return what runs a draft on a card that need not be there: what was prepared for it, and what
+    validates within its launch as well, if anything does.
+    """
+    site = _Site(card, card.memory_bytes, False)
+    more = _that_does_more(prepared.launch, draft, site, data, num_validated)
+    validates = None if more is None else more.that_validates()
+    return [prepared.launch, *([] if validates is None else [validates])]
 
 
 def _words(prepared: PreparedLaunch, why: str) -> str:

@@ -24,7 +24,7 @@ from warpfit.engines.base import (
     TrainingData,
     TrainState,
 )
-from warpfit.engines.launch_arguments import Batches, Resident, Steps, in_one_piece
+from warpfit.engines.launch_arguments import Batches, Resident, Steps, in_one_piece, kernels_of
 from warpfit.engines.launch_plan import PreparedLaunch, epochs_held
 from warpfit.engines.launch_talk import SharedRecord, Talk
 from warpfit.engines.reports import Reports
@@ -80,11 +80,12 @@ class Run:
         self.plan, self.state, self.data = plan, state, data
         self.last_epoch, self.is_border = last_epoch, is_border
         self.launch, self.cut, self.is_over = prepared.launch, prepared.cut, False
-        self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.config.settings())
         # NumPy's arrays may have their bytes in another order, in which they do not come to the
         # device.
-        source = data.x.dtype.newbyteorder("=") if prepared.is_streamed else data.x.dtype
-        self.batches = Batches(self.ops, self.launch, str(source))
+        source = str(data.x.dtype.newbyteorder("=") if prepared.is_streamed else data.x.dtype)
+        self.ops.compile_ahead(kernels_of(self.launch, source))
+        self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.config.settings())
+        self.batches = Batches(self.ops, self.launch, source)
         self.reports = Reports(plan, state, len(data))
         self.resident = Resident(self.ops, self.launch, plan, state, validation, stopping)
         self.num_validated = self.resident.num_validated

@@ -37,7 +37,7 @@ __all__ = [
 LARGEST_SCALE = 2.0**60
 # Of an eps: what two denominators share is the reciprocal of their product, which must not be 0.
 LEAST_EPS = 2.0**-60
-# Columns of a step's settings.
+# Columns of a step's settings; that of the penalty is also `ahead`'s.
 RATE, EPS, KEPT, PENALTY = 0, 1, 2, 3
 
 
@@ -51,9 +51,15 @@ def unknown_loss(loss: Loss) -> tuple[str, object] | None:
 
 def unknown_optimizer(optimizer: OptimizerSpec) -> tuple[str, object] | None:
     """Return what is expected, and the optimizer, if no kernel of whole steps knows it."""
-    if optimizer.follows_its_rule:
-        return None
-    return f"an optimizer among {', '.join(UPDATE_RULES)}", optimizer.kind
+    if not optimizer.follows_its_rule:
+        return f"an optimizer among {', '.join(UPDATE_RULES)}", optimizer.kind
+    if optimizer.l2 and _looks_ahead(optimizer):  # both have one place in `StepSettings`
+        return f"no l2 of {optimizer.kind}", optimizer.l2
+    return None
+
+
+def _looks_ahead(optimizer: OptimizerSpec) -> bool:
+    return "ahead" in UPDATE_RULES[optimizer.rule].numbers
 
 
 def _check(unknown: tuple[str, object] | None) -> None:
@@ -96,11 +102,8 @@ def step_settings(
     _check(unknown_optimizer(optimizer))
     settings = np.zeros((len(rates), 4))
     numbers = optimizer.update_numbers(first_step + 1 + np.arange(len(rates)), rates)
-    settings[:, RATE], settings[:, KEPT], settings[:, PENALTY] = (
-        numbers.rate,
-        numbers.kept,
-        optimizer.l2,
-    )
+    settings[:, RATE], settings[:, KEPT] = numbers.rate, numbers.kept
+    settings[:, PENALTY] = numbers.ahead if _looks_ahead(optimizer) else optimizer.l2
     settings[:, EPS] = np.maximum(numbers.eps, LEAST_EPS)
     return settings.astype(np.float32)
 

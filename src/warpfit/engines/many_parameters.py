@@ -39,7 +39,7 @@ class PackedParameters:
     """
 
     def __init__(self, ops: Any, launch: ManyLaunch, members: Sequence[Member]) -> None:
-        self.ops, self.launch = ops, launch
+        self.ops, self.launch, self._parts = ops, launch, launch.places
         self._names: dict[int, list[str]] = {}
         self._host: Packed | None = None
         self.array: Any = self._made(members)
@@ -76,7 +76,7 @@ class PackedParameters:
         from warpfit.backends.cuda.initial_values import draw_initial_values
 
         array = self.ops.zeros(self._shape(len(members)), "float32")
-        for idx, (first, shape) in enumerate(self.launch.places):
+        for idx, (first, shape) in enumerate(self._parts):
             starts = [members[number].starts[idx] for number in drawn]
             keys = np.zeros((len(members), 2), np.uint32)
             keys[drawn] = np.stack(stream_keys([start.seed for start in starts], INIT), axis=-1)
@@ -99,7 +99,7 @@ class PackedParameters:
         """
         slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
         for row, arrays in enumerate([member.state.parameters, *slots]):
-            for name, (first, _) in zip(self.names_of(member), self.launch.places, strict=True):
+            for name, (first, _) in zip(self.names_of(member), self._parts, strict=True):
                 yield row, first, arrays, name
 
     def hand_back(self, members: Sequence[Member]) -> None:
@@ -140,7 +140,7 @@ class PackedParameters:
         return self._named(row, self.names_of(member))
 
     def _named(self, row: Packed, names: Sequence[str]) -> dict[str, Packed]:
-        places = zip(names, self.launch.places, strict=True)
+        places = zip(names, self._parts, strict=True)
         return {
             name: row[first : first + int(np.prod(shape))].reshape(shape)
             for name, (first, shape) in places

@@ -118,6 +118,7 @@ def magnitude(array: Array) -> float:
 
 def _magnitude_of_piece(array: Array) -> float:
     ops = backends.of(array)
+    ops.compile_ahead(("reduce", {"OP": op, "DTYPE": "float32"}) for op in ("Min", "Max"))
     numbers = ops.asarray(array, "float32")
     least, most = (float(ops.to_numpy(ops.reduce(name, numbers))) for name in ("min", "max"))
     return max(-least, most)

@@ -10,9 +10,25 @@ whose networks train together. Other forms of what is fitted are in `storage`, `
 
 from __future__ import annotations
 
-from warpfit.estimators.classifier import MLPClassifier
-from warpfit.estimators.regressor import MLPRegressor
-from warpfit.estimators.search import RandomizedSweepCV, SweepCV
-from warpfit.estimators.sklearn_models import from_sklearn
+from typing import TYPE_CHECKING
+
+from warpfit.on_demand import imports_on_demand
+
+if TYPE_CHECKING:
+    from warpfit.estimators.classifier import MLPClassifier
+    from warpfit.estimators.regressor import MLPRegressor
+    from warpfit.estimators.search import RandomizedSweepCV, SweepCV
+    from warpfit.estimators.sklearn_models import from_sklearn
 
 __all__ = ["MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"]
+
+# A fit needs no search, nor what that imports.
+__getattr__, __dir__ = imports_on_demand(
+    __name__,
+    {
+        "classifier": ("MLPClassifier",),
+        "regressor": ("MLPRegressor",),
+        "search": ("RandomizedSweepCV", "SweepCV"),
+        "sklearn_models": ("from_sklearn",),
+    },
+)

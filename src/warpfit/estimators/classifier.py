@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call, type_of_targ
 from warpfit.estimators import fitting
 from warpfit.estimators.mlp import BaseMLP, is_stochastic
 from warpfit.estimators.parameters import CONSTRAINTS
-from warpfit.estimators.predictions import predicted
+from warpfit.estimators.predictions import predicted, share_of_right
 from warpfit.estimators.targets import Labels
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
@@ -267,6 +267,10 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
+        if sample_weight is None and type(self).predict is MLPClassifier.predict:
+            found = share_of_right(self, X, y)
+            if found is not None:
+                return found
         return self._targets.score_decoded(self.predict(X), y, sample_weight)
 
     def predict_proba(self, X: Any) -> Array:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
 
 from warpfit.backends import resolve_device
 from warpfit.callers import warn
@@ -30,15 +29,15 @@ from warpfit.estimators.recipes import (
 from warpfit.estimators.rows import Indices, Rows, Split, check, row_weights, validation_rows
 from warpfit.nn import Sequential
 from warpfit.optim import Optimizer
-from warpfit.sweep.folds import Fold, SweepData
-from warpfit.sweep.here import run_here
-from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.training.callbacks import Callback, checked_callbacks
 from warpfit.training.evaluate import predict_network
 from warpfit.training.fit import fit_rows
 from warpfit.training.lbfgs import fit_lbfgs
 from warpfit.training.place import Place, place_of
 from warpfit.training.run import Run
+
+if TYPE_CHECKING:
+    from warpfit.sweep.tasks import Outcome, Task
 
 __all__ = ["ending_of", "finish", "fit", "prepare", "tasks_of"]
 
@@ -78,6 +77,8 @@ def fit(estimator: Any, X: Any, y: Any, *more: Any, incremental: bool = False) -
     if len(prepared.networks) == 1:
         finish(prepared, [_train(prepared.networks[0], prepared.split)])
     else:
+        from warpfit.sweep.here import run_here
+
         finish(prepared, [ending_of(outcome) for outcome in run_here(tasks_of(prepared))])
 
 
@@ -140,6 +141,8 @@ def _check_validation(estimator: Any, split: Split, *, incremental: bool) -> Non
 
 def _set_aside(holder: Any, rows: Rows, rng: np.random.RandomState) -> tuple[Indices, Indices]:
     """Return the training rows, and those held out for validation."""
+    from sklearn.model_selection import train_test_split
+
     is_stratified = holder._targets.are_stratified and rows.y.shape[1] == 1
     train, test = train_test_split(
         np.arange(len(rows.X)),
@@ -247,6 +250,9 @@ def _train(network: Network, split: Split) -> Ending:
 
 def tasks_of(prepared: Prepared) -> list[Task]:
     """Return the networks of a fit as tasks of a sweep, which share their rows."""
+    from warpfit.sweep.folds import Fold, SweepData
+    from warpfit.sweep.tasks import Task
+
     split, targets = prepared.split, prepared.estimator._targets
     rows, given = split.rows, split.given
     data = SweepData(
@@ -265,6 +271,8 @@ def tasks_of(prepared: Prepared) -> list[Task]:
 
 def ending_of(outcome: Outcome) -> Ending:
     """Return how the training of a task ended."""
+    from warpfit.sweep.tasks import INTERRUPTED
+
     if outcome.error is not None:
         return outcome.error
     return INTERRUPT if outcome.status == INTERRUPTED else outcome.history.stopped_by

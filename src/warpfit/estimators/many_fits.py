@@ -86,11 +86,12 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
 def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
     splits: dict[int, _Split] = {}
     drawn: Drawn = {}
+    valid: set[int] = set()  # parameters, by their `id`
     started = []
     for parameters, split in fits.pairs:
         if id(split) not in splits:
             splits[id(split)] = _Split(fits, *split)
-        started.append(_Started(fits, parameters, splits[id(split)], drawn))
+        started.append(_Started(fits, parameters, splits[id(split)], drawn, valid))
     numbered = [
         (fit, replace(task, number=number))
         for number, (fit, task) in enumerate((fit, task) for fit in started for task in fit.tasks)
@@ -111,7 +112,7 @@ def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
         return [fit.result() for fit in started]
     results: dict[int, Result] = {}
     for split in {id(fit.split): fit.split for fit in started}.values():
-        test, train = PredictedRows(split.test.X), PredictedRows(split.train.X)
+        test, train = (PredictedRows(side.X, side.y) for side in (split.test, split.train))
         own = (idx for idx, fit in enumerate(started) if fit.split is split)
         results |= {idx: started[idx].result(test, train) for idx in own}
     return list(_in_order(results))
@@ -220,7 +221,14 @@ class _Started:
     theirs.
     """
 
-    def __init__(self, fits: Fits, parameters: dict[str, Any], split: _Split, drawn: Drawn) -> None:
+    def __init__(
+        self,
+        fits: Fits,
+        parameters: dict[str, Any],
+        split: _Split,
+        drawn: Drawn,
+        valid: set[int],
+    ) -> None:
         self.fits, self.split = fits, split
         self.tasks: list[Task] = []
         self.outcomes: list[Outcome] = []
@@ -228,7 +236,9 @@ class _Started:
         start = perf_counter()
         self.estimator = clone(fits.estimator).set_params(**clone(parameters, safe=False))
         with self._told():
-            self.estimator._validate_params()
+            if id(parameters) not in valid:
+                self.estimator._validate_params()
+                valid.add(id(parameters))
             rows = split.train.X, split.train.y
             self.prepared = prepare(
                 self.estimator, *rows, checked=split.checked, drawn=drawn, **split.fit_params

@@ -12,11 +12,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from warpfit.estimators import fitting
-from warpfit.estimators.as_sklearn import to_sklearn
-from warpfit.estimators.onnx_graph import write_onnx
 from warpfit.estimators.parameters import CONSTRAINTS, STOCHASTIC_SOLVERS
 from warpfit.estimators.predictions import PredictedRows
-from warpfit.estimators.storage import load_estimator, save_estimator
 from warpfit.estimators.targets import Labels, Numbers
 from warpfit.training.run import Run
 
@@ -115,6 +112,8 @@ class BaseMLP(BaseEstimator, ABC):
         >>> float(abs(theirs.predict([[0.5]]) - ours.predict([[0.5]])).max()) < 1e-12
         True
         """
+        from warpfit.estimators.as_sklearn import to_sklearn
+
         check_is_fitted(self)
         return to_sklearn(self)
 
@@ -149,6 +148,8 @@ class BaseMLP(BaseEstimator, ABC):
         ...     MLPClassifier.load(f"{folder}/height.safetensors").predict([[0.9]])
         array(['high'], dtype='<U4')
         """
+        from warpfit.estimators.storage import save_estimator
+
         check_is_fitted(self)
         save_estimator(self, path)
 
@@ -170,6 +171,8 @@ class BaseMLP(BaseEstimator, ABC):
         DataWarning
             If a weight is NaN or infinite.
         """
+        from warpfit.estimators.storage import load_estimator
+
         return load_estimator(cls, path)
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
@@ -202,6 +205,8 @@ class BaseMLP(BaseEstimator, ABC):
         >>> with TemporaryDirectory() as folder:
         ...     regressor.to_onnx(f"{folder}/line.onnx")
         """
+        from warpfit.estimators.onnx_graph import write_onnx
+
         check_is_fitted(self)
         write_onnx(self, path)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,22 +14,25 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 from warpfit import backends
-from warpfit.backends import resolve_device
+from warpfit.backends import Backend, resolve_device
 from warpfit.errors import DeviceError
 from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import (
     OUTPUT_FUNCTIONS,
+    dtype_on,
     hidden_activation,
     layer_widths,
-    make_model,
+    named_weights,
+    network_of_widths,
 )
 from warpfit.estimators.rows import check_features, dense
 from warpfit.nn import Module
-from warpfit.training.evaluate import predict_rows
-from warpfit.training.inputs import as_rows
+from warpfit.nn.network import NetworkSpec
+from warpfit.training.evaluate import count_correct, predict_network, predict_rows
+from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.place import predicting_place
 
-__all__ = ["PredictedRows", "predicted", "predicting"]
+__all__ = ["PredictedRows", "predicted", "predicting", "share_of_right"]
 
 Array = npt.NDArray[Any]
 
@@ -40,15 +45,23 @@ ROWS_ON_HOST, NUMBERS_ON_DEVICE = 1024, 1 << 25
 
 
 class PredictedRows:
-    """Rows that estimators of the same features predict, one after the other.
+    """Rows that estimators of the same features predict, one after the other, and their targets.
 
-    They are checked once, and copied to a GPU once.
+    They are checked once, and copied to a GPU once, in the dtype of the networks there.
     """
 
-    def __init__(self, X: Any) -> None:
-        self.X = X
+    def __init__(self, X: Any, y: Any = None) -> None:
+        self.X, self.y = X, y
         self._checked: Any = None
-        self._on_devices: dict[str, Any] = {}
+        self._on_devices: dict[tuple[str, str], Any] = {}
+        self._labels: dict[tuple[str, bytes], Any] = {}
+        self._ops: dict[str, Backend] = {}
+
+    def ops_on(self, device: str) -> Backend:
+        """Return the backend whose buffers all predictions of these rows share."""
+        if device not in self._ops:
+            self._ops[device] = backends.create(device)
+        return self._ops[device]
 
     def of(self, estimator: Any) -> Any:
         """Return the rows as the estimator's networks take them."""
@@ -57,17 +70,32 @@ class PredictedRows:
         device = resolve_device(estimator.device)
         if device == "cpu" or issparse(self._checked):
             return self._checked
-        if device not in self._on_devices:
-            self._on_devices[device] = self._copied(device)
-        return self._on_devices[device]
+        place = device, dtype_on(device, estimator, (estimator.coefs_, estimator.intercepts_))
+        if place not in self._on_devices:
+            self._on_devices[place] = self._copied(*place)
+        return self._on_devices[place]
 
-    def _copied(self, device: str) -> Any:
+    def _copied(self, device: str, dtype: str) -> Any:
         """Return the rows on a device, or on the host, from which they come in parts, if it lacks
         the room.
         """
+        check_held("X", self._checked, dtype)
         with suppress(DeviceError):
-            return backends.get(device).asarray(self._checked)
+            return backends.get(device).asarray(self._checked, dtype)
         return self._checked
+
+    def labels_on(self, device: str, classes: Array) -> Any:
+        """Return which of the sorted classes each row is of, (N,) on a device; None if one is of
+        none, or they are not of the same dtype, of integers or text.
+        """
+        y, place = self.y, (device, classes.tobytes())
+        if type(y) is not np.ndarray or y.dtype != classes.dtype or y.dtype.kind not in "iuU":
+            return None
+        if place not in self._labels:
+            labels = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+            are_known = y.ndim == 1 and np.array_equal(classes[labels], y)
+            self._labels[place] = backends.get(device).asarray(labels) if are_known else None
+        return self._labels[place]
 
 
 @contextmanager
@@ -104,6 +132,24 @@ def predicted(estimator: Any, X: Any, *, for_labels: bool = False) -> Array:
     return total / (1 + len(others)) if others else total
 
 
+def share_of_right(estimator: Any, X: Any, y: Any) -> float | None:
+    """Return the share of rows X whose class y is the estimator's, if they are on a GPU, with what
+    the network gives for them; None if predictions are to tell it.
+    """
+    shared = estimator._predicted_rows
+    if shared is None or shared.X is not X or shared.y is not y:
+        return None
+    rows = shared.of(estimator)
+    network, *others = networks_of(estimator)
+    if others or estimator.out_activation_ != "softmax" or not backends.is_device_array(rows):
+        return None
+    device = resolve_device(estimator.device)
+    labels = shared.labels_on(device, estimator.classes_)
+    if labels is None:
+        return None
+    return _Placed.of(estimator, network, device).count_correct(rows, labels) / len(rows)
+
+
 def _device_for(estimator: Any, X: Any) -> str:
     """Return where the estimator predicts rows: those on a device there, few on the CPU."""
     if backends.is_device_array(X):
@@ -113,20 +159,64 @@ def _device_for(estimator: Any, X: Any) -> str:
     return resolve_device(predicting_place(estimator.device, layer_widths(weights), num_rows))
 
 
-def _model(estimator: Any, network: Any, device: str) -> Module:
-    """Return a network on a device; to a callback that asks, as it is by then and where it is."""
-    model: Module
-    if network._run is not None:
-        model = network._run.model
-        return model
-    return make_model(estimator, (network.coefs_, network.intercepts_), device=device).to(device)
+@dataclass(frozen=True)
+class _Placed:
+    """A network of an estimator on a device."""
+
+    ops: Backend
+    network: NetworkSpec
+    arrays: dict[str, Any]
+    dtype: str
+    batch_size: int  # rows that pass through it at once
+
+    @staticmethod
+    def of(estimator: Any, network: Any, device: str) -> _Placed:
+        weights = network.coefs_, network.intercepts_
+        widths, dtype = layer_widths(weights), dtype_on(device, estimator, weights)
+        here, rows = backends.get(device), estimator._predicted_rows
+        at_once = 0 if device == "cpu" else NUMBERS_ON_DEVICE // max(widths)
+        return _Placed(
+            backends.create(device) if rows is None else rows.ops_on(device),
+            network_of_widths(widths, estimator.activation),
+            {name: here.asarray(array) for name, array in named_weights(weights, dtype).items()},
+            dtype,
+            max(ROWS_ON_HOST, at_once),
+        )
+
+    def outputs(self, X: Any) -> Array:
+        """Return the outputs (N, outputs) for checked rows X, before `out_activation_`."""
+        rows = as_rows("X", X, min_rows=0, dtype=None)
+        check_held("X", rows, self.dtype)
+        found: Array = self._found_by(predict_network, rows)
+        return found
+
+    def count_correct(self, X: Any, labels: Any) -> int:
+        """Return how many rows X have their largest output at their label, all on the device."""
+        return int(self._found_by(count_correct, X, labels))
+
+    def _found_by(self, function: Callable[..., Any], *rows: Any) -> Any:
+        settings = {"batch_size": self.batch_size, "dtype": self.dtype}
+        return function(self.ops, self.network, self.arrays, *rows, **settings)
 
 
 def _outputs(estimator: Any, network: Any, X: Any, device: str) -> Array:
     """Return a network's outputs (N, outputs) for checked rows X, before `out_activation_`."""
-    if device == "cpu" and _is_quick(network, X):
+    outputs: Callable[[Any], Array]
+    if network._run is not None:  # to a callback that asks, as it is by then and where it is
+        outputs = partial(_outputs_of_model, network._run.model)
+    elif device == "cpu" and _is_quick(network, X):
         return _quick_outputs(estimator, network, X)
-    return _outputs_of(_model(estimator, network, device), X)
+    else:
+        outputs = _Placed.of(estimator, network, device).outputs
+    if not issparse(X):
+        return outputs(X)
+    X = X.tocsr()
+    starts = range(0, X.shape[0], SPARSE_ROWS)
+    return np.concatenate([outputs(dense(X[start : start + SPARSE_ROWS])) for start in starts])
+
+
+def _outputs_of_model(model: Module, X: Any) -> Array:
+    return predict_rows(model, as_rows("X", X, min_rows=0, dtype=model.dtype))
 
 
 def _is_quick(network: Any, X: Any) -> bool:
@@ -134,7 +224,6 @@ def _is_quick(network: Any, X: Any) -> bool:
     coefs = network.coefs_
     return (
         type(X) is np.ndarray
-        and network._run is None
         and X.dtype == coefs[0].dtype
         and len(X) * sum(coef.size for coef in coefs) <= FEW_PRODUCTS
     )
@@ -154,24 +243,3 @@ def _quick_outputs(estimator: Any, network: Any, X: Array) -> Array:
             if idx < last:
                 rows = hidden.formula.forward(rows, hidden.slope, rows)
     return rows
-
-
-def _rows_at_once(model: Module, features: int) -> int:
-    if model.device == "cpu":
-        return ROWS_ON_HOST
-    widest = max(features, *(parameter.data.shape[-1] for parameter in model.parameters()))
-    return max(ROWS_ON_HOST, NUMBERS_ON_DEVICE // widest)
-
-
-def _outputs_of(model: Module, X: Any) -> Array:
-    """Return a network's outputs (N, outputs) for checked rows X, before `out_activation_`."""
-
-    def outputs(rows: Array) -> Array:
-        rows = as_rows("X", rows, min_rows=0, dtype=model.dtype)
-        return predict_rows(model, rows, batch_size=_rows_at_once(model, rows.shape[1]))
-
-    if not issparse(X):
-        return outputs(X)
-    X = X.tocsr()
-    starts = range(0, X.shape[0], SPARSE_ROWS)
-    return np.concatenate([outputs(dense(X[start : start + SPARSE_ROWS])) for start in starts])

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, softmax
 
-from warpfit import losses, nn, optim
+from warpfit import backends, losses, nn, optim
 from warpfit.backends import Activation, resolve_device
 from warpfit.backends.activations import ACTIVATIONS as FORMULAS
 from warpfit.backends.transfer import to_host
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.linear import LinearSpec
+from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Schedule
 
 __all__ = [
@@ -24,11 +27,14 @@ __all__ = [
     "POLICIES",
     "REGRESSION_LOSSES",
     "Weights",
+    "dtype_on",
     "hidden_activation",
     "layer_widths",
     "make_model",
     "make_optimizer",
     "make_schedule",
+    "named_weights",
+    "network_of_widths",
     "optimizer_of",
     "weights_of",
 ]
@@ -67,30 +73,54 @@ def hidden_activation(name: str) -> Activation:
     return Activation(ACTIVATIONS[name])
 
 
+@lru_cache(maxsize=1024)
+def network_of_widths(widths: tuple[int, ...], activation: str) -> NetworkSpec:
+    """Return the network of these layers, without dropout."""
+    kinds = [hidden_activation(activation)] * (len(widths) - 2) + [Activation()]
+    specs = (
+        LinearSpec(*fans, activation=kind)
+        for fans, kind in zip(pairwise(widths), kinds, strict=True)
+    )
+    return NetworkSpec(tuple((str(idx), spec) for idx, spec in enumerate(specs)), widths[:1])
+
+
+def named_weights(weights: Weights, dtype: str) -> dict[str, Array]:
+    """Return weights and biases by their names in a network, in a dtype that can hold them."""
+    host = backends.get("cpu")
+    return {
+        f"{idx}.{name}": host.asarray(array, dtype)
+        for name, arrays in zip(("weight", "bias"), weights, strict=True)
+        for idx, array in enumerate(arrays)
+    }
+
+
+def dtype_on(device: str, estimator: Any, weights: Weights) -> str:
+    """Return the dtype of an estimator's network on a device: float32 where a GPU's engine is to
+    choose the precision.
+    """
+    if estimator.precision != "auto" or resolve_device(device) == "cpu":
+        return str(weights[0][0].dtype)
+    return "float32"
+
+
 def make_model(
     estimator: Any, weights: Weights, dropout: float = 0.0, device: str | None = None
 ) -> nn.Sequential:
     """Return the network of an estimator's parameters, with dropout after each hidden layer.
 
-    The device is the estimator's, or another that was chosen for a run or for predictions.
+    The device is the estimator's, or another that was chosen for a run.
 
-    Weights and biases are not copied, but where a GPU's engine is to choose the precision: that
-    takes float32.
+    Weights and biases are not copied, but to another dtype: `dtype_on` says which.
     """
-    coefs, intercepts = weights
+    network = network_of_widths(layer_widths(weights), estimator.activation)
+    arrays = named_weights(weights, dtype_on(device or estimator.device, estimator, weights))
     layers: list[nn.Module] = []
-    for idx, (coef, intercept) in enumerate(zip(coefs, intercepts, strict=True)):
-        is_hidden = idx < len(coefs) - 1
-        kind = hidden_activation(estimator.activation) if is_hidden else Activation()
-        fan_in, fan_out = coef.shape
-        spec = LinearSpec(fan_in, fan_out, activation=kind)
-        layers.append(nn.Linear.holding(spec, {"weight": coef, "bias": intercept}))
-        if is_hidden and dropout:
+    for name, spec in network.layers:
+        if layers and dropout:
             layers.append(nn.Dropout(dropout, seed=0))
-    model = nn.Sequential(*layers)
-    if estimator.precision != "auto" or resolve_device(device or estimator.device) == "cpu":
-        return model
-    return model.to(dtype="float32")
+        own = {part: arrays[f"{name}.{part}"] for part in ("weight", "bias")}
+        layers.append(nn.Linear.holding(spec, own))
+    return nn.Sequential(*layers)
 
 
 def layer_widths(weights: Weights) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import accuracy_score, r2_score
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import check_array, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import unique_labels
@@ -132,10 +131,14 @@ class Labels:
         are_integers = all(type(each) is np.ndarray and each.dtype.kind in "iu" for each in arrays)
         if weight is None and are_integers and y.ndim == 1 and y.shape == predicted.shape:
             return float(np.mean(y == predicted))
+        from sklearn.metrics import accuracy_score
+
         return float(accuracy_score(y, predicted, sample_weight=weight))
 
     def score(self, predicted: Array, encoded: Array, weight: Array | None) -> float:
         """Return the accuracy of predictions (N, outputs), beside encoded targets (N, outputs)."""
+        from sklearn.metrics import accuracy_score
+
         labels = self._binarizer.inverse_transform(encoded)
         return float(accuracy_score(labels, self.decoded(predicted), sample_weight=weight))
 
@@ -191,22 +194,26 @@ class Numbers:
             found = _plain_r2(y, predicted)
             if found is not None:
                 return found
+        from sklearn.metrics import r2_score
+
         return float(r2_score(y, predicted, sample_weight=weight))
 
     def score(self, predicted: Array, encoded: Array, weight: Array | None) -> float:
+        from sklearn.metrics import r2_score
+
         if not np.isfinite(predicted).all():
             return float("nan")
         return float(r2_score(encoded, predicted, sample_weight=weight))
 
 
 def _plain_r2(y: Array, predicted: Array) -> float | None:
-    """Return R² of float64 (N,) to the bits of scikit-learn, or None for what it treats otherwise:
-    equal targets, and what is not finite.
+    """Return R² of float64 targets (N,) to the bits of scikit-learn, or None for what it treats
+    otherwise: equal targets, and what is not finite.
     """
-    if not y.dtype == predicted.dtype == np.float64:
+    if y.dtype != np.float64 or predicted.dtype not in (np.float32, np.float64):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        y, predicted = y[:, None], predicted[:, None]
+        y, predicted = y[:, None], predicted[:, None].astype(np.float64)
         error = np.sum((y - predicted) ** 2, axis=0)[0]
         spread = np.sum((y - np.mean(y, axis=0)) ** 2, axis=0)[0]
     return float(1 - error / spread) if 0 < spread < np.inf and error < np.inf else None

@@ -15,9 +15,14 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES, LossTerms, Number
 from warpfit.backends.transfer import moved, to_host
 from warpfit.checks import check_fields, register
-from warpfit.errors import ConfigError, ShapeError
+from warpfit.errors import ConfigError, DTypeError, ShapeError
 
-__all__ = ["Loss", "float_targets", "resolve"]
+__all__ = ["TINY", "FunctionLoss", "Loss", "LossLike", "float_targets", "resolve"]
+
+# Stands for 0 where there is a logarithm or a quotient; float32 has it.
+TINY = 1e-30
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class _OnClassOrInstance:
@@ -35,17 +40,25 @@ class _OnClassOrInstance:
 class Loss:
     """Base of all losses.
 
-    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they have an accuracy.
-    They define `vjp`, and `prepare_targets` where targets are not floats of the outputs' shape.
-    What outputs mean is said here too: a loss for classes defines `count_correct`, `probabilities`
-    and `labels`, which have to agree; one for regression defines `values` if its outputs are not
-    the predictions themselves.
+    A subclass defines `forward`, a formula of tensors whose derivative comes from the tape, or
+    `vjp`, which engines call. It sets `name` if `fit` is to know it by that, and `counts_correct`
+    if it has an accuracy; it defines `prepare_targets` where targets are not floats of the outputs'
+    shape. What outputs mean is said here too: a loss for classes defines `count_correct`,
+    `probabilities` and `labels`, which have to agree; one for regression defines `values` if its
+    outputs are not the predictions themselves.
 
     Examples
     --------
-    >>> loss = losses.SoftmaxCrossEntropy()
-    >>> loss.labels(wf.predict(model, x)).shape
-    (200,)
+    One with a setting, which is a frozen dataclass, as all losses with settings are:
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Power(losses.Loss):
+    ...     exponent: float = 4.0
+    ...     def forward(self, outputs, targets):
+    ...         return abs(outputs - targets) ** self.exponent
+    >>> Power(3.0)(np.array([[2.0], [1.0]]), [0, 1])
+    4.0
     """
 
     name: ClassVar[str] = ""
@@ -59,8 +72,16 @@ class Loss:
         register(cls, "name", Loss.by_name)
         # Whoever has another formula must not inherit the operation of this one.
         own = set(vars(cls))
-        if own & {"vjp", "count_correct"} and not own & {"train_step", "operation"}:
+        if "forward" in own and "vjp" not in own:
+            cls.vjp = Loss.vjp  # type: ignore[method-assign]
+        if own & {"forward", "vjp", "count_correct"} and not own & {"train_step", "operation"}:
             cls.train_step = Loss.train_step  # type: ignore[method-assign]
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of a batch's outputs (M, ...): of each row, (M,) or (M, ...), of which
+        the mean is taken by sample weights, or their mean (), which has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines neither forward nor vjp")
 
     def vjp(
         self,
@@ -73,6 +94,8 @@ class Loss:
     ) -> tuple[Array, Array, Callable[[], Array]]:
         """Return the mean loss (), the total weight (), and the function that gives d loss / d
         outputs.
+
+        Those of `forward`, unless a subclass defines another.
 
         Parameters
         ----------
@@ -88,9 +111,42 @@ class Loss:
         Raises
         ------
         ShapeError, DTypeError
-            If arrays that belong together differ.
+            If arrays that belong together differ, or `forward` returns something else than losses.
+        ConfigError
+            If there are sample weights for a loss that is one number.
         """
-        raise NotImplementedError
+        prediction, dtype = Tensor(outputs, requires_grad=True), str(outputs.dtype)
+        found = self.forward(prediction, Tensor(targets))
+        self._check_losses(found, len(outputs), sample_weight)
+        weights = ops.full((len(outputs),), 1.0, dtype) if sample_weight is None else sample_weight
+        total = ops.reduce("sum", weights)
+        mean = found
+        if found.ndim:
+            rows = found.reshape(len(outputs), -1).mean(axis=1)
+            # Over nothing the mean is 0.
+            mean = (rows * ops.binary("div", weights, ops.binary("maximum", total, TINY))).sum()
+
+        def gradient() -> Array:
+            if not mean.requires_grad:
+                raise ConfigError(
+                    f"{self.name}: expected a loss computed from the outputs as tensors, got one "
+                    "without a derivative"
+                )
+            prediction.grad = None
+            mean.backward()
+            return prediction.grad
+
+        return mean.data, total, gradient
+
+    def _check_losses(self, found: Any, num_rows: int, sample_weight: Any) -> None:
+        """Raise an error unless `forward` has returned losses of so many rows, or their mean."""
+        what = f"{self.name}: expected a tensor of shape (), or ({num_rows}, ...) of each row's"
+        if not isinstance(found, Tensor):
+            raise DTypeError(f"{what} loss, got {type(found).__name__}")
+        if found.shape[:1] not in ((), (num_rows,)):
+            raise ShapeError(f"{what} loss, got shape {found.shape}")
+        if not found.ndim and sample_weight is not None:
+            raise ConfigError(f"{what} loss, which sample weights need, got shape ()")
 
     def train_step(
         self,
@@ -306,8 +362,50 @@ def float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) 
     return np.ascontiguousarray(targets, dtype=dtype)
 
 
-def resolve(loss: str | Loss | Mapping[str, Any]) -> Loss:
-    """Return a loss from its name, from `Loss.to_dict`'s description, or itself.
+@dataclass(frozen=True)
+class FunctionLoss(Loss):
+    """A user's function of outputs and targets as a loss; files and messages have its name.
+
+    Parameters
+    ----------
+    function : function
+        As `Loss.forward`. Targets come as they are, floats in the parameters' dtype; (N,) as (N, 1)
+        for one output, and integers that are not of the outputs' shape, such as labels, as int64.
+    """
+
+    name: ClassVar[str] = ""
+    function: LossFunction
+
+    def __post_init__(self) -> None:
+        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        # With its module's, so that it is never that of a loss of the package.
+        object.__setattr__(self, "name", f"{named.__module__}.{named.__qualname__}")
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.function(outputs, targets)
+
+    def prepare_targets(
+        self, y: Any, output_shape: tuple[int, ...], dtype: str
+    ) -> npt.NDArray[Any]:
+        targets = to_host(y, "targets")
+        if targets.shape[1:] == () and output_shape == (1,):
+            targets = targets.reshape(-1, 1)
+        are_labels = targets.dtype.kind in "iub" and targets.shape[1:] != output_shape
+        return np.ascontiguousarray(targets, dtype="int64" if are_labels else dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+
+LossLike = str | Loss | LossFunction
+
+
+def resolve(loss: LossLike | Mapping[str, Any]) -> Loss:
+    """Return a loss from its name, from `Loss.to_dict`'s description, from a function of tensors
+    (outputs, targets), or itself.
 
     Raises
     ------
@@ -321,12 +419,17 @@ def resolve(loss: str | Loss | Mapping[str, Any]) -> Loss:
     """
     if isinstance(loss, Loss):
         return loss
+    if callable(loss) and not isinstance(loss, type):
+        return FunctionLoss(loss)
     settings = (
         {"name": loss} if isinstance(loss, str) else dict(loss) if isinstance(loss, Mapping) else {}
     )
     name = settings.pop("name", None)
     if not isinstance(name, str) or name not in Loss.by_name:
-        raise ConfigError(f"expected a loss among {', '.join(Loss.by_name)}, got {loss!r}")
+        raise ConfigError(
+            f"expected a loss among {', '.join(Loss.by_name)}, a Loss or a function of outputs and "
+            f"targets, got {loss!r}"
+        )
     try:
         return Loss.by_name[name](**settings)
     except TypeError as error:

@@ -10,12 +10,9 @@ import numpy.typing as npt
 
 from warpfit.backends import Array, Backend
 from warpfit.errors import DataError
-from warpfit.losses.base import Loss, float_targets
+from warpfit.losses.base import TINY, Loss, float_targets
 
 __all__ = ["Poisson"]
-
-# Stands for 0 where there is a logarithm or a quotient; float32 has it.
-TINY = 1e-30
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,11 @@ class SoftmaxCrossEntropy(Loss):
                 f"{self.name}: expected labels of shape (M,), got {labels.shape}; {remedy} has it"
             )
         if labels.dtype.kind not in "iub":
-            raise DTypeError(f"{self.name}: expected integer labels, got dtype {labels.dtype}")
+            whole = labels.dtype.kind == "f" and (labels == np.floor(labels)).all()
+            remedy = "y.astype(int) has them" if whole else "a regression takes loss='mse'"
+            raise DTypeError(
+                f"{self.name}: expected integer labels, got dtype {labels.dtype}; {remedy}"
+            )
         if labels.size and not (labels.min() >= 0 and labels.max() < num_classes):
             raise DataError(
                 f"{self.name}: expected labels in [0, {num_classes}) for {num_classes} outputs, "

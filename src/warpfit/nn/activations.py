@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from warpfit.autograd import formulas
 from warpfit.backends import Activation, Array, Backend
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, ShapeError
@@ -28,26 +29,6 @@ __all__ = [
 ]
 
 
-def activate(
-    ops: Backend, z: Array, activation: Activation
-) -> tuple[Array, Callable[[Array], Array]]:
-    """Return y = f(z) and the function from dy to dz."""
-    y = ops.activation_forward(activation, z)
-    return y, lambda dy: ops.activation_backward(activation, dy, y, z)
-
-
-def softmax(ops: Backend, z: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Return softmax(z) along the last axis and the function from dy to dz."""
-    y = ops.softmax_forward(z)
-    return y, lambda dy: ops.softmax_backward(dy, y)
-
-
-def log_softmax(ops: Backend, z: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Return log(softmax(z)) along the last axis and the function from dy to dz."""
-    y = ops.log_softmax_forward(z)
-    return y, lambda dy: ops.log_softmax_backward(dy, y)
-
-
 @dataclass(frozen=True)
 class ActivationSpec(LayerSpec):
     """y = f(z)."""
@@ -64,8 +45,8 @@ class ActivationSpec(LayerSpec):
         *,
         needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
-        y, backward = activate(ops, x, self.activation)
-        return y, lambda dy: (backward(dy) if needs_dx else None, {})
+        y, pullback = formulas.activate(ops, x, activation=self.activation)
+        return y, lambda dy: (pullback(dy)[0] if needs_dx else None, {})
 
 
 @dataclass(frozen=True)
@@ -86,8 +67,8 @@ class SoftmaxSpec(LayerSpec):
     ) -> tuple[Array, Pullback]:
         if not x.shape:
             raise ShapeError("Softmax: expected a batch of rows, got a single number")
-        y, backward = (log_softmax if self.log else softmax)(ops, x)
-        return y, lambda dy: (backward(dy) if needs_dx else None, {})
+        y, pullback = (formulas.log_softmax if self.log else formulas.softmax)(ops, x)
+        return y, lambda dy: (pullback(dy)[0] if needs_dx else None, {})
 
 
 class ActivationLayer(Layer):

@@ -12,7 +12,7 @@ from warpfit.backends.checks import window_counts
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Parameter
-from warpfit.nn.sizes import as_pair, as_size
+from warpfit.nn.sizes import as_padding, as_pair, as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
 __all__ = ["Conv2d", "Conv2dSpec", "conv2d"]
@@ -53,6 +53,7 @@ class Conv2dSpec(LayerSpec):
     """y = f(x * weight + bias), weight (kernel height, kernel width, in_channels, out_channels)."""
 
     kind: ClassVar[str] = "conv2d"
+    layer: ClassVar[str] = "Conv2d"
     in_channels: int
     out_channels: int
     kernel_size: Pair
@@ -64,9 +65,9 @@ class Conv2dSpec(LayerSpec):
 
     def __post_init__(self) -> None:
         for name in ("in_channels", "out_channels"):
-            object.__setattr__(self, name, as_size("Conv2d", name, getattr(self, name)))
+            object.__setattr__(self, name, as_size(self.layer, name, getattr(self, name)))
         for name, least in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
-            object.__setattr__(self, name, as_pair("Conv2d", name, getattr(self, name), least))
+            object.__setattr__(self, name, as_pair(self.layer, name, getattr(self, name), least))
         super().__post_init__()
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -86,7 +87,7 @@ class Conv2dSpec(LayerSpec):
             )
         image = (input_shape[0], input_shape[1])
         counts = window_counts(
-            "Conv2d", image, self.kernel_size, self.stride, self.padding, self.dilation
+            self.layer, image, self.kernel_size, self.stride, self.padding, self.dilation
         )
         return (*counts, self.out_channels)
 
@@ -100,6 +101,12 @@ class Conv2dSpec(LayerSpec):
         needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
+        return self.over_images(ops, arrays, x, needs_dx)
+
+    def over_images(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, needs_dx: bool
+    ) -> tuple[Array, Pullback]:
+        """Return what `vjp` does, of images that fit."""
         y, backward = conv2d(
             ops,
             x,
@@ -125,8 +132,9 @@ class Conv2d(Layer):
         Height and width of the kernel, in pixels; one number stands for both, here and below.
     stride : int or (int, int)
         Pixels from one window to the next.
-    padding : int or (int, int)
-        Zeros added on either side.
+    padding : int, (int, int) or str
+        Zeros added on either side; ``'same'`` for those that keep the size of an image, with an odd
+        kernel and stride 1; ``'valid'`` for none.
     dilation : int or (int, int)
         Pixels from one tap of the kernel to the next.
     bias : bool
@@ -154,7 +162,7 @@ class Conv2d(Layer):
 
     Examples
     --------
-    >>> nn.Conv2d(3, 16, 3, padding=1)(np.ones((2, 8, 8, 3))).shape
+    >>> nn.Conv2d(3, 16, 3, padding="same")(np.ones((2, 8, 8, 3))).shape
     (2, 8, 8, 16)
     """
 
@@ -168,7 +176,7 @@ class Conv2d(Layer):
         out_channels: int,
         kernel_size: int | Pair,
         stride: int | Pair = 1,
-        padding: int | Pair = 0,
+        padding: int | Pair | str = 0,
         dilation: int | Pair = 1,
         *,
         bias: bool = True,
@@ -177,15 +185,11 @@ class Conv2d(Layer):
         seed: int | None = None,
         dtype: str = "float32",
     ) -> None:
-        spec = Conv2dSpec(
-            in_channels,
-            out_channels,
-            as_pair("Conv2d", "kernel_size", kernel_size, 1),
-            as_pair("Conv2d", "stride", stride, 1),
-            as_pair("Conv2d", "padding", padding, 0),
-            as_pair("Conv2d", "dilation", dilation, 1),
-            bias,
-        )
+        kernel = as_pair("Conv2d", "kernel_size", kernel_size, 1)
+        steps = as_pair("Conv2d", "stride", stride, 1)
+        spread = as_pair("Conv2d", "dilation", dilation, 1)
+        zeros = as_padding("Conv2d", padding, kernel, steps, spread)
+        spec = Conv2dSpec(in_channels, out_channels, kernel, steps, zeros, spread, bias)
         super().__init__(spec, device, dtype=dtype, init=init, seed=seed)
 
     def extra_repr(self) -> str:

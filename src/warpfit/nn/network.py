@@ -221,7 +221,7 @@ class Sequential(Module):
     Parameters
     ----------
     *layers : Module
-        Layers, networks, or users' own modules.
+        Layers, networks, or users' own modules; one list of them will do.
 
     Examples
     --------
@@ -230,11 +230,13 @@ class Sequential(Module):
     203530
     """
 
-    def __init__(self, *layers: Module) -> None:
-        for layer in layers:
+    def __init__(self, *layers: Module | Sequence[Module]) -> None:
+        first = layers[0] if len(layers) == 1 else None
+        given: Sequence[Any] = first if isinstance(first, list | tuple) else layers
+        for layer in given:
             if not isinstance(layer, Module):
                 raise ConfigError(f"Sequential: expected layers, got {type(layer).__name__}")
-        self.layers = tuple(layers)
+        self.layers: tuple[Module, ...] = tuple(given)
         number_dropouts(self)
 
     def named_children(self) -> Iterator[tuple[str, Module]]:

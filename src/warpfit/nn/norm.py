@@ -20,6 +20,7 @@ __all__ = [
     "LayerNorm",
     "LayerNormSpec",
     "batch_norm",
+    "check_eps",
     "layer_norm",
 ]
 
@@ -65,7 +66,8 @@ def layer_norm(
     return y, lambda dy: ops.layer_norm_backward(dy, x, weight, saved, num_axes=num_axes)
 
 
-def _check_eps(layer: str, eps: float) -> None:
+def check_eps(layer: str, eps: float) -> None:
+    """Raise ConfigError unless what joins a variance is at least 0."""
     if not eps >= 0:
         raise ConfigError(f"{layer}: expected eps of at least 0, got {eps!r}")
 
@@ -90,7 +92,7 @@ class BatchNormSpec(LayerSpec):
         object.__setattr__(
             self, "num_features", as_size(self.layer, "num_features", self.num_features)
         )
-        _check_eps(self.layer, self.eps)
+        check_eps(self.layer, self.eps)
         if not 0 <= self.momentum <= 1:
             raise ConfigError(f"{self.layer}: expected momentum in [0, 1], got {self.momentum!r}")
 
@@ -182,7 +184,7 @@ class LayerNormSpec(LayerSpec):
         if not sizes:
             raise ConfigError("LayerNorm: expected normalized_shape of at least one axis, got ()")
         object.__setattr__(self, "normalized_shape", sizes)
-        _check_eps("LayerNorm", self.eps)
+        check_eps("LayerNorm", self.eps)
 
     @property
     def full_precision(self) -> bool:

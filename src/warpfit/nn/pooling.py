@@ -1,4 +1,4 @@
-"""MaxPool2d and AvgPool2d: the largest entry, or the mean, of every window of an image."""
+"""The largest entry, or the mean, of every window of an image, or of all of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.sizes import as_pair
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = ["AvgPool2d", "AvgPool2dSpec", "MaxPool2d", "MaxPool2dSpec", "avg_pool2d", "max_pool2d"]
+__all__ = [
+    "AvgPool2d",
+    "AvgPool2dSpec",
+    "GlobalAvgPool2d",
+    "GlobalMaxPool2d",
+    "GlobalPool2dSpec",
+    "MaxPool2d",
+    "MaxPool2dSpec",
+    "avg_pool2d",
+    "max_pool2d",
+]
 
 Pooled = tuple[Array, Callable[[Array], Array]]
 
@@ -173,3 +183,79 @@ class AvgPool2d(PoolingLayer):
     """
 
     spec_type = AvgPool2dSpec
+
+
+@dataclass(frozen=True)
+class GlobalPool2dSpec(LayerSpec):
+    """y = the mean of each channel of an image, or its largest entry."""
+
+    kind: ClassVar[str] = "global_pool2d"
+    largest: bool = False
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        if len(input_shape) != 3 or 0 in input_shape[:2]:
+            name = "GlobalMaxPool2d" if self.largest else "GlobalAvgPool2d"
+            raise ShapeError(
+                f"{name}: expected samples of shape (H, W, C) with pixels, got {input_shape}"
+            )
+        return input_shape[2:]
+
+    def vjp(
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
+    ) -> tuple[Array, Pullback]:
+        shape = (x.shape[0], *self.output_shape(x.shape[1:]))
+        window = x.shape[1], x.shape[2]
+        y, backward = (max_pool2d if self.largest else avg_pool2d)(ops, x, window, window)
+
+        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+            return (backward(ops.reshape(dy, y.shape)) if needs_dx else None), {}
+
+        return ops.reshape(y, shape), pullback
+
+
+class GlobalAvgPool2d(Layer):
+    """y (M, C) = the mean of each channel of images (M, H, W, C), of any size.
+
+    PyTorch's ``AdaptiveAvgPool2d(1)`` and ``Flatten``, Keras's ``GlobalAveragePooling2D``.
+
+    Examples
+    --------
+    >>> nn.GlobalAvgPool2d()(np.ones((2, 7, 7, 16))).shape
+    (2, 16)
+    """
+
+    spec_type = GlobalPool2dSpec
+
+    def __init__(self) -> None:
+        super().__init__(GlobalPool2dSpec())
+
+    @classmethod
+    def class_for(cls, spec: LayerSpec) -> type[Layer]:
+        return GlobalMaxPool2d if isinstance(spec, GlobalPool2dSpec) and spec.largest else cls
+
+    def extra_repr(self) -> str:
+        return ""
+
+
+class GlobalMaxPool2d(Layer):
+    """y (M, C) = the largest entry of each channel of images (M, H, W, C), of any size.
+
+    PyTorch's ``AdaptiveMaxPool2d(1)`` and ``Flatten``, Keras's ``GlobalMaxPooling2D``.
+
+    Examples
+    --------
+    >>> nn.GlobalMaxPool2d()(np.ones((2, 7, 7, 16))).shape
+    (2, 16)
+    """
+
+    def __init__(self) -> None:
+        super().__init__(GlobalPool2dSpec(largest=True))
+
+    def extra_repr(self) -> str:
+        return ""

@@ -8,7 +8,7 @@ from warpfit.backends.base import Pair
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 
-__all__ = ["as_pair", "as_size"]
+__all__ = ["as_padding", "as_pair", "as_size"]
 
 
 LIMIT = 2**60
@@ -38,3 +38,35 @@ def as_pair(layer: str, name: str, value: Any, least: int) -> Pair:
         )
     height, width = (as_size(layer, name, size, least) for size in pair)
     return height, width
+
+
+def as_padding(layer: str, padding: Any, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
+    """Return the zeros on either side: as many as are given, none for ``'valid'``, and for
+    ``'same'`` those that keep the size of an image.
+
+    Parameters
+    ----------
+    layer : str
+        That errors name.
+    padding : str, int or (int, int)
+    kernel, stride, dilation : (int, int)
+
+    Raises
+    ------
+    ConfigError
+        As `as_pair`; or if no equal numbers of zeros on both sides keep the size.
+    """
+    if not isinstance(padding, str):
+        return as_pair(layer, "padding", padding, 0)
+    if padding == "valid":
+        return 0, 0
+    if padding != "same":
+        raise ConfigError(
+            f"{layer}: expected padding as integers, 'same' or 'valid', got {padding!r}"
+        )
+    if stride != (1, 1):
+        raise ConfigError(f"{layer}: expected stride 1 for padding='same', got {stride}")
+    height, width = (step * (size - 1) for step, size in zip(dilation, kernel, strict=True))
+    if height % 2 or width % 2:
+        raise ConfigError(f"{layer}: expected an odd kernel_size for padding='same', got {kernel}")
+    return height // 2, width // 2

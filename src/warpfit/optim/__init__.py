@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from warpfit.optim.adadelta import Adadelta
+from warpfit.optim.adagrad import Adagrad
 from warpfit.optim.adam import Adam, AdamW
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.lion import Lion
+from warpfit.optim.nadam import NAdam
 from warpfit.optim.rmsprop import RMSprop
 from warpfit.optim.schedules import (
     Constant,
@@ -20,6 +23,8 @@ from warpfit.optim.sgd import SGD
 
 __all__ = [
     "SGD",
+    "Adadelta",
+    "Adagrad",
     "Adam",
     "AdamW",
     "Constant",
@@ -27,6 +32,7 @@ __all__ = [
     "Exponential",
     "InverseScaling",
     "Lion",
+    "NAdam",
     "OneCycle",
     "Optimizer",
     "OptimizerSpec",

@@ -25,7 +25,7 @@ from warpfit.optim.schedules import Constant, Schedule
 __all__ = ["Optimizer", "OptimizerSpec"]
 
 # Of `UpdateNumbers` those that may differ from step to step: the first ones.
-NUMBERS_OF_STEP = 3
+NUMBERS_OF_STEP = 4
 
 
 @dataclass(frozen=True)

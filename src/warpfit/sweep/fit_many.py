@@ -14,7 +14,7 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.checks import brief, check_count, check_flag
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
-from warpfit.losses import Loss
+from warpfit.losses.base import LossLike
 from warpfit.nn.init import initial_values_on_demand
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
@@ -60,7 +60,7 @@ def fit_many(
     grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] | None = None,
     candidates: Iterable[Candidate] | None = None,
     folds: Any = None,
-    loss: str | Loss = "cross_entropy",
+    loss: LossLike = "cross_entropy",
     epochs: int = 10,
     batch_size: int = 64,
     validation_data: tuple[Any, Any] | None = None,
@@ -141,9 +141,9 @@ def fit_many(
     on_plan : function, optional
         Called with the plan when everything is checked, before the first network trains.
     verbose : bool
-        Whether to show progress: on a terminal a line that moves, elsewhere a line now and then, on
-        standard error; and to say so there if candidates are ranked by training rows because there
-        are no others.
+        Whether to show progress: on a terminal and in a notebook a line that moves, elsewhere a
+        line now and then, on standard error; and to say so there if candidates are ranked by
+        training rows because there are no others.
 
     Returns
     -------
@@ -160,15 +160,11 @@ def fit_many(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import warpfit as wf
-    >>> x = np.random.default_rng(0).uniform(size=(64, 4)).astype("float32")
     >>> def build(candidate):
     ...     width = candidate["width"]
-    ...     model = wf.nn.Sequential(wf.nn.Linear(4, width), wf.nn.ReLU(), wf.nn.Linear(width, 2))
-    ...     return model, wf.optim.SGD(model.parameters(), lr=candidate["lr"])
+    ...     model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+    ...     return model, optim.SGD(model.parameters(), lr=candidate["lr"])
     >>> grid = {"lr": [0.1, 0.5], "width": [8, 16]}
-    >>> y = x[:, 0] > 0.5
     >>> sweep = wf.fit_many(build, x, y, grid=grid, folds=2, epochs=2, n_jobs=1, device="cpu")
     >>> len(sweep), sorted(sweep.best_candidate)
     (8, ['lr', 'width'])

@@ -1,4 +1,6 @@
-"""How far a sweep is: a line that moves on a terminal, a line now and then anywhere else."""
+"""How far a sweep is: a line that moves on a terminal and in a notebook, elsewhere a line now and
+then.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections import Counter
 from time import monotonic
 from typing import Any
 
+from warpfit.display import LiveLine, is_notebook
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.records import Collector
 from warpfit.sweep.tasks import DONE, Outcome
@@ -45,14 +48,19 @@ class SweepProgress:
         self.ended: Counter[str] = Counter()
         self._bar: Any = None
         self._task: Any = None
+        self._live: LiveLine | None = None
         self._last_line = monotonic()
 
     def __enter__(self) -> SweepProgress:
         if self.is_shown and sys.stderr.isatty():
             self._start_bar()
+        elif self.is_shown and is_notebook():
+            self._live = LiveLine()
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.flush()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -85,11 +93,15 @@ class SweepProgress:
         self.ended[outcome.status] += 1
         if self._bar is not None:
             self._bar.update(self._task, advance=1, description=self.line)
+        elif self._live is not None:
+            self._live.show(self.num_ended / self.total, self._words)
         elif self.is_shown and monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = monotonic()
-            print(
-                f"{self.num_ended}/{self.total} networks: {self.line}", file=sys.stderr, flush=True
-            )
+            print(self._words, file=sys.stderr, flush=True)
+
+    @property
+    def _words(self) -> str:
+        return f"{self.num_ended}/{self.total} networks: {self.line}"
 
     @property
     def num_ended(self) -> int:

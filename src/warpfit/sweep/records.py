@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from warpfit.display import html_table
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
 from warpfit.nn.module import Module
@@ -199,6 +200,20 @@ class Sweep:
             ", ".join(statuses),
         ]
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a table of the best candidates."""
+        header, rows = self.table()
+        return html_table(self._head, header, rows, self._foot(rows))
+
+    @property
+    def _head(self) -> str:
+        counts = ", ".join(f"{number:,} {status}" for status, number in self.counts().items())
+        return f"{len(self):,} networks: {counts}; {self.seconds:.1f} s; ranked by {self.metric}"
+
+    def _foot(self, rows: list[list[str]]) -> str:
+        more = len(self.candidates) - len(rows)
+        return f"... and {more:,} more" if more else ""
+
     def __str__(self) -> str:
         header, rows = self.table()
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -206,12 +221,7 @@ class Sweep:
             "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
             for row in (header, *rows)
         ]
-        counts = ", ".join(f"{number:,} {status}" for status, number in self.counts().items())
-        more = len(self.candidates) - len(rows)
-        if more:
-            lines.append(f"... and {more:,} more")
-        head = f"{len(self):,} networks: {counts}; {self.seconds:.1f} s; ranked by {self.metric}"
-        return "\n".join((head, *lines))
+        return "\n".join(filter(None, (self._head, *lines, self._foot(rows))))
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{number} {status}" for status, number in self.counts().items())

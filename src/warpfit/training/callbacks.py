@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpfit.backends import Array
-from warpfit.checks import brief, check_count, check_flag, check_number
-from warpfit.engines.base import EpochReport, Stopping
+from warpfit.checks import brief, check_choice, check_count, check_flag, check_number
+from warpfit.engines.base import Stopping
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.files import as_path, atomic_path
-from warpfit.training.history import COLUMNS
+from warpfit.training.history import History
 from warpfit.training.run import Run
 
 __all__ = [
@@ -27,6 +27,15 @@ __all__ = [
 
 Numbers = dict[str, Any]
 Arrays = dict[str, Array]
+
+# What every run's reports may have, and whether more of it is better.
+WATCHED: Mapping[str, bool] = {
+    "val_loss": False,
+    "loss": False,
+    "val_accuracy": True,
+    "accuracy": True,
+}
+MODES = ("auto", "min", "max")
 
 
 class Callback:
@@ -52,8 +61,6 @@ class Callback:
     How sure the network is of some rows, after each epoch; ``run.model`` is the user's own model,
     which is up to date whenever a callback is called:
 
-    >>> import numpy as np
-    >>> import warpfit as wf
     >>> class Watch(wf.Callback):
     ...     def __init__(self, rows):
     ...         self.rows, self.sureness = rows, []
@@ -62,12 +69,8 @@ class Callback:
     ...         self.sureness.append(found.max(axis=1).mean())
     ...         if run.report.accuracy == 1:
     ...             run.stop("all are right")
-    >>> x = np.random.default_rng(0).normal(size=(256, 2)).astype("float32")
-    >>> layers = wf.nn.Linear(2, 16, seed=0), wf.nn.ReLU(), wf.nn.Linear(16, 2, seed=1)
-    >>> model = wf.nn.Sequential(*layers)
-    >>> watch, opt = Watch(x[:64]), wf.optim.Adam(model.parameters(), lr=0.01)
-    >>> settings = {"epochs": 5, "device": "cpu", "optimizer": opt}
-    >>> history = wf.fit(model, x, x[:, 0] > 0, callbacks=[watch], **settings)
+    >>> watch = Watch(x[:64])
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=5, callbacks=[watch])
     >>> bool(watch.sureness[-1] > watch.sureness[0])
     True
     """
@@ -138,27 +141,33 @@ class EarlyStopping(Callback):
     Parameters
     ----------
     monitor : str
-        ``'val_loss'``, ``'loss'``, ``'val_accuracy'`` or ``'accuracy'``; less is better for losses.
+        ``'val_loss'``, ``'loss'``, ``'val_accuracy'``, ``'accuracy'``, or the column of one of
+        `fit`'s metrics, such as ``'val_f1_macro'``.
     patience : int
         Reported epochs without improvement before the run ends.
     min_delta : float
         What counts as an improvement, in the column's unit.
     restore_best : bool
         Whether the model ends with the weights of its best epoch.
+    mode : str
+        ``'min'`` or ``'max'``: whether less or more is better. ``'auto'`` knows that of losses and
+        accuracies, of scikit-learn's scorers, of which more is better, and of functions whose
+        names end in ``_score``, or in ``_loss``, ``_error`` or ``_deviance``.
 
     Raises
     ------
     ConfigError
-        If there is no such column, or a number is out of range.
+        If a setting is none of these; and as a run starts, if there is no such column, or its name
+        does not say what is better.
 
     Examples
     --------
     >>> stopping = wf.EarlyStopping("val_accuracy", patience=1)
     >>> history = wf.fit(
-    ...     model, x, y, optimizer=opt, epochs=50, validation_data=(x, y), callbacks=[stopping]
+    ...     model, x, y, optimizer=opt, epochs=50, validation_split=0.2, callbacks=[stopping]
     ... )
-    >>> len(history) < 50
-    True
+    >>> history.stopped_by
+    'early stopping: no better val_accuracy...'
     """
 
     def __init__(
@@ -167,16 +176,11 @@ class EarlyStopping(Callback):
         patience: int = 5,
         min_delta: float = 0.0,
         restore_best: bool = True,
+        mode: str = "auto",
     ) -> None:
-        if not isinstance(monitor, str) or monitor not in (
-            "val_loss",
-            "loss",
-            "val_accuracy",
-            "accuracy",
-        ):
-            raise ConfigError(
-                f"EarlyStopping: expected to monitor a loss or an accuracy, got {brief(monitor)}"
-            )
+        if not isinstance(monitor, str):
+            raise ConfigError(f"EarlyStopping: expected to monitor a column, got {brief(monitor)}")
+        check_choice("EarlyStopping's mode", mode, MODES)
         check_count("EarlyStopping's patience", patience, 1)
         check_number("EarlyStopping's min_delta", min_delta, 0)
         check_flag("EarlyStopping's restore_best", restore_best)
@@ -186,6 +190,8 @@ class EarlyStopping(Callback):
             min_delta,
             restore_best,
         )
+        self.mode = mode
+        self._more_is_better = WATCHED.get(monitor, True) if mode == "auto" else mode == "max"
         self.best: float | None = None
         self.best_epoch = 0
         self.bad_epochs = 0
@@ -193,7 +199,9 @@ class EarlyStopping(Callback):
         self._followed: Stopping | None = None
 
     def rule(self) -> Stopping | None:
-        return self._as_it_stands() if type(self) is EarlyStopping else None  # others may do more
+        is_known = WATCHED.get(self.monitor) is self._more_is_better
+        # Derived ones may do more.
+        return self._as_it_stands() if type(self) is EarlyStopping and is_known else None
 
     def hand_over(self) -> Stopping:
         self._followed = self._as_it_stands()
@@ -210,6 +218,7 @@ class EarlyStopping(Callback):
         )
 
     def on_start(self, run: Run) -> None:
+        self._check_column(run.metrics)
         self._best_arrays, self._followed = self._best(), None
         if not run.history.reports:
             self.resume({}, {})
@@ -220,8 +229,8 @@ class EarlyStopping(Callback):
             )
 
     def on_epoch_end(self, run: Run) -> None:
-        value = getattr(run.report, self.monitor)
-        if value is None:
+        value = run.report.value(self.monitor)
+        if value is None and self.monitor not in run.report.metrics:
             raise ConfigError(
                 f"EarlyStopping: expected reports of {self.monitor}, got none; is validation_data "
                 "given?"
@@ -235,15 +244,30 @@ class EarlyStopping(Callback):
             return
         self.bad_epochs += 1
         if self.bad_epochs >= self.patience:
-            run.stop(
-                f"early stopping: no better {self.monitor} than {self.best:.6g} (epoch "
-                f"{self.best_epoch})"
-            )
+            best = "none" if self.best is None else f"{self.best:.6g} (epoch {self.best_epoch})"
+            run.stop(f"early stopping: no better {self.monitor} than {best}")
 
-    def _improves(self, value: float) -> bool:
-        if self.best is None:
-            return True
-        gain = self.best - value if self.monitor.endswith("loss") else value - self.best
+    def _check_column(self, metrics: Mapping[str, bool | None]) -> None:
+        """Find whether more is better, or raise ConfigError unless reports have the column."""
+        columns: dict[str, bool | None] = {**WATCHED, **metrics}
+        if self.monitor not in columns:
+            raise ConfigError(
+                f"EarlyStopping: expected to monitor {', '.join(columns)}, got {self.monitor!r}"
+            )
+        if self.mode != "auto":
+            return
+        direction = columns[self.monitor]
+        if direction is None:
+            raise ConfigError(
+                f"EarlyStopping: expected mode='min' or 'max' for {self.monitor}, whose name does "
+                "not say what is better"
+            )
+        self._more_is_better = direction
+
+    def _improves(self, value: float | None) -> bool:
+        if value is None or self.best is None:
+            return value is not None
+        gain = value - self.best if self._more_is_better else self.best - value
         return gain > self.min_delta
 
     def _best(self) -> Arrays:
@@ -310,21 +334,19 @@ class _Log(Callback):
         self.path = as_path(f"{type(self).__name__}'s path", path)
 
     def on_start(self, run: Run) -> None:
-        self._write(run.history.reports)
+        self._write(run.history)
 
     def on_epoch_end(self, run: Run) -> None:
-        self._write(run.history.reports)
+        self._write(run.history)
 
-    def _write(self, reports: list[EpochReport]) -> None:
+    def _write(self, history: History) -> None:
+        columns = history.columns
+        rows = [{column: report.value(column) for column in columns} for report in history]
         with atomic_path(self.path) as temporary:
-            temporary.write_text(self._text([_row(report) for report in reports]), encoding="utf-8")
+            temporary.write_text(self._text(columns, rows), encoding="utf-8")
 
-    def _text(self, rows: list[dict[str, Any]]) -> str:
+    def _text(self, columns: Sequence[str], rows: list[dict[str, Any]]) -> str:
         raise NotImplementedError
-
-
-def _row(report: EpochReport) -> dict[str, Any]:
-    return {column: getattr(report, column) for column in (*COLUMNS, "samples_per_second")}
 
 
 class CSVLog(_Log):
@@ -335,11 +357,11 @@ class CSVLog(_Log):
     >>> history = wf.fit(model, x, y, optimizer=opt, epochs=2, callbacks=[wf.CSVLog("run.csv")])
     """
 
-    def _text(self, rows: list[dict[str, Any]]) -> str:
+    def _text(self, columns: Sequence[str], rows: list[dict[str, Any]]) -> str:
         from io import StringIO
 
         text = StringIO()
-        writer = csv.DictWriter(text, [*COLUMNS, "samples_per_second"], lineterminator="\n")
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return text.getvalue()
@@ -353,7 +375,7 @@ class JSONLLog(_Log):
     >>> history = wf.fit(model, x, y, optimizer=opt, epochs=2, callbacks=[wf.JSONLLog("run.jsonl")])
     """
 
-    def _text(self, rows: list[dict[str, Any]]) -> str:
+    def _text(self, columns: Sequence[str], rows: list[dict[str, Any]]) -> str:
         return "".join(json.dumps(row) + "\n" for row in rows)
 
 

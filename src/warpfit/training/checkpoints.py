@@ -167,7 +167,9 @@ def _loss_scale(*, value: Any, good_steps: Any) -> LossScale:
     return LossScale(_number(value), _count(good_steps))
 
 
-def _report(arrays: HostArrays, *, epoch: Any, num_rows: Any, **numbers: Any) -> EpochReport:
+def _report(
+    arrays: HostArrays, *, epoch: Any, num_rows: Any, metrics: Any = (), **numbers: Any
+) -> EpochReport:
     optional = ("accuracy", "val_loss", "val_accuracy")
     checked: dict[str, Any] = {
         name: None if value is None and name in optional else _number(value)
@@ -175,7 +177,14 @@ def _report(arrays: HostArrays, *, epoch: Any, num_rows: Any, **numbers: Any) ->
     }
     losses = arrays[f"losses/{epoch}"].astype(np.float64).reshape(-1)
     return EpochReport(
-        epoch=_count(epoch), num_rows=_count(num_rows), step_losses=losses, **checked
+        epoch=_count(epoch),
+        num_rows=_count(num_rows),
+        step_losses=losses,
+        metrics={
+            str(name): None if value is None else _number(value)
+            for name, value in dict(metrics).items()
+        },
+        **checked,
     )
 
 

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
-from warpfit.checks import check_choice, check_count
+from warpfit.checks import brief, check_choice, check_count
 from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
+from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import Call
@@ -29,6 +30,8 @@ from warpfit.training.inputs import (
 
 __all__ = [
     "Evaluation",
+    "check_model",
+    "count_correct",
     "evaluate",
     "evaluate_network",
     "evaluate_rows",
@@ -77,12 +80,12 @@ def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | Tap
     ShapeError
         If a layer does not take such samples.
     """
-    _dtype_of(model)  # for its error
+    check_model(model)
     spec = model.spec(input_shape) if type(model) is Sequential else None
     return spec or TapedNetwork(model, input_shape)
 
 
-def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
+def loss_of(model: Module, loss: LossLike | None = None) -> Loss | None:
     """Return the loss that says what a model's outputs mean: the one given, or the model's own;
     None if unknown.
 
@@ -95,8 +98,11 @@ def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
         return losses.resolve(loss)
     if not isinstance(model, Module) or model.loss is None:
         return None
+    known = model.loss
+    if callable(known) and not isinstance(known, Loss):
+        known = brief(known)  # a method of this name is no loss
     try:
-        return losses.resolve(model.loss)
+        return losses.resolve(known)
     except ConfigError as error:
         raise ConfigError(
             f"model.loss does not say what the outputs mean, give loss=: {error}"
@@ -104,7 +110,7 @@ def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
 
 
 def _meaning(
-    model: Module, loss: str | Loss | None, output_shape: tuple[int, ...], kind: str = "labels"
+    model: Module, loss: LossLike | None, output_shape: tuple[int, ...], kind: str = "labels"
 ) -> Loss:
     """Return the loss of a model; where none is known, outputs are taken for logits of two or more
     classes.
@@ -187,7 +193,7 @@ def evaluate(
     x: Any,
     y: Any,
     *,
-    loss: str | Loss | None = None,
+    loss: LossLike | None = None,
     sample_weight: Any = None,
     batch_size: int = 1024,
 ) -> Evaluation:
@@ -201,7 +207,7 @@ def evaluate(
         it is.
     y : array_like (N,) or (N, ...)
         As the loss takes them.
-    loss : str or Loss, optional
+    loss : str, Loss or function, optional
         By default the one that the model was trained with, ``model.loss``, class weights included;
         if none is known, cross_entropy for two or more outputs.
     sample_weight : array_like (N,), optional
@@ -231,7 +237,7 @@ def evaluate_rows(
     rows: Array,
     y: Any,
     *,
-    loss: str | Loss | None = None,
+    loss: LossLike | None = None,
     sample_weight: Any = None,
     batch_size: int = 1024,
 ) -> Evaluation:
@@ -262,7 +268,7 @@ def predict(
     x: Any,
     *,
     kind: str = "outputs",
-    loss: str | Loss | None = None,
+    loss: LossLike | None = None,
     batch_size: int = 1024,
 ) -> npt.NDArray[Any]:
     """Return a model's outputs for rows x, or what they mean, computed where the model lives.
@@ -281,7 +287,7 @@ def predict(
         where it exceeds 0.5, else 0, (N,) int64; of K logits, each by itself, (N, K). In
         regression, ``'values'``: the targets that are predicted, which are the outputs, but for
         ``'poisson'`` their exponentials.
-    loss : str or Loss, optional
+    loss : str, Loss or function, optional
         What the outputs mean. By default the loss that the model was trained with, ``model.loss``;
         if none is known, two or more outputs are logits of classes.
     batch_size : int
@@ -309,7 +315,7 @@ def predict_rows(
     rows: Array,
     *,
     kind: str = "outputs",
-    loss: str | Loss | None = None,
+    loss: LossLike | None = None,
     batch_size: int = 1024,
 ) -> npt.NDArray[Any]:
     """Return a model's outputs for checked rows, in the form that `predict` takes as `kind`."""
@@ -332,9 +338,14 @@ def predict_rows(
 
 def _dtype_of(model: Any) -> str:
     """Return the dtype that a model computes in, or raise ConfigError if it is none."""
+    check_model(model)
+    return str(model.dtype)
+
+
+def check_model(model: Any) -> None:
+    """Raise ConfigError unless it is a model."""
     if not isinstance(model, Module):
         raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
-    return model.dtype
 
 
 def _check_outputs(outputs: npt.NDArray[Any]) -> None:
@@ -366,3 +377,21 @@ def predict_network(
         with np.errstate(over="ignore", invalid="ignore"):  # as for the outputs
             result[part] = ops.to_numpy(outputs if form is None else form(ops, outputs))
     return result
+
+
+def count_correct(
+    ops: Backend,
+    network: NetworkSpec,
+    arrays: Mapping[str, Array],
+    x: Array,
+    labels: Array,
+    *,
+    batch_size: int,
+    dtype: str,
+) -> int:
+    """Return how many rows x have their largest output at their label (N,), for arrays on the
+    backend; see `predict`.
+    """
+    batches = _batches(ops, network, arrays, x, batch_size, dtype)
+    counts = (ops.count_correct(outputs, labels[rows]) for rows, outputs in batches)
+    return sum(int(ops.to_numpy(count)) for count in counts)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from numbers import Real
 from typing import Any, cast
 
 import numpy as np
@@ -14,16 +13,23 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
-from warpfit.checks import brief, check_choice, check_count, check_flag
+from warpfit.checks import check_choice, check_count, check_flag
 from warpfit.engines.base import Plan, Prepared, TrainingData
 from warpfit.engines.launch_plan import has_room
 from warpfit.errors import ConfigError, ShapeError
-from warpfit.losses import Loss
+from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed
-from warpfit.training.callbacks import Callback, Checkpoint, checked_callbacks
-from warpfit.training.evaluate import network_of
+from warpfit.training.arguments import (
+    check_kinds,
+    check_scale,
+    checked_plan,
+    optimizer_of,
+    validation_split_off,
+)
+from warpfit.training.callbacks import Callback, Checkpoint
+from warpfit.training.evaluate import check_model, network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
     as_rows,
@@ -37,10 +43,11 @@ from warpfit.training.inputs import (
     warn_of_probabilities,
 )
 from warpfit.training.loop import TrainingLoop, rule_of
+from warpfit.training.metrics import Metrics, as_metrics
 from warpfit.training.place import Place, place_of, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
-from warpfit.training.progress import ProgressBar
+from warpfit.training.progress import progress
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, trained_names
 
@@ -52,11 +59,13 @@ def fit(
     x: Any,
     y: Any,
     *,
-    loss: str | Loss = "cross_entropy",
-    optimizer: Optimizer,
+    loss: LossLike = "cross_entropy",
+    optimizer: str | Optimizer,
     epochs: int = 10,
     batch_size: int = 64,
     validation_data: tuple[Any, Any] | None = None,
+    validation_split: float = 0.0,
+    metrics: Sequence[str | Callable[..., Any]] = (),
     class_weight: str | Mapping[int, float] | Sequence[float] | None = None,
     sample_weight: Any = None,
     device: str = "auto",
@@ -86,10 +95,14 @@ def fit(
         host, and ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
-    loss : str or Loss
-    optimizer : Optimizer
+    loss : str, Loss or function
+        A function of the tensors (outputs, targets) returns the loss of each row as a tensor (N,)
+        or (N, ...), or their mean (), which takes no sample weights; its derivative comes from the
+        tape. ``'layerwise'`` runs it. Targets are floats, (N, 1) for one output; or labels, int64.
+    optimizer : str or Optimizer
         Over the model's parameters, or some of them; the others stay as they are, and so do those
-        of its own with ``requires_grad=False``.
+        of its own with ``requires_grad=False``. A name, such as ``'adam'``, is that optimizer with
+        its defaults, over all parameters; a second call then begins without the first one's state.
     epochs, batch_size : int
         The last, shorter batch of an epoch counts, divided by its own size.
     validation_data : (x, y), optional
@@ -97,6 +110,16 @@ def fit(
         does it by itself (see docs/one-launch.md), in the precision of training. ``'one_launch'``
         may choose its kernel by whether there are any, so that weights of runs with and without
         differ by rounding.
+    validation_split : float
+        Share of the rows, in [0, 1), that is held out and validated on, instead of
+        `validation_data`. Which rows follows from `seed`, whatever their order, and of each integer
+        label it is the same share; for the last rows, as of a series in time, pass these as
+        `validation_data`. The rest is copied. Held-out rows have no sample weights.
+    metrics : sequence of str or function
+        Names of scikit-learn's scorers, or functions of (y, prediction), of the predicted labels or
+        in regression values. They are computed after each reported epoch, unweighted, on the rows
+        to validate on, as columns ``'val_f1_macro'`` and so on; without such rows on those to train
+        on, as ``'f1_macro'``. To find errors early they are computed once before the first epoch.
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
@@ -126,7 +149,7 @@ def fit(
     plan : Plan, optional
         An earlier run's plan, taken in place of everything that a plan holds.
     seed : int
-        Of the epoch order and of dropout.
+        Of the epoch order, of dropout and of `validation_split`.
     shuffle : bool
         Whether every epoch has its own order; otherwise rows come as they are.
     report_every : int
@@ -141,7 +164,8 @@ def fit(
         Whether to go on from `resume_from` with other data, or more, on purpose: weights, optimizer
         and epochs done are the checkpoint's.
     verbose : bool
-        Whether to show progress; only on a terminal.
+        Whether to show progress on standard error: on a terminal a line that moves and one an
+        epoch, in a notebook a line that moves, elsewhere a plain line an epoch.
 
     Returns
     -------
@@ -156,20 +180,28 @@ def fit(
         without an error, the model has the weights of the last whole epoch then; of the last before
         those that an engine trains at once: a quarter of a second's (layer by layer 2 s'), or one
         if it takes longer, and only where nothing is to be done between them that the engine does
-        not do itself: no validation, no checkpoint, no callback that looks at the run. An engine
-        that hears of Ctrl-C while it trains ends after an epoch instead.
+        not do itself: no validation, no metrics, no checkpoint, no callback that looks at the run.
+        An engine that hears of Ctrl-C while it trains ends after an epoch instead.
 
     Examples
     --------
     >>> model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    >>> opt = optim.Adam(model.parameters(), lr=0.01)
-    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=20)
-    >>> history["accuracy"][-1] > 0.9, history.plan.engine
-    (True, 'layerwise')
+    >>> asked = {"optimizer": "adam", "validation_split": 0.2, "metrics": ["f1_macro"]}
+    >>> history = wf.fit(model, x, y, epochs=50, **asked)
+    >>> history["num_rows"][-1], history["val_f1_macro"][-1] > 0.7, history.plan.engine
+    (160, True, 'layerwise')
     """
-    _check_kinds(optimizer, plan, callbacks)
+    check_kinds(plan, callbacks)
     check_flag("verbose", verbose)
+    check_model(model)
+    optimizer = optimizer_of(optimizer, model)
     rows = as_rows("x", x, dtype=None)
+    if validation_split:
+        if validation_data is not None:
+            raise ConfigError("expected validation_data or validation_split, got both")
+        rows, y, sample_weight, validation_data = validation_split_off(
+            rows, y, sample_weight, validation_split, check_seed(seed)
+        )
     if plan is None:
         place = Place(device)
         # A run with checkpoints may become longer: it has the place of a long one.
@@ -201,7 +233,7 @@ def fit(
         )
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
-        draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
+        draft = replace(checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
     check_finite("x", rows, draft.dtype)
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
@@ -221,6 +253,7 @@ def fit(
         resume_from=resume_from,
         new_data=new_data,
         verbose=verbose,
+        metrics=metrics,
     )
 
 
@@ -289,6 +322,7 @@ def _train_draft(
     resume_from: str | os.PathLike[str] | None,
     new_data: bool = False,
     verbose: bool = False,
+    metrics: Any = (),
 ) -> History:
     """Train a model as a draft of its plan says, on checked rows and prepared targets, as `fit`
     does.
@@ -297,15 +331,17 @@ def _train_draft(
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     validation = _validation(draft, validation_data)
-    run_plan = make_plan(draft, state, data, validation, rule_of(callbacks, draft.optimizer.lr))
+    asked = as_metrics(metrics, draft.loss)
+    # An engine that stops by itself knows of no metrics.
+    rule = None if asked else rule_of(callbacks, draft.optimizer.lr)
+    run_plan = make_plan(draft, state, data, validation, rule)
+    data, validation = _where_they_run(run_plan, data, validation)
+    measured = Metrics(asked, run_plan, data, validation) if asked else None
     run = Run(run_plan, state, History(), ops, model)
     run.history.plan = run.plan
-    loop = TrainingLoop(
-        run,
-        optimizer,
-        *_where_they_run(run_plan, data, validation),
-        [*callbacks, ProgressBar()] if verbose else list(callbacks),
-    )
+    run.metrics = measured.directions if measured else {}
+    watching = [*callbacks, progress()] if verbose else list(callbacks)
+    loop = TrainingLoop(run, optimizer, data, validation, watching, measured)
     if resume_from is not None:
         loop.resume(resume_from, new_data=new_data)
     loop.carry_out()
@@ -317,7 +353,7 @@ def draft_of(
     optimizer: Optimizer,
     rows: Any,
     *,
-    loss: str | Loss,
+    loss: LossLike,
     epochs: int,
     batch_size: int,
     device: str,
@@ -338,7 +374,7 @@ def draft_of(
     """
     network = network_of(model, rows.shape[1:])
     trained = trained_names(model, optimizer)
-    _check_scale(loss_scale)
+    check_scale(loss_scale)
     check_choice("an engine", engine, (AUTO, *ENGINES))
     device = backends.resolve_device(device)
     return Plan(
@@ -357,13 +393,6 @@ def draft_of(
         loss_scale=loss_scale,
         reason=reason,
     )
-
-
-def _check_scale(loss_scale: Any) -> None:
-    if not isinstance(loss_scale, str | Real):
-        raise ConfigError(
-            f"expected loss_scale 'auto', 'dynamic' or a power of two, got {brief(loss_scale)}"
-        )
 
 
 def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
@@ -395,35 +424,6 @@ def prepared_targets(draft: Plan, y: Any, num_rows: int) -> Any:
     )
     check_same_length("y", targets, num_rows)
     return targets
-
-
-def _check_kinds(optimizer: Any, plan: Any, callbacks: Any) -> None:
-    """Raise ConfigError unless these arguments are objects of this package's classes."""
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(f"expected an optimizer of warpfit.optim, got {type(optimizer).__name__}")
-    if not isinstance(plan, Plan | None):
-        raise ConfigError(
-            f"expected plan to be an earlier run's plan or None, got {type(plan).__name__}"
-        )
-    checked_callbacks(callbacks)
-
-
-def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer: Optimizer) -> Plan:
-    """Return the plan, or raise ConfigError if it was made for something else."""
-    if (
-        plan.network != network
-        or plan.trained != trained
-        or type(plan.optimizer) is not type(optimizer.spec)
-    ):
-        raise ConfigError(
-            "expected a plan made for this model, optimizer and shape of x, got one for others"
-        )
-    if plan.optimizer.slot_names != optimizer.spec.slot_names:
-        raise ConfigError(
-            f"expected a plan whose optimizer keeps {optimizer.spec.slot_names}, "
-            f"got one with {plan.optimizer.slot_names}"
-        )
-    return plan
 
 
 def _training_data(

@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.display import html_picture, html_table
 from warpfit.engines.base import EpochReport
 
 __all__ = ["History"]
 
-COLUMNS = tuple(field.name for field in fields(EpochReport) if field.name != "step_losses")
+# Those of every run; metrics follow.
+COLUMNS = (
+    *(field.name for field in fields(EpochReport) if field.name not in ("step_losses", "metrics")),
+    "samples_per_second",
+)
+SHOWN_EPOCHS = 10
 
 
 class History:
@@ -52,9 +58,15 @@ class History:
         return iter(self.reports)
 
     def __getitem__(self, column: str) -> list[Any]:
-        if column not in (*COLUMNS, "samples_per_second"):
-            raise KeyError(f"expected a column among {', '.join(COLUMNS)}, got {column!r}")
-        return [getattr(report, column) for report in self.reports]
+        if column not in self.columns:
+            raise KeyError(f"expected a column among {', '.join(self.columns)}, got {column!r}")
+        return [report.value(column) for report in self.reports]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of what the reports have, those of metrics last."""
+        metrics = dict.fromkeys(name for report in self.reports for name in report.metrics)
+        return (*COLUMNS, *metrics)
 
     @property
     def step_losses(self) -> npt.NDArray[np.float64]:
@@ -62,8 +74,11 @@ class History:
         return np.concatenate([report.step_losses for report in self.reports] or [np.empty(0)])
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return one list per column, JSON-ready; columns that hold nothing are left out."""
-        table = {column: self[column] for column in (*COLUMNS, "samples_per_second")}
+        """Return one list per column, JSON-ready; columns that hold nothing are left out.
+
+        ``pandas.DataFrame(history.to_dict())`` is a table with a row an epoch.
+        """
+        table = {column: self[column] for column in self.columns}
         return {
             column: values for column, values in table.items() if any(v is not None for v in values)
         }
@@ -84,6 +99,24 @@ class History:
             save_figure(figure, path)
         return figure
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the last epochs as a table, and the curves."""
+        from warpfit.plots import has_matplotlib
+
+        table = self.to_dict()
+        columns = [[_text(value) for value in table[name][-SHOWN_EPOCHS:]] for name in table]
+        head = f"{len(self)} epochs, stopped by {self.stopped_by}"
+        more = len(self) - SHOWN_EPOCHS
+        foot = f"and {more:,} before these" if more > 0 else ""
+        shown = html_table(head, list(table), zip(*columns, strict=True), foot)
+        if not self.reports or not has_matplotlib():
+            return shown
+        return shown + html_picture(self.plot(), "loss and accuracy over the epochs")
+
     def __repr__(self) -> str:
         last = f", last: {self.reports[-1]}" if self.reports else ""
         return f"History({len(self)} epochs, stopped by {self.stopped_by}{last})"
+
+
+def _text(value: Any) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else "" if value is None else str(value)

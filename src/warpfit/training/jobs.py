@@ -14,7 +14,6 @@ import numpy.typing as npt
 from warpfit.checks import brief
 from warpfit.data import Dataset, dataset_names
 from warpfit.data.dataset import is_frame, is_table, split_rows, taken
-from warpfit.drawing import Artist
 from warpfit.errors import DataError
 from warpfit.losses import DISTANCES, Loss
 from warpfit.optim import Optimizer
@@ -117,13 +116,12 @@ class Job:
         callbacks: Sequence[Callback] = (),
         *,
         verbose: bool = True,
-        artist: Artist | None = None,
     ) -> Outcome:
         """Train, test, and write everything into a folder.
 
         The folder is made when `fit` has checked its arguments. If the training fails, what remains
         is its last checkpoint, or nothing. After Ctrl-C the results are those of the last whole
-        epoch. An `artist` that got ready before draws the pictures sooner.
+        epoch.
 
         Raises
         ------
@@ -131,7 +129,7 @@ class Job:
             As `fit`; ConfigError if the folder cannot be written to.
         """
         settings = self.settings
-        run_folder = RunFolder(folder, settings, artist or Artist())
+        run_folder = RunFolder(folder, settings)
         profile = Profile(run_folder.path / TRACE_NAME) if settings.profile else None
         x, y = self.dataset.x_train, self.dataset.y_train
         history = fit(

@@ -21,6 +21,7 @@ from warpfit.optim.schedules import Schedule
 from warpfit.training.callbacks import Callback, Checkpoint
 from warpfit.training.checkpoints import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 from warpfit.training.evaluate import evaluate_network
+from warpfit.training.metrics import Metrics
 from warpfit.training.plan import engine_of
 from warpfit.training.run import Run
 from warpfit.training.same_run import check_same_data, data_digests
@@ -40,6 +41,7 @@ class TrainingLoop:
     data: TrainingData
     validation: TrainingData | None
     callbacks: list[Callback]
+    metrics: Metrics | None = None
 
     def __post_init__(self) -> None:
         # The run at its last border: what remains when it is broken off.
@@ -129,6 +131,8 @@ class TrainingLoop:
         show(model, run.state)
         remember_loss(model, run.plan.loss)
         try:
+            if self.metrics is not None:
+                self.metrics.try_on(self.evaluator, run.state.arrays)
             self._tell(lambda callback: callback.on_start(run))
         except BaseException:
             for holder, array in untouched:
@@ -172,7 +176,7 @@ class TrainingLoop:
         )
         for report in reports:
             if run.plan.reports(report.epoch):
-                run.history.reports.append(self._with_validation(report))
+                run.history.reports.append(self._completed(report))
                 self._observe()
                 self._tell_of_epoch()
             if report.epoch < run.state.epoch:
@@ -211,7 +215,8 @@ class TrainingLoop:
         if any(isinstance(c, Checkpoint) and epoch % c.every == 0 for c in self.callbacks):
             return True
         return self.run.plan.reports(epoch) and (
-            (self.validation is not None and not self.engine_validates)
+            self.metrics is not None
+            or (self.validation is not None and not self.engine_validates)
             or _watches_the_loss(self.run.plan.optimizer.lr)
             or any(
                 callback.may_act_after(epoch)
@@ -223,6 +228,13 @@ class TrainingLoop:
     def _follows_reports(self) -> bool:
         """Return whether what reports say, validation included, may decide how the run goes on."""
         return _watches_the_loss(self.run.plan.optimizer.lr) or bool(self.looking)
+
+    def _completed(self, report: EpochReport) -> EpochReport:
+        """Return a report with what the engine has not found: validation and metrics."""
+        report = self._with_validation(report)
+        if self.metrics is None:
+            return report
+        return replace(report, metrics=self.metrics.of(self.evaluator, self.run.state.arrays))
 
     def _with_validation(self, report: EpochReport) -> EpochReport:
         if self.validation is None or self.engine_validates:

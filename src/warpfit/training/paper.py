@@ -4,21 +4,48 @@ there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
 
 from warpfit import backends
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.launch_plan import LaunchDescription, describe, prepare_launch
+from warpfit.engines.launch_arguments import kernels_of
+from warpfit.engines.launch_plan import (
+    LaunchDescription,
+    PreparedLaunch,
+    describe,
+    launches_on,
+    prepare_launch,
+)
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, required
 from warpfit.training.evaluate import network_of
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
-from warpfit.training.settings import TrainSettings
+from warpfit.training.settings import TrainSettings, merged_settings
 
-__all__ = ["plan_on_paper"]
+__all__ = ["USUAL_FORMS", "kernels_on_paper", "plan_on_paper"]
+
+Kernel = tuple[str, tuple[tuple[str, str], ...]]
+
+# What is trained most, of MNIST's and digits' sizes: settings, and rows, features and outputs. What
+# one does not say is as in the first.
+USUAL_FORMS: tuple[Mapping[str, Any], ...] = tuple(
+    {"hidden": hidden, "optimizer": optimizer, **sizes}
+    for sizes, hidden, optimizer in product(
+        (
+            {"rows": 60_000, "features": 784, "outputs": 10},
+            {"rows": 1_438, "features": 64, "outputs": 10},
+        ),
+        ("256", "128", "256,128"),
+        ("sgd", "adam", "adamw"),
+    )
+)
+# Of x; and of rows that validate, beside those that train.
+SOURCES, SHARE_VALIDATED = ("uint8", "float32", "float64"), 1 / 6
 
 
 def plan_on_paper(
@@ -39,7 +66,15 @@ def plan_on_paper(
     ConfigError
         If the network cannot be trained in one launch, or there is no such card or device.
     """
-    device, found = _device_and_card(settings.device, card)
+    plan, data = _planned(
+        settings, num_rows, features, outputs, *_device_and_card(settings.device, card)
+    )
+    return plan, describe(cast(PreparedLaunch, plan.prepared), data)
+
+
+def _planned(
+    settings: TrainSettings, num_rows: int, features: int, outputs: int, device: str, card: Any
+) -> tuple[Plan, TrainingData]:
     resolved = settings.resolved(
         num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy")
     )
@@ -59,10 +94,64 @@ def plan_on_paper(
         num_rows=num_rows,
     )
     data = _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs)
-    prepared = required(prepare_launch(plan, data, card=found))
+    prepared = required(prepare_launch(plan, data, card=card))
     scale = resolve_loss_scale("auto", prepared.gradient_precision, resolved.batch_size, num_rows)
-    plan = replace(plan, reason=prepared.reason, loss_scale=scale, prepared=prepared)
-    return plan, describe(prepared, data)
+    return replace(plan, reason=prepared.reason, loss_scale=scale, prepared=prepared), data
+
+
+def kernels_on_paper(
+    forms: Iterable[Mapping[str, Any]], arch: str | None = None
+) -> tuple[str, list[Kernel]]:
+    """Return the architecture, and the kernels by name and defines, that train networks in one
+    launch, each with and without validation data, where a card can.
+
+    Parameters
+    ----------
+    forms : iterable of mappings
+        As `USUAL_FORMS`.
+    arch : str, optional
+        Such as ``'sm_90'``: for all cards of `CARDS` that have it; None is the first GPU's.
+
+    Raises
+    ------
+    ConfigError
+        As `plan_on_paper`, if none of them can; if no card has the architecture.
+    """
+    cards = _cards_of(arch)
+    found: dict[Kernel, None] = {}
+    obstacle: ConfigError | None = None
+    for form, card in product(forms, cards):
+        try:
+            launches = _launches(form, card)
+        except ConfigError as error:
+            obstacle = error
+            continue
+        for launch, source in product(launches, SOURCES):
+            for name, defines in kernels_of(launch, source):
+                found[name, tuple((key, str(value)) for key, value in defines.items())] = None
+    if obstacle is not None and not found:
+        raise obstacle
+    return cards[0].arch, list(found)
+
+
+def _launches(form: Mapping[str, Any], card: Any) -> list[Any]:
+    settings = {**USUAL_FORMS[0], **form}
+    rows, features, outputs = (settings.pop(name) for name in ("rows", "features", "outputs"))
+    plan, data = _planned(merged_settings(settings), rows, features, outputs, "cuda:0", card)
+    num_validated = int(rows * SHARE_VALIDATED)
+    return launches_on(card, cast(PreparedLaunch, plan.prepared), plan, data, num_validated)
+
+
+def _cards_of(arch: str | None) -> list[Any]:
+    from warpfit.backends.cuda.cards import CARDS
+
+    if arch is None:
+        return [_device_and_card("cuda", None)[1]]
+    found = [card for card in CARDS.values() if arch in (card.arch, card.arch.rstrip("a"))]
+    if not found:
+        known = dict.fromkeys(card.arch.rstrip("a") for card in CARDS.values())
+        raise ConfigError(f"expected an architecture among {', '.join(known)}, got {arch!r}")
+    return found
 
 
 def _device_and_card(device: str, name: str | None) -> tuple[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from warpfit.backends import Backend
@@ -33,6 +34,9 @@ class Run:
         The backend that the state's arrays live on.
     stop_reason : str or None
         Set by `stop`.
+    metrics : mapping of str to bool or None
+        The columns of the metrics that reports have, with whether more is better; None where
+        neither a scorer nor a name says.
 
     Examples
     --------
@@ -51,6 +55,7 @@ class Run:
     ops: Backend
     model: Module
     stop_reason: str | None = field(default=None)
+    metrics: Mapping[str, bool | None] = field(default_factory=dict)
 
     @property
     def report(self) -> EpochReport:

@@ -8,10 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from warpfit.drawing import Artist, Picture
 from warpfit.engines.base import Plan
 from warpfit.files import ResultsFolder, atomic_path
-from warpfit.plots import NO_PICTURES, has_matplotlib, plot_confusion_matrix, plot_history
+from warpfit.pictures import confusion_svg, curves_svg
 from warpfit.training.callbacks import Callback, CSVLog
 from warpfit.training.history import History
 from warpfit.training.run import Run
@@ -29,27 +28,20 @@ class RunFolder(Callback):
     path : path of the folder
     settings : TrainSettings
         Resolved; the plan's precision, device and engine are added.
-    artist : Artist
-        Who draws the pictures.
 
     Attributes
     ----------
     files : list of Path
         The files written.
-    missing : str or None
-        Why there are no pictures, if there are none.
     """
 
     needs_run = False
     writes_file = True
 
-    def __init__(
-        self, path: str | os.PathLike[str], settings: TrainSettings, artist: Artist
-    ) -> None:
-        self._folder, self.settings, self._artist = ResultsFolder(path), settings, artist
+    def __init__(self, path: str | os.PathLike[str], settings: TrainSettings) -> None:
+        self._folder, self.settings = ResultsFolder(path), settings
         self.path = self._folder.path
         self.files: list[Path] = []
-        self.missing: str | None = None
 
     def on_start(self, run: Run) -> None:
         self._folder.make()
@@ -83,16 +75,11 @@ class RunFolder(Callback):
         trained.save(self._new("model.safetensors"))
         self._write_text("history.json", json.dumps(_report(history, test)) + "\n")
         self._write_settings(history.plan)
-        if not has_matplotlib():
-            self.missing = NO_PICTURES
-            return
         title = title if test is None else f"{title}\n{_in_words(test)}"
-        columns = history.to_dict()
-        pictures = [Picture(plot_history, (columns, title), self._new("curves.png"))]
+        self._write_text("curves.svg", curves_svg(history.to_dict(), title))
         if test is not None and test.labels is not None and test.predicted is not None:
             matrix = (test.labels, test.predicted, trained.card.class_names, title)
-            pictures.append(Picture(plot_confusion_matrix, matrix, self._new("confusion.png")))
-        self._artist.draw(pictures)
+            self._write_text("confusion.svg", confusion_svg(*matrix))
 
     def _write_settings(self, plan: Plan) -> None:
         settings = replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from warpfit.engines.base import TrainState
 from warpfit.engines.many_members import StateOnDemand
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
-from warpfit.nn.module import Module
+from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.optim.base import Optimizer
 
 __all__ = [
@@ -37,19 +37,25 @@ def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
     ConfigError
         If the optimizer holds a parameter that is not the model's, or none that is to be changed.
     """
-    held = _names(model, optimizer)
-    trained = [name for name, p in zip(held, optimizer.parameters, strict=True) if p.requires_grad]
+    return _trained(_names(model.named_arrays(), optimizer), optimizer)
+
+
+def _trained(names: Sequence[str], optimizer: Optimizer) -> tuple[str, ...]:
+    """Return those of the names of its parameters that the optimizer changes."""
+    trained = [name for name, p in zip(names, optimizer.parameters, strict=True) if p.requires_grad]
     if not trained:
         raise ConfigError(
-            f"expected parameters to train, but all {len(held)} parameters of the optimizer have "
+            f"expected parameters to train, but all {len(names)} parameters of the optimizer have "
             "requires_grad=False; set it to True for those that are to change"
         )
     return tuple(trained)
 
 
-def _names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
-    """Return the names of all parameters that the optimizer holds, in its order."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+def _names(holders: Mapping[str, Any], optimizer: Optimizer) -> tuple[str, ...]:
+    """Return the names of all parameters that the optimizer holds, in its order, given what a model
+    holds by name.
+    """
+    names = {id(holder): name for name, holder in holders.items()}
     foreign = sum(id(parameter) not in names for parameter in optimizer.parameters)
     if foreign:
         raise ConfigError(
@@ -68,15 +74,20 @@ def state_of(
         here = moved(array, ops, precision)
         return ops.copy(here) if here is array else here
 
-    trained = trained_names(model, optimizer)
+    holders = model.named_arrays()
+    names = _names(holders, optimizer)
+    trained = _trained(names, optimizer)
 
     def slot_of(arrays: list[Array]) -> dict[str, Array]:
-        held = zip(_names(model, optimizer), arrays, strict=True)
+        held = zip(names, arrays, strict=True)
         return {name: owned(array) for name, array in held if name in trained}
 
+    def owned_of(kind: type) -> dict[str, Array]:
+        return {name: owned(each.data) for name, each in holders.items() if isinstance(each, kind)}
+
     return TrainState(
-        parameters={name: owned(parameter.data) for name, parameter in model.named_parameters()},
-        buffers={name: owned(buffer.data) for name, buffer in model.named_buffers()},
+        parameters=owned_of(Parameter),
+        buffers=owned_of(Buffer),
         slots={slot: slot_of(arrays) for slot, arrays in optimizer.make_slots().items()},
         step=optimizer.step_count,
         epoch=0,
@@ -131,7 +142,7 @@ def write_back_on_demand(
 
 
 def _slots_of(state: TrainState, model: Module, optimizer: Optimizer) -> dict[str, Any]:
-    names = _names(model, optimizer)
+    names = _names(model.named_arrays(), optimizer)
     slots = {slot: [arrays[name] for name in names] for slot, arrays in state.slots.items()}
     return {"slots": slots}
 
@@ -140,9 +151,12 @@ def write_back(state: TrainState, model: Module, optimizer: Optimizer, loss: Los
     """Copy the state and the loss of a finished run to the model and the optimizer; clear old
     gradients.
     """
-    names = _names(model, optimizer)
-    show(model, state)
-    model.zero_grad()
+    holders, now = model.named_arrays(), state.arrays
+    names = _names(holders, optimizer)
+    for name, holder in holders.items():
+        holder.data = now[name]
+        if isinstance(holder, Parameter):
+            holder.grad = None
     remember_loss(model, loss)
     kept = optimizer.slots  # of frozen parameters
     optimizer.slots = {

@@ -160,14 +160,14 @@ def test_gains_in_words() -> None:
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def imported(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """A function that imports a script of ``benchmarks/``."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return import_module
 
 
-def test_results_become_a_table(benchmark: Callable[[str], Any], made_up: Result) -> None:
-    report, environment = benchmark("report"), benchmark("harness").environment()
+def test_results_become_a_table(imported: Callable[[str], Any], made_up: Result) -> None:
+    report, environment = imported("report"), imported("harness").environment()
     text = report.ladder({"environment": environment, "networks": {"mlp": made_up.to_dict()}})
     assert "**6-256-3, batch 64**, 500 rows of data, 10 epochs, lr 0.1; 12 s for all of it" in text
     assert "| quick | x | 9 ms | 2 ms | 100× | 100× | 0.2500 | 90.00% |" in text
@@ -176,12 +176,12 @@ def test_results_become_a_table(benchmark: Callable[[str], Any], made_up: Result
 
 
 def test_what_was_measured_on_the_same_machine_stays(
-    benchmark: Callable[[str], Any],
+    imported: Callable[[str], Any],
     made_up: Result,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module, harness = benchmark("ladder"), benchmark("harness")
+    module, harness = imported("ladder"), imported("harness")
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     assert module.kept([]) == {}
     harness.write_results("ladder", {"networks": {"mlp": made_up.to_dict(), "deep": {}}})

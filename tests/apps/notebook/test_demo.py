@@ -27,6 +27,12 @@ def trainer() -> Trainer:
     return Trainer(device="cpu", choices=QUICK)
 
 
+@pytest.fixture(scope="module")
+def untouched(trainer: Trainer) -> Demo:
+    """A demo for tests that move no slider."""
+    return Demo(trainer, SMALL)
+
+
 def texts(figure: Any) -> str:
     import matplotlib.text
 
@@ -91,16 +97,15 @@ def test_moving_a_slider_trains_anew(trainer: Trainer) -> None:
     assert demo.run.settings == DemoSettings(width=8, lr=0.01) == demo.settings
 
 
-def test_sliders_train_when_they_are_let_go(trainer: Trainer) -> None:
-    sliders = Demo(trainer, SMALL).sliders
+def test_sliders_train_when_they_are_let_go(untouched: Demo) -> None:
+    sliders = untouched.sliders
     assert set(sliders) == {"width", "depth", "lr", "batch_size", "optimizer"}
     for name in ("width", "depth", "lr", "batch_size"):
         assert not sliders[name].continuous_update
 
 
-def test_the_demo_shows_as_a_picture_where_there_are_no_widgets(trainer: Trainer) -> None:
-    demo = Demo(trainer, SMALL)
-    bundle = demo._repr_mimebundle_()
+def test_the_demo_shows_as_a_picture_where_there_are_no_widgets(untouched: Demo) -> None:
+    bundle = untouched._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert bundle["image/png"].startswith("iVBOR")
 

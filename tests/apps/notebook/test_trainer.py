@@ -44,7 +44,7 @@ def test_settings_that_are_none(change: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_learns(trainer: Trainer, name: str) -> None:
-    lr = 0.1 if name.startswith("SGD") else 0.01
+    lr = {"SGD": 0.1, "Adadelta": 1.0}.get(name.split(",")[0], 0.01)
     run = trainer.train(DemoSettings(width=16, lr=lr, batch_size=16, optimizer=name))
     assert run.error is None
     assert run.accuracy > 0.8

@@ -281,7 +281,7 @@ def test_masks_by_the_derivative(
     kernels: Kernels, settings: dict[str, Any], loads_saved: int
 ) -> None:
     config = wgmma(transpose_b=True, **settings)
-    m, n, k = 200, 328, 130
+    m, n, k = 136, 200, 130
     a, b = operands(7, config, m, n, k)
     saved = random(np.random.default_rng(8), (m, n), config.out)
     names = {"EPILOGUE": "epilogue_mask", "ACTIVATION": "tanh", "LOADS_SAVED": loads_saved}

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import PIPE, Popen
+from threading import Barrier, Event
 from time import time
 from typing import Any
 
@@ -18,7 +22,7 @@ import pytest
 
 from support.commands import ENVIRONMENT
 from warpfit.backends.cuda import jit
-from warpfit.errors import CompileError
+from warpfit.errors import CompileError, ConfigError
 
 KERNEL = """// Computes: x + HEADER_VALUE.
 #include "include/probe.cuh"
@@ -93,6 +97,105 @@ def test_the_second_time_nothing_is_compiled(compiler: FakeCompiler) -> None:
         jit.cubin("probe", DEFINES[::-1], ARCH) == code
     )  # the order of the defines does not matter
     assert compiler.compiled == [("probe", DEFINES, ARCH)]
+
+
+class SlowCompiler(FakeCompiler):
+    """Waits until it has been asked for so many kernels at once."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__()
+        self.barrier = Barrier(at_once)
+
+    def __call__(self, name: str, defines: jit.Defines, arch: str) -> tuple[bytes, str]:
+        self.barrier.wait(timeout=30)
+        if not defines:
+            raise CompileError("no defines")
+        return super().__call__(name, defines, arch)
+
+
+def test_kernels_are_compiled_ahead_at_once_and_errors_told_when_asked_for(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, others = SlowCompiler(3), (("SCALE", "5"),)
+    monkeypatch.setattr(jit, "compile_kernel", compiler)
+    wanted: list[tuple[str, jit.Defines]] = [("probe", DEFINES), ("probe", others), ("probe", ())]
+    jit.compile_ahead(wanted, ARCH)
+    jit.compile_ahead(wanted, ARCH)  # who asks meanwhile starts nothing anew
+    codes = [jit.cubin("probe", defines, ARCH) for defines in (others, DEFINES)]
+    with pytest.raises(CompileError, match="no defines"):
+        jit.cubin("probe", (), ARCH)
+    assert len(compiler.compiled) == 2
+    assert codes == [jit.cubin("probe", defines, ARCH) for defines in (others, DEFINES)]
+    jit.compile_ahead(wanted[:2], ARCH)  # they are in the cache
+    assert len(compiler.compiled) == 2
+    assert not jit._compiling
+
+
+def test_threads_that_ask_for_the_same_kernel_wait_for_one_compiler(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, both_ask = FakeCompiler(), Barrier(2)
+
+    class Watched(dict[str, Any]):
+        def setdefault(self, name: str, value: Any) -> Any:
+            found = super().setdefault(name, value)
+            both_ask.wait(timeout=30)
+            return found
+
+    monkeypatch.setattr(jit, "compile_kernel", compiler)
+    monkeypatch.setattr(jit, "_compiling", Watched())
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(jit.cubin, "probe", DEFINES, ARCH) for _ in range(2)]
+    assert asked[0].result() == asked[1].result()
+    assert len(compiler.compiled) == 1
+
+
+def test_the_cache_is_built_of_what_is_not_in_it(compiler: FakeCompiler, folder: Path) -> None:
+    others = (("SCALE", "5"),)
+    jit.cubin("probe", DEFINES, ARCH)
+    built = jit.build([("probe", DEFINES), ("probe", others), ("probe", ())], ARCH)
+    assert sorted(built) == [False, True, True]
+    assert len(list(folder.iterdir())) == len(compiler.compiled) == 3
+
+
+def test_a_cache_that_cannot_be_built(
+    compiler: FakeCompiler, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.parent.write_text("a file")
+    with pytest.raises(ConfigError, match="cannot write compiled kernels to"):
+        list(jit.build([("probe", DEFINES)], ARCH))
+    folder.parent.unlink()
+
+    def failing(*_: Any) -> None:
+        raise CompileError("no such thing")
+
+    monkeypatch.setattr(jit, "compile_kernel", failing)
+    with pytest.raises(CompileError, match="no such thing"):
+        list(jit.build([("probe", DEFINES)], ARCH))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_waits_for_no_thread_of_its_parent(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, compiler = Event(), FakeCompiler()
+
+    def compile_late(*kernel: Any) -> tuple[bytes, str]:
+        goes_on.wait(timeout=30)
+        return compiler(*kernel)
+
+    monkeypatch.setattr(jit, "compile_kernel", compile_late)
+    jit.compile_ahead([("probe", DEFINES)], ARCH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if not child:
+        signal.alarm(30)
+        jit.compile_kernel = compiler
+        os._exit(0 if jit.cubin("probe", DEFINES, ARCH) else 1)
+    goes_on.set()
+    assert os.waitpid(child, 0)[1] == 0
+    assert jit.cubin("probe", DEFINES, ARCH)
 
 
 def change_source(kernels: Path) -> None:

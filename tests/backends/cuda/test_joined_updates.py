@@ -24,6 +24,9 @@ UPDATES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "adam": ("adam", 2, ADAM),
     "rmsprop": ("rmsprop", 1, RMSPROP),
     "lion": ("lion", 1, {"lr": 0.01, "weight_decay": 0.1}),
+    "adagrad": ("adagrad", 1, {"lr": 0.01, "weight_decay": 0.1}),
+    "adadelta": ("adadelta", 2, {"lr": 0.1, "weight_decay": 0.1}),
+    "nadam": ("nadam", 2, {"step": 3, "lr": 0.01, "weight_decay": 0.1}),
     "rmsprop with momentum": ("rmsprop", 2, RMSPROP_MOMENTUM),
 }
 # Rows, and the layers' inputs and outputs: tiles, ragged ones, thin layers, some that are not

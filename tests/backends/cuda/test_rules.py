@@ -18,6 +18,7 @@ from emulator.device import Device
 from emulator.runtime import EmulatedRuntime
 from support.updates import update
 from warpfit import backends
+from warpfit.engines.base import EpochReport
 from warpfit.engines.launch_settings import stopping_settings
 from warpfit.estimators.convergence import Convergence, reported_score
 
@@ -73,8 +74,9 @@ def verdicts_of(rule: Rule, values: npt.NDArray[np.float64]) -> list[list[int]]:
     stops: list[str] = []
     for epoch, value in enumerate(values, 1):
         before = rule.hand_over().best
-        report = SimpleNamespace(
-            epoch=epoch, loss=value, val_loss=value, accuracy=value, val_accuracy=value
+        watched = dict.fromkeys(("loss", "accuracy", "val_loss", "val_accuracy"), value)
+        report = EpochReport(
+            epoch=epoch, lr=0.1, seconds=1.0, num_rows=1, step_losses=np.empty(0), **watched
         )
         if isinstance(rule, Convergence):
             rule.estimator.loss_ = value

@@ -4,6 +4,7 @@ maps.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +81,27 @@ def test_a_device_is_opened_once(driver: FakeDriver, device: Runtime) -> None:
 def test_threads_that_open_a_device_at_once(driver: FakeDriver, short_turns: None) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(runtime.open_device, [0] * 8))) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_process_forked_from_one_that_uses_a_device_is_told_so(
+    driver: FakeDriver, device: Runtime
+) -> None:
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        try:
+            runtime.open_device(0)
+        except DeviceError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        assert told.read() == (
+            "expected a CUDA device for 'cuda:0', but this process was forked from one that uses "
+            "CUDA, which no child can (start it by the method 'spawn' or 'forkserver')"
+        )
+    os.wait()
 
 
 def test_loading_asks_for_all_shared_memory(

@@ -12,8 +12,7 @@ import pytest
 from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.next_batch import StepSource
 
-BATCH, STEPS = 13, 3
-NUM_ROWS = BATCH * (STEPS - 1) + 5  # the last batch is short
+BATCH, STEPS = 37, 3  # of as many rows, losses take several blocks
 LOSSES: dict[str, dict[str, Any]] = {
     "mean_squared_error": {},
     "absolute_error": {},
@@ -27,8 +26,16 @@ def ops(kernel_runtime_of_any_order: Any) -> CudaBackend:
     return CudaBackend(kernel_runtime_of_any_order)
 
 
-def order_of(is_shuffled: bool) -> Any:
-    return np.random.default_rng(1).permutation(NUM_ROWS) if is_shuffled else np.arange(NUM_ROWS)
+def num_rows_of(batch: int) -> int:
+    """Return the rows of an epoch, whose last batch is short."""
+    return batch * (STEPS - 1) + 11
+
+
+NUM_ROWS = num_rows_of(BATCH)
+
+
+def order_of(is_shuffled: bool, num_rows: int = NUM_ROWS) -> Any:
+    return np.random.default_rng(1).permutation(num_rows) if is_shuffled else np.arange(num_rows)
 
 
 def shifted(ops: Any, host: Any, shift: int) -> Any:
@@ -44,18 +51,27 @@ class Setting:
     """Outputs and targets, the latter where the data lies, for a loss of the steps of an epoch."""
 
     def __init__(
-        self, ops: Any, op: str, outputs: Any, targets: Any, order: Any, dtype: str, shift: int
+        self,
+        ops: Any,
+        op: str,
+        outputs: Any,
+        targets: Any,
+        order: Any,
+        dtype: str,
+        shift: int,
+        batch: int = BATCH,
     ) -> None:
         self.ops, self.op, self.hosts, self.order = ops, op, (outputs, targets), order
+        self.batch = batch
         self.outputs = ops.asarray(ops.asarray(outputs), dtype)
-        x, y = ops.asarray(np.zeros((NUM_ROWS, 1), "f4")), shifted(ops, targets, shift)
+        x, y = ops.asarray(np.zeros((len(order), 1), "f4")), shifted(ops, targets, shift)
         table = ops.asarray(np.arange(STEPS, dtype="f8").reshape(-1, 1))
         sources = [(x, "float32"), (y, str(targets.dtype))]
-        self.source = StepSource(ops, sources, ops.asarray(order), BATCH, table, in_place=(1,))
+        self.source = StepSource(ops, sources, ops.asarray(order), batch, table, in_place=(1,))
         self.record = ops.zeros((STEPS, 3), "float64")
 
     def rows_of(self, step: int) -> slice:
-        return slice(step * BATCH, min((step + 1) * BATCH, NUM_ROWS))
+        return slice(step * self.batch, min((step + 1) * self.batch, len(self.order)))
 
     def run(self, step: int, targets: Any, **options: Any) -> tuple[Any, Any]:
         """Return gradient and record of the loss of a step's outputs."""
@@ -106,12 +122,12 @@ def test_element_losses(ops: Any, name: str, columns: int, dtype: str, is_shuffl
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("is_shuffled", [False, True])
 def test_labels(ops: Any, columns: int, smoothing: float, dtype: str, is_shuffled: bool) -> None:
-    rng = np.random.default_rng(0)
-    outputs, labels = rng.standard_normal((NUM_ROWS, columns)), rng.integers(0, columns, NUM_ROWS)
-    setting = Setting(
-        ops, "softmax_cross_entropy", outputs, labels, order_of(is_shuffled), dtype, 8
-    )
-    weights = ops.asarray(rng.uniform(0.5, 2, NUM_ROWS).astype("f4"))
+    rng, batch = np.random.default_rng(0), BATCH if columns < 600 else 13  # 600: each its block
+    num_rows = num_rows_of(batch)
+    outputs, labels = rng.standard_normal((num_rows, columns)), rng.integers(0, columns, num_rows)
+    order = order_of(is_shuffled, num_rows)
+    setting = Setting(ops, "softmax_cross_entropy", outputs, labels, order, dtype, 8, batch)
+    weights = ops.asarray(rng.uniform(0.5, 2, num_rows).astype("f4"))
     of_classes = ops.asarray(rng.uniform(0.5, 2, columns).astype("f4"))
     setting.check(label_smoothing=smoothing)
     setting.check(label_smoothing=smoothing, sample_weight=weights, class_weight=of_classes)

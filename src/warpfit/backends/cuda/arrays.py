@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -108,6 +108,9 @@ class ArrayOps(Backend):
                 f"expected an array on {self.runtime.name}, got one on {array.runtime.name}"
             )
         return array if dtype is None or array.dtype == dtype else self._converted(array, dtype)
+
+    def compile_ahead(self, kernels: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        Kernels.of(self.runtime).compile_ahead(kernels)
 
     def _imported(self, value: Any) -> DeviceArray:
         """Return a view of another library's array on this device, or an uploaded copy of anything

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from threading import Thread
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.resident_config import CONFIGS
@@ -24,14 +25,19 @@ from warpfit.backends.cuda.signatures import SIGNATURES, check_of
 from warpfit.errors import CompileError, ConfigError
 from warpfit.files import atomic_path, make_folder
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 __all__ = [
     "ARCHITECTURES",
     "KERNELS",
     "CacheUse",
     "Defines",
+    "build",
     "cache_folder",
     "cache_use",
     "clear_cache",
+    "compile_ahead",
     "compile_kernel",
     "cubin",
     "flattened",
@@ -293,7 +299,88 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
     CompileError
         If the kernel does not compile.
     """
-    path = cache_folder() / f"{name}-{arch}-{_key(name, defines, arch)[:32]}.cubin"
+    path = _entry(name, defines, arch)
+    future, is_new = _under_way(path)
+    if is_new:
+        _compile_into(future, path, name, defines, arch)
+    try:
+        return future.result()
+    finally:
+        _compiling.pop(path.name, None)
+
+
+def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
+    """Begin to compile kernels that are not in the cache, a thread each; `cubin` waits for its own.
+
+    The compiler leaves Python's lock to others meanwhile. An error is raised where the kernel is
+    asked for.
+    """
+    for name, defines in kernels:
+        path = _entry(name, defines, arch)
+        if path.exists():
+            continue
+        future, is_new = _under_way(path)
+        if is_new:
+            Thread(target=_compile_into, args=(future, path, name, defines, arch)).start()
+
+
+def build(kernels: Iterable[tuple[str, Defines]], arch: str) -> Iterator[bool]:
+    """Compile kernels into the cache, as many at once as there are cores; yield of each, once it is
+    there, whether it is new.
+
+    Raises
+    ------
+    CompileError
+        If one does not compile.
+    ConfigError
+        If the cache cannot be written to.
+    """
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    def compiled(name: str, defines: Defines) -> bool:
+        path = _entry(name, defines, arch)
+        if path.exists():
+            return False
+        cubin(name, defines, arch)
+        if not path.exists():
+            raise ConfigError(f"cannot write compiled kernels to {path.parent}")
+        return True
+
+    threads = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for done in as_completed([threads.submit(compiled, *kernel) for kernel in kernels]):
+            yield done.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+# What is being compiled, or was ahead and nobody has asked for yet, by the entries' names.
+_compiling: dict[str, Future[bytes]] = {}
+if hasattr(os, "register_at_fork"):  # a child process has none of the threads
+    os.register_at_fork(after_in_child=_compiling.clear)
+
+
+def _under_way(path: Path) -> tuple[Future[bytes], bool]:
+    """Return what will be an entry's machine code, and whether the caller is to compile it."""
+    from concurrent.futures import Future
+
+    own = Future[bytes]()
+    future = _compiling.setdefault(path.name, own)
+    return future, future is own
+
+
+def _compile_into(future: Future[bytes], path: Path, *kernel: Any) -> None:
+    try:
+        future.set_result(_cached(path, *kernel))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _entry(name: str, defines: Defines, arch: str) -> Path:
+    return cache_folder() / f"{name}-{arch}-{_key(name, defines, arch)[:32]}.cubin"
+
+
+def _cached(path: Path, name: str, defines: Defines, arch: str) -> bytes:
     code = _read(path)
     if code is None:
         code, _ = compile_kernel(name, defines, arch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar
 
@@ -165,6 +166,19 @@ class Kernels:
         key = (name, *defines.items())
         kernel = self._loaded.get(key)
         if kernel is None:
-            settings = tuple((define, str(value)) for define, value in defines.items())
-            kernel = self._loaded[key] = Kernel(self._runtime, name, settings)
+            kernel = self._loaded[key] = Kernel(self._runtime, name, _settings(defines))
         return kernel
+
+    def compile_ahead(self, wanted: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Begin to compile kernels that `get` will be asked for, all at once."""
+        new = [
+            (name, _settings(defines))
+            for name, defines in wanted
+            if (name, *defines.items()) not in self._loaded
+        ]
+        if len(new) > 1:  # one alone is compiled no sooner by another thread
+            self._runtime.compile_ahead(new)
+
+
+def _settings(defines: Mapping[str, Any]) -> jit.Defines:
+    return tuple((define, str(value)) for define, value in defines.items())

@@ -7,7 +7,9 @@ methods in its place, so everything above runs on a machine without a GPU.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from warpfit.backends.cuda import driver, jit
@@ -30,6 +32,7 @@ Grid = tuple[int, int, int]
 
 _OPEN: dict[int, Runtime] = {}
 _OPENING = threading.Lock()
+_OF_PARENT: list[Runtime] = []  # kept, as what they hold is not for a child process to free
 
 
 def why_unavailable(opening: int | None = None) -> str | None:
@@ -40,7 +43,23 @@ def why_unavailable(opening: int | None = None) -> str | None:
     opening : int, optional
         A device that is to be opened next: its context is made meanwhile.
     """
+    if _OF_PARENT:
+        return (
+            "this process was forked from one that uses CUDA, which no child can "
+            "(start it by the method 'spawn' or 'forkserver')"
+        )
     return None if _OPEN else driver.why_unusable(opening)
+
+
+def _leave_to_parent() -> None:
+    """Forget open devices in a child process, where the driver does not know of them."""
+    if any(isinstance(each, Runtime) for each in _OPEN.values()):
+        _OF_PARENT.extend(_OPEN.values())
+        _OPEN.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def devices() -> list[DeviceInfo]:
@@ -154,6 +173,10 @@ class Runtime(Transfers):
         Hears of every launch: ``begin(name)`` before it, ``end(begun)`` with what that returned,
         unless it is None, after it. See `warpfit.training.profile`.
     """
+
+    def compile_ahead(self, kernels: Iterable[tuple[str, jit.Defines]]) -> None:
+        """Begin to compile kernels that `load` will be asked for."""
+        jit.compile_ahead(kernels, self.arch)
 
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
         """Return the kernel `name`, compiled with `defines` for this device or taken from the

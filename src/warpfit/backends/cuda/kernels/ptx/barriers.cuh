@@ -11,7 +11,7 @@
 
 using Barrier = unsigned long long;
 
-constexpr int64 LONGEST_WAIT = 2'000'000'000;  // cycles: about a second
+constexpr int64 LONGEST_WAIT = 20'000'000'000;  // cycles: about ten seconds
 
 // Waits until the phase of this number is complete; any number of the same parity will do.
 __device__ inline void wait(Barrier& barrier, unsigned phase) {

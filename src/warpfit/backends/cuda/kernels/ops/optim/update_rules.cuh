@@ -131,13 +131,85 @@ struct LionStep {
     }
 };
 
+// w ← w - lr g / (√s + eps), s ← s + g².
+template <class Acc, int NUM_SLOTS>
+struct AdagradStep {
+    Acc lr, eps, decay;
+
+    __device__ AdagradStep(const Scalar& rate, const Scalar& smallest, const Scalar& weight_decay,
+                           const Scalar&, const Scalar&, const Scalar&)
+        : lr(static_cast<Acc>(read(rate))),
+          eps(static_cast<Acc>(read(smallest))),
+          decay(static_cast<Acc>(read(weight_decay))) {}
+
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc& s = slots[0];
+        if (decay != 0) g += decay * w;
+        s += g * g;
+        w -= lr * (g / (square_root(s) + eps));
+    }
+};
+
+// w ← w - lr d, d = √(u + eps) / √(s + eps) g; s and u are averages of g² and d², s with this
+// step's.
+template <class Acc, int NUM_SLOTS>
+struct AdadeltaStep {
+    Acc lr, keep, take, eps, decay;
+
+    __device__ AdadeltaStep(const Scalar& rate, const Scalar& rho, const Scalar& smallest,
+                            const Scalar& weight_decay, const Scalar&, const Scalar&)
+        : lr(static_cast<Acc>(read(rate))),
+          keep(static_cast<Acc>(read(rho))),
+          take(static_cast<Acc>(1 - read(rho))),
+          eps(static_cast<Acc>(read(smallest))),
+          decay(static_cast<Acc>(read(weight_decay))) {}
+
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc &s = slots[0], &u = slots[1];
+        if (decay != 0) g += decay * w;
+        s = s * keep + take * g * g;
+        const Acc direction = square_root(u + eps) / square_root(s + eps) * g;
+        u = u * keep + take * direction * direction;
+        w -= lr * direction;
+    }
+};
+
+// w ← w - rate (g + ahead m) / (√v + eps); the caller puts the bias corrections into the three.
+template <class Acc, int NUM_SLOTS>
+struct NadamStep {
+    Acc rate, eps, ahead, keep1, take1, keep2, take2, decay;
+
+    __device__ NadamStep(const Scalar& corrected_rate, const Scalar& corrected_eps,
+                         const Scalar& of_average, const Scalar& beta1, const Scalar& beta2,
+                         const Scalar& weight_decay)
+        : rate(static_cast<Acc>(read(corrected_rate))),
+          eps(static_cast<Acc>(read(corrected_eps))),
+          ahead(static_cast<Acc>(read(of_average))),
+          keep1(static_cast<Acc>(read(beta1))),
+          take1(static_cast<Acc>(1 - read(beta1))),
+          keep2(static_cast<Acc>(read(beta2))),
+          take2(static_cast<Acc>(1 - read(beta2))),
+          decay(static_cast<Acc>(read(weight_decay))) {}
+
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc &m = slots[0], &v = slots[1];
+        if (decay != 0) g += decay * w;
+        m = m * keep1 + g * take1;
+        v = v * keep2 + g * g * take2;
+        w -= rate * ((g + ahead * m) / (square_root(v) + eps));
+    }
+};
+
 // -- of parameters in registers --------------------------------------------------------------
 
 // What a step multiplies by; of bias corrections, rate and eps have their share already.
 struct alignas(16) StepSettings {
     float rate, eps;
-    float kept;     // of a parameter: less than 1 where decay is decoupled from the gradient
-    float penalty;  // of weights, over the rows: see many_rows.cuh
+    float kept;  // of a parameter: less than 1 where decay is decoupled from the gradient
+    union {
+        float penalty;  // of weights, over the rows: see many_rows.cuh
+        float ahead;    // of an average beside the gradient, by NAdam, which has no penalty
+    };
 };
 
 // What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a
@@ -249,5 +321,59 @@ struct LionRule {
     __device__ static void take(float& w, Slots&, float quotient, const StepSettings& step,
                                 const RuleSettings&) {
         w = step.kept * w - step.rate * quotient;
+    }
+};
+
+// A sum keeps all of itself.
+template <class Options>
+struct AdagradRule {
+    static constexpr bool IS_LINEAR = false;
+    using Slots = float[Options::PLACES];
+
+    __device__ static void fade(Slots&, const RuleSettings&) {}
+
+    __device__ static Quotient quotient(float g, Slots& slots, const StepSettings& step,
+                                        const RuleSettings&) {
+        slots[0] += g * g;
+        return {g, square_root_near(slots[0]) + step.eps};
+    }
+
+    __device__ static void take(float& w, Slots&, float quotient, const StepSettings& step,
+                                const RuleSettings&) {
+        w -= step.rate * quotient;
+    }
+};
+
+// Of its two averages that of steps does not fade ahead: the quotient needs it whole.
+template <class Options>
+struct AdadeltaRule {
+    static constexpr bool IS_LINEAR = false;
+    using Slots = float[Options::PLACES];
+
+    __device__ static void fade(Slots& slots, const RuleSettings& rule) {
+        slots[0] = __fmul_rn(slots[0], rule.of_square);
+    }
+
+    __device__ static Quotient quotient(float g, Slots& slots, const StepSettings& step,
+                                        const RuleSettings& rule) {
+        slots[0] += (1 - rule.of_square) * g * g;
+        const float step_before = square_root_near(slots[Options::PLACES - 1] + step.eps);
+        return {step_before * g, square_root_near(slots[0] + step.eps)};
+    }
+
+    __device__ static void take(float& w, Slots& slots, float quotient, const StepSettings& step,
+                                const RuleSettings& rule) {
+        float& square = slots[Options::PLACES - 1];
+        square = __fmul_rn(square, rule.of_square) + (1 - rule.of_square) * quotient * quotient;
+        w -= step.rate * quotient;
+    }
+};
+
+template <class Options>
+struct NadamRule : AdamRule<Options> {
+    __device__ static Quotient quotient(float g, typename AdamRule<Options>::Slots& slots,
+                                        const StepSettings& step, const RuleSettings& rule) {
+        const Quotient of_adam = AdamRule<Options>::quotient(g, slots, step, rule);
+        return {g + step.ahead * of_adam.numerator, of_adam.denominator};
     }
 };

@@ -16,7 +16,7 @@
 #include "resident/feed/many_rows.cuh"
 
 constexpr int NO_RUNG = 0x7fffffff;
-constexpr int64 LONGEST_RUNG = 200 * LONGEST_WAIT;
+constexpr int64 LONGEST_RUNG = 20 * LONGEST_WAIT;
 
 // How a candidate stands at a rung, by the mean over its folds; less is better.
 struct Candidate {

@@ -61,7 +61,7 @@ struct AdaptiveWeights {
     // cores find the gradient of the next one.
     __device__ void end_update(const OneLaunchRun& run, const StepSettings& now, const T* dz,
                                const T* const (&x)[ROW_TILES]) {
-        const StepSettings rest{now.rate, now.eps, 1};
+        const StepSettings rest{now.rate, now.eps, 1, now.ahead};
         // A number that the compiler does not know: so each tile has a branch, beyond which
         // instructions do not go. Else it leaves the next tile's products for last, to save
         // registers.

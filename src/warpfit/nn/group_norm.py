@@ -1,0 +1,175 @@
+"""GroupNorm: y = (x - mean) / √(variance + eps) · weight + bias, over groups of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from warpfit.backends import Array, Backend
+from warpfit.errors import ConfigError, ShapeError
+from warpfit.nn.layer import Layer
+from warpfit.nn.norm import Normalised, check_eps, layer_norm
+from warpfit.nn.sizes import as_size
+from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+
+__all__ = ["GroupNorm", "GroupNormSpec", "group_norm"]
+
+
+def group_norm(
+    ops: Backend,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    num_groups: int,
+    eps: float = 1e-5,
+) -> Normalised:
+    """Return y, normalised over each sample's groups of channels, and the function from dy to (dx,
+    dweight, dbias).
+
+    x, y and dy (M, ..., C), weight and bias (C,). It is a layer norm of each group's entries.
+    """
+    channels = x.shape[-1]
+    split = (x.shape[0], prod(x.shape[1:-1]), num_groups, channels // num_groups)
+
+    def by_group(array: Array) -> Array:
+        return ops.transpose(ops.reshape(array, split), (0, 2, 1, 3))
+
+    def by_channel(array: Array) -> Array:
+        return ops.reshape(ops.transpose(array, (0, 2, 1, 3)), x.shape)
+
+    groups, of_groups = layer_norm(ops, by_group(x), None, None, num_axes=2, eps=eps)
+    normal = by_channel(groups)
+    y = normal if weight is None else ops.binary("mul", normal, weight)
+    y = y if bias is None else ops.binary("add", y, bias)
+
+    def backward(dy: Array) -> tuple[Array, Array, Array]:
+        dweight = ops.unbroadcast(ops.binary("mul", dy, normal), (channels,))
+        dbias = ops.unbroadcast(dy, (channels,))
+        dnormal = dy if weight is None else ops.binary("mul", dy, weight)
+        return by_channel(of_groups(by_group(dnormal))[0]), dweight, dbias
+
+    return y, backward
+
+
+@dataclass(frozen=True)
+class GroupNormSpec(LayerSpec):
+    """y = (x - mean) / √(variance + eps) · weight + bias over each sample's groups of channels."""
+
+    kind: ClassVar[str] = "group_norm"
+    num_groups: int
+    num_channels: int
+    eps: float = 1e-5
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("num_groups", "num_channels"):
+            object.__setattr__(self, name, as_size("GroupNorm", name, getattr(self, name)))
+        if self.num_channels % self.num_groups:
+            raise ConfigError(
+                f"GroupNorm: expected num_channels as a multiple of num_groups {self.num_groups}, "
+                f"got {self.num_channels}"
+            )
+        check_eps("GroupNorm", self.eps)
+
+    @property
+    def full_precision(self) -> bool:
+        return True
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        shape = (self.num_channels,)
+        if not self.affine:
+            return {}
+        return {"weight": ParameterSpec(shape, "ones"), "bias": ParameterSpec(shape, "zeros")}
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        if input_shape[-1:] != (self.num_channels,):
+            raise ShapeError(
+                f"GroupNorm: expected samples of shape (..., {self.num_channels}), got "
+                f"{input_shape}"
+            )
+        return input_shape
+
+    def vjp(
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
+    ) -> tuple[Array, Pullback]:
+        self.output_shape(x.shape[1:])  # for its error, which names the layer
+        weight, bias = arrays.get("weight"), arrays.get("bias")
+        y, backward = group_norm(ops, x, weight, bias, num_groups=self.num_groups, eps=self.eps)
+
+        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+            dx, dweight, dbias = backward(dy)
+            gradients = {"weight": dweight, "bias": dbias} if self.affine else {}
+            return dx if needs_dx else None, gradients
+
+        return y, pullback
+
+
+class GroupNorm(Layer):
+    """y = (x - mean) / √(variance + eps) · weight + bias, over groups of channels of each sample.
+
+    Samples are of any shape (..., C), channels last. With one group it is a layer norm over all of
+    a sample, with as many as channels an instance norm.
+
+    Parameters
+    ----------
+    num_groups : int
+        Into how many groups of neighbours the channels are split.
+    num_channels : int
+        A multiple of `num_groups`.
+    eps : float
+        Added to the variance.
+    affine : bool
+        Whether there are a weight and a bias.
+    device, dtype
+        See `Layer`.
+
+    Attributes
+    ----------
+    weight, bias : Parameter, (num_channels,), only if `affine`
+
+    Raises
+    ------
+    ConfigError, DTypeError
+        If an argument is not what is described here.
+    DeviceError
+        If there is no such device.
+
+    References
+    ----------
+    Wu, He: Group Normalization (2018).
+
+    Examples
+    --------
+    >>> nn.GroupNorm(4, 16)(np.ones((2, 7, 7, 16))).shape
+    (2, 7, 7, 16)
+    """
+
+    spec_type = GroupNormSpec
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        spec = GroupNormSpec(num_groups, num_channels, eps, affine)
+        super().__init__(spec, device, dtype=dtype, seed=0)
+
+    def extra_repr(self) -> str:
+        spec = self.spec
+        settings = f"{spec.num_groups}, {spec.num_channels}, eps={spec.eps}"
+        return settings if spec.affine else f"{settings}, affine=False"

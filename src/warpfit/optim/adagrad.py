@@ -1,0 +1,88 @@
+"""Adagrad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from warpfit.autograd import Tensor
+from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.schedules import Schedule, as_schedule
+
+__all__ = ["Adagrad", "AdagradSpec"]
+
+
+@dataclass(frozen=True)
+class AdagradSpec(OptimizerSpec):
+    """w ← w - lr / (1 + (step - 1) · lr_decay) · g / (√s + eps), s ← s + g²."""
+
+    kind: ClassVar[str] = "adagrad"
+    rule: ClassVar[str] = "adagrad"
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    eps: float = 1e-10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(self.lr_decay >= 0, "lr_decay of at least 0", self.lr_decay)
+        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
+        self.require(self.eps > 0, "eps above 0", self.eps)
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        return ("square_sum",)
+
+    def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
+        rate = lr / (1 + (step - 1) * self.lr_decay)
+        return UpdateNumbers(rate, eps=self.eps, decay=self.weight_decay)
+
+
+class Adagrad(Optimizer):
+    """Adagrad: steps that shrink with the root of the sum of all squared gradients so far.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+    lr : float or Schedule
+    lr_decay : float
+        Step t, counted from 0, divides the learning rate by 1 + t · lr_decay.
+    weight_decay : float
+        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
+    eps : float
+        Added to the root.
+    clip_norm : float, optional
+        Largest joint norm of all gradients.
+
+    Raises
+    ------
+    ConfigError
+        If there are no parameters, or a number is out of range.
+
+    References
+    ----------
+    Duchi, Hazan, Singer: Adaptive Subgradient Methods for Online Learning and Stochastic
+    Optimization (2011); torch.optim.Adagrad, whose formulas these are, with sums that begin at 0.
+
+    Examples
+    --------
+    >>> opt = optim.Adagrad(model.parameters(), lr=0.05, lr_decay=1e-3)
+    >>> opt.spec.slot_names
+    ('square_sum',)
+    """
+
+    name: ClassVar[str] = "adagrad"
+    suggested: ClassVar[Mapping[str, float]] = {"lr": 0.01}
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        lr: float | Schedule = 0.01,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        eps: float = 1e-10,
+        clip_norm: float | None = None,
+    ) -> None:
+        spec = AdagradSpec(as_schedule(lr), clip_norm, 0.0, lr_decay, weight_decay, eps)
+        super().__init__(parameters, spec)

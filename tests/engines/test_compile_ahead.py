@@ -1,0 +1,84 @@
+"""A first fit waits for one kernel to be compiled, and for no other after it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+import warpfit as wf
+from support.training import adam, blobs, mlp
+from warpfit import backends
+from warpfit.backends.cuda.launch import Kernels
+from warpfit.engines.base import TrainingData
+
+X, LABELS = blobs(60)
+
+
+def watched(cuda: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[Any]]:
+    """Return the kernels that are announced from now on, and those that are loaded, all anew."""
+    runtime: Any = backends.get(cuda).runtime
+    announced: list[Any] = []
+    loaded: list[Any] = []
+    load = runtime.load
+
+    def loading(name: str, defines: Any) -> Any:
+        loaded.append((name, defines))
+        return load(name, defines)
+
+    monkeypatch.setattr(Kernels.of(runtime), "_loaded", {})
+    monkeypatch.setattr(runtime, "load", loading)
+    monkeypatch.setattr(runtime, "compile_ahead", announced.extend)
+    return announced, loaded
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 8)])
+def test_all_kernels_of_a_run_are_compiled_at_once(
+    cuda: str, hidden: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
+    model = mlp(6, *hidden, 3)
+    settings: dict[str, Any] = {"optimizer": adam(model), "epochs": 2, "verbose": False}
+    history = wf.fit(model, X, LABELS, device=cuda, batch_size=16, **settings)
+    assert history.plan.engine == "one_launch"
+    assert loaded
+    assert sorted(announced) == sorted(loaded)
+
+
+def test_the_host_finds_the_largest_of_its_few_numbers(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = TrainingData(-3 * X / abs(X).max(), LABELS)
+    there = data.on(cuda)
+    runtime: Any = backends.get(cuda).runtime
+    monkeypatch.setattr(Kernels.of(runtime), "_loaded", {})
+    with monkeypatch.context() as patched:
+        patched.setattr(runtime, "load", None)
+        assert there.largest_x == pytest.approx(3)
+        assert there.largest_y == LABELS.max()
+    assert TrainingData(there.x, there.y).largest_x == there.largest_x
+
+
+def test_rows_on_a_device_go_with_those_that_were_found(cuda: str) -> None:
+    data = TrainingData(X, LABELS)
+    found = weakref.ref(data)
+    there = weakref.ref(data.on(cuda))
+    gc.disable()
+    try:
+        del data
+        assert (found(), there()) == (None, None)
+    finally:
+        gc.enable()
+
+
+def test_a_device_finds_it_by_kernels_that_are_compiled_at_once(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
+    data = TrainingData(X, LABELS).on(cuda)
+    monkeypatch.setattr("warpfit.engines.base.MAGNITUDE_BYTES", 8)
+    assert data.largest_x == abs(X).max()
+    assert len(loaded) == 2
+    assert announced == loaded
