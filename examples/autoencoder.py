@@ -29,11 +29,6 @@ def noisy(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.clip(images + 0.4 * rng.normal(size=images.shape), 0, 1).astype(np.float32)
 
 
-def same(in_channels: int, out_channels: int) -> nn.Conv2d:
-    """Return a convolution whose images keep their size."""
-    return nn.Conv2d(in_channels, out_channels, 3, padding=1)
-
-
 def main(epochs: int = 50, noisy_epochs: int = 100, rows: int = 60_000) -> float:
     """Train on clean images, then on noisy ones, and return the loss on noisy test images."""
     wf.manual_seed(0)
@@ -41,11 +36,11 @@ def main(epochs: int = 50, noisy_epochs: int = 100, rows: int = 60_000) -> float
     data = wf.data.load_dataset("mnist")
     x, x_test = data.x_train[:rows, ..., None], data.x_test[:rows, ..., None]
     autoencoder = nn.Sequential(
-        *(same(1, 32), nn.ReLU(), nn.MaxPool2d(2)),
-        *(same(32, 32), nn.ReLU(), nn.MaxPool2d(2)),
-        *(same(32, 32), nn.ReLU(), Upsample()),
-        *(same(32, 32), nn.ReLU(), Upsample()),
-        same(32, 1),
+        *(nn.Conv2d(1, 32, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 32, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 32, 3, padding="same"), nn.ReLU(), Upsample()),
+        *(nn.Conv2d(32, 32, 3, padding="same"), nn.ReLU(), Upsample()),
+        nn.Conv2d(32, 1, 3, padding="same"),
     )
     opt = optim.Adam(autoencoder.parameters())
     for inputs, test, passes in (

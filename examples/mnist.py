@@ -29,7 +29,7 @@ def main(epochs: int = 14, rows: int = 60_000) -> float:
         nn.Dropout(0.5),
         nn.Linear(128, 10),
     )
-    opt = optim.AdamW(net.parameters(), lr=optim.Exponential(1e-3, 0.7))
+    opt = optim.Adadelta(net.parameters(), lr=optim.Exponential(1.0, 0.7))
     wf.fit(net, x[:rows], data.y_train[:rows], optimizer=opt, epochs=epochs)
     test = wf.evaluate(net, x_test, data.y_test)
     print(f"test loss {test.loss:.4f}, accuracy {test.accuracy:.2%}")

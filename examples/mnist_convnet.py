@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 import warpfit as wf
-from warpfit import nn, optim
+from warpfit import nn
 
 
 def main(epochs: int = 15, rows: int = 60_000) -> float:
@@ -16,7 +16,6 @@ def main(epochs: int = 15, rows: int = 60_000) -> float:
     wf.manual_seed(0)
     data = wf.data.load_dataset("mnist")
     x, y, x_test = data.x_train[:rows, ..., None], data.y_train[:rows], data.x_test[..., None]
-    cut = len(x) * 9 // 10
     model = nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
@@ -31,12 +30,12 @@ def main(epochs: int = 15, rows: int = 60_000) -> float:
     print(model.summary(x.shape[1:]))
     history = wf.fit(
         model,
-        x[:cut],
-        y[:cut],
-        optimizer=optim.Adam(model.parameters()),
+        x,
+        y,
+        optimizer="adam",
         batch_size=128,
         epochs=epochs,
-        validation_data=(x[cut:], y[cut:]),
+        validation_split=0.1,
     )
     print(f"validation accuracy {history['val_accuracy'][-1]:.2%}")
     test = wf.evaluate(model, x_test, data.y_test)

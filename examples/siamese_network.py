@@ -45,11 +45,12 @@ class SiameseNetwork(nn.Module):
             nn.ReLU(),
             nn.MaxPool2d(3, 2, padding=1),
             *(Block(*pair) for pair in zip(widths, [*widths[1:], 8 * width], strict=True)),
+            nn.GlobalAvgPool2d(),
         )
         self.compare = nn.Sequential(nn.Linear(16 * width, 256), nn.ReLU(), nn.Linear(256, 1))
 
     def forward(self, x: wf.Tensor) -> wf.Tensor:
-        features = [self.resnet(x[:, side, ..., None]).mean(axis=(1, 2)) for side in (0, 1)]
+        features = [self.resnet(x[:, side, ..., None]) for side in (0, 1)]
         return self.compare(autograd.concatenate(features, axis=1))
 
 
@@ -72,7 +73,7 @@ def main(epochs: int = 14, count: int = 60_000, width: int = 64) -> float:
     x, y = pairs_of(data.x_train, data.y_train, count, rng)
     x_test, y_test = pairs_of(data.x_test, data.y_test, min(count, 10_000), rng)
     model = SiameseNetwork(width)
-    opt = optim.AdamW(model.parameters(), lr=optim.Exponential(1e-3, 0.7))
+    opt = optim.Adadelta(model.parameters(), lr=optim.Exponential(1.0, 0.7))
     wf.fit(model, x, y, loss="binary_cross_entropy", optimizer=opt, epochs=epochs)
     test = wf.evaluate(model, x_test, y_test)
     print(f"test loss {test.loss:.4f}, accuracy {test.accuracy:.2%}")

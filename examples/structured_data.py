@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 import warpfit as wf
-from warpfit import nn, optim
+from warpfit import nn
 
 
 def main(path: str, target: str, epochs: int = 50) -> float:
@@ -23,17 +23,16 @@ def main(path: str, target: str, epochs: int = 50) -> float:
     held_out = np.random.default_rng(1337).permutation(len(table)) < len(table) // 5
     preprocessor = wf.data.TablePreprocessor().fit(table[~held_out])
     x, x_val = (preprocessor.transform(table[rows]) for rows in (~held_out, held_out))
-    y, y_val = labels[~held_out, None], labels[held_out, None]
     model = nn.Sequential(nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 1))
     history = wf.fit(
         model,
         x,
-        y.astype(np.float32),
+        labels[~held_out],
         loss="binary_cross_entropy",
-        optimizer=optim.Adam(model.parameters()),
+        optimizer="adam",
         batch_size=32,
         epochs=epochs,
-        validation_data=(x_val, y_val.astype(np.float32)),
+        validation_data=(x_val, labels[held_out]),
     )
     share = wf.predict(model, x_val[:1], kind="probabilities").item()
     print(f"the first row held out is {classes[1]!r} with a probability of {share:.0%}")
