@@ -13,7 +13,7 @@ RUN apt-get update \
     && useradd --create-home --uid 10001 warpfit
 
 WORKDIR /opt/warpfit
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir '.[cli,plot,cuda]'
 ENV PATH="/opt/venv/bin:${PATH}"

@@ -15,7 +15,7 @@ SETUP  ?= $(VENV)/.test
 SANITIZER := compute-sanitizer
 CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py tests/engines/test_one_launch.py tests/engines/test_many_networks.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follow_numpy or follows_numpy or looking_ahead or small_ones_follow"
 
-.PHONY: train playground test test-all test-gpu sanitize mutants lint bench notebook docs clean
+.PHONY: train playground test test-all test-gpu sanitize mutants lint bench notebook docs wheel clean
 
 train: $(VENV)/.train
 	$(BIN)/warpfit train $(ARGS)
@@ -31,7 +31,7 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)
 
-test-all: $(VENV)/.test
+test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
 
 # The tests that need a GPU, in one process.
@@ -67,6 +67,14 @@ docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --quiet $(ARGS)
 	@echo "site/index.html is the first page"
+
+# What a package index takes, in dist/; SOURCE is where the README's links lead: make wheel SOURCE=https://...
+wheel: export WARPFIT_SOURCE = $(SOURCE)
+wheel: $(VENV)/.dev
+	@test -n "$(SOURCE)" || { echo "expected SOURCE=https://..., the repository's address, got none"; exit 1; }
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist

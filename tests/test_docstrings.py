@@ -1,14 +1,19 @@
-"""What is public says what it takes and what it raises."""
+"""What is public says what it takes and what it raises, and has an example, which runs."""
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import warpfit as wf
+from warpfit.training.trained import ModelCard
 
 MODULES = (
     "warpfit",
@@ -107,3 +112,40 @@ def test_every_argument_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_MANY)
 def test_errors_are_described(name: str) -> None:
     assert ("Raises" in sections(CALLABLES[name])) == (name not in RAISE_NOTHING)
+
+
+EXAMPLES = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in map(import_module, MODULES)
+    for name in module.__all__
+    if callable(getattr(module, name))
+}
+
+
+@pytest.fixture(scope="module")
+def beginning() -> str:
+    """Return the package's own example up to its last line, with which all others begin."""
+    (example,) = doctest.DocTestFinder(recurse=False).find(wf, "warpfit")
+    return "".join(line.source for line in example.examples[:-1])
+
+
+@pytest.fixture
+def names(beginning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what an example begins with: those lines' names, and the file of a trained model."""
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {"__name__": "__main__"}
+    exec(beginning, found)
+    card = ModelCard("digits", None, (64,), (64,), tuple("0123456789"), None)
+    wf.TrainedModel(found["model"], card).save("digits.safetensors")
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_public_name_has_an_example_that_runs(name: str, names: dict[str, Any]) -> None:
+    text = inspect.cleandoc(vars(EXAMPLES[name]).get("__doc__") or EXAMPLES[name].__doc__ or "")
+    example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
+    assert example.examples, f"{name} has no example"
+    told: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=told.append)
+    assert not failed, "".join(told)

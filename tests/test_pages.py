@@ -102,7 +102,7 @@ def test_the_examples_of_what_is_ones_own(
     assert 0.85 < below.mean() < 0.95
     assert regressor.loss == names["LogCosh"](scale=2.0)
     assert np.abs(wf.predict(regressor, x, kind="values") - names["curve"](x)).mean() < 0.3
-    assert (tmp_path / "deep.npz").exists()
+    assert (tmp_path / "deep.safetensors").exists()
     assert "True" in printed.splitlines()  # the derivatives are right
 
 

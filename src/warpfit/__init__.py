@@ -1,9 +1,31 @@
 """warpfit trains neural networks with kernels of its own; with NumPy where there is no GPU.
 
+>>> import numpy as np
 >>> import warpfit as wf
->>> model = wf.nn.Sequential(wf.nn.Linear(784, 256), wf.nn.ReLU(), wf.nn.Linear(256, 10))
->>> opt = wf.optim.SGD(model.parameters(), lr=0.1)
->>> history = wf.fit(model, x, y, optimizer=opt, epochs=5)
+>>> from warpfit import autograd, data, losses, nn, optim
+>>> digits = data.load_dataset("digits", flat=True)
+>>> x, y = digits.x_train[:200], digits.y_train[:200]
+>>> model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+>>> opt = optim.Adam(model.parameters(), lr=0.01)
+>>> history = wf.fit(model, x, y, optimizer=opt, epochs=20)
+
+Examples of other docstrings begin with these names, and with a model that is not trained.
+
+nn
+    Layers, and modules of your own: ``help(warpfit.nn)``.
+optim
+    Optimizers and learning-rate schedules.
+losses
+    Losses, by name or as values.
+data
+    Data sets, the user's own data, batches.
+autograd
+    Tensors, for modules and losses that are not made of layers.
+errors
+    What is raised, and when.
+
+`fit`, `evaluate` and `predict` work with models, `save` and `load` with their files; `fit_many`
+trains a network for every candidate; `MLPClassifier` and `MLPRegressor` are scikit-learn's.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -116,6 +117,35 @@ def test_info_names_versions_devices_engines_and_folders(
         assert text in outcome.out
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     assert "threadpoolctl is not installed" in invoke("info").out
+
+
+def test_a_report_is_all_that_info_shows_and_more_without_the_home_folder(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WARPFIT_DATA", str(tmp_path / "somewhere"))
+    monkeypatch.setenv("API_KEY", "of mine")
+    shown, report = invoke("info").out.splitlines(), invoke("info", "--report").out.splitlines()
+    assert (report[0], report[-1]) == ("```text", "```")
+    assert {line.replace(str(tmp_path), "~") for line in shown} < set(report)
+    text = "\n".join(report)
+    assert str(tmp_path) not in text
+    assert "of mine" not in text
+    for words in (r"platform +\S+", r"joblib +\d", r"LANG +C.UTF-8", r"WARPFIT_DATA +~/somewhere"):
+        assert re.search(rf"^  {words}", text, re.MULTILINE), words
+    assert re.search(r"^  NVIDIA's driver +(?:unknown: no /proc|NVRM version)", text, re.MULTILINE)
+
+
+def test_a_report_says_what_is_wrong_with_the_cache(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise PermissionError(13, "Permission denied", "cache")
+
+    monkeypatch.setattr("warpfit.backends.cuda.jit.cache_use", fail)
+    outcome = invoke("info", "--report")
+    assert outcome.code == 0
+    assert re.search(r"^  kernels +cannot read the cache: Permission denied", outcome.out, re.M)
 
 
 def test_datasets_says_what_is_here(invoke: Invoke) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ from warpfit.nn import (
     Softmax,
     Tanh,
 )
-from warpfit.nn import network as networks
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import Call, LayerSpec
@@ -353,11 +351,6 @@ def test_a_list_of_layers_will_do() -> None:
         Sequential(layers, layers)
     with pytest.raises(ConfigError, match="Sequential: expected layers, got list"):
         Sequential([layers])
-
-
-def test_the_examples_run() -> None:
-    result = doctest.testmod(networks)
-    assert (result.failed, result.attempted > 2) == (0, True)
 
 
 def test_spec_is_none_for_modules_of_other_kinds() -> None:

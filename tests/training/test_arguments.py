@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import numpy as np
@@ -90,11 +89,3 @@ def test_a_split_is_a_run_with_these_rows_to_validate_on() -> None:
     assert history["num_rows"] == [45, 45]
     assert not same_weights(model, trained(adam, sample_weight=weights, seed=4)[0])
     assert_same_weights(trained()[0], trained(validation_split=0)[0])
-
-
-def test_the_example_of_fit_runs() -> None:
-    # By its name, because the package's attribute of this name is the function.
-    from importlib import import_module
-
-    result = doctest.testmod(import_module("warpfit.training.fit"))
-    assert (result.failed, result.attempted > 3) == (0, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +160,3 @@ def test_what_does_not_fit_together() -> None:
         find(mlp(6, 3), sgd(model))
     with pytest.raises(ShapeError, match="expected as many rows in y as in x, got 119 and 120"):
         wf.lr_find(model, X, LABELS[1:], optimizer=sgd(model))
-
-
-def test_the_example_runs() -> None:
-    import sys
-
-    result = doctest.testmod(sys.modules["warpfit.training.lr_find"])
-    assert (result.failed, result.attempted > 3) == (0, True)

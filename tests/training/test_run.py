@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from support.training import InterruptAt, Taped, adam, assert_same_weights, blob
 from warpfit import nn
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.errors import ConfigError, DivergedError
-from warpfit.training import callbacks
 from warpfit.training.plan import ENGINES
 
 X, LABELS = blobs(60)
@@ -286,8 +284,3 @@ def test_epochs_of_a_sweeps_network_are_seen() -> None:
 
     found = many("cpu", Notes(), grid={"lr": [0.1]})
     assert seen == found.best_history["val_loss"]
-
-
-def test_the_example_of_callbacks_runs() -> None:
-    result = doctest.testmod(callbacks)
-    assert (result.failed, result.attempted > 3) == (0, True)

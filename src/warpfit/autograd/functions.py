@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from warpfit.autograd import formulas
-from warpfit.autograd.tensor import Formula, Tensor, apply, check_axis
+from warpfit.autograd.operands import check_axis
+from warpfit.autograd.tensor import Formula, Tensor, apply
 from warpfit.backends import Activation, Array
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, DTypeError, ShapeError
@@ -32,6 +33,11 @@ MAX_AXES = 65  # one more than NumPy's arrays have
 def maximum(a: Any, b: Any) -> Tensor:
     """Return the larger of a and b, element by element; the gradient is halved where they are
     equal.
+
+    Examples
+    --------
+    >>> autograd.maximum(wf.tensor([-1.0, 2.0]), 0).data
+    array([0., 2.], dtype=float32)
     """
     return apply(formulas.maximum, a, b)
 
@@ -39,6 +45,11 @@ def maximum(a: Any, b: Any) -> Tensor:
 def minimum(a: Any, b: Any) -> Tensor:
     """Return the smaller of a and b, element by element; the gradient is halved where they are
     equal.
+
+    Examples
+    --------
+    >>> autograd.minimum(wf.tensor([-1.0, 2.0]), 0).data
+    array([-1.,  0.], dtype=float32)
     """
     return apply(formulas.minimum, a, b)
 
@@ -58,19 +69,36 @@ def where(condition: Array, a: Any, b: Any) -> Tensor:
         If the condition is not of bool, or neither a nor b is a tensor.
     ShapeError
         If the three do not broadcast.
+
+    Examples
+    --------
+    >>> autograd.where(np.array([True, False]), wf.tensor([1.0, 2.0]), 0).data
+    array([1., 0.], dtype=float32)
     """
     return apply(formulas.where, a, b, condition=condition)
 
 
 def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """Return the tensors joined along an axis that they have."""
+    """Return the tensors joined along an axis that they have.
+
+    Examples
+    --------
+    >>> autograd.concatenate([wf.tensor([1.0]), wf.tensor([2.0, 3.0])]).data
+    array([1., 2., 3.], dtype=float32)
+    """
     return apply(
         formulas.concatenate, *_several("concatenate", tensors), axis=_axis("concatenate", axis)
     )
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
-    """Return the tensors, all of one shape, joined along a new axis."""
+    """Return the tensors, all of one shape, joined along a new axis.
+
+    Examples
+    --------
+    >>> autograd.stack([wf.tensor([1.0]), wf.tensor([2.0])]).shape
+    (2, 1)
+    """
     return apply(formulas.stack, *_several("stack", tensors), axis=_axis("stack", axis))
 
 
@@ -92,35 +120,64 @@ def activate(x: Tensor, name: str, slope: float = 0.01) -> Tensor:
 
     Examples
     --------
-    >>> from warpfit import autograd, tensor
-    >>> autograd.activate(tensor([-2.0, 3.0]), "leaky_relu", slope=0.5).numpy().tolist()
-    [-1.0, 3.0]
+    >>> autograd.activate(wf.tensor([-2.0, 3.0]), "leaky_relu", slope=0.5).data
+    array([-1.,  3.], dtype=float32)
     """
     return apply(formulas.activate, x, activation=Activation(name, slope))
 
 
 def relu(x: Tensor) -> Tensor:
-    """Return max(x, 0), element by element."""
+    """Return max(x, 0), element by element.
+
+    Examples
+    --------
+    >>> autograd.relu(wf.tensor([-2.0, 3.0])).data
+    array([0., 3.], dtype=float32)
+    """
     return activate(x, "relu")
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return 1 / (1 + exp(-x)), element by element."""
+    """Return 1 / (1 + exp(-x)), element by element.
+
+    Examples
+    --------
+    >>> autograd.sigmoid(wf.tensor([0.0])).data
+    array([0.5], dtype=float32)
+    """
     return activate(x, "sigmoid")
 
 
 def tanh(x: Tensor) -> Tensor:
-    """Return tanh(x), element by element."""
+    """Return tanh(x), element by element.
+
+    Examples
+    --------
+    >>> autograd.tanh(wf.tensor([0.0])).data
+    array([0.], dtype=float32)
+    """
     return activate(x, "tanh")
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Return exp(x) / Σ exp(x) along an axis."""
+    """Return exp(x) / Σ exp(x) along an axis.
+
+    Examples
+    --------
+    >>> autograd.softmax(wf.tensor([[1.0, 1.0]])).data
+    array([[0.5, 0.5]], dtype=float32)
+    """
     return _along(formulas.softmax, x, axis)
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Return x - log Σ exp(x) along an axis."""
+    """Return x - log Σ exp(x) along an axis.
+
+    Examples
+    --------
+    >>> autograd.log_softmax(wf.tensor([[1.0, 1.0]])).exp().data
+    array([[0.5, 0.5]], dtype=float32)
+    """
     return _along(formulas.log_softmax, x, axis)
 
 

@@ -19,7 +19,15 @@ _recording: ContextVar[bool] = ContextVar("recording", default=True)
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Record nothing inside the ``with`` block, or inside a function that this decorates."""
+    """Record nothing inside the ``with`` block, or inside a function that this decorates.
+
+    Examples
+    --------
+    >>> with wf.no_grad():
+    ...     outputs = model(wf.tensor(x))
+    >>> outputs.requires_grad
+    False
+    """
     token = _recording.set(False)
     try:
         yield

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.autograd import formulas
+from warpfit.autograd.operands import check_axis, sizes, values_of
 from warpfit.autograd.tape import Node, Pullback
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Axis
@@ -24,7 +24,7 @@ from warpfit.backends.transfer import device_of, home_of, moved
 from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, IndexingError, ShapeError, WarpfitError
 
-__all__ = ["Formula", "Tensor", "apply", "check_axis", "record", "tensor"]
+__all__ = ["Formula", "Tensor", "apply", "record", "tensor"]
 
 Formula = Callable[..., tuple[Array, formulas.Pullback]]
 
@@ -51,6 +51,13 @@ class Tensor(Node):
     grad : array of data's shape and dtype, or None
         Only for tensors that were not computed from others.
     requires_grad : bool
+
+    Examples
+    --------
+    >>> t = wf.tensor([1.0, 2.0], requires_grad=True)
+    >>> (t**2).sum().backward()
+    >>> t.grad
+    array([2., 4.], dtype=float32)
     """
 
     # Without this, NumPy would take a tensor on the right of an array for a list of objects.
@@ -264,7 +271,7 @@ class Tensor(Node):
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the elements in another shape, given as sizes or one tuple; one size may be -1."""
-        return apply(formulas.reshape, self, shape=_sizes("reshape", shape))
+        return apply(formulas.reshape, self, shape=sizes("reshape", shape))
 
     def flatten(self, start_axis: int = 0) -> Tensor:
         """Return a tensor whose axes from `start_axis` on are joined to one; ``flatten(1)`` keeps
@@ -301,7 +308,7 @@ class Tensor(Node):
         """Return a tensor with its axes in another order, given as numbers or one tuple; reversed
         if none.
         """
-        return apply(formulas.transpose, self, axes=_sizes("transpose", axes) if axes else None)
+        return apply(formulas.transpose, self, axes=sizes("transpose", axes) if axes else None)
 
     @property
     def T(self) -> Tensor:  # noqa: N802  (NumPy's name)
@@ -312,7 +319,7 @@ class Tensor(Node):
         """Return the tensor repeated to a shape that it broadcasts to, given as sizes or one
         tuple.
         """
-        return apply(formulas.broadcast_to, self, shape=_sizes("expand", shape))
+        return apply(formulas.broadcast_to, self, shape=sizes("expand", shape))
 
     def __getitem__(self, index: Any) -> Tensor:
         """Return the elements at integers, slices, None, Ellipsis, integer or bool arrays, as in
@@ -386,6 +393,14 @@ def record(result: Array, inputs: Sequence[Tensor], pullback: Pullback) -> Tenso
     ------
     DTypeError
         If `result` holds no numbers.
+
+    Examples
+    --------
+    >>> t = wf.tensor([1.0, 2.0], requires_grad=True)
+    >>> cubes = autograd.record(t.data**3, (t,), lambda dy: (3 * t.data**2 * dy,))
+    >>> cubes.sum().backward()
+    >>> t.grad
+    array([ 3., 12.], dtype=float32)
     """
     output = Tensor(result)
     output._come_from(inputs, pullback)
@@ -412,6 +427,11 @@ def apply(formula: Formula, *operands: Any, **settings: Any) -> Tensor:
         If two of the tensors differ in dtype, or an operand is no number.
     DeviceError
         If two of the tensors live on different devices.
+
+    Examples
+    --------
+    >>> autograd.apply(autograd.formulas.exp, wf.tensor([0.0])).data
+    array([1.], dtype=float32)
     """
     tensors = _as_tensors(operands)
     arrays = [operand.data for operand in tensors]
@@ -441,6 +461,11 @@ def tensor(
         If `data` holds no numbers, or the dtype is another.
     ConfigError, DeviceError
         If there is no such device.
+
+    Examples
+    --------
+    >>> wf.tensor([[1, 2], [3, 4]]).shape
+    (2, 2)
     """
     if not isinstance(dtype, str) or dtype not in (*FLOAT_DTYPES, *HALF_DTYPES):
         raise DTypeError(f"expected dtype {' or '.join(FLOAT_DTYPES)}, got {brief(dtype)}")
@@ -460,30 +485,6 @@ def _as_tensors(operands: Sequence[Any]) -> list[Tensor]:
         )
     ops = backends.of(*(one.data for one in tensors))
     return [
-        one if isinstance(one, Tensor) else Tensor(_values(ops, one, dtypes[0])) for one in operands
+        one if isinstance(one, Tensor) else Tensor(values_of(ops, one, dtypes[0]))
+        for one in operands
     ]
-
-
-def _values(ops: Backend, value: Any, dtype: str) -> Array:
-    """Return a number or an array as `dtype`; integers mean themselves here, uint8 is not divided
-    by 255.
-    """
-    # Converted where it lives: a number on its way to a GPU costs one upload then, and no kernel.
-    home = home_of(value)
-    array = home.asarray(value)
-    if array.dtype.kind != "f":
-        array = home.asarray(array, "int64")
-    return moved(home.asarray(array, dtype if dtype in FLOAT_DTYPES else "float32"), ops, dtype)
-
-
-def _sizes(op: str, numbers: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return what was given as ``f(2, 3)`` or as ``f((2, 3))`` as one tuple, or raise
-    ShapeError.
-    """
-    return as_integers(f"{op}: sizes or axes", numbers[0] if len(numbers) == 1 else numbers)
-
-
-def check_axis(op: str, axis: Any) -> None:
-    """Raise ShapeError unless an operation's axis is an integer."""
-    if isinstance(axis, bool) or not isinstance(axis, Integral):
-        raise ShapeError(f"{op}: expected an axis as an integer, got {brief(axis)}")

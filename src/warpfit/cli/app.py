@@ -130,7 +130,7 @@ def _run(arguments: list[str]) -> int:
             traceback.print_exc()
         _say(
             f"unexpected {type(error).__name__}: {error} (please report this, with what "
-            f"{WARPFIT_DEBUG}=1 prints)"
+            f"{WARPFIT_DEBUG}=1 and `warpfit info --report` print)"
         )
         return FAILED
 

@@ -4,27 +4,79 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 import warpfit
 from warpfit.cli.cache import kernel_cache
 from warpfit.cli.console import Printer
+from warpfit.errors import ConfigError
 
 __all__ = ["info"]
 
+# What a report names besides, of those that are installed.
+LIBRARIES = (
+    *(
+        "joblib",
+        "threadpoolctl",
+        "rich",
+        "typer",
+        "pandas",
+        "pillow",
+        "pooch",
+        "onnx",
+        "ipywidgets",
+    ),
+    *("starlette", "uvicorn", "websockets", "distributed", "torch", "cupy-cuda12x", "cupy-cuda13x"),
+)
 
-def info() -> None:
+# Variables that change what warpfit does, and hold no secrets.
+VARIABLES = (
+    *("WARPFIT_AUTOTUNE", "WARPFIT_CACHE_DIR", "WARPFIT_DATA", "WARPFIT_DEBUG", "WARPFIT_DEVICE"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE", "MKL_NUM_THREADS", "LANG"),
+)
+NVIDIA_MODULE = Path("/proc/driver/nvidia/version")
+
+
+def info(
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report", help="Show all that a bug report should say, ready to paste into it."
+        ),
+    ] = False,
+) -> None:
     """Show versions, devices, engines, datasets and folders."""
     printer = Printer()
-    for title, rows in (
-        ("versions", _versions()),
-        ("devices", _devices()),
-        ("engines", _engines()),
-        ("datasets", _datasets()),
-        ("folders", _folders()),
-    ):
-        printer.line(title, style="bold")
-        printer.pairs((f"  {name}", value) for name, value in rows)
+    sections = {
+        "versions": _versions(),
+        "devices": _devices(),
+        "engines": _engines(),
+        "datasets": _datasets(),
+        "folders": _folders(),
+    }
+    if report:
+        sections |= {"system": _system(), "libraries": _libraries(), "environment": _environment()}
+        printer.line("```text")
+    for title, rows in sections.items():
+        printer.line(title, style=None if report else "bold")
+        printer.pairs(
+            (f"  {name}", _without_home(value) if report else value) for name, value in rows
+        )
+    if report:
+        printer.line("```")
+
+
+def _without_home(text: str) -> str:
+    """Return text with ``~`` for the home folder, whose name is often a person's."""
+    home = os.path.expanduser("~").rstrip(os.sep)
+    return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text) if os.path.isabs(home) else text
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -100,4 +152,26 @@ def _folders() -> Iterator[tuple[str, str]]:
     yield "results", str(default_folder())
     yield f"${WARPFIT_DATA}", os.environ.get(WARPFIT_DATA) or "not set"
     yield "downloads", str(user_cache())
-    yield "kernels", kernel_cache()
+    try:
+        yield "kernels", kernel_cache()
+    except ConfigError as error:
+        yield "kernels", str(error)
+
+
+def _system() -> Iterator[tuple[str, str]]:
+    yield "platform", platform.platform()
+    yield "interpreter", f"{platform.python_implementation()} {sys.version}".replace("\n", " ")
+    yield "installed in", str(Path(warpfit.__file__).parent)
+    try:
+        yield "NVIDIA's driver", NVIDIA_MODULE.read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        yield "NVIDIA's driver", f"unknown: no {NVIDIA_MODULE}"
+
+
+def _libraries() -> Iterator[tuple[str, str]]:
+    versions = {package: _version_of(package) for package in LIBRARIES}
+    return ((package, found) for package, found in versions.items() if found != "not installed")
+
+
+def _environment() -> Iterator[tuple[str, str]]:
+    return ((name, os.environ.get(name, "not set")) for name in VARIABLES)

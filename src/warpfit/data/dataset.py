@@ -50,6 +50,12 @@ class Dataset:
     DataError
         If samples and labels differ in number, training and test samples in shape, or a label is no
         class.
+
+    Examples
+    --------
+    >>> digits = data.load_dataset("digits")
+    >>> digits.x_train.shape, digits.num_classes
+    ((1438, 8, 8), 10)
     """
 
     name: str

@@ -75,6 +75,12 @@ def read_idx(path: PathLike) -> npt.NDArray[Any]:
     FileFormatError
         If it is empty, no IDX file, cut short, longer than its header says, or a corrupt gzip
         stream. Memory is never allocated for sizes that only the header claims.
+
+    Examples
+    --------
+    >>> data.write_idx("labels.idx.gz", np.arange(3, dtype=np.uint8))
+    >>> data.read_idx("labels.idx.gz")
+    array([0, 1, 2], dtype=uint8)
     """
     content = read_bytes(path)
     return parse_idx(_unpacked_idx(content, path) if is_gzip(content) else content, path)
@@ -147,6 +153,10 @@ def write_idx(path: PathLike, array: npt.ArrayLike) -> None:
         If the array has no dimension, more than 32, or one of 2**32 or more.
     ConfigError
         If the file cannot be written.
+
+    Examples
+    --------
+    >>> data.write_idx("labels.idx.gz", np.arange(3, dtype=np.uint8))
     """
     path, array = as_path("path", path), as_array(array, "array")
     code = CODES.get(array.dtype.newbyteorder("="))

@@ -51,17 +51,12 @@ class DataLoader:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import warpfit as wf
-    >>> x = np.random.default_rng(0).normal(size=(100, 4)).astype("float32")
-    >>> loader = wf.data.DataLoader(x, x[:, 0] > 0, batch_size=32)
+    >>> loader = data.DataLoader(x, y, batch_size=64)
     >>> [len(rows) for rows, labels in loader]
-    [32, 32, 32, 4]
-    >>> model = wf.nn.Sequential(wf.nn.Linear(4, 2))
-    >>> optimizer = wf.optim.Adam(model.parameters())
-    >>> history = wf.fit(model, loader, optimizer=optimizer, epochs=3, device="cpu", verbose=False)
+    [64, 64, 64, 8]
+    >>> history = wf.fit(model, loader, optimizer="adam", epochs=3, device="cpu", verbose=False)
     >>> history["num_rows"]
-    [100, 100, 100]
+    [200, 200, 200]
     """
 
     def __init__(

@@ -108,6 +108,11 @@ def epoch_order(num_rows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     References
     ----------
     Black, Rogaway: Ciphers with Arbitrary Finite Domains (2002), of cycle walking.
+
+    Examples
+    --------
+    >>> data.epoch_order(5, seed=0, epoch=1).tolist()
+    [0, 3, 4, 1, 2]
     """
     _check_rows(num_rows)
     return order_at(np.arange(num_rows), num_rows, seed, epoch)

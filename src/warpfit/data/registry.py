@@ -98,12 +98,24 @@ class DatasetListing:
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Return the names that `load_dataset` knows."""
+    """Return the names that `load_dataset` knows.
+
+    Examples
+    --------
+    >>> "mnist" in data.dataset_names()
+    True
+    """
     return tuple(DATASETS)
 
 
 def available_datasets(data_dir: PathLike | None = None) -> list[DatasetListing]:
-    """Return each known dataset and where it was found; nothing is read or downloaded."""
+    """Return each known dataset and where it was found; nothing is read or downloaded.
+
+    Examples
+    --------
+    >>> [listing.name for listing in data.available_datasets()]
+    ['mnist', 'fashion_mnist', 'kmnist', 'cifar10', 'digits']
+    """
     _check_folder(data_dir)
     listings = []
     for record in DATASETS.values():
@@ -153,6 +165,12 @@ def load_dataset(
         If the dataset was neither found nor could be downloaded, or a file has the wrong checksum.
     FileFormatError
         If a file is damaged.
+
+    Examples
+    --------
+    >>> digits = data.load_dataset("digits", flat=True)
+    >>> digits.x_train.shape, digits.x_test.shape
+    ((1438, 64), (359, 64))
     """
     record = DATASETS.get(name) if isinstance(name, str) else None
     if record is None:

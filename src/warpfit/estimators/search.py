@@ -303,6 +303,14 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
         Of the drawing.
     cv, scoring, refit, n_jobs, verbose, error_score, return_train_score, executor
         As `SweepCV`'s, as are all attributes.
+
+    Examples
+    --------
+    >>> search = wf.RandomizedSweepCV(
+    ...     wf.MLPClassifier((8,), max_iter=50), {"alpha": [1e-4, 1]}, n_iter=2, cv=2, n_jobs=1
+    ... )
+    >>> sorted(search.fit(x, y).best_params_)
+    ['alpha']
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +52,6 @@ class Loss:
     One with a setting, which is a frozen dataclass, as all losses with settings are:
 
     >>> from dataclasses import dataclass
-    >>> import numpy as np
-    >>> from warpfit import losses
     >>> @dataclass(frozen=True)
     ... class Power(losses.Loss):
     ...     exponent: float = 4.0
@@ -305,6 +303,10 @@ class Loss:
             f"kind='outputs', or 'values' for the targets that they predict, got {kind!r}"
         )
 
+    @overload
+    def __call__(self, outputs: Tensor, targets: Any, *, sample_weight: Any = None) -> Tensor: ...
+    @overload
+    def __call__(self, outputs: Any, targets: Any, *, sample_weight: Any = None) -> float: ...
     def __call__(self, outputs: Any, targets: Any, *, sample_weight: Any = None) -> Any:
         """Return the mean loss of outputs (M, ...): a tensor for a tensor, else a float."""
         tensor = outputs if isinstance(outputs, Tensor) else Tensor(outputs)
@@ -409,6 +411,11 @@ def resolve(loss: LossLike | Mapping[str, Any]) -> Loss:
     ------
     ConfigError
         If there is no such loss, or it has no such settings.
+
+    Examples
+    --------
+    >>> losses.resolve("mse")
+    MeanSquaredError(half=False)
     """
     if isinstance(loss, Loss):
         return loss

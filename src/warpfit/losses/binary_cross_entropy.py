@@ -34,6 +34,11 @@ class BinaryCrossEntropy(ElementLoss):
     ----------
     sum_outputs : bool
         scikit-learn's form: the sum over outputs instead of their mean.
+
+    Examples
+    --------
+    >>> round(losses.BinaryCrossEntropy()(np.array([[0.0]]), np.array([[1.0]])), 3)
+    0.693
     """
 
     name: ClassVar[str] = "binary_cross_entropy"

@@ -22,6 +22,11 @@ class MeanSquaredError(ElementLoss):
     ----------
     half : bool
         scikit-learn's form: half of it, with gradient (prediction - target) / M.
+
+    Examples
+    --------
+    >>> losses.MeanSquaredError()(np.array([[1.0], [4.0]]), np.array([[1.0], [2.0]]))
+    2.0
     """
 
     name: ClassVar[str] = "mse"
@@ -42,7 +47,13 @@ class MeanSquaredError(ElementLoss):
 
 @dataclass(frozen=True)
 class AbsoluteError(ElementLoss):
-    """Mean of |prediction - target| over rows and outputs."""
+    """Mean of |prediction - target| over rows and outputs.
+
+    Examples
+    --------
+    >>> losses.AbsoluteError()(np.array([[1.0], [4.0]]), np.array([[1.0], [2.0]]))
+    1.0
+    """
 
     name: ClassVar[str] = "absolute_error"
     operation: ClassVar[str] = "absolute_error"
@@ -58,6 +69,11 @@ class Huber(ElementLoss):
     References
     ----------
     Huber: Robust Estimation of a Location Parameter (1964); torch.nn.HuberLoss.
+
+    Examples
+    --------
+    >>> losses.Huber(delta=1.0)(np.array([[1.0], [4.0]]), np.array([[1.0], [2.0]]))
+    0.75
     """
 
     name: ClassVar[str] = "huber"

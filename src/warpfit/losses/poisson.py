@@ -22,6 +22,11 @@ class Poisson(Loss):
 
     Half the Poisson deviance, as scikit-learn's. No engine has an operation of its own for it: it
     is put together from those that every backend has.
+
+    Examples
+    --------
+    >>> losses.Poisson()(np.array([[0.0]]), np.array([[1.0]]))
+    0.0
     """
 
     name: ClassVar[str] = "poisson"

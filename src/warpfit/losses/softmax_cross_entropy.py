@@ -34,6 +34,11 @@ class SoftmaxCrossEntropy(Loss):
     References
     ----------
     torch.nn.CrossEntropyLoss, whose formula this is.
+
+    Examples
+    --------
+    >>> round(losses.SoftmaxCrossEntropy()(np.array([[0.0, 0.0]]), np.array([1])), 3)
+    0.693
     """
 
     name: ClassVar[str] = "cross_entropy"

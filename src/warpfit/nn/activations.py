@@ -102,15 +102,33 @@ class ActivationLayer(Layer):
 
 
 class Identity(ActivationLayer, names=("identity",)):
-    """y = x."""
+    """y = x.
+
+    Examples
+    --------
+    >>> nn.Identity()(np.array([-1.0, 0.0, 2.0]))
+    array([-1.,  0.,  2.], dtype=float32)
+    """
 
 
 class ReLU(ActivationLayer, names=("relu",)):
-    """y = max(x, 0)."""
+    """y = max(x, 0).
+
+    Examples
+    --------
+    >>> nn.ReLU()(np.array([-1.0, 0.0, 2.0]))
+    array([0., 0., 2.], dtype=float32)
+    """
 
 
 class LeakyReLU(ActivationLayer, names=("leaky_relu",)):
-    """y = x where x > 0, else negative_slope · x."""
+    """y = x where x > 0, else negative_slope · x.
+
+    Examples
+    --------
+    >>> nn.LeakyReLU(0.1)(np.array([-1.0, 0.0, 2.0]))
+    array([-0.1,  0. ,  2. ], dtype=float32)
+    """
 
     def __init__(self, negative_slope: float = 0.01) -> None:
         Layer.__init__(self, ActivationSpec(Activation("leaky_relu", negative_slope)))
@@ -120,11 +138,23 @@ class LeakyReLU(ActivationLayer, names=("leaky_relu",)):
 
 
 class Tanh(ActivationLayer, names=("tanh",)):
-    """y = tanh(x)."""
+    """y = tanh(x).
+
+    Examples
+    --------
+    >>> nn.Tanh()(np.array([-1.0, 0.0, 2.0])).round(2)
+    array([-0.76,  0.  ,  0.96], dtype=float32)
+    """
 
 
 class Sigmoid(ActivationLayer, names=("sigmoid",)):
-    """y = 1 / (1 + exp(-x))."""
+    """y = 1 / (1 + exp(-x)).
+
+    Examples
+    --------
+    >>> nn.Sigmoid()(np.array([-1.0, 0.0, 2.0])).round(2)
+    array([0.27, 0.5 , 0.88], dtype=float32)
+    """
 
 
 class GELU(ActivationLayer, names=("gelu", "gelu_tanh")):
@@ -138,6 +168,11 @@ class GELU(ActivationLayer, names=("gelu", "gelu_tanh")):
     References
     ----------
     Hendrycks, Gimpel: Gaussian Error Linear Units (2016).
+
+    Examples
+    --------
+    >>> nn.GELU()(np.array([-1.0, 0.0, 2.0])).round(2)
+    array([-0.16,  0.  ,  1.95], dtype=float32)
     """
 
     def __init__(self, approximate: str = "none") -> None:
@@ -154,7 +189,13 @@ class GELU(ActivationLayer, names=("gelu", "gelu_tanh")):
 
 
 class SiLU(ActivationLayer, names=("silu",)):
-    """y = x / (1 + exp(-x))."""
+    """y = x / (1 + exp(-x)).
+
+    Examples
+    --------
+    >>> nn.SiLU()(np.array([-1.0, 0.0, 2.0])).round(2)
+    array([-0.27,  0.  ,  1.76], dtype=float32)
+    """
 
 
 class SELU(ActivationLayer, names=("selu",)):
@@ -163,6 +204,11 @@ class SELU(ActivationLayer, names=("selu",)):
     References
     ----------
     Klambauer, Unterthiner, Mayr, Hochreiter: Self-Normalizing Neural Networks (2017).
+
+    Examples
+    --------
+    >>> nn.SELU()(np.array([-1.0, 0.0, 2.0])).round(2)
+    array([-1.11,  0.  ,  2.1 ], dtype=float32)
     """
 
 
@@ -172,11 +218,22 @@ class Mish(ActivationLayer, names=("mish",)):
     References
     ----------
     Misra: Mish: A Self Regularized Non-Monotonic Activation Function (2020).
+
+    Examples
+    --------
+    >>> nn.Mish()(np.array([-1.0, 0.0, 2.0])).round(2)
+    array([-0.3 ,  0.  ,  1.94], dtype=float32)
     """
 
 
 class Softmax(Layer):
-    """y = exp(x) / Σ exp(x) along the last axis."""
+    """y = exp(x) / Σ exp(x) along the last axis.
+
+    Examples
+    --------
+    >>> nn.Softmax()(np.array([[0.0, 0.0]]))
+    array([[0.5, 0.5]], dtype=float32)
+    """
 
     spec_type = SoftmaxSpec
 
@@ -192,7 +249,13 @@ class Softmax(Layer):
 
 
 class LogSoftmax(Layer):
-    """y = x - log Σ exp(x) along the last axis."""
+    """y = x - log Σ exp(x) along the last axis.
+
+    Examples
+    --------
+    >>> nn.LogSoftmax()(np.array([[0.0, 0.0]])).round(2)
+    array([[-0.69, -0.69]], dtype=float32)
+    """
 
     def __init__(self) -> None:
         super().__init__(SoftmaxSpec(log=True))

@@ -11,6 +11,7 @@ from warpfit.backends.base import IDENTITY, Pair
 from warpfit.backends.checks import window_counts
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.module import Parameter
 from warpfit.nn.sizes import as_padding, as_pair, as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
@@ -161,12 +162,12 @@ class Conv2d(Layer):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from warpfit import nn
-    >>> nn.Conv2d(1, 8, kernel_size=3, padding="same")(np.zeros((2, 28, 28, 1))).shape
-    (2, 28, 28, 8)
+    >>> nn.Conv2d(3, 16, 3, padding="same")(np.ones((2, 8, 8, 3))).shape
+    (2, 8, 8, 16)
     """
 
+    weight: Parameter
+    bias: Parameter
     spec_type = Conv2dSpec
 
     def __init__(

@@ -113,8 +113,6 @@ class Conv1d(Layer):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from warpfit import nn
     >>> nn.Conv1d(3, 8, kernel_size=5, padding="same")(np.zeros((2, 100, 3))).shape
     (2, 100, 8)
     """

@@ -72,6 +72,10 @@ class Dropout(Layer):
     References
     ----------
     Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: Dropout (2014).
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
     """
 
     spec_type = DropoutSpec

@@ -33,13 +33,26 @@ def _module(model: Model) -> Module:
 
 
 def parameters(model: Model) -> list[Parameter]:
-    """Return all parameters of a model or of a list of layers, each once."""
+    """Return all parameters of a model or of a list of layers, each once.
+
+    Examples
+    --------
+    >>> [parameter.shape for parameter in nn.parameters([nn.Linear(2, 3), nn.ReLU()])]
+    [(2, 3), (3,)]
+    """
     return _module(model).parameters()
 
 
 def forward(model: Model, x: Any) -> Array:
     """Return the outputs for a batch x (M, ...), and keep on the model's parameters what `backward`
     needs.
+
+    Examples
+    --------
+    >>> logits = nn.forward(model, x)
+    >>> loss, grad = losses.SoftmaxCrossEntropy.forward_and_grad(logits, y)
+    >>> nn.backward(model, grad)
+    >>> opt.step()
     """
     module = _module(model)
     trained = module.parameters()
@@ -64,6 +77,13 @@ def backward(model: Model, grad: Array) -> None:
         If no `forward` came before.
     ShapeError
         If `grad` does not have the outputs' shape.
+
+    Examples
+    --------
+    >>> logits = nn.forward(model, x)
+    >>> nn.backward(model, np.ones_like(logits))
+    >>> model.parameters()[0].grad.shape
+    (64, 16)
     """
     trained = parameters(model)
     output = trained[0].last_output if trained else None

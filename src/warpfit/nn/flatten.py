@@ -62,6 +62,11 @@ class Flatten(Layer):
     start_dim, end_dim : int
         First and last axis, counted in the batch, from its end if negative; axis 0, the batch,
         stays.
+
+    Examples
+    --------
+    >>> nn.Flatten()(np.ones((2, 4, 4, 3))).shape
+    (2, 48)
     """
 
     spec_type = FlattenSpec

@@ -150,8 +150,6 @@ class GroupNorm(Layer):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from warpfit import nn
     >>> nn.GroupNorm(4, 16)(np.ones((2, 7, 7, 16))).shape
     (2, 7, 7, 16)
     """

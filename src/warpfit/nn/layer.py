@@ -59,6 +59,11 @@ class Layer(Module):
         If an argument is not what is described here.
     DeviceError
         If there is no such device.
+
+    Examples
+    --------
+    >>> nn.Linear(2, 3).spec
+    LinearSpec(in_features=2, out_features=3, ...)
     """
 
     spec: Any

@@ -10,6 +10,7 @@ from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.module import Parameter
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
@@ -131,8 +132,15 @@ class Linear(Layer):
         If an argument is not what is described here.
     DeviceError
         If there is no such device.
+
+    Examples
+    --------
+    >>> nn.Linear(64, 10)(x).shape
+    (200, 10)
     """
 
+    weight: Parameter
+    bias: Parameter
     spec_type = LinearSpec
 
     def __init__(

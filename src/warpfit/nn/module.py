@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,16 @@ class Parameter(OnDemand, Tensor):
         optimizer keeps of it. Set it before training starts.
     last_output : Tensor or None
         What the explicit style's ``forward`` made with this parameter, until ``backward`` takes it.
+
+    Examples
+    --------
+    >>> class Scale(nn.Module):
+    ...     def __init__(self):
+    ...         self.factor = nn.Parameter(np.ones(1, np.float32))
+    ...     def forward(self, x):
+    ...         return x * self.factor
+    >>> [parameter.shape for parameter in Scale().parameters()]
+    [(1,)]
     """
 
     def __init__(self, data: Any) -> None:
@@ -64,7 +74,13 @@ class Parameter(OnDemand, Tensor):
 
 
 class Buffer:
-    """An array that belongs to a module's state but has no gradient."""
+    """An array that belongs to a module's state but has no gradient.
+
+    Examples
+    --------
+    >>> nn.Buffer(np.zeros(3, np.float32)).data
+    array([0., 0., 0.], dtype=float32)
+    """
 
     def __init__(self, data: Array) -> None:
         self.data = data
@@ -88,11 +104,13 @@ class Module:
 
     Examples
     --------
-    >>> class Residual(Module):
+    >>> class Residual(nn.Module):
     ...     def __init__(self, width):
-    ...         self.inner = Linear(width, width)
+    ...         self.inner = nn.Linear(width, width)
     ...     def forward(self, x):
     ...         return x + self.inner(x)
+    >>> Residual(64)(x).shape
+    (200, 64)
     """
 
     training = True
@@ -102,6 +120,10 @@ class Module:
         """Return the output for a batch x (M, ...)."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward(x)")
 
+    @overload
+    def __call__(self, x: Tensor) -> Tensor: ...
+    @overload
+    def __call__(self, x: Any) -> Any: ...
     def __call__(self, x: Any) -> Any:
         if isinstance(x, Tensor):
             y = self.forward(x)

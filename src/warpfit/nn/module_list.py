@@ -28,8 +28,6 @@ class ModuleList(Module):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from warpfit import nn
     >>> class Stack(nn.Module):
     ...     def __init__(self):
     ...         self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))

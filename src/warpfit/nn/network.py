@@ -38,6 +38,11 @@ class NetworkSpec:
         stands twice in a network shares its prefix.
     input_shape : tuple of int
         Shape of one sample.
+
+    Examples
+    --------
+    >>> [name for name, layer in model.spec((64,)).layers]
+    ['0', '1', '2']
     """
 
     layers: tuple[tuple[str, LayerSpec], ...]
@@ -220,10 +225,9 @@ class Sequential(Module):
 
     Examples
     --------
-    >>> from warpfit.nn import Linear, ReLU, Sequential
-    >>> model = Sequential(Linear(784, 256), ReLU(), Linear(256, 10))
-    >>> len(Sequential([Linear(784, 256), ReLU(), Linear(256, 10)])) == len(model)
-    True
+    >>> model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+    >>> model.num_parameters
+    203530
     """
 
     def __init__(self, *layers: Module | Sequence[Module]) -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.module import Buffer, Parameter
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
@@ -232,6 +233,10 @@ class LayerNormSpec(LayerSpec):
 class BatchNormLayer(Layer):
     """Base of the batch norms."""
 
+    weight: Parameter
+    bias: Parameter
+    running_mean: Buffer
+    running_var: Buffer
     spec_type = BatchNormSpec
     num_dims: ClassVar[int]
 
@@ -294,6 +299,11 @@ class BatchNorm1d(BatchNormLayer):
     References
     ----------
     Ioffe, Szegedy: Batch Normalization (2015).
+
+    Examples
+    --------
+    >>> nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU())(x).shape
+    (200, 32)
     """
 
     num_dims = 1
@@ -317,6 +327,11 @@ class BatchNorm2d(BatchNormLayer):
     References
     ----------
     Ioffe, Szegedy: Batch Normalization (2015).
+
+    Examples
+    --------
+    >>> nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))(np.ones((1, 8, 8, 1))).shape
+    (1, 6, 6, 4)
     """
 
     num_dims = 2
@@ -352,8 +367,15 @@ class LayerNorm(Layer):
     References
     ----------
     Ba, Kiros, Hinton: Layer Normalization (2016).
+
+    Examples
+    --------
+    >>> nn.LayerNorm(2)(np.array([[1.0, 3.0]])).round(2)
+    array([[-1.,  1.]], dtype=float32)
     """
 
+    weight: Parameter
+    bias: Parameter
     spec_type = LayerNormSpec
 
     def __init__(

@@ -149,6 +149,11 @@ class MaxPool2d(PoolingLayer):
     ------
     ConfigError
         If an argument is not what is described here.
+
+    Examples
+    --------
+    >>> nn.MaxPool2d(2)(np.ones((1, 8, 8, 3))).shape
+    (1, 4, 4, 3)
     """
 
     spec_type = MaxPool2dSpec
@@ -170,6 +175,11 @@ class AvgPool2d(PoolingLayer):
     ------
     ConfigError
         If an argument is not what is described here.
+
+    Examples
+    --------
+    >>> nn.AvgPool2d(2)(np.ones((1, 8, 8, 3))).shape
+    (1, 4, 4, 3)
     """
 
     spec_type = AvgPool2dSpec
@@ -216,8 +226,6 @@ class GlobalAvgPool2d(Layer):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from warpfit import nn
     >>> nn.GlobalAvgPool2d()(np.ones((2, 7, 7, 16))).shape
     (2, 16)
     """
@@ -242,8 +250,6 @@ class GlobalMaxPool2d(Layer):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from warpfit import nn
     >>> nn.GlobalMaxPool2d()(np.ones((2, 7, 7, 16))).shape
     (2, 16)
     """

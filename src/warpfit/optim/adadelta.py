@@ -67,9 +67,8 @@ class Adadelta(Optimizer):
 
     Examples
     --------
-    >>> from warpfit import nn, optim
-    >>> optimizer = optim.Adadelta(nn.Linear(4, 2).parameters(), rho=0.95)
-    >>> optimizer.spec.slot_names
+    >>> opt = optim.Adadelta(model.parameters(), rho=0.95)
+    >>> opt.spec.slot_names
     ('square_average', 'step_average')
     """
 

@@ -67,9 +67,8 @@ class Adagrad(Optimizer):
 
     Examples
     --------
-    >>> from warpfit import nn, optim
-    >>> optimizer = optim.Adagrad(nn.Linear(4, 2).parameters(), lr=0.05, lr_decay=1e-3)
-    >>> optimizer.spec.slot_names
+    >>> opt = optim.Adagrad(model.parameters(), lr=0.05, lr_decay=1e-3)
+    >>> opt.spec.slot_names
     ('square_sum',)
     """
 

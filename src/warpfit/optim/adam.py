@@ -83,6 +83,10 @@ class Adam(Optimizer):
     References
     ----------
     Kingma, Ba: Adam (2015); torch.optim.Adam, whose formulas these are.
+
+    Examples
+    --------
+    >>> opt = optim.Adam(model.parameters(), lr=0.01)
     """
 
     name: ClassVar[str] = "adam"
@@ -134,6 +138,10 @@ class AdamW(Adam):
     References
     ----------
     Loshchilov, Hutter: Decoupled Weight Decay Regularization (2019); torch.optim.AdamW.
+
+    Examples
+    --------
+    >>> opt = optim.AdamW(model.parameters(), lr=optim.OneCycle(0.01), weight_decay=0.05)
     """
 
     name: ClassVar[str] = "adamw"

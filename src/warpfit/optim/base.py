@@ -47,6 +47,11 @@ class OptimizerSpec:
     ------
     ConfigError
         If a number is out of range.
+
+    Examples
+    --------
+    >>> optim.SGD(model.parameters(), lr=0.1).spec.lr
+    Constant(lr=0.1)
     """
 
     kind: ClassVar[str] = ""
@@ -242,6 +247,12 @@ class Optimizer(OnDemand):
         One array for each parameter, in their order; made at the first step.
     step_count : int
         Steps done so far.
+
+    Examples
+    --------
+    >>> opt.zero_grad()
+    >>> losses.SoftmaxCrossEntropy()(model(wf.tensor(x)), y).backward()
+    >>> opt.step()
     """
 
     # Its name on the command line, in the playground and the demo, and what they set by default.

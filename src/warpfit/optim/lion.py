@@ -64,6 +64,10 @@ class Lion(Optimizer):
     ----------
     Chen, Liang, Huang, Real, Wang, Liu, Pham, Dong, Luong, Hsieh, Lu, Le: Symbolic Discovery of
     Optimization Algorithms (2023).
+
+    Examples
+    --------
+    >>> opt = optim.Lion(model.parameters(), lr=3e-4, weight_decay=0.1)
     """
 
     name: ClassVar[str] = "lion"

@@ -107,9 +107,8 @@ class NAdam(Optimizer):
 
     Examples
     --------
-    >>> from warpfit import nn, optim
-    >>> optimizer = optim.NAdam(nn.Linear(4, 2).parameters(), lr=1e-3)
-    >>> optimizer.spec.slot_names
+    >>> opt = optim.NAdam(model.parameters(), lr=1e-3)
+    >>> opt.spec.slot_names
     ('first_moment', 'second_moment')
     """
 

@@ -62,6 +62,10 @@ class RMSprop(Optimizer):
     References
     ----------
     Tieleman, Hinton: Lecture 6.5, COURSERA (2012); torch.optim.RMSprop, whose formulas these are.
+
+    Examples
+    --------
+    >>> opt = optim.RMSprop(model.parameters(), lr=0.001, momentum=0.9)
     """
 
     name: ClassVar[str] = "rmsprop"

@@ -61,6 +61,12 @@ class Schedule:
     """Base of all schedules; `lr` is the base or the largest rate, see each.
 
     A schedule has `rate`, or `rates` if many steps at once are quicker.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.Step(0.1, every=2))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.1, 0.1, 0.01, 0.01]
     """
 
     name: ClassVar[str] = ""
@@ -125,7 +131,14 @@ class PlateauState:
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """lr, always."""
+    """lr, always.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.Constant(0.1))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.1, 0.1, 0.1, 0.1]
+    """
 
     name: ClassVar[str] = "constant"
     is_by_epoch: ClassVar[bool] = True
@@ -154,6 +167,12 @@ class Step(Schedule):
     ------
     ConfigError
         If a number is out of range.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.Step(0.1, every=2))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.1, 0.1, 0.01, 0.01]
     """
 
     name: ClassVar[str] = "step"
@@ -175,7 +194,14 @@ class Step(Schedule):
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """lr · factor^epoch."""
+    """lr · factor^epoch.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.Exponential(0.1, factor=0.5))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.1, 0.05, 0.025, 0.0125]
+    """
 
     name: ClassVar[str] = "exponential"
     is_by_epoch: ClassVar[bool] = True
@@ -214,6 +240,12 @@ class InverseScaling(Schedule):
     References
     ----------
     sklearn.neural_network.MLPClassifier, ``learning_rate='invscaling'``.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.InverseScaling(0.1))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.1, 0.0707, 0.0577, 0.05]
     """
 
     name: ClassVar[str] = "inverse_scaling"
@@ -268,6 +300,12 @@ class Cosine(Schedule):
     References
     ----------
     Loshchilov, Hutter: SGDR (2017), without restarts.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.Cosine(0.1, warmup_epochs=1))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.1, 0.0854, 0.0371, 0.0017]
     """
 
     name: ClassVar[str] = "cosine"
@@ -317,6 +355,12 @@ class OneCycle(Schedule):
     References
     ----------
     Smith, Topin: Super-Convergence (2018); torch.optim.lr_scheduler.OneCycleLR with two phases.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.OneCycle(0.1))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.0899, 0.0812, 0.0283, 0.0]
     """
 
     name: ClassVar[str] = "one_cycle"
@@ -374,6 +418,10 @@ class ReduceOnPlateau(Schedule):
     References
     ----------
     torch.optim.lr_scheduler.ReduceLROnPlateau with its defaults.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.ReduceOnPlateau(0.1, patience=3))
     """
 
     name: ClassVar[str] = "reduce_on_plateau"

@@ -78,6 +78,10 @@ class SGD(Optimizer):
     ----------
     Sutskever, Martens, Dahl, Hinton: On the importance of initialization and momentum in deep
     learning (2013); torch.optim.SGD, whose formulas these are.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.Cosine(0.1), momentum=0.9)
     """
 
     name: ClassVar[str] = "sgd"

@@ -160,15 +160,11 @@ def fit_many(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import warpfit as wf
-    >>> x = np.random.default_rng(0).uniform(size=(64, 4)).astype("float32")
     >>> def build(candidate):
     ...     width = candidate["width"]
-    ...     model = wf.nn.Sequential(wf.nn.Linear(4, width), wf.nn.ReLU(), wf.nn.Linear(width, 2))
-    ...     return model, wf.optim.SGD(model.parameters(), lr=candidate["lr"])
+    ...     model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+    ...     return model, optim.SGD(model.parameters(), lr=candidate["lr"])
     >>> grid = {"lr": [0.1, 0.5], "width": [8, 16]}
-    >>> y = x[:, 0] > 0.5
     >>> sweep = wf.fit_many(build, x, y, grid=grid, folds=2, epochs=2, n_jobs=1, device="cpu")
     >>> len(sweep), sorted(sweep.best_candidate)
     (8, ['lr', 'width'])

@@ -41,6 +41,11 @@ class Halving:
     ----------
     Jamieson, Talwalkar: Non-stochastic best arm identification and hyperparameter optimization
     (2016).
+
+    Examples
+    --------
+    >>> wf.Halving(factor=3, min_epochs=1)
+    Halving(factor=3.0, min_epochs=1)
     """
 
     factor: float = 3.0

@@ -56,6 +56,16 @@ class Sweep:
     seconds : float
     interrupted : bool
         Whether Ctrl-C ended it.
+
+    Examples
+    --------
+    >>> def build(candidate):
+    ...     model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    ...     return model, optim.SGD(model.parameters(), lr=candidate["lr"])
+    >>> rates = {"lr": [0.1, 0.5]}
+    >>> sweep = wf.fit_many(build, x, y, grid=rates, epochs=2, validation_data=(x, y), n_jobs=1)
+    >>> sweep.best_candidate, len(sweep.histories)
+    ({'lr': 0.5}, 2)
     """
 
     records: list[Record]

@@ -61,8 +61,6 @@ class Callback:
     How sure the network is of some rows, after each epoch; ``run.model`` is the user's own model,
     which is up to date whenever a callback is called:
 
-    >>> import numpy as np
-    >>> import warpfit as wf
     >>> class Watch(wf.Callback):
     ...     def __init__(self, rows):
     ...         self.rows, self.sureness = rows, []
@@ -71,12 +69,8 @@ class Callback:
     ...         self.sureness.append(found.max(axis=1).mean())
     ...         if run.report.accuracy == 1:
     ...             run.stop("all are right")
-    >>> x = np.random.default_rng(0).normal(size=(256, 2)).astype("float32")
-    >>> layers = wf.nn.Linear(2, 16, seed=0), wf.nn.ReLU(), wf.nn.Linear(16, 2, seed=1)
-    >>> model = wf.nn.Sequential(*layers)
-    >>> watch, opt = Watch(x[:64]), wf.optim.Adam(model.parameters(), lr=0.01)
-    >>> settings = {"epochs": 5, "device": "cpu", "optimizer": opt}
-    >>> history = wf.fit(model, x, x[:, 0] > 0, callbacks=[watch], **settings)
+    >>> watch = Watch(x[:64])
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=5, callbacks=[watch])
     >>> bool(watch.sureness[-1] > watch.sureness[0])
     True
     """
@@ -168,14 +162,12 @@ class EarlyStopping(Callback):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import warpfit as wf
-    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype("float32")
-    >>> model = wf.nn.Sequential(wf.nn.Linear(2, 2, seed=0))
-    >>> asked = {"metrics": ["f1"], "validation_split": 0.2, "epochs": 500, "device": "cpu"}
-    >>> asked |= {"callbacks": [wf.EarlyStopping("val_f1", patience=5)], "optimizer": "adam"}
-    >>> wf.fit(model, x, x[:, 0] > 0, **asked).stopped_by[:32]
-    'early stopping: no better val_f1'
+    >>> stopping = wf.EarlyStopping("val_accuracy", patience=1)
+    >>> history = wf.fit(
+    ...     model, x, y, optimizer=opt, epochs=50, validation_split=0.2, callbacks=[stopping]
+    ... )
+    >>> history.stopped_by
+    'early stopping: no better val_accuracy...'
     """
 
     def __init__(
@@ -313,6 +305,14 @@ class Checkpoint(Callback):
     path : path of the file
     every : int
         Epochs between two writes.
+
+    Examples
+    --------
+    >>> saving = wf.Checkpoint("run.safetensors", every=5)
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=10, callbacks=[saving])
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=20, resume_from="run.safetensors")
+    >>> len(history)
+    20
     """
 
     writes_file = True
@@ -350,7 +350,12 @@ class _Log(Callback):
 
 
 class CSVLog(_Log):
-    """Writes the reports to a CSV file, a row an epoch, whole after every epoch."""
+    """Writes the reports to a CSV file, a row an epoch, whole after every epoch.
+
+    Examples
+    --------
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=2, callbacks=[wf.CSVLog("run.csv")])
+    """
 
     def _text(self, columns: Sequence[str], rows: list[dict[str, Any]]) -> str:
         from io import StringIO
@@ -363,7 +368,12 @@ class CSVLog(_Log):
 
 
 class JSONLLog(_Log):
-    """Writes the reports to a file of one JSON object a line, whole after every epoch."""
+    """Writes the reports to a file of one JSON object a line, whole after every epoch.
+
+    Examples
+    --------
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=2, callbacks=[wf.JSONLLog("run.jsonl")])
+    """
 
     def _text(self, columns: Sequence[str], rows: list[dict[str, Any]]) -> str:
         return "".join(json.dumps(row) + "\n" for row in rows)

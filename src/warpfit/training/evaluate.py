@@ -56,6 +56,12 @@ class Evaluation:
     accuracy : float or None
         Share of rows that are right, in [0, 1]; None for losses without one.
     num_rows : int
+
+    Examples
+    --------
+    >>> found = wf.evaluate(model, x, y, loss="cross_entropy")
+    >>> found.num_rows, found.accuracy is not None
+    (200, True)
     """
 
     loss: float
@@ -212,6 +218,12 @@ def evaluate(
     ------
     ShapeError, DTypeError, DataError, ConfigError
         If an argument is not what is described here.
+
+    Examples
+    --------
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=20)
+    >>> wf.evaluate(model, x, y).accuracy > 0.9
+    True
     """
     rows = as_rows("x", x, dtype=_dtype_of(model))
     warn_of_pixels(rows)
@@ -286,6 +298,12 @@ def predict(
     ShapeError, DTypeError, DataError, ConfigError
         If an argument is not what is described here, or there is no such kind for the loss. For
         probabilities and labels DataError, too, if a row's largest output is not finite.
+
+    Examples
+    --------
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=2)
+    >>> wf.predict(model, x).shape, wf.predict(model, x, kind="labels").shape
+    ((200, 10), (200,))
     """
     rows = as_rows("x", x, min_rows=0, dtype=_dtype_of(model))
     warn_of_pixels(rows)

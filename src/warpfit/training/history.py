@@ -36,7 +36,9 @@ class History:
 
     Examples
     --------
-    >>> history["loss"][-1], history["val_accuracy"][-1]
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=3, validation_data=(x, y))
+    >>> len(history["loss"]), history["val_accuracy"][-1] > history["val_accuracy"][0]
+    (3, True)
     """
 
     def __init__(self, reports: list[EpochReport] | None = None) -> None:

@@ -18,6 +18,7 @@ from warpfit.data.loader import DataLoader
 from warpfit.display import html_picture, html_table
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
+from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.training.evaluate import network_of
@@ -47,6 +48,11 @@ class LRCurve:
         Their mean over neighbouring steps.
     suggestion : float or None
         The rate at which the smoothed loss falls fastest; None if it does not fall.
+
+    Examples
+    --------
+    >>> wf.lr_find(model, x, y, optimizer=opt, num_steps=50)
+    LRCurve(... rates, 1e-07 to ...; suggestion ...)
     """
 
     rates: Numbers
@@ -87,7 +93,7 @@ def lr_find(
     y: Any,
     *,
     optimizer: Optimizer,
-    loss: str | Loss = "cross_entropy",
+    loss: LossLike = "cross_entropy",
     batch_size: int = 64,
     min_lr: float = 1e-7,
     max_lr: float = 10.0,
@@ -106,7 +112,7 @@ def lr_find(
         As `fit` takes them. Steps go through them as often as they need.
     optimizer : Optimizer
         Over the model's parameters; its own rate is not used.
-    loss : str or Loss
+    loss : str, Loss or function
     batch_size : int
         As `fit` will have it: the best rate depends on it.
     min_lr, max_lr : float
@@ -134,13 +140,8 @@ def lr_find(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import warpfit as wf
-    >>> x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
-    >>> model = wf.nn.Sequential(wf.nn.Linear(4, 16, seed=0), wf.nn.ReLU(), wf.nn.Linear(16, 2))
-    >>> optimizer = wf.optim.SGD(model.parameters(), lr=0.1)
-    >>> curve = wf.lr_find(model, x, x[:, 0] > 0, optimizer=optimizer, device="cpu")
-    >>> bool(1e-3 < curve.suggestion < 10)
+    >>> curve = wf.lr_find(model, x, y, optimizer=opt)
+    >>> 1e-4 < curve.suggestion < 1
     True
     """
     trained, stepper = _copies(model, optimizer)

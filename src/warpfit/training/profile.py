@@ -47,6 +47,10 @@ class Profile(Callback):
     ----------
     notes : list of str
         What is missing from the trace or the ranges, and why.
+
+    Examples
+    --------
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=2, callbacks=[wf.Profile("trace.json")])
     """
 
     needs_run = False

@@ -37,6 +37,16 @@ class Run:
     metrics : mapping of str to bool or None
         The columns of the metrics that reports have, with whether more is better; None where
         neither a scorer nor a name says.
+
+    Examples
+    --------
+    >>> class StopAt(wf.Callback):
+    ...     def on_epoch_end(self, run):
+    ...         if run.report.loss < 1:
+    ...             run.stop(f"a loss of 1 after {run.report.epoch} epochs")
+    >>> history = wf.fit(model, x, y, optimizer=opt, epochs=50, callbacks=[StopAt()])
+    >>> history.stopped_by
+    'a loss of 1 after ... epochs'
     """
 
     plan: Plan

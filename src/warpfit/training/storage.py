@@ -245,6 +245,10 @@ def save(model: Sequential, path: PathLike, *, metadata: Mapping[str, Any] | Non
     ------
     ConfigError
         If the model holds modules of other kinds, or the file cannot be written.
+
+    Examples
+    --------
+    >>> wf.save(model, "model.safetensors", metadata={"trained on": "digits"})
     """
     layers = model.flat_layers() if type(model) is Sequential else None
     if layers is None:
@@ -296,6 +300,12 @@ def load(path: PathLike) -> Sequential:
     -----
     DataWarning
         If a weight is NaN or infinite.
+
+    Examples
+    --------
+    >>> wf.save(model, "model.safetensors")
+    >>> np.array_equal(wf.load("model.safetensors")(x), model(x))
+    True
     """
     header, arrays = read_file(path, MODEL)
     metadata = header.get("metadata")
@@ -346,7 +356,14 @@ def _check_arrays(network: NetworkSpec, arrays: HostArrays) -> None:
 
 
 def load_metadata(path: PathLike) -> dict[str, Any]:
-    """Return the metadata that `save` was given, or raise FileFormatError."""
+    """Return the metadata that `save` was given, or raise FileFormatError.
+
+    Examples
+    --------
+    >>> wf.save(model, "model.safetensors", metadata={"trained on": "digits"})
+    >>> wf.load_metadata("model.safetensors")
+    {'trained on': 'digits'}
+    """
     return metadata_of(path, read_file(path, MODEL)[0])
 
 

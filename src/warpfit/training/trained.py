@@ -249,7 +249,14 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model and its card."""
+    """A model and its card.
+
+    Examples
+    --------
+    >>> trained = wf.load_trained("digits.safetensors")  # of `warpfit train --data digits`
+    >>> len(trained.card.class_names), trained.model.num_parameters
+    (10, 1210)
+    """
 
     model: Sequential
     card: ModelCard
@@ -377,6 +384,12 @@ def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
         If it is no whole model file, or has no card that fits the model.
     DeviceError, ConfigError
         If there is no such device.
+
+    Examples
+    --------
+    >>> trained = wf.load_trained("digits.safetensors")  # of `warpfit train --data digits`
+    >>> trained.predictions(x[:2]).shape
+    (2, 10)
     """
     header, arrays = read_file(path, MODEL)
     model, metadata = model_of(path, header, arrays), dict(metadata_of(path, header))
