@@ -49,7 +49,7 @@ from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import progress
 from warpfit.training.run import Run
-from warpfit.training.state import state_of, trained_names
+from warpfit.training.state import state_of, trained_names, trained_spec
 
 __all__ = ["draft_of", "fit", "fit_rows", "prepared_targets"]
 
@@ -388,7 +388,7 @@ def draft_of(
         precision=resolve_precision(precision, model.dtype, device),
         network=network,
         loss=losses.resolve(loss),
-        optimizer=optimizer.spec,
+        optimizer=trained_spec(optimizer),
         batch_size=check_count("batch_size", batch_size, 1),
         epochs=check_count("epochs", epochs, 0),
         trained=trained,
