@@ -169,6 +169,8 @@ def _in_the_way(plan: Plan, data: TrainingData) -> Iterator[str]:
                 f"expected layers of the package, got {type(spec).__name__}, which may need "
                 "the host in a step"
             )
+        if spec.num_indices is not None:
+            yield f"expected layers that do not need the host in a step, got {spec.kind}"
     if plan.loss_scale == DYNAMIC:
         yield "expected a fixed loss_scale, got 'dynamic', which the host finds after each step"
     for kind, value in (("a loss", plan.loss), ("an optimizer", plan.optimizer)):

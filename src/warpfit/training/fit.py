@@ -36,6 +36,7 @@ from warpfit.training.inputs import (
     as_sample_weight,
     check_finite,
     check_held,
+    check_indices,
     check_same_length,
     check_weight_left,
     resolve_class_weight,
@@ -239,11 +240,12 @@ def fit(
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
         draft = replace(checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
+        check_indices("x", rows, network)
     check_finite("x", rows, draft.dtype)
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
         draft = with_class_weight(draft, class_weight, targets)
-    warn_of_data(rows, targets, draft.loss)
+    warn_of_data(rows, targets, draft.loss, draft.network)
     warn_of_probabilities(draft.network, draft.loss)
     return _train_draft(
         draft,
@@ -378,6 +380,7 @@ def draft_of(
         If an argument is not what `fit` takes.
     """
     network = network_of(model, rows.shape[1:])
+    check_indices("x", rows, network)
     trained = trained_names(model, optimizer)
     check_scale(loss_scale)
     check_choice("an engine", engine, (AUTO, *ENGINES))
@@ -417,6 +420,7 @@ def prepared_validation(draft: Plan, x: Any, y: Any) -> Any:
             f"expected validation x with rows of shape {draft.network.input_shape}, got "
             f"{x.shape[1:]}"
         )
+    check_indices("validation x", x, draft.network)
     targets = draft.loss.prepare_targets(y, draft.network.output_shape, draft.dtype)
     check_same_length("validation y", targets, len(x))
     return targets
