@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from warpfit.backends import Activation
 from warpfit.backends.base import ACTIVATIONS, FLOAT_DTYPES
 from warpfit.gradcheck import GradcheckResult, check_module, distinct_values, gradcheck, tensor_of
 from warpfit.losses import Loss
-from warpfit.nn import Layer, activations
+from warpfit.nn import Layer, Module, activations
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.conv1d import Conv1dSpec
 from warpfit.nn.linear import LinearSpec
@@ -191,10 +192,25 @@ def _layer_checks() -> Iterator[tuple[str, CheckOn]]:
 def _check_layer(layer: Layer, shape: Shape, dtype: str, device: str) -> GradcheckResult:
     layer.to(device, dtype=dtype)
     parameters = layer.parameters()
+    takes_indices = layer.spec.num_indices is not None
+    module = _AtIndices(layer, shape) if takes_indices else layer
+    shape = layer.spec.output_shape(shape) if takes_indices else shape
     x, *values = distinct_values(shape, *(parameter.shape for parameter in parameters))
     for parameter, value in zip(parameters, values, strict=True):
         layer.backend.assign(parameter.data, layer.backend.asarray(value))
-    return check_module(layer, tensor_of(x.astype(dtype), device), lambda y: y)
+    return check_module(module, tensor_of(x.astype(dtype), device), lambda y: y)
+
+
+class _AtIndices(Module):
+    """A layer that takes indices, at some that stay, times x: the derivative by indices is none."""
+
+    def __init__(self, inner: Layer, shape: Shape) -> None:
+        self.inner = inner
+        self.indices = np.arange(prod(shape)).reshape(shape) % inner.spec.num_indices
+
+    def forward(self, x: Tensor) -> Tensor:
+        looked_up: Tensor = self.inner(Tensor(self.indices).to(x.device))
+        return looked_up * x
 
 
 def _layer_cases() -> dict[str, tuple[Layer, Shape]]:
@@ -262,6 +278,7 @@ def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.Dropout(0.4, seed=0), (5, 4)
     yield ", eval", nn.Dropout(0.4, seed=0).eval(), (5, 4)
     yield "", nn.Flatten(), images
+    yield "", nn.Embedding(4, 3, seed=0), (3, 2)
 
 
 def _evaluating(layer: Layer, shape: Shape) -> Layer:

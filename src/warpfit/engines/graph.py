@@ -169,6 +169,8 @@ def _in_the_way(plan: Plan, data: TrainingData) -> Iterator[str]:
                 f"expected layers of the package, got {type(spec).__name__}, which may need "
                 "the host in a step"
             )
+        if spec.num_indices is not None:
+            yield f"expected layers that do not need the host in a step, got {spec.kind}"
     if plan.loss_scale == DYNAMIC:
         yield "expected a fixed loss_scale, got 'dynamic', which the host finds after each step"
     for kind, value in (("a loss", plan.loss), ("an optimizer", plan.optimizer)):
@@ -256,7 +258,7 @@ class _Run(Run):
         )
         self.graphs: dict[tuple[Sizes, tuple[int, ...]], Any] = {}
         self.record = self.ops.zeros((steps, 3), "float64")
-        num_columns = OF_UPDATE + len(plan.optimizer.numbers(1, 0.0))
+        num_columns = OF_UPDATE + len(plan.optimizer.numbers_of_groups(1, 0.0))
         self.table = self.ops.zeros((steps, num_columns), "float64")
         self.source: Any = None  # made when there first is an order
         self.order: Array | None = None  # where steps find it
@@ -361,7 +363,7 @@ class _Run(Run):
     def _found_numbers(
         self, epoch: int, first_update: int, rates: list[float]
     ) -> npt.NDArray[np.float64]:
-        find, first_step = self.plan.optimizer.numbers, epoch * len(rates)
+        find, first_step = self.plan.optimizer.numbers_of_groups, epoch * len(rates)
         return np.array(
             [
                 (first_step + row, row, *find(first_update + row + 1, lr))

@@ -53,6 +53,9 @@ def unknown_optimizer(optimizer: OptimizerSpec) -> tuple[str, object] | None:
     """Return what is expected, and the optimizer, if no kernel of whole steps knows it."""
     if not optimizer.follows_its_rule:
         return f"an optimizer among {', '.join(UPDATE_RULES)}", optimizer.kind
+    if optimizer.groups:
+        expected = "one learning rate and weight decay for all parameters"
+        return expected, f"{len(optimizer.groups)} groups"
     if optimizer.l2 and _looks_ahead(optimizer):  # both have one place in `StepSettings`
         return f"no l2 of {optimizer.kind}", optimizer.l2
     return None

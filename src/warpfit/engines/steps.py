@@ -63,7 +63,7 @@ class StepNumbers(NamedTuple):
     lr : float
     of_update : array, optional
         The optimizer's numbers on the device, in place of `update` and `lr`; see
-        `OptimizerSpec.numbers`.
+        `OptimizerSpec.numbers_of_groups`.
     """
 
     step: Number

@@ -7,6 +7,7 @@ from warpfit.nn.activations import *  # noqa: F403
 from warpfit.nn.conv import Conv2d
 from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
+from warpfit.nn.embedding import Embedding
 from warpfit.nn.explicit import backward, forward, parameters
 from warpfit.nn.flatten import Flatten
 from warpfit.nn.group_norm import GroupNorm
@@ -26,6 +27,7 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Dropout",
+    "Embedding",
     "Flatten",
     "GlobalAvgPool2d",
     "GlobalMaxPool2d",

@@ -99,9 +99,11 @@ def initial_values(
     check_choice("an initialiser", init, INITIALIZERS)
     if parameter.start == "ones":
         return np.ones(parameter.shape)
+    key = random.stream_key(seed, random.INIT)
+    if parameter.start == "normal":
+        return random.normal(parameter.shape, key, tensor_idx)
     if parameter.start == "zeros" or parameter.fan_in == 0:
         return np.zeros(parameter.shape)
-    key = random.stream_key(seed, random.INIT)
     bound = uniform_bound(parameter, init)
     if bound is None:
         deviation = _deviation(parameter, init.partition("_")[0])
@@ -114,10 +116,10 @@ def uniform_bound(parameter: ParameterSpec, init: str) -> float | None:
 
     Zeros have the bound 0.
     """
-    if parameter.start == "zeros" or (parameter.fan_in == 0 and parameter.start != "ones"):
-        return 0.0
-    if parameter.start == "ones":
+    if parameter.start in ("ones", "normal"):
         return None
+    if parameter.start == "zeros" or parameter.fan_in == 0:
+        return 0.0
     name, _, form = ("default", "", "uniform") if parameter.start == "bias" else init.partition("_")
     return None if form == "normal" else _deviation(parameter, name) * sqrt(3)
 

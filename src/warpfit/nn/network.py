@@ -71,6 +71,11 @@ class NetworkSpec:
         """Shape of one sample's output."""
         return self.shapes[-1]
 
+    @property
+    def num_indices(self) -> int | None:
+        """How many indices, from 0, a row may hold if the first layer takes such; else None."""
+        return self.layers[0][1].num_indices if self.layers else None
+
     @cached_property
     def fused(self) -> NetworkSpec:
         """The same network with each activation joined to the linear layer or convolution before

@@ -58,7 +58,7 @@ class ParameterSpec:
     shape : tuple of int
     start : str
         ``'weight'`` (drawn by the layer's initialiser), ``'bias'`` (uniform within 1/√fan_in),
-        ``'ones'`` or ``'zeros'``.
+        ``'normal'`` (of deviation 1), ``'ones'`` or ``'zeros'``.
     fan_in, fan_out : int
         Inputs that one output sees, and outputs that one input reaches.
     """
@@ -94,6 +94,11 @@ class LayerSpec:
     def least_rows(self) -> int:
         """How many rows a batch must have in training."""
         return 1
+
+    @property
+    def num_indices(self) -> int | None:
+        """How many indices the layer takes, from 0, which the host reads; None if x is numbers."""
+        return None
 
     @property
     def full_precision(self) -> bool:

@@ -39,6 +39,11 @@ class TapedNetwork:
         number_dropouts(self.module)
 
     @property
+    def num_indices(self) -> None:
+        """None: which columns are indices, if any, only the module's own code knows."""
+        return None
+
+    @property
     def fused(self) -> TapedNetwork:
         """The network itself: a module's own code decides what runs."""
         return self

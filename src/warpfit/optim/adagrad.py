@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from warpfit.autograd import Tensor
 from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
 
 __all__ = ["Adagrad", "AdagradSpec"]
@@ -44,7 +44,8 @@ class Adagrad(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter
+    parameters : sequence of Parameter, or of groups
+        Groups as `Optimizer` has them.
     lr : float or Schedule
     lr_decay : float
         Step t, counted from 0, divides the learning rate by 1 + t · lr_decay.
@@ -77,7 +78,7 @@ class Adagrad(Optimizer):
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
+        parameters: Parameters,
         lr: float | Schedule = 0.01,
         lr_decay: float = 0.0,
         weight_decay: float = 0.0,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar
 
 import numpy as np
 
-from warpfit.autograd import Tensor
 from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
 
 __all__ = ["Adam", "AdamSpec", "AdamW"]
@@ -59,7 +59,8 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter
+    parameters : sequence of Parameter, or of groups
+        Groups as `Optimizer` has them.
     lr : float or Schedule
     betas : pair of float
         Decay of the averages of gradients and of their squares.
@@ -95,7 +96,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
+        parameters: Parameters,
         lr: float | Schedule = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -150,7 +151,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
+        parameters: Parameters,
         lr: float | Schedule = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

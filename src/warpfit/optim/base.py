@@ -5,7 +5,9 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import islice
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -20,6 +22,7 @@ from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
 from warpfit.checks import as_tuple, brief, check_count, check_fields, check_number, register
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.on_demand import OnDemand
+from warpfit.optim.groups import ParameterGroup, Parameters, read_groups
 from warpfit.optim.schedules import Constant, Schedule
 
 __all__ = ["Optimizer", "OptimizerSpec"]
@@ -42,6 +45,8 @@ class OptimizerSpec:
         out.
     l2_by_weight : bool
         Whether n is the sum of the sample weights, as scikit-learn's is.
+    groups : tuple of ParameterGroup
+        Of the parameters in their order, if not all have one rate and one weight decay.
 
     Raises
     ------
@@ -63,6 +68,7 @@ class OptimizerSpec:
     clip_norm: float | None = None
     l2: float = 0.0
     l2_by_weight: bool = field(default=False, kw_only=True)
+    groups: tuple[ParameterGroup, ...] = field(default=(), kw_only=True)
 
     def __init_subclass__(cls) -> None:
         register(cls, "kind", OptimizerSpec.by_kind)
@@ -125,6 +131,34 @@ class OptimizerSpec:
     def numbers(self, step: int, lr: float) -> tuple[float, ...]:
         """Return what differs from step to step, as `apply` finds it on the device."""
         return tuple(self.update_numbers(step, lr)[:NUMBERS_OF_STEP]) if self.rule else (lr,)
+
+    def numbers_of_groups(self, step: int, lr: float) -> tuple[float, ...]:
+        """Return `numbers` of all groups, one after the other, as `update` finds them on the
+        device.
+        """
+        if not self.groups:
+            return self.numbers(step, lr)
+        return tuple(
+            number for spec, factor in self._parts for number in spec.numbers(step, lr * factor)
+        )
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[OptimizerSpec, float], ...]:
+        """For each group the settings of its update, and the factor of its learning rate."""
+        return tuple((self._part(group), group.factor(self.lr.lr)) for group in self.groups)
+
+    def _part(self, group: ParameterGroup) -> OptimizerSpec:
+        own = group.weight_decay
+        decay: dict[str, Any] = {} if own is None else {"weight_decay": own}
+        return replace(self, groups=(), **decay)
+
+    def of_some(self, is_used: Sequence[bool]) -> OptimizerSpec:
+        """Return the settings for those of the parameters that are used, at least one."""
+        if not self.groups or all(is_used):
+            return self
+        flags = iter(is_used)
+        groups = [replace(group, size=sum(islice(flags, group.size))) for group in self.groups]
+        return replace(self, groups=tuple(group for group in groups if group.size))
 
     def apply(
         self,
@@ -215,12 +249,14 @@ class OptimizerSpec:
         lr: float,
         numbers: Array | None = None,
     ) -> None:
-        """Clip the gradients to `clip_norm`, and apply them.
+        """Clip the gradients to `clip_norm`, and apply them, group by group.
 
         Parameters
         ----------
-        ops, parameters, gradients, slots, step, lr, numbers
+        ops, parameters, gradients, slots, step, lr
             As `apply` takes them.
+        numbers : array (n,) float64, optional
+            Those of `self.numbers_of_groups`, on the device.
 
         Raises
         ------
@@ -229,15 +265,46 @@ class OptimizerSpec:
         """
         if self.clip_norm is not None:
             ops.clip_by_norm(gradients, self.clip_norm)
-        self.apply(ops, parameters, gradients, slots, step=step, lr=lr, numbers=numbers)
+        if not self.groups:
+            self.apply(ops, parameters, gradients, slots, step=step, lr=lr, numbers=numbers)
+            return
+        first, count = 0, 0 if numbers is None else len(numbers) // len(self.groups)
+        for idx, (spec, factor) in enumerate(self._parts):
+            own = slice(first, first + self.groups[idx].size)
+            spec.apply(
+                ops,
+                parameters[own],
+                gradients[own],
+                {name: arrays[own] for name, arrays in slots.items()},
+                step=step,
+                lr=lr * factor,
+                numbers=None if numbers is None else numbers[idx * count : (idx + 1) * count],
+            )
+            first = own.stop
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description."""
-        return {"kind": self.kind, **asdict(self), "lr": self.lr.to_dict()}
+        described = {"kind": self.kind, **asdict(self), "lr": self.lr.to_dict()}
+        if not self.groups:  # as descriptions were before there were groups
+            del described["groups"]
+        return described
 
 
 class Optimizer(OnDemand):
     """The parameters to train, an optimizer's settings, and its state: the slots.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter, or of groups
+        A group is a dict of ``"params"`` and, where it differs from the optimizer, ``"lr"`` and
+        ``"weight_decay"``. Schedules, and the rate that `step` is given, scale the rates of all
+        groups alike.
+    spec : OptimizerSpec
+
+    Raises
+    ------
+    ConfigError
+        If there are no parameters or one is there twice, or a group is empty or has other settings.
 
     Attributes
     ----------
@@ -253,6 +320,18 @@ class Optimizer(OnDemand):
     >>> opt.zero_grad()
     >>> losses.SoftmaxCrossEntropy()(model(wf.tensor(x)), y).backward()
     >>> opt.step()
+
+    >>> body, head = nn.Linear(4, 8), nn.Linear(8, 2)
+    >>> groups = [
+    ...     {"params": body.parameters(), "lr": 1e-4},
+    ...     {"params": [head.weight], "lr": 1e-2},
+    ...     {"params": [head.bias], "weight_decay": 0.0},
+    ... ]
+    >>> for group in optim.AdamW(groups, lr=optim.Cosine(1e-3)).spec.groups:
+    ...     print(group)
+    ParameterGroup(size=2, lr=0.0001, weight_decay=0.01)
+    ParameterGroup(size=1, lr=0.01, weight_decay=0.01)
+    ParameterGroup(size=1, lr=0.001, weight_decay=0.0)
     """
 
     # Its name on the command line, in the playground and the demo, and what they set by default.
@@ -263,12 +342,17 @@ class Optimizer(OnDemand):
     def __init_subclass__(cls) -> None:
         register(cls, "name", Optimizer.by_name)
 
-    def __init__(self, parameters: Sequence[Tensor], spec: OptimizerSpec) -> None:
+    def __init__(self, parameters: Parameters, spec: OptimizerSpec) -> None:
         if not isinstance(parameters, Iterable):
             raise ConfigError(
                 f"{spec.kind}: expected a sequence of parameters, got {brief(parameters)}"
             )
-        self.parameters = list(parameters)
+        given: list[Any] = list(parameters)
+        if given and isinstance(given[0], Mapping):
+            own_decay = getattr(spec, "weight_decay", None)
+            given, groups = read_groups(spec.kind, given, spec.lr.lr, own_decay)
+            spec = replace(spec, groups=groups)
+        self.parameters: list[Tensor] = given
         if not self.parameters:
             raise ConfigError(f"{spec.kind}: expected parameters to optimise, got none")
         for parameter in self.parameters:
@@ -303,8 +387,8 @@ class Optimizer(OnDemand):
         Parameters
         ----------
         lr : float, optional
-            Learning rate of this step; must be given if the optimizer's is a schedule, which only a
-            run of known length can follow.
+            Learning rate of this step, in proportion to which groups have theirs; must be given if
+            the optimizer's is a schedule, which only a run of known length can follow.
         num_rows : int, optional
             Rows in the batch; must be given if ``l2`` is set.
         """
@@ -328,10 +412,9 @@ class Optimizer(OnDemand):
             gradients = [self.parameters[idx].grad for idx in used]
             used_slots = {name: [arrays[idx] for idx in used] for name, arrays in slots.items()}
             ops = backends.of(*parameters)
-            self.spec.add_penalty(ops, parameters, gradients, num_rows=num_rows or 1)
-            self.spec.update(
-                ops, parameters, gradients, used_slots, step=self.step_count + 1, lr=lr
-            )
+            spec = self.spec.of_some([idx in used for idx in range(len(self.parameters))])
+            spec.add_penalty(ops, parameters, gradients, num_rows=num_rows or 1)
+            spec.update(ops, parameters, gradients, used_slots, step=self.step_count + 1, lr=lr)
         self.step_count += 1
 
     def zero_grad(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from warpfit.autograd import Tensor
 from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
 
 __all__ = ["Lion", "LionSpec"]
@@ -45,7 +45,8 @@ class Lion(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter
+    parameters : sequence of Parameter, or of groups
+        Groups as `Optimizer` has them.
     lr : float or Schedule
         Every weight moves by this much in a step: a third to a tenth of Adam's.
     betas : pair of float
@@ -75,7 +76,7 @@ class Lion(Optimizer):
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
+        parameters: Parameters,
         lr: float | Schedule = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.autograd import Tensor
 from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
 
 __all__ = ["NAdam", "NAdamSpec"]
@@ -82,7 +82,8 @@ class NAdam(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter
+    parameters : sequence of Parameter, or of groups
+        Groups as `Optimizer` has them.
     lr : float or Schedule
     betas : pair of float
         Decay of the averages of gradients and of their squares.
@@ -117,7 +118,7 @@ class NAdam(Optimizer):
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
+        parameters: Parameters,
         lr: float | Schedule = 2e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from warpfit.autograd import Tensor
 from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
 
 __all__ = ["RMSprop", "RMSpropSpec"]
@@ -47,7 +47,8 @@ class RMSprop(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter
+    parameters : sequence of Parameter, or of groups
+        Groups as `Optimizer` has them.
     lr : float or Schedule
     alpha : float
         Decay of the average of squared gradients.
@@ -73,7 +74,7 @@ class RMSprop(Optimizer):
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
+        parameters: Parameters,
         lr: float | Schedule = 0.01,
         alpha: float = 0.99,
         eps: float = 1e-8,

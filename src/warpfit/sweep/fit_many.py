@@ -199,7 +199,7 @@ def fit_many(
     tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
     groups = _planned(tasks, names, devices[0], executor)
-    warn_of_data(data.x, data.y, tasks[0].arguments["loss"])
+    warn_of_data(data.x, data.y, tasks[0].arguments["loss"], groups[0].plan.network)
     warn_of_probabilities(groups[0].plan.network, groups[0].plan.loss)
     has_validation = validation_data is not None or bool(data.folds)
     decider = as_metric(

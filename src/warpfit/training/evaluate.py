@@ -23,6 +23,7 @@ from warpfit.nn.taped import TapedNetwork
 from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
+    check_indices,
     check_same_length,
     check_weight_left,
     warn_of_pixels,
@@ -226,7 +227,7 @@ def evaluate(
     True
     """
     rows = as_rows("x", x, dtype=_dtype_of(model))
-    warn_of_pixels(rows)
+    warn_of_pixels(rows, network_of(model, rows.shape[1:]))
     return evaluate_rows(
         model, rows, y, loss=loss, sample_weight=sample_weight, batch_size=batch_size
     )
@@ -243,6 +244,7 @@ def evaluate_rows(
 ) -> Evaluation:
     """Return a model's loss and accuracy on checked rows, as `evaluate` does."""
     network = network_of(model, rows.shape[1:])
+    check_indices("x", rows, network)
     loss = _meaning(model, loss, network.output_shape)
     targets = loss.prepare_targets(
         as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype
@@ -306,7 +308,7 @@ def predict(
     ((200, 10), (200,))
     """
     rows = as_rows("x", x, min_rows=0, dtype=_dtype_of(model))
-    warn_of_pixels(rows)
+    warn_of_pixels(rows, network_of(model, rows.shape[1:]))
     return predict_rows(model, rows, kind=kind, loss=loss, batch_size=batch_size)
 
 
@@ -321,6 +323,7 @@ def predict_rows(
     """Return a model's outputs for checked rows, in the form that `predict` takes as `kind`."""
     check_choice("kind", kind, PREDICTIONS)
     network = network_of(model, rows.shape[1:])
+    check_indices("x", rows, network)
     meaning = None if kind == "outputs" else _meaning(model, loss, network.output_shape, kind)
     result = predict_network(
         backends.create(model.device),

@@ -36,6 +36,7 @@ from warpfit.training.inputs import (
     as_sample_weight,
     check_finite,
     check_held,
+    check_indices,
     check_same_length,
     check_weight_left,
     resolve_class_weight,
@@ -49,7 +50,7 @@ from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import progress
 from warpfit.training.run import Run
-from warpfit.training.state import state_of, trained_names
+from warpfit.training.state import state_of, trained_names, trained_spec
 
 __all__ = ["draft_of", "fit", "fit_rows", "prepared_targets"]
 
@@ -250,11 +251,12 @@ def fit(
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
         draft = replace(checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
+        check_indices("x", rows, network)
     check_finite("x", rows, draft.dtype)
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
         draft = with_class_weight(draft, class_weight, targets)
-    warn_of_data(rows, targets, draft.loss)
+    warn_of_data(rows, targets, draft.loss, draft.network)
     warn_of_probabilities(draft.network, draft.loss)
     return _train_draft(
         draft,
@@ -392,6 +394,7 @@ def draft_of(
         If an argument is not what `fit` takes.
     """
     network = network_of(model, rows.shape[1:])
+    check_indices("x", rows, network)
     trained = trained_names(model, optimizer)
     check_scale(loss_scale)
     check_choice("an engine", engine, (AUTO, *ENGINES))
@@ -402,7 +405,7 @@ def draft_of(
         precision=resolve_precision(precision, model.dtype, device),
         network=network,
         loss=losses.resolve(loss),
-        optimizer=optimizer.spec,
+        optimizer=trained_spec(optimizer),
         batch_size=check_count("batch_size", batch_size, 1),
         epochs=check_count("epochs", epochs, 0),
         trained=trained,
@@ -431,6 +434,7 @@ def prepared_validation(draft: Plan, x: Any, y: Any) -> Any:
             f"expected validation x with rows of shape {draft.network.input_shape}, got "
             f"{x.shape[1:]}"
         )
+    check_indices("validation x", x, draft.network)
     targets = draft.loss.prepare_targets(y, draft.network.output_shape, draft.dtype)
     check_same_length("validation y", targets, len(x))
     return targets

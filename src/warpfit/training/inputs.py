@@ -18,6 +18,7 @@ from warpfit.checks import as_numbers, brief
 from warpfit.errors import ConfigError, DataError, DataWarning, DTypeError, ShapeError
 from warpfit.losses import DISTANCES, BinaryCrossEntropy, Loss, SoftmaxCrossEntropy
 from warpfit.nn.activations import ActivationSpec, SoftmaxSpec
+from warpfit.nn.embedding import as_indices
 from warpfit.nn.network import NetworkSpec
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "as_sample_weight",
     "check_finite",
     "check_held",
+    "check_indices",
     "check_same_length",
     "check_weight_left",
     "resolve_class_weight",
@@ -125,6 +127,12 @@ def _of_wrong_number(name: str, number: Any, start: int, place: Sequence[Any], d
     return f"expected {name} to be finite, got NaN or infinity {where}"
 
 
+def check_indices(name: str, rows: Array, network: Any) -> None:
+    """Raise unless rows hold indices that a network's first layer knows, if it takes indices."""
+    if network.num_indices is not None:
+        as_indices(name, to_host(rows), network.num_indices)
+
+
 def check_same_length(name: str, rows: Array, num_rows: int) -> None:
     """Raise ShapeError unless there are as many rows as x has."""
     if len(rows) != num_rows:
@@ -167,9 +175,9 @@ def check_weight_left(
         )
 
 
-def warn_of_data(x: Array, y: Array, loss: Loss) -> None:
+def warn_of_data(x: Array, y: Array, loss: Loss, network: Any) -> None:
     """Warn of training rows and targets that are probably not as intended."""
-    warn_of_pixels(x)
+    warn_of_pixels(x, network)
     _warn_of_scales(x, y, loss)
     _warn_of_one_class(y, loss)
 
@@ -281,10 +289,12 @@ def _sample(rows: Array) -> npt.NDArray[Any]:
     return np.asarray(rows[:: max(1, len(rows) // SAMPLE)])
 
 
-def warn_of_pixels(x: Array) -> None:
+def warn_of_pixels(x: Array, network: Any) -> None:
     """Warn if rows hold numbers from 0 to 255 in another dtype than uint8, like pixels: they are
-    not scaled.
+    not scaled; indices need not be.
     """
+    if network.num_indices is not None:
+        return
     if x.dtype == np.uint8 or x.ndim < 2 or backends.is_device_array(x):
         return
     glimpse = x[:GLIMPSE]

@@ -89,7 +89,8 @@ class TensorBoardLog(_Tracker):
 
     Examples
     --------
-    >>> wf.fit(model, x, y, optimizer=optimizer, callbacks=[wf.TensorBoardLog("runs/first")])
+    >>> logs = [wf.TensorBoardLog("runs/first")]  # doctest: +SKIP
+    >>> wf.fit(model, x, y, optimizer="adam", callbacks=logs)  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -140,6 +141,11 @@ class MLflowLog(_Tracker):
     ------
     ConfigError
         If MLflow is not installed.
+
+    Examples
+    --------
+    >>> logs = [wf.MLflowLog(experiment="digits", name="first")]  # doctest: +SKIP
+    >>> wf.fit(model, x, y, optimizer="adam", callbacks=logs)  # doctest: +SKIP
     """
 
     def __init__(self, experiment: str | None = None, name: str | None = None) -> None:
@@ -191,6 +197,11 @@ class WandbLog(_Tracker):
     ------
     ConfigError
         If wandb is not installed.
+
+    Examples
+    --------
+    >>> logs = [wf.WandbLog(project="digits", mode="offline")]  # doctest: +SKIP
+    >>> wf.fit(model, x, y, optimizer="adam", callbacks=logs)  # doctest: +SKIP
     """
 
     def __init__(self, project: str | None = None, **settings: Any) -> None:

@@ -148,6 +148,11 @@ def engine_of(plan: Plan) -> Engine:
 
 def _check_half_precision(draft: Plan) -> None:
     """Raise ConfigError for a network that half precision does not suit."""
+    if draft.precision in HALF_DTYPES and draft.network.num_indices is not None:
+        raise ConfigError(
+            "expected precision 'float32', 'tf32' or 'float64' for indices, which half precision "
+            f"rounds, got {draft.precision!r}"
+        )
     if draft.precision in HALF_DTYPES and not isinstance(draft.network, NetworkSpec):
         raise ConfigError(
             "expected precision 'float32', 'tf32' or 'float64' for a module that is no Sequential "

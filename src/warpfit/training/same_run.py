@@ -101,8 +101,9 @@ def check_same_run(path: PathLike, header: Mapping[str, Any], plan: Plan, seed: 
 def _differences(ours: Any, theirs: Any, place: str = "") -> Iterator[str]:
     """Yield in words, by their place, where two JSON values differ."""
     if isinstance(ours, dict) and isinstance(theirs, dict) and _kind(ours) == _kind(theirs):
-        for key in ours:
-            yield from _differences(ours[key], theirs.get(key), f"{place}.{key}" if place else key)
+        for key in {**ours, **theirs}:
+            inner = f"{place}.{key}" if place else key
+            yield from _differences(ours.get(key), theirs.get(key), inner)
     elif (
         isinstance(ours, list)
         and isinstance(theirs, list)

@@ -13,7 +13,7 @@ from warpfit.engines.many_members import StateOnDemand
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.module import Buffer, Module, Parameter
-from warpfit.optim.base import Optimizer
+from warpfit.optim.base import Optimizer, OptimizerSpec
 
 __all__ = [
     "remember_loss",
@@ -21,6 +21,7 @@ __all__ = [
     "show_on_demand",
     "state_of",
     "trained_names",
+    "trained_spec",
     "write_back",
     "write_back_on_demand",
 ]
@@ -49,6 +50,11 @@ def _trained(names: Sequence[str], optimizer: Optimizer) -> tuple[str, ...]:
             "requires_grad=False; set it to True for those that are to change"
         )
     return tuple(trained)
+
+
+def trained_spec(optimizer: Optimizer) -> OptimizerSpec:
+    """Return the settings of the parameters that `trained_names` names."""
+    return optimizer.spec.of_some([parameter.requires_grad for parameter in optimizer.parameters])
 
 
 def _names(holders: Mapping[str, Any], optimizer: Optimizer) -> tuple[str, ...]:
