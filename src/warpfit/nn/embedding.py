@@ -144,7 +144,8 @@ class Embedding(Layer):
     >>> layers = [nn.Embedding(10, 4, seed=0), nn.Flatten(), nn.Linear(3 * 4, 2, seed=1)]
     >>> model = nn.Sequential(layers)
     >>> x = np.random.default_rng(0).integers(0, 10, (200, 3))
-    >>> asked = {"optimizer": "adam", "epochs": 60, "device": "cpu", "verbose": False}
+    >>> opt = optim.Adam(model.parameters(), lr=0.01)
+    >>> asked = {"optimizer": opt, "epochs": 30, "device": "cpu", "verbose": False}
     >>> history = wf.fit(model, x, x[:, 0] > 4, **asked)
     >>> model[0](x).shape, history["accuracy"][-1] > 0.9
     ((200, 3, 4), True)
