@@ -204,6 +204,31 @@ def test_graph_has_the_bits_of_layerwise(
     np.testing.assert_equal(optimizers[0].state_dict(), optimizers[1].state_dict())
 
 
+@pytest.mark.parametrize(("sizes", "batch"), [((64, 128, 64, 8), 128), ((16, 32, 8), 512)])
+def test_updates_joined_with_products_know_groups(
+    cuda: str, sizes: tuple[int, ...], batch: int
+) -> None:
+    """Weights and biases of a layer are in two groups; wide layers, and a narrow network."""
+    x, labels = blobs(2 * batch, sizes[0], sizes[-1])
+    models = [mlp(*sizes) for _ in range(3)]
+    start = models[0].state_dict()
+    settings = {"epochs": 2, "batch_size": batch, "seed": 5, "verbose": False}
+    on_device = {"device": cuda, "precision": "float16"}
+    for model, where in zip(
+        models,
+        ({}, {**on_device, "engine": "layerwise"}, {**on_device, "engine": "graph"}),
+        strict=True,
+    ):
+        parameters = model.parameters()
+        groups = [{"params": parameters[::2], "lr": 0.5}, {"params": parameters[1::2]}]
+        optimizer = optim.SGD(groups, 0.05, momentum=0.9)
+        wf.fit(model, x, labels, optimizer=optimizer, **settings, **where)
+    assert_same_weights(models[1], models[2])
+    for name, expected in models[0].state_dict().items():
+        moved, found = expected - start[name], models[1].state_dict()[name] - start[name]
+        assert np.linalg.norm(found - moved) < 0.02 * np.linalg.norm(moved), name
+
+
 def test_auto_takes_graph_and_one_launch_says_why_not(cuda: str) -> None:
     model = mlp(6, 8, 3)
     plan = fit(model, device=cuda).plan
