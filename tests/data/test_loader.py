@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 
 import numpy as np
 import pytest
 
-from warpfit.data import DataLoader, epoch_order, loader
+from warpfit.data import DataLoader, epoch_order
 from warpfit.errors import ConfigError, ShapeError
 
 
@@ -122,8 +121,3 @@ def test_many_epochs_see_every_row_once(x: np.ndarray) -> None:
     loader = DataLoader(x, np.arange(23), batch_size=6)
     for _ in itertools.repeat(None, 10):
         assert sorted(rows_of(loader)) == list(range(23))
-
-
-def test_the_example_runs() -> None:
-    result = doctest.testmod(loader)
-    assert (result.failed, result.attempted > 5) == (0, True)
