@@ -23,6 +23,7 @@ from warpfit.engines.launch_plan import (
 )
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, required
+from warpfit.nn.init import initial_values_on_demand
 from warpfit.training.evaluate import network_of
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings, merged_settings
@@ -78,7 +79,8 @@ def _planned(
     resolved = settings.resolved(
         num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy")
     )
-    model = make_model(resolved, (features,), outputs)
+    with initial_values_on_demand():  # which nobody has
+        model = make_model(resolved, (features,), outputs)
     optimizer, loss = make_optimizer(resolved, model), make_loss(resolved)
     precision = "float16" if settings.precision == "auto" else settings.precision
     plan = Plan(
@@ -90,7 +92,7 @@ def _planned(
         optimizer=optimizer.spec,
         batch_size=resolved.batch_size,
         epochs=resolved.epochs or 1,
-        trained=tuple(model.state_dict()),
+        trained=tuple(name for name, _ in model.named_parameters()),
         num_rows=num_rows,
     )
     data = _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs)
