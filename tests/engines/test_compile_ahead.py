@@ -111,3 +111,21 @@ def test_kernels_of_a_sweeps_shapes_are_compiled_at_once(
     )
     assert len(loaded) == 2
     assert announced == loaded
+
+
+def test_kernels_of_a_sweep_that_no_launch_takes_are_compiled_at_once(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
+
+    def build(candidate: dict[str, Any]) -> Any:
+        model = mlp(6, candidate["width"], 3)
+        return model, adam(model)
+
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 16, "device": cuda, "verbose": False}
+    candidates = [{"width": 8}, {"width": 24}]
+    wf.fit_many(build, X, LABELS, candidates=candidates, engine="one_launch", **settings)
+    of_runs = {kernel for kernel in loaded if kernel[0].startswith("one_launch")}
+    assert len(of_runs) == 2
+    assert of_runs <= {*announced}
+    assert {*announced} <= {*loaded}

@@ -17,6 +17,7 @@ from warpfit.sweep.preparing import prepare_group
 from warpfit.sweep.tasks import Task, draft_of_task
 from warpfit.training.fit import prepared_targets, prepared_validation, with_class_weight
 from warpfit.training.inputs import check_held, check_weight_left
+from warpfit.training.loop import rule_of
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.state import state_of
 
@@ -182,7 +183,8 @@ def _full_plan(task: Task, draft: Plan) -> Plan:
         check_held("validation x", data.validation[0], draft.dtype)
         prepared_validation(draft, *data.validation)
     state = state_of(task.model, task.optimizer, ops, draft.dtype, 0)
-    return make_plan(draft, state, TrainingData(data.x, y, data.sample_weight))
+    rule = rule_of(task.callbacks, draft.optimizer.lr)
+    return make_plan(draft, state, TrainingData(data.x, y, data.sample_weight), stopping=rule)
 
 
 def _check_weights(group: Group) -> None:

@@ -11,6 +11,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from warpfit import backends
+from warpfit.engines.launch_arguments import kernels_of
+from warpfit.engines.launch_plan import PreparedLaunch
 from warpfit.engines.many_networks import Launch, Rungs, kernel_of_many, start_many
 from warpfit.errors import Obstacle
 from warpfit.sweep.group_rows import GroupRows
@@ -112,17 +114,24 @@ class Together(Runner):
                     left += part.tasks
                 else:
                     parts.append(part)
-        self._compile_ahead(parts)
+        self._compile_ahead(groups, parts)
         for first in range(0, len(parts), SIDE_BY_SIDE):
             yield from self._run_side_by_side(parts[first : first + SIDE_BY_SIDE])
         yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
 
-    def _compile_ahead(self, groups: Sequence[Group]) -> None:
-        """Begin to compile the groups' kernels, several at once."""
-        backends.get(self.device).compile_ahead(
+    def _compile_ahead(self, groups: Sequence[Group], together: Sequence[Group]) -> None:
+        """Begin to compile kernels, several at once: of groups that go into a launch, and of
+        `fit` for others.
+        """
+        kernels = [
             kernel_of_many(launch, keeps_best=any(map(_keeps_best, group.tasks)))
-            for group, launch in zip(groups, _launches(groups), strict=True)
-        )
+            for group, launch in zip(together, _launches(together), strict=True)
+        ]
+        for group in groups:
+            prepared = group.plan.prepared
+            if isinstance(group.launch, Obstacle) and isinstance(prepared, PreparedLaunch):
+                kernels += kernels_of(prepared.launch, str(group.tasks[0].data.x.dtype))
+        backends.get(self.device).compile_ahead(kernels)
 
     def run_in_rungs(
         self, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int

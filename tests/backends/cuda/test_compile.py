@@ -5,12 +5,15 @@ in registers.
 from __future__ import annotations
 
 import re
+import sys
 from importlib.util import find_spec
 from struct import unpack_from
+from subprocess import run
 
 import numpy as np
 import pytest
 
+from support.commands import ENVIRONMENT
 from support.kernels import VARIANTS
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
@@ -205,3 +208,20 @@ def test_all_variants_compile_without_spills(name: str, arch: str) -> None:
 )
 def test_textbook_products_compile_without_spills(name: str, dtype: str, arch: str) -> None:
     assert_compiles(name, {"DTYPE": dtype, "TRANSPOSE_A": "0", "TRANSPOSE_B": "1"}, arch)
+
+
+AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+
+from warpfit.backends.cuda import jit
+
+with ThreadPoolExecutor(8) as threads:
+    made = threads.map(lambda _: jit.compile_kernel("all_finite", DEFINES, "sm_80"), range(8))
+    print(len({code for code, _ in made}))
+"""
+
+
+def test_threads_of_a_new_process_compile_at_once() -> None:
+    program = AT_ONCE.replace("DEFINES", repr((("DTYPE", "float32"),)))
+    done = run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +67,8 @@ _DIGEST_BYTES = 32
 _CONFIG, _ARGUMENTS = "#include <config>", "#include <arguments>"
 _INCLUDE = re.compile(r'#include "(?P<file>[^"]+)"')
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+# Threads that import cuda.core at once find it half made.
+_IMPORTING = Lock()
 _LOCATION = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): ", re.MULTILINE)
 
 
@@ -213,7 +215,8 @@ def compile_kernel(
     """
     from io import StringIO
 
-    from cuda.core import Program, ProgramOptions
+    with _IMPORTING:
+        from cuda.core import Program, ProgramOptions
 
     log = StringIO()
     options = ProgramOptions(
