@@ -214,6 +214,7 @@ class Process:
         sources = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         own = {name: str(caches / folder) for name, folder in CACHE_VARIABLES.items()}
         env = {**self.environment, **JAX_SETTINGS, **own, "PYTHONPATH": sources}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # a warm process has its bytecode
         with tempfile.TemporaryDirectory() as out:
             started = perf_counter()
             command = self.command(row, program, Path(out))
