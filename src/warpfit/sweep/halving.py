@@ -55,6 +55,11 @@ class Rule(ABC):
         metric : Metric
         num_folds : int
             Networks of a candidate, with consecutive numbers.
+
+        Raises
+        ------
+        Exception
+            What a rule that asks others gets from them; it ends the sweep.
         """
 
 
