@@ -12,7 +12,7 @@ import pytest
 
 MODULES = (
     "warpfit",
-    *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd")),
+    *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd", "optuna")),
 )
 MANY = 3  # arguments from which on they are described one by one
 
@@ -22,6 +22,7 @@ RAISE_NOTHING = {
     "LRCurve",
     "Run",
     "Sweep",
+    "Optimized",
     "MLPClassifier",
     "MLPRegressor",
     "SweepCV",

@@ -250,6 +250,37 @@ def test_ctrl_c_tells_what_is_finished_and_fails_what_ran() -> None:
     ]
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_ctrl_c_while_trials_are_told(monkeypatch: pytest.MonkeyPatch, is_told: bool) -> None:
+    study = new_study()
+    tell = study.tell
+
+    def interrupted(trial: Any, value: Any = None, state: Any = None) -> None:
+        is_second = trial.number == 1 and state is None
+        if is_told or not is_second:
+            tell(trial, value, state)
+        if is_second:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "tell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        optimize(study, n_trials=8, batch=4)
+    assert states(study) == [COMPLETE, COMPLETE if is_told else FAIL, FAIL, FAIL]
+    assert study.trials[3].user_attrs["error"] == "interrupt"
+
+
+def test_ctrl_c_while_trials_are_asked_for() -> None:
+    def interrupted(trial: Any) -> Any:
+        if trial.number == 5:
+            raise KeyboardInterrupt
+        return build(trial)
+
+    study = new_study()
+    with pytest.raises(KeyboardInterrupt):
+        optimize(study, interrupted, n_trials=8, batch=4)
+    assert states(study) == [COMPLETE] * 4 + [FAIL] * 2
+
+
 # -- when it ends
 # -------------------------------------------------------------------------------------------------
 
@@ -339,15 +370,15 @@ def test_storages_hold_usual_trials(storage: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_tables_importances_and_plots_see_usual_trials() -> None:
-    study = new_study("maximize", pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
-    optimize(study, n_trials=12, batch=4, epochs=4)
+    study = new_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
+    optimize(study, n_trials=24, batch=6, epochs=4)
     table = study.trials_dataframe()
     assert {"number", "value", "state", "params_lr", "params_width", "duration"} <= set(table)
     assert (table["duration"].dt.total_seconds() > 0).all()
     importances = optuna.importance.get_param_importances(study)
     assert set(importances) == {"lr", "width"}
     plots = pytest.importorskip("optuna.visualization.matplotlib")
-    assert len(plots.plot_intermediate_values(study).lines) == 12
+    assert len(plots.plot_intermediate_values(study).lines) == 24
     assert plots.plot_optimization_history(study).collections
 
 

@@ -422,8 +422,11 @@ class _Batches:
     def _fail_rest(self, asked: Sequence[AskedTrial], error: BaseException) -> None:
         """Let no trial stay running that this call asked for, or took up."""
         words = "interrupt" if isinstance(error, KeyboardInterrupt) else _words(error)
+        states = (needs_optuna().trial.TrialState.RUNNING,)
+        # As the study has it: the error may have come between a trial's being told and our knowing.
+        running = {each.number for each in self.study.get_trials(deepcopy=False, states=states)}
         for one in asked:
-            if not one.is_told:
+            if one.number in running:
                 one.tell_failed(self.study, words)
 
     def _log(self, asked: Sequence[AskedTrial]) -> None:
