@@ -32,6 +32,7 @@ PACKAGES = (
     "scikit-learn",
     "torch",
     "jax",
+    "optuna",
     "cuda-core",
     "cuda-bindings",
     "nvidia-cuda-nvrtc",

@@ -24,6 +24,7 @@ from digests import batch_sizes, engines, how_fast, notebook, one_epoch, widths_
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
+from optuna_trials import table as optuna_trials
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
 from train import label_of
 from waits import table as waits
@@ -834,6 +835,10 @@ def _sweep_peer(program: str | None) -> str:
     return f"{PEERS[name].label}, {precision}"
 
 
+def optuna(results: Results) -> str:
+    return optuna_trials(results) + _source(results)
+
+
 def _search(measured: Results) -> str:
     """Return the table of the seconds that a search takes."""
     rows = []
@@ -886,6 +891,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "report_run": report_run,
     "counters": counters,
     "sweep": sweep,
+    "optuna": optuna,
     "waits": waits,
 }
 FILES = {

@@ -67,6 +67,12 @@ SUITES = {
         needs_gpu=False,
     ),
     "sweep": Suite("sweep", "many networks at once, beside JAX vmap and PyTorch bmm"),
+    "optuna": Suite(
+        "optuna_trials",
+        "a thousand trials of Optuna's by batches, beside one after the other",
+        needs_gpu=False,
+        packages=("optuna",),
+    ),
     "ladder": Suite("ladder", "every rung of `warpfit ladder`, beside the peers", needs_gpu=False),
     "curves": Suite("curves", "the networks of `warpfit train` in full, beside NumPy's loss curve"),
     "engine-curves": Suite(

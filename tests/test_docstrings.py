@@ -17,7 +17,7 @@ from warpfit.training.trained import ModelCard
 
 MODULES = (
     "warpfit",
-    *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd")),
+    *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd", "optuna")),
 )
 MANY = 3  # arguments from which on they are described one by one
 
@@ -27,6 +27,7 @@ RAISE_NOTHING = {
     "LRCurve",
     "Run",
     "Sweep",
+    "Optimized",
     "MLPClassifier",
     "MLPRegressor",
     "SweepCV",

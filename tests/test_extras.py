@@ -25,6 +25,7 @@ PACKAGES = (
     "pooch",
     "matplotlib",
     "onnx",
+    "optuna",
     "nvtx",
     "ipywidgets",
     "starlette",

@@ -27,6 +27,7 @@ HEAVY = [
     "torch",
     "pandas",
     "onnx",
+    "optuna",
 ]
 
 TRAIN = """
@@ -128,7 +129,18 @@ def test_every_public_name_is_there() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["nn", "optim", "losses", "data", "autograd", "training", "estimators", "files", "errors"],
+    [
+        "nn",
+        "optim",
+        "losses",
+        "data",
+        "autograd",
+        "training",
+        "estimators",
+        "files",
+        "errors",
+        "optuna",
+    ],
 )
 def test_modules_export_what_they_say(module: str) -> None:
     imported = __import__(f"warpfit.{module}", fromlist=["__all__"])
@@ -136,7 +148,7 @@ def test_modules_export_what_they_say(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["", ".nn", ".optim", ".losses", ".data", ".autograd", ".errors"]
+    "module", ["", ".nn", ".optim", ".losses", ".data", ".autograd", ".errors", ".optuna"]
 )
 def test_dir_shows_what_is_public_and_nothing_else(module: str) -> None:
     imported = importlib.import_module(f"warpfit{module}")

@@ -295,3 +295,20 @@ def test_the_examples_of_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
     assert abs(names["history"]["loss"][-1] - names["sweep"].records[0]["loss"]) < 1e-5
     assert names["search"].best_score_ > 0.7
     assert "{'stopped': 16, 'done': 2} 9" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_examples_of_optuna(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    monkeypatch.chdir(tmp_path)
+    names = run_page("docs/optuna.md")
+    assert len(examples("docs/optuna.md")) == 5
+    assert names["search"].best_score_ > 0.7
+    assert names["study"].best_value > 0.85
+    assert names["found"].best_value == names["study"].best_value
+    printed = capsys.readouterr().out
+    assert "{'PRUNED': 24, 'COMPLETE': 3}" in printed
+    assert "['COMPLETE', 'COMPLETE', 'COMPLETE', 'COMPLETE']" in printed
+    assert (tmp_path / "study.log").exists()

@@ -59,7 +59,12 @@ MODULES = (
     "warpfit.data",
     "warpfit.autograd",
     "warpfit.errors",
+    "warpfit.optuna",
 )
+
+
+# Where it is not the last part of a module's name; `optuna` alone is Optuna's.
+ALIASES = {"warpfit": "wf", "warpfit.optuna": "wf.optuna"}
 
 
 def is_layer(thing: Any) -> bool:
@@ -120,6 +125,12 @@ SECTIONS = (
         "warpfit",
         ("fit_many", "Halving", "Sweep"),
         "A network for every candidate and fold: [many networks at once](sweep.md).",
+    ),
+    Section(
+        "Optuna",
+        "warpfit.optuna",
+        ("optimize", "Optimized"),
+        "Studies by hundreds of trials at a time: [Optuna](optuna.md).",
     ),
     Section(
         "Estimators",
@@ -277,7 +288,7 @@ def page() -> str:
 
 def _section(section: Section) -> str:
     module = import_module(section.module)
-    alias = "wf" if section.module == "warpfit" else section.module.rpartition(".")[2]
+    alias = ALIASES.get(section.module, section.module.rpartition(".")[2])
     names = (*section.names, *section.members)
     lines = [_line(alias, name, attrgetter(name)(module)) for name in names]
     words = f"{section.words}\n\n" if section.words else ""

@@ -36,7 +36,7 @@ from warpfit.on_demand import imports_on_demand
 from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from warpfit import autograd, data, errors, losses, nn, optim
+    from warpfit import autograd, data, errors, losses, nn, optim, optuna
     from warpfit.autograd.tape import no_grad
     from warpfit.autograd.tensor import Tensor, tensor
     from warpfit.estimators import (
@@ -112,6 +112,7 @@ __all__ = [
     "nn",
     "no_grad",
     "optim",
+    "optuna",
     "predict",
     "save",
     "tensor",
@@ -139,6 +140,7 @@ __getattr__, _ = imports_on_demand(
         "losses": (),
         "nn": (),
         "optim": (),
+        "optuna": (),
         "random": ("manual_seed",),
         "sweep": ("Halving", "Sweep", "fit_many"),
         "training": (

@@ -7,7 +7,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from itertools import product
+from numbers import Integral
 from time import perf_counter
 from typing import Any, ClassVar, Self
 
@@ -26,6 +28,7 @@ from sklearn.model_selection._validation import (
     _insert_error_scores,
     _warn_or_raise_about_fit_failures,
 )
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, indexable
 
 from warpfit.backends import resolve_device
@@ -39,6 +42,7 @@ from warpfit.estimators.many_fits import (
     fit_together,
 )
 from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators.sampled import Rounds, sampled_rounds
 
 __all__ = ["RandomizedSweepCV", "SweepCV"]
 
@@ -50,7 +54,8 @@ class _Sweep:
 
     executor: Executor | None
 
-    def _candidates(self) -> list[Candidate]:
+    def _rounds(self, metric: Any) -> Rounds:
+        """Yield candidates, of which later ones may depend on the scores of those before."""
         raise NotImplementedError
 
     def __sklearn_clone__(self) -> Any:
@@ -105,32 +110,56 @@ def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
     X, y = indexable(X, y)
     routed = search._get_routed_params_for_fit(_check_method_params(X, params=params))
     splits = _splits(search, X, y, routed.splitter.split)
-    candidates = search._candidates()
-    if not splits or not candidates:
-        raise ConfigError(
-            f"expected at least one split and one candidate, got {len(splits)} and "
-            f"{len(candidates)}"
-        )
     fits = Fits(
         estimator=clone(search.estimator),
         X=X,
         y=y,
-        pairs=list(product(candidates, splits)),
+        pairs=(),
         scorer=scorer,
         fit_params=routed.estimator.fit,
         score_params=routed.scorer.score,
         return_train_score=search.return_train_score,
         error_score=search.error_score,
     )
-    if search.verbose > 0:
-        print(
-            f"Fitting {len(splits)} folds for each of {len(candidates)} candidates, totalling "
-            f"{len(fits)} fits"
-        )
-    _take_results(search, candidates, len(splits), _results(search, fits), refit_metric)
+    candidates, results = _all_rounds(search, fits, splits, refit_metric)
+    _take_results(search, candidates, len(splits), results, refit_metric)
     if search.refit:
         _refit(search, X, y, routed.estimator.fit)
     search.scorer_ = scorer._scorers if isinstance(scorer, _MultimetricScorer) else scorer
+
+
+def _all_rounds(
+    search: Any, fits: Fits, splits: Sequence[Any], refit_metric: str
+) -> tuple[list[Candidate], list[Result]]:
+    """Return all candidates with the results of their fits, done round by round."""
+    rounds = search._rounds(search.refit if isinstance(search.refit, str) else refit_metric)
+    found: list[Candidate] | None = next(rounds)
+    if not splits or not found:
+        raise ConfigError(
+            f"expected at least one split and one candidate, got {len(splits)} and "
+            f"{len(found or ())}"
+        )
+    candidates: list[Candidate] = []
+    results: list[Result] = []
+    while found:
+        of_round = replace(fits, pairs=list(product(found, splits)))
+        if search.verbose > 0:
+            print(
+                f"Fitting {len(splits)} folds for each of {len(found)} candidates, totalling "
+                f"{len(of_round)} fits"
+            )
+        own = _results(search, of_round)
+        candidates, results = candidates + found, results + own
+        found = _next_round(rounds, own)
+    return candidates, results
+
+
+def _next_round(rounds: Rounds, results: list[Result]) -> list[Candidate] | None:
+    """Return the candidates of the round after these results, None after the last."""
+    try:
+        return rounds.send(results)
+    except StopIteration:
+        return None
 
 
 def _splits(search: Any, X: Any, y: Any, split_params: dict[str, Any]) -> list[Any]:
@@ -284,8 +313,8 @@ class SweepCV(_Sweep, GridSearchCV):
             return_train_score,
         )
 
-    def _candidates(self) -> list[Candidate]:
-        return list(ParameterGrid(self.param_grid))
+    def _rounds(self, metric: Any) -> Rounds:
+        yield list(ParameterGrid(self.param_grid))
 
 
 class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
@@ -296,11 +325,17 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
     ----------
     estimator : MLPClassifier or MLPRegressor
     param_distributions : dict of str to sequence or distribution, or list of such
-        Names of parameters with values, or with what SciPy draws them from (``rvs``).
+        Names of parameters with values, or with what SciPy draws them from (``rvs``); with a
+        sampler, one dict of values and of Optuna's distributions.
     n_iter : int
         Candidates that are drawn.
     random_state : int, RandomState or None
-        Of the drawing.
+        Of the drawing; a sampler has its own seed.
+    sampler : optuna.samplers.BaseSampler, optional
+        Suggests the candidates, those of later rounds from the mean scores of earlier ones; of
+        several scores, from the one that `refit` names. Each fit begins with a copy of it.
+    batch : int
+        Candidates of a round, which train in one go.
     cv, scoring, refit, n_jobs, verbose, error_score, return_train_score, executor
         As `SweepCV`'s, as are all attributes.
 
@@ -313,9 +348,11 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
     ['alpha']
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
         **RandomizedSearchCV._parameter_constraints,
         "executor": [Executor, None],
+        "sampler": "no_validation",
+        "batch": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
@@ -333,6 +370,8 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
         error_score: float | str = np.nan,
         return_train_score: bool = False,
         executor: Executor | None = None,
+        sampler: Any = None,
+        batch: int = 64,
     ) -> None:
         self.estimator, self.param_distributions, self.executor = (
             estimator,
@@ -340,6 +379,7 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
             executor,
         )
         self.n_iter, self.random_state = n_iter, random_state
+        self.sampler, self.batch = sampler, batch
         self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
         self.verbose, self.error_score, self.return_train_score = (
             verbose,
@@ -347,8 +387,13 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
             return_train_score,
         )
 
-    def _candidates(self) -> list[Candidate]:
+    def _rounds(self, metric: Any) -> Rounds:
+        if self.sampler is not None:
+            yield from sampled_rounds(
+                self.sampler, self.param_distributions, self.n_iter, self.batch, metric
+            )
+            return
         sampler = ParameterSampler(
             self.param_distributions, self.n_iter, random_state=self.random_state
         )
-        return list(sampler)
+        yield list(sampler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -29,7 +29,7 @@ from warpfit.sweep.candidates import (
 from warpfit.sweep.elsewhere import Processes, Shards
 from warpfit.sweep.folds import SweepData, as_folds
 from warpfit.sweep.groups import Group
-from warpfit.sweep.halving import Halving, as_halving
+from warpfit.sweep.halving import Rule, as_halving
 from warpfit.sweep.here import CPU, runner_here
 from warpfit.sweep.metric import as_metric
 from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left, plan_groups
@@ -47,7 +47,7 @@ from warpfit.training.inputs import (
     warn_of_probabilities,
 )
 
-__all__ = ["fit_many"]
+__all__ = ["fit_many", "starting_from"]
 
 Build = Callable[[Candidate], tuple[Module, Optimizer]]
 
@@ -67,7 +67,7 @@ def fit_many(
     class_weight: str | Mapping[int, float] | Sequence[float] | None = None,
     sample_weight: Any = None,
     metric: str | Callable[[Module, Any, Any], float] | None = None,
-    halving: Halving | float | None = None,
+    halving: Rule | float | None = None,
     device: str | Sequence[str] = "auto",
     precision: str = "auto",
     loss_scale: str | float = "auto",
@@ -343,9 +343,13 @@ def _tasks(
     return tasks
 
 
-def _start_on_demand(device: str) -> AbstractContextManager[None]:
-    """Let models have their initial values when they are asked for, where a GPU may draw them."""
-    return nullcontext() if device == CPU else initial_values_on_demand()
+@contextmanager
+def starting_from(seed: int, device: str) -> Iterator[None]:
+    """Let models that are made in this block have a seed's initial values; once they are asked for,
+    where a GPU may draw them.
+    """
+    with seeded(seed), nullcontext() if device == CPU else initial_values_on_demand():
+        yield
 
 
 def _built(
@@ -357,7 +361,7 @@ def _built(
         arguments["seed"] = check_seed(arguments["seed"])
         arguments["epochs"] = check_count("epochs", arguments["epochs"], 0)
         arguments["loss"] = losses.resolve(arguments["loss"])
-        with seeded(arguments["seed"]), _start_on_demand(arguments["device"]):
+        with starting_from(arguments["seed"], arguments["device"]):
             made = build(dict(candidate))
     except WarpfitError as error:
         raise error_of_candidate(name, error) from error

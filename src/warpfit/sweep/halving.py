@@ -1,12 +1,15 @@
-"""Successive halving: at some epochs only the better part of the candidates goes on."""
+"""Rules that stop candidates between epochs, and successive halving, by which only the better part
+goes on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, lcm
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError
@@ -14,11 +17,54 @@ from warpfit.sweep.groups import Group
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.tasks import INTERRUPTED, PAUSED, STOPPED, Outcome, Task
 
-__all__ = ["Halving", "as_halving", "message_of", "run_in_rungs"]
+__all__ = ["Halving", "Rule", "as_halving", "have_results", "message_of", "run_in_rungs"]
+
+
+class Rule(ABC):
+    """A rule by which some candidates do not go on after some epochs, the rungs."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The word with which the messages of networks that it stops begin."""
+
+    @abstractmethod
+    def rungs(self, epochs: int, report_every: int = 1) -> list[int]:
+        """Return the epochs after which candidates may be stopped, for runs of so many epochs:
+        reported ones.
+        """
+
+    @abstractmethod
+    def stopped(
+        self,
+        until: int,
+        paused: Mapping[int, Outcome],
+        ended: Mapping[int, Outcome],
+        metric: Metric,
+        num_folds: int,
+    ) -> dict[int, str]:
+        """Return which networks do not go on after a rung, by their numbers, and why.
+
+        Parameters
+        ----------
+        until : int
+            The epoch of the rung.
+        paused, ended : mapping of int to Outcome
+            Networks that may go on, and that are through, less those of candidates that were
+            stopped before.
+        metric : Metric
+        num_folds : int
+            Networks of a candidate, with consecutive numbers.
+
+        Raises
+        ------
+        Exception
+            What a rule that asks others gets from them; it ends the sweep.
+        """
 
 
 @dataclass(frozen=True)
-class Halving:
+class Halving(Rule):
     """A rule: after `min_epochs` epochs, and each time `factor` times as many, one in `factor`
     candidates goes on.
 
@@ -58,6 +104,10 @@ class Halving:
         object.__setattr__(self, "factor", float(factor))
         check_count("min_epochs", self.min_epochs, 1)
 
+    @property
+    def name(self) -> str:
+        return "halving"
+
     def rungs(self, epochs: int, report_every: int = 1) -> list[int]:
         """Return the epochs after which candidates are compared, for runs of so many epochs:
         reported ones.
@@ -74,10 +124,21 @@ class Halving:
         """Return how many of the candidates at a rung go on: at least one."""
         return max(1, ceil(num_candidates / self.factor))
 
+    def stopped(
+        self,
+        until: int,
+        paused: Mapping[int, Outcome],
+        ended: Mapping[int, Outcome],
+        metric: Metric,
+        num_folds: int,
+    ) -> dict[int, str]:
+        going_on, places = _decide(self, metric, paused, ended, num_folds)
+        return {number: message_of(*places[number], until) for number in set(paused) - going_on}
 
-def as_halving(halving: Any) -> Halving | None:
-    """Return the rule that `halving` stands for: None, a `Halving`, or its factor."""
-    if halving is None or isinstance(halving, Halving):
+
+def as_halving(halving: Any) -> Rule | None:
+    """Return the rule that `halving` stands for: None, a rule, or the factor of a `Halving`."""
+    if halving is None or isinstance(halving, Rule):
         return halving
     if isinstance(halving, bool) or not isinstance(halving, Real):
         raise ConfigError(f"expected halving as a Halving, its factor or None, got {halving!r}")
@@ -87,7 +148,7 @@ def as_halving(halving: Any) -> Halving | None:
 def run_in_rungs(
     run: Callable[[Sequence[Group]], Iterator[Outcome]],
     groups: Sequence[Group],
-    rule: Halving,
+    rule: Rule,
     metric: Metric,
     num_folds: int,
 ) -> Iterator[Outcome]:
@@ -100,8 +161,8 @@ def run_in_rungs(
     run : function of groups
         Trains them up to each task's `until`, as `Runner.run` does.
     groups : sequence of Group
-    rule : Halving
-        Where the rungs are, and how many candidates go on.
+    rule : Rule
+        Where the rungs are, and which candidates go on.
     metric : Metric
         What they are ranked by.
     num_folds : int
@@ -135,12 +196,14 @@ def run_in_rungs(
                     yield outcome
             if is_interrupted:
                 raise KeyboardInterrupt
-            going_on, places = _decide(rule, metric, paused, ended, num_folds)
-            halved = {number // num_folds for number in set(paused) - going_on}
-            for number in sorted(set(paused) - going_on):
+            if until is None:
+                return
+            stopped = rule.stopped(until, paused, ended, metric, num_folds)
+            halved = {number // num_folds for number in stopped}
+            for number in sorted(stopped):
                 outcome = paused.pop(number)
                 outcome.halved_after = until
-                yield _stopped(outcome, message_of(*places[number], cast(int, until)), STOPPED)
+                yield _stopped(outcome, stopped[number], STOPPED)
             ended = {
                 number: each for number, each in ended.items() if number // num_folds not in halved
             }
@@ -179,8 +242,8 @@ def _going_on(groups: Sequence[Group], paused: dict[int, Outcome]) -> list[Group
 def _decide(
     rule: Halving,
     metric: Metric,
-    paused: dict[int, Outcome],
-    ended: dict[int, Outcome],
+    paused: Mapping[int, Outcome],
+    ended: Mapping[int, Outcome],
     num_folds: int,
 ) -> tuple[set[int], dict[int, tuple[int, int]]]:
     """Return the networks that go on, and where all came in, as `message_of` takes it.
@@ -193,7 +256,7 @@ def _decide(
     for number in sorted(both):
         members.setdefault(number // num_folds, []).append(both[number])
     keys = {
-        c: metric.key(outcomes) if _have_results(outcomes) else None
+        c: metric.key(outcomes) if have_results(outcomes) else None
         for c, outcomes in members.items()
     }
     in_play = [
@@ -204,7 +267,7 @@ def _decide(
     done = [
         candidate
         for candidate in members
-        if candidate not in in_play and _have_results(members[candidate])
+        if candidate not in in_play and have_results(members[candidate])
     ]
     ranked = sorted(
         (c for c in (*in_play, *done) if keys[c] is not None),
@@ -226,7 +289,8 @@ def message_of(place: int, num_compared: int, after: int) -> str:
     return f"halving: {verdict} after {after} epoch{'' if after == 1 else 's'}"
 
 
-def _have_results(outcomes: Iterable[Outcome]) -> bool:
+def have_results(outcomes: Iterable[Outcome]) -> bool:
+    """Return whether a candidate's networks all have a report, and no error."""
     return all(outcome.report is not None and outcome.error is None for outcome in outcomes)
 
 

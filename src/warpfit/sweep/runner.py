@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from warpfit.blas import one_blas_thread
 from warpfit.sweep.groups import Group
-from warpfit.sweep.halving import Halving, run_in_rungs
+from warpfit.sweep.halving import Rule, run_in_rungs
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
@@ -63,9 +63,9 @@ class Runner(ABC):
         """
 
     def run_in_rungs(
-        self, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
+        self, groups: Sequence[Group], rule: Rule, metric: Metric, num_folds: int
     ) -> Iterator[Outcome]:
-        """Do so, but halve the candidates at a rule's rungs; each has `num_folds` tasks, whose
+        """Do so, but stop candidates at a rule's rungs; each has `num_folds` tasks, whose
         numbers are in line.
 
         Here the host does, and a rung is a run.

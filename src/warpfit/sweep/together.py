@@ -17,7 +17,7 @@ from warpfit.engines.many_networks import Launch, Rungs, kernel_of_many, start_m
 from warpfit.errors import Obstacle
 from warpfit.sweep.group_rows import GroupRows
 from warpfit.sweep.groups import Group
-from warpfit.sweep.halving import Halving
+from warpfit.sweep.halving import Halving, Rule
 from warpfit.sweep.metric import COLUMNS, Metric
 from warpfit.sweep.preparing import takes
 from warpfit.sweep.runner import OneByOne, Runner, in_order
@@ -134,15 +134,15 @@ class Together(Runner):
         backends.get(self.device).compile_ahead(kernels)
 
     def run_in_rungs(
-        self, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
+        self, groups: Sequence[Group], rule: Rule, metric: Metric, num_folds: int
     ) -> Iterator[Outcome]:
         """Halve in one launch, where the kernel decides, if one takes all networks and can tell
-        which are better.
+        which are better; the host follows any other rule.
         """
         epochs = rule.rungs(
             max(task.arguments["epochs"] for group in groups for task in group.tasks)
         )
-        if epochs and self._halves(groups, metric):
+        if isinstance(rule, Halving) and epochs and self._halves(groups, metric):
             found = self._halved(groups[0], Rungs(epochs, rule.factor, num_folds, metric.name))
             if found:
                 yield from found

@@ -1,0 +1,73 @@
+"""The benchmark of Optuna's trials, at a tiny size."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("optuna", reason="Optuna is not installed")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The benchmark's module, with a few rows for MNIST's, which writes into an empty folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    # All of them first: what is imported later would keep the folder beyond this test.
+    harness, module, report = (
+        import_module("harness"),
+        import_module("optuna_trials"),
+        import_module("report"),
+    )
+    for each in (harness, report):
+        monkeypatch.setattr(each, "RESULTS", tmp_path)
+
+    def rows(part: str) -> tuple[Any, Any]:
+        rng = np.random.default_rng(len(part))
+        y = np.arange(60) % 10
+        x = rng.uniform(0, 0.3, (60, 784)).astype(np.float32)
+        x[np.arange(60), 70 * y] += 0.7
+        return x, y
+
+    monkeypatch.setattr(module, "mnist", rows)
+    monkeypatch.setattr(module, "SEEDS", 2)
+    return module
+
+
+def test_all_programs_make_the_same_trials(bench: Any) -> None:
+    given = ["--trials", "10", "--batch", "4", "--device", "cpu"]
+    arguments = bench.parsed([*given, "--parts", "ours,storages,one-by-one,values"])
+    parts = bench.measure(arguments)["parts"]
+    ours, others = parts["ours"], parts["one-by-one"]
+    for cell in (ours, *parts["storages"].values()):
+        assert cell["optuna_seconds"] > cell["suggest_seconds"] > 0
+        assert cell["optuna_seconds"] + cell["train_seconds"] < cell["seconds"]
+        assert cell["best"] == ours["best"]
+    assert others["extrapolated_from"] == 10
+    assert others["seconds"] == pytest.approx(10 * others["trial_seconds"])
+    assert len(parts["values"]["by_batches"]) == len(parts["values"]["one_by_one"]) == 2
+    text = import_module("report").render("<!-- results: optuna -->\n<!-- end -->\n")
+    assert "| 10 trials of 784-width-10, 3 epochs | seconds | Optuna's own | |" in text
+    assert "| the same, in SQLite | " in text
+    assert "| `study.optimize` with `wf.fit` | " in text
+    assert "extrapolated from 10 trials" in text
+    assert "Best loss on digits, mean of 2 seeds, 1 trials: " in text
+
+
+def test_pytorch_trains_the_same_network(bench: Any) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    arguments = bench.parsed(["--trials", "2", "--device", "cpu", "--parts", "torch"])
+    found = bench.measure(arguments)["parts"]["torch"]
+    assert found["extrapolated_from"] == 2
+
+
+def test_a_part_that_fails_says_why(bench: Any) -> None:
+    arguments = bench.parsed(["--trials", "2", "--device", "nowhere", "--parts", "ours,values"])
+    results = bench.measure(arguments)
+    assert "nowhere" in results["parts"]["ours"]["reason"]
+    assert "nowhere" in bench.table(results)
