@@ -21,7 +21,7 @@ from warpfit.errors import ConfigError, ConfigWarning
 from warpfit.estimators.fitted import NETWORK
 from warpfit.estimators.rows import SEEN
 
-__all__ = ["SLOTS", "copy_shared", "to_sklearn"]
+__all__ = ["SLOTS", "copy_shared", "fill", "to_sklearn"]
 
 # Attributes that only ours has, or has otherwise.
 OURS = ("validation_loss_curve_", "_best_weights", "_optimizer_state", "_rate_scale")
@@ -65,12 +65,17 @@ def to_sklearn(ours: Any) -> Any:
             ConfigWarning,
         )
     fitted = kind(**{name: parameters[name] for name in kind().get_params() if name not in lacking})
+    fill(fitted, ours)
+    return fitted
+
+
+def fill(fitted: Any, ours: Any) -> None:
+    """Give scikit-learn's estimator all fitted attributes of ours, which has its parameters."""
     copy_shared(ours, fitted)
     best = getattr(ours, "_best_weights", None) or (ours.coefs_, ours.intercepts_)
     fitted._best_coefs, fitted._best_intercepts = copy.deepcopy(best)
     if ours.solver in ("sgd", "adam"):
         fitted._optimizer = _make_optimizer(ours, fitted)
-    return fitted
 
 
 def copy_shared(source: Any, target: Any) -> None:

@@ -19,7 +19,7 @@ from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.regressor import MLPRegressor
 
-__all__ = ["from_sklearn"]
+__all__ = ["KINDS", "from_sklearn", "take"]
 
 Array = npt.NDArray[Any]
 
@@ -70,16 +70,21 @@ def from_sklearn(fitted: Any) -> Any:
         )
     check_is_fitted(fitted)
     ours = kind(**fitted.get_params(deep=False))
+    take(ours, fitted)
+    return ours
+
+
+def take(ours: Any, fitted: Any) -> None:
+    """Give ours all fitted attributes of scikit-learn's estimator, which has its parameters."""
     copy_shared(fitted, ours)
     if ours.solver == "lbfgs":
-        return ours
+        return
     ours._rate_scale = 1.0
     best = (fitted._best_coefs, fitted._best_intercepts) if ours.early_stopping else None
     ours._best_weights = copy.deepcopy(best)
     scores = fitted.validation_scores_
     ours.validation_loss_curve_ = None if scores is None else [np.nan] * len(scores)
     _take_optimizer(ours, fitted._optimizer)
-    return ours
 
 
 def _take_optimizer(ours: Any, optimizer: Any) -> None:
