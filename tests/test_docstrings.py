@@ -12,13 +12,14 @@ import pytest
 
 MODULES = (
     "warpfit",
-    *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd")),
+    *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd", "accel")),
 )
 MANY = 3  # arguments from which on they are described one by one
 
 # Values that others make, and estimators, whose parameters `fit` checks, as scikit-learn's does.
 RAISE_NOTHING = {
     "Evaluation",
+    "Report",
     "LRCurve",
     "Run",
     "Sweep",

@@ -4,6 +4,8 @@ here.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
@@ -33,8 +35,13 @@ def global_random_seed() -> int:
     return 42
 
 
+# What scikit-learn's own code refuses, or does as well.
+FALLS_BACK = re.compile(r"ValueError: |a partial fit on the CPU; |AttributeError: .*validation_sc")
+
+
 @pytest.fixture(autouse=True)
-def nothing_falls_back(installed: None, request: pytest.FixtureRequest) -> object:
-    """See to it that it is this package that is tested."""
+def trained_here(installed: None) -> Iterator[None]:
+    """See to it that nothing falls back but what is meant to."""
     yield
-    print(accel.report())
+    backs = [call.why for call in accel.report().calls if call.fell_back]
+    assert [why for why in backs if not FALLS_BACK.match(why)] == []

@@ -33,15 +33,15 @@ class _Watch(Callback):
 
 
 def ours_of(theirs: Any, *, goes_on: bool, is_watched: bool = False) -> Any:
-    """Return an estimator of ours with the parameters of scikit-learn's, and with copies of its
-    fitted attributes, if a fit is to go on from them; one that is watched keeps its plan.
+    """Return an estimator of ours with the parameters of scikit-learn's, and with its
+    fitted attributes, uncopied, if a fit is to go on from them; one that is watched keeps its plan.
     """
     kind: Any = MLPClassifier if is_classifier(theirs) else MLPRegressor
     known = type(theirs).get_params(theirs, deep=False).keys() & set(kind._get_param_names())
     ours: BaseMLP = kind(**{name: getattr(theirs, name) for name in known})
     ours.callbacks = [_Watch()] if is_watched else None
     if goes_on and hasattr(theirs, "coefs_"):
-        take(ours, theirs)
+        take(ours, theirs, copies=False)
     elif goes_on:
         _share(ours, theirs, SEEN)
     return ours

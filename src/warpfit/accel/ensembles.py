@@ -36,9 +36,12 @@ def fit_all(loop: Loop) -> list[Any]:
             return loop.run(loop.tasks)
         with deferred() as waiting:
             results = [function.function(*args, **kwargs) for function, args, kwargs in loop.tasks]
+        if not waiting:
+            where.why = "each of its fits fell back"
+            return results
         try:
             _train(waiting)
-            where.place, where.why = device, f"{len(waiting)} fits together"
+            where.place, where.why = device, f"{len(waiting)} fits"
         except Exception as error:
             where.place, where.why = SKLEARN, why_error(error)
             for fit in waiting:

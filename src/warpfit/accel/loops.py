@@ -45,10 +45,10 @@ class Loop(NamedTuple):
     run: Callable[[Sequence[Any]], list[Any]]
 
 
-def loop(original: type) -> type:
+def loop(original: Any) -> type:
     """Return the replacement of scikit-learn's `Parallel`, which runs all other loops as before."""
 
-    class Parallel(original):  # type: ignore[misc]
+    class Parallel(original):
         def __call__(self, iterable: Iterable[Any]) -> Any:
             tasks, run = iter(iterable), super().__call__
             first = next(tasks, None)

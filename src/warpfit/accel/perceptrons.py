@@ -21,6 +21,8 @@ __all__ = ["Fit", "deferred", "fit_by", "is_perceptron", "outputs_by", "why_erro
 THEIRS = "sklearn.neural_network._multilayer_perceptron"
 # What sparse rows may become as dense ones, in bytes.
 MOST_DENSE = 1 << 30
+# Multiplications of a prediction that takes less time than to ask where it is best done.
+FEW_PRODUCTS = 1 << 20
 
 # Fits that are prepared, and wait for others to be trained with.
 _WAITING: ContextVar[list[Fit] | None] = ContextVar("waiting", default=None)
@@ -40,7 +42,7 @@ def fit_by(original: Callable[..., Any]) -> Callable[..., Any]:
             original(self, X, y, incremental=incremental, **weights)
 
         with recorded(f"{type(self).__name__}.{'partial_fit' if incremental else 'fit'}") as where:
-            where.why = why_not(self, X)
+            where.why = why_not(self, X) or (incremental and _why_not_in_parts(self, X)) or ""
             if not where.why:
                 fit = Fit(self, incremental, by_sklearn)
                 with fit.falling_back(where):
@@ -178,7 +180,7 @@ class Fit:
         from warpfit.estimators.as_sklearn import fill
 
         fitting.finish(self.prepared, endings)
-        fill(self.theirs, self.ours)
+        fill(self.theirs, self.ours, copies=False)
 
     @contextmanager
     def falling_back(self, where: Where) -> Iterator[None]:
@@ -193,17 +195,38 @@ class Fit:
                 rng.set_state(state)
 
 
+def _why_not_in_parts(theirs: Any, X: Any) -> str:
+    """Return why a partial fit is scikit-learn's: on the CPU an epoch takes less time than what is
+    around it.
+    """
+    from warpfit.training.place import place_of
+
+    shape: Any = getattr(X, "shape", ())
+    num_rows, num_features = shape if len(shape) == 2 else (0, 0)
+    hidden = theirs.hidden_layer_sizes
+    widths = (num_features, *(hidden if hasattr(hidden, "__iter__") else [hidden]), 1)
+    place = place_of("auto", widths, num_rows=num_rows, batch_size=200, epochs=theirs.max_iter)
+    if place.device != "cpu" and _gpu():
+        return ""
+    return f"a partial fit on the CPU; {place.reason or 'there is no GPU'}"
+
+
 def _gpu_for(theirs: Any, X: Any) -> str:
     """Return the GPU that predicts rows, if they are so many; "" without a GPU, and for few."""
-    shape = getattr(X, "shape", ())
-    if len(shape) != 2:
+    shape: Any = getattr(X, "shape", ())
+    products = shape[0] * sum(coef.size for coef in theirs.coefs_) if len(shape) == 2 else 0
+    if products < FEW_PRODUCTS:
         return ""
-    from warpfit import backends
     from warpfit.training.place import predicting_place
 
     widths = (len(theirs.coefs_[0]), *(coef.shape[1] for coef in theirs.coefs_))
-    if predicting_place("auto", widths, shape[0]) == "cpu":
-        return ""
+    return "" if predicting_place("auto", widths, shape[0]) == "cpu" else _gpu()
+
+
+def _gpu() -> str:
+    """Return the device that 'auto' is for long runs, "" if that is the CPU."""
+    from warpfit import backends
+
     backends.expect_no_device()
     device = backends.resolve_device("auto")
     return "" if device == "cpu" else device

@@ -65,7 +65,8 @@ class Report(NamedTuple):
         head = f"warpfit.accel: {back} {calls} fell back to scikit-learn"
         return "\n".join((head, *_table([HEADER, *rows])))
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

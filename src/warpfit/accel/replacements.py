@@ -99,10 +99,11 @@ class _Finder:
         if fullname not in REPLACED:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            spec: Any = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
                 spec.loader = _Replacing(spec.loader)
-                return spec
+                found: ModuleSpec = spec
+                return found
         return None
 
 

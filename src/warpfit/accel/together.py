@@ -51,7 +51,7 @@ def fit_and_score(loop: Loop) -> list[Result]:
         if not where.why:
             try:
                 where.place, found = _trained([_bound(task) for task in loop.tasks], num_processes)
-                where.why = f"{len(found)} fits together"
+                where.why = f"{len(found)} fits"
                 return found
             except Exception as error:
                 where.why = why_error(error)
@@ -143,6 +143,6 @@ def _as_sklearns(calls: Sequence[Task], found: Sequence[Result]) -> list[Result]
             ours, theirs = result["estimator"], call["estimator"]
             theirs.set_params(**clone(call["parameters"] or {}, safe=False))
             if hasattr(ours, "coefs_"):
-                fill(theirs, ours)
+                fill(theirs, ours, copies=False)
             result["estimator"] = theirs
     return list(found)
