@@ -17,6 +17,7 @@ from warpfit.training.trained import ModelCard
 
 MODULES = (
     "warpfit",
+    "warpfit.accel",
     *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd", "optuna")),
 )
 MANY = 3  # arguments from which on they are described one by one
@@ -24,6 +25,7 @@ MANY = 3  # arguments from which on they are described one by one
 # Values that others make, and estimators, whose parameters `fit` checks, as scikit-learn's does.
 RAISE_NOTHING = {
     "Evaluation",
+    "Report",
     "LRCurve",
     "Run",
     "Sweep",

@@ -18,6 +18,7 @@ FLOORS = (
     ("cli",),
     ("apps.ladder", "apps.notebook", "apps.playground"),
     ("",),
+    ("accel",),
     ("estimators", "optuna"),
     ("sweep",),
     ("training",),

@@ -58,6 +58,7 @@ MODULES = (
     "warpfit.optim",
     "warpfit.data",
     "warpfit.autograd",
+    "warpfit.accel",
     "warpfit.errors",
     "warpfit.optuna",
 )
@@ -138,6 +139,12 @@ SECTIONS = (
         ("MLPClassifier", "MLPRegressor", "SweepCV", "RandomizedSweepCV", "from_sklearn"),
         "scikit-learn's, on every device: [coming from scikit-learn](scikit-learn.md).",
         tuple(f"MLPClassifier.{name}" for name in ("save", "load", "to_onnx", "to_sklearn")),
+    ),
+    Section(
+        "Programs that exist",
+        "warpfit.accel",
+        ("install", "uninstall", "report", "Report", "forget"),
+        "scikit-learn's own classes, trained here: [programs that exist](accel.md).",
     ),
     Section(
         "Networks",

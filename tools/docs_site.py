@@ -31,7 +31,7 @@ ROOT_PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
-MODULES = ("", "nn", "optim", "losses", "data", "autograd", "errors")
+MODULES = ("", "nn", "optim", "losses", "data", "autograd", "accel", "errors")
 LINK = re.compile(r"(!?)\[([^\]\[]*)\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 

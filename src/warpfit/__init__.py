@@ -36,7 +36,7 @@ from warpfit.on_demand import imports_on_demand
 from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from warpfit import autograd, data, errors, losses, nn, optim, optuna
+    from warpfit import accel, autograd, data, errors, losses, nn, optim, optuna
     from warpfit.autograd.tape import no_grad
     from warpfit.autograd.tensor import Tensor, tensor
     from warpfit.estimators import (
@@ -96,6 +96,7 @@ __all__ = [
     "TensorBoardLog",
     "TrainedModel",
     "WandbLog",
+    "accel",
     "autograd",
     "data",
     "errors",
@@ -127,6 +128,7 @@ def __dir__() -> list[str]:
 __getattr__, _ = imports_on_demand(
     __name__,
     {
+        "accel": (),
         "autograd": ("Tensor", "no_grad", "tensor"),
         "data": (),
         "errors": (),

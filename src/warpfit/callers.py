@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from os.path import basename
 from types import FrameType
 
-__all__ = ["warn"]
+__all__ = ["user_line", "warn"]
 
 # What lies between a user's line and the code that warns: scikit-learn calls its estimators'
 # methods, joblib and executors call scikit-learn.
@@ -18,6 +19,12 @@ def warn(message: str, category: type[Warning]) -> None:
     carries its calls.
     """
     warnings.warn(message, category, stacklevel=1 + _level_of_user())
+
+
+def user_line() -> str:
+    """Return the line of the nearest such caller, as ``'script.py:12'``."""
+    frame = sys._getframe(_level_of_user())
+    return f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _level_of_user() -> int:

@@ -21,6 +21,7 @@ __all__ = [
     "Backend",
     "NumpyBackend",
     "create",
+    "expect_no_device",
     "get",
     "is_device_array",
     "of",
@@ -70,8 +71,17 @@ def _best_device() -> str:
     reason = why_unavailable(opening=0)
     if reason is None:
         return "cuda:0"
-    warn(f"device 'auto' is the CPU: {reason}", DeviceWarning)
+    if "no GPU" not in _UNSAID:
+        warn(f"device 'auto' is the CPU: {reason}", DeviceWarning)
     return "cpu"
+
+
+_UNSAID: set[str] = set()
+
+
+def expect_no_device() -> None:
+    """Let device 'auto' be the CPU without a warning, in programs that asked for no GPU."""
+    _UNSAID.add("no GPU")
 
 
 def _runtime(device: str) -> Any:

@@ -21,7 +21,7 @@ from warpfit.errors import ConfigError, ConfigWarning
 from warpfit.estimators.fitted import NETWORK
 from warpfit.estimators.rows import SEEN
 
-__all__ = ["SLOTS", "copy_shared", "to_sklearn"]
+__all__ = ["SLOTS", "fill", "share", "to_sklearn"]
 
 # Attributes that only ours has, or has otherwise.
 OURS = ("validation_loss_curve_", "_best_weights", "_optimizer_state", "_rate_scale")
@@ -65,19 +65,26 @@ def to_sklearn(ours: Any) -> Any:
             ConfigWarning,
         )
     fitted = kind(**{name: parameters[name] for name in kind().get_params() if name not in lacking})
-    copy_shared(ours, fitted)
-    best = getattr(ours, "_best_weights", None) or (ours.coefs_, ours.intercepts_)
-    fitted._best_coefs, fitted._best_intercepts = copy.deepcopy(best)
-    if ours.solver in ("sgd", "adam"):
-        fitted._optimizer = _make_optimizer(ours, fitted)
+    fill(fitted, ours)
     return fitted
 
 
-def copy_shared(source: Any, target: Any) -> None:
-    """Copy the fitted attributes that both have from one to the other."""
+def fill(fitted: Any, ours: Any, *, copies: bool = True) -> None:
+    """Give scikit-learn's estimator all fitted attributes of ours, which has its parameters; they
+    are copied, unless ours is needed no more.
+    """
+    share(ours, fitted, copies=copies)
+    best = getattr(ours, "_best_weights", None) or (ours.coefs_, ours.intercepts_)
+    fitted._best_coefs, fitted._best_intercepts = copy.deepcopy(best) if copies else best
+    if ours.solver in ("sgd", "adam"):
+        fitted._optimizer = _make_optimizer(ours, fitted)
+
+
+def share(source: Any, target: Any, *, copies: bool = True) -> None:
+    """Give the fitted attributes that both have from one to the other, or copies of them."""
     names = (name for name in (*SEEN, *NETWORK) if name in vars(source) and name not in OURS)
     attributes = {name: vars(source)[name] for name in names}
-    target.__dict__.update(copy.deepcopy(attributes))
+    target.__dict__.update(copy.deepcopy(attributes) if copies else attributes)
 
 
 def _takes(kind: Any, name: str, value: Any) -> bool:

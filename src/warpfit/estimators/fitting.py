@@ -39,7 +39,17 @@ from warpfit.training.run import Run
 if TYPE_CHECKING:
     from warpfit.sweep.tasks import Outcome, Task
 
-__all__ = ["ending_of", "finish", "fit", "prepare", "tasks_of"]
+__all__ = [
+    "Ending",
+    "Prepared",
+    "ending_of",
+    "finish",
+    "fit",
+    "lbfgs_device",
+    "prepare",
+    "tasks_of",
+    "train",
+]
 
 # Why a network's training ended, as `History.stopped_by` has it, or its error.
 Ending = str | Exception
@@ -75,7 +85,7 @@ def fit(estimator: Any, X: Any, y: Any, *more: Any, incremental: bool = False) -
     """Fit an estimator; see `prepare` for the arguments, and `BaseMLP.fit`."""
     prepared = prepare(estimator, X, y, *more, incremental=incremental, is_alone=True)
     if len(prepared.networks) == 1:
-        finish(prepared, [_train(prepared.networks[0], prepared.split)])
+        finish(prepared, [train(prepared)])
     else:
         from warpfit.sweep.here import run_here
 
@@ -222,8 +232,9 @@ def _scorer(holder: Any, validation: Rows | None) -> Callable[[Run], float] | No
     return score
 
 
-def _train(network: Network, split: Split) -> Ending:
-    """Train one network, as `fit` does."""
+def train(prepared: Prepared) -> Ending:
+    """Train the only network of a fit, as `warpfit.fit` does."""
+    (network,), split = prepared.networks, prepared.split
     train, targets = split.train, network.holder._targets
     validation = split.validation and (
         split.validation.X,
@@ -328,17 +339,22 @@ def _give_up(network: Network, error: DivergedError) -> None:
     warn(f"Training ended early: {error}", ConvergenceWarning)
 
 
-def _minimize(holder: Any, rows: Rows) -> None:
-    """Run L-BFGS over all rows."""
-    weights = holder.coefs_, holder.intercepts_
-    device, _ = place_of(
+def lbfgs_device(holder: Any, num_rows: int) -> str:
+    """Return where L-BFGS minimizes the loss of a network over all rows."""
+    place = place_of(
         holder.device,
-        layer_widths(weights),
-        num_rows=len(rows.X),
-        batch_size=len(rows.X),
+        layer_widths((holder.coefs_, holder.intercepts_)),
+        num_rows=num_rows,
+        batch_size=num_rows,
         epochs=holder.max_iter,
         precision=holder.precision,
     )
+    return place.device
+
+
+def _minimize(holder: Any, rows: Rows) -> None:
+    """Run L-BFGS over all rows."""
+    weights, device = (holder.coefs_, holder.intercepts_), lbfgs_device(holder, len(rows.X))
     model = make_model(holder, weights, device=device).to(resolve_device(device))
     result = fit_lbfgs(
         model,

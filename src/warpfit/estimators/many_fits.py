@@ -36,7 +36,7 @@ from warpfit.sweep.here import run_here
 from warpfit.sweep.sending import check_sendable, joblibs_pickle, stop_of, workers_of
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 
-__all__ = ["Fits", "Result", "fit_by_executor", "fit_in_processes", "fit_together"]
+__all__ = ["Fits", "Result", "fit_by_executor", "fit_in_processes", "fit_together", "only_predicts"]
 
 Indices = npt.NDArray[np.int64]
 # What scikit-learn's search makes its results of.
@@ -63,6 +63,7 @@ class Fits:
     score_params: dict[str, Any]
     return_train_score: bool
     error_score: float | str
+    return_estimator: bool = False
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -108,7 +109,7 @@ def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
     """Return the results of all fits, found split by split: rows that are predicted are those of
     one at a time.
     """
-    if not _only_predicts(fits.scorer):
+    if not only_predicts(fits.scorer):
         return [fit.result() for fit in started]
     results: dict[int, Result] = {}
     for split in {id(fit.split): fit.split for fit in started}.values():
@@ -118,7 +119,7 @@ def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
     return list(_in_order(results))
 
 
-def _only_predicts(scorer: Any) -> bool:
+def only_predicts(scorer: Any) -> bool:
     """Return whether a scorer is known to do nothing with rows but have them predicted, as they
     are.
     """
@@ -280,6 +281,8 @@ class _Started:
         }
         if self.fits.return_train_score:
             result["train_scores"] = self._scores(self.split.train, train)
+        if self.fits.return_estimator:
+            result["estimator"] = self.estimator
         return result
 
     def _scores(self, side: _Side, shared: PredictedRows | None) -> Any:

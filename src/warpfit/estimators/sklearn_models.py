@@ -14,12 +14,12 @@ from sklearn.neural_network._stochastic_optimizers import SGDOptimizer
 from sklearn.utils.validation import check_is_fitted
 
 from warpfit.errors import ConfigError
-from warpfit.estimators.as_sklearn import SLOTS, copy_shared
+from warpfit.estimators.as_sklearn import SLOTS, share
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.regressor import MLPRegressor
 
-__all__ = ["from_sklearn"]
+__all__ = ["KINDS", "from_sklearn", "take"]
 
 Array = npt.NDArray[Any]
 
@@ -70,19 +70,26 @@ def from_sklearn(fitted: Any) -> Any:
         )
     check_is_fitted(fitted)
     ours = kind(**fitted.get_params(deep=False))
-    copy_shared(fitted, ours)
-    if ours.solver == "lbfgs":
-        return ours
-    ours._rate_scale = 1.0
-    best = (fitted._best_coefs, fitted._best_intercepts) if ours.early_stopping else None
-    ours._best_weights = copy.deepcopy(best)
-    scores = fitted.validation_scores_
-    ours.validation_loss_curve_ = None if scores is None else [np.nan] * len(scores)
-    _take_optimizer(ours, fitted._optimizer)
+    take(ours, fitted)
     return ours
 
 
-def _take_optimizer(ours: Any, optimizer: Any) -> None:
+def take(ours: Any, fitted: Any, *, copies: bool = True) -> None:
+    """Give ours all fitted attributes of scikit-learn's estimator, which has its parameters; they
+    are copied, unless they come back to it.
+    """
+    share(fitted, ours, copies=copies)
+    if ours.solver == "lbfgs":
+        return
+    ours._rate_scale = 1.0
+    best = (fitted._best_coefs, fitted._best_intercepts) if ours.early_stopping else None
+    ours._best_weights = copy.deepcopy(best) if copies else best
+    scores = fitted.validation_scores_
+    ours.validation_loss_curve_ = None if scores is None else [np.nan] * len(scores)
+    _take_optimizer(ours, fitted._optimizer, copies=copies)
+
+
+def _take_optimizer(ours: Any, optimizer: Any, *, copies: bool = True) -> None:
     """Continue with the state of scikit-learn's optimizer."""
     if type(optimizer) not in SLOTS:
         known = ", ".join(kind.__name__ for kind in SLOTS)
@@ -90,8 +97,10 @@ def _take_optimizer(ours: Any, optimizer: Any) -> None:
             f"from_sklearn: expected an optimizer among {known}, got {type(optimizer).__name__}"
         )
     slots = {
-        slot: _by_layer(copy.deepcopy(getattr(optimizer, name)))
-        for slot, name in SLOTS[type(optimizer)].items()
+        slot: _by_layer(copy.deepcopy(kept) if copies else kept)
+        for slot, kept in (
+            (slot, getattr(optimizer, name)) for slot, name in SLOTS[type(optimizer)].items()
+        )
     }
     ours._optimizer_state = {"step_count": getattr(optimizer, "t", 0), "slots": slots}
     if isinstance(optimizer, SGDOptimizer) and optimizer.lr_schedule == "adaptive":

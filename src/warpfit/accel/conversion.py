@@ -1,0 +1,67 @@
+"""Estimators of ours for those of scikit-learn, and where they were trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import is_classifier
+
+from warpfit.backends import resolve_device
+from warpfit.engines.base import Plan
+from warpfit.estimators import MLPClassifier, MLPRegressor
+from warpfit.estimators.fitted import NETWORK
+from warpfit.estimators.fitting import Prepared, lbfgs_device
+from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators.rows import SEEN
+from warpfit.estimators.sklearn_models import take
+from warpfit.training.callbacks import Callback
+from warpfit.training.run import Run
+
+__all__ = ["ours_of", "ours_to_predict", "where_trained"]
+
+
+class _Watch(Callback):
+    """Keeps the plan of a run."""
+
+    needs_run = False
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+
+    def on_start(self, run: Run) -> None:
+        self.plan = run.plan
+
+
+def ours_of(theirs: Any, *, goes_on: bool, is_watched: bool = False) -> Any:
+    """Return an estimator of ours with the parameters of scikit-learn's, and with its
+    fitted attributes, uncopied, if a fit is to go on from them; one that is watched keeps its plan.
+    """
+    kind: Any = MLPClassifier if is_classifier(theirs) else MLPRegressor
+    known = type(theirs).get_params(theirs, deep=False).keys() & set(kind._get_param_names())
+    ours: BaseMLP = kind(**{name: getattr(theirs, name) for name in known})
+    ours.callbacks = [_Watch()] if is_watched else None
+    if goes_on and hasattr(theirs, "coefs_"):
+        take(ours, theirs, copies=False)
+    elif goes_on:
+        _share(ours, theirs, SEEN)
+    return ours
+
+
+def ours_to_predict(theirs: Any) -> Any:
+    """Return an estimator of ours that has the attributes of scikit-learn's, uncopied."""
+    ours = ours_of(theirs, goes_on=False)
+    _share(ours, theirs, (*SEEN, *NETWORK))
+    return ours
+
+
+def where_trained(prepared: Prepared) -> tuple[str, str]:
+    """Return where a watched fit was trained, and why there."""
+    ours = prepared.estimator
+    if not prepared.networks:
+        return f"{resolve_device(lbfgs_device(ours, prepared.split.num_rows))}, lbfgs", ""
+    plan = ours.callbacks[0].plan
+    return f"{plan.device}, {plan.engine}, {plan.precision}", plan.reason
+
+
+def _share(ours: Any, theirs: Any, names: tuple[str, ...]) -> None:
+    ours.__dict__.update({name: vars(theirs)[name] for name in names if name in vars(theirs)})

@@ -1,0 +1,204 @@
+"""Searches, cross-validation, learning curves and ensembles over scikit-learn's own classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.ensemble import BaggingClassifier
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import (
+    GridSearchCV,
+    RandomizedSearchCV,
+    cross_val_score,
+    cross_validate,
+    learning_curve,
+)
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from warpfit import accel
+
+pytestmark = [
+    pytest.mark.usefixtures("installed"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+X, Y = (part[:160] for part in load_digits(n_class=3, return_X_y=True))
+X = X / 16
+FEW = {"hidden_layer_sizes": (8,), "max_iter": 3, "random_state": 0, "batch_size": 32}
+CLASSIFIER = MLPClassifier(**FEW)
+GRID = {"alpha": [1e-3, 1.0], "learning_rate_init": [0.01]}
+
+
+@pytest.fixture
+def gpu(cuda: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let 'auto' be a GPU."""
+    monkeypatch.setenv("WARPFIT_DEVICE", cuda)
+    return "cuda:0"
+
+
+def told() -> list[tuple[str, str, str]]:
+    return [(call.name, call.where, call.why) for call in accel.report().calls]
+
+
+def by_sklearn(function: Callable[[], Any]) -> Any:
+    """Return what a function returns while scikit-learn's classes train as they were made."""
+    accel.uninstall()
+    found = function()
+    accel.install()
+    return found
+
+
+def assert_near(found: Any, expected: Any) -> None:
+    """Scores of few epochs with another order of rows: both have learned about as much."""
+    np.testing.assert_allclose(found, expected, atol=0.25)
+    assert np.shape(found) == np.shape(expected)
+
+
+def test_a_search_trains_all_its_fits_together(gpu: str) -> None:
+    def search() -> Any:
+        return GridSearchCV(CLASSIFIER, GRID, cv=2, return_train_score=True).fit(X, Y)
+
+    expected = by_sklearn(search)
+    found = search()
+    assert told()[0] == ("GridSearchCV", gpu, "4 fits")
+    assert [name for name, *_ in told()] == ["GridSearchCV", "MLPClassifier.fit"]
+    assert found.cv_results_.keys() == expected.cv_results_.keys()
+    assert found.cv_results_["params"] == expected.cv_results_["params"]
+    assert_near(found.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
+    assert type(found.best_estimator_) is MLPClassifier
+    assert repr(found) == repr(expected)
+
+
+def test_candidates_are_drawn_as_before(gpu: str) -> None:
+    def search() -> Any:
+        drawn = {"alpha": [1e-4, 1e-3, 1e-2, 1.0]}
+        settings: dict[str, Any] = {"n_iter": 2, "random_state": 5, "cv": 2, "refit": False}
+        return RandomizedSearchCV(CLASSIFIER, drawn, **settings).fit(X, Y)
+
+    assert search().cv_results_["params"] == by_sklearn(search).cv_results_["params"]
+    assert told() == [("RandomizedSearchCV", gpu, "4 fits")]
+
+
+def test_cross_validation_returns_scikit_learns_estimators(gpu: str) -> None:
+    settings: dict[str, Any] = {"cv": 2, "return_estimator": True, "return_train_score": True}
+    found = cross_validate(CLASSIFIER, X, Y, scoring=["accuracy", "neg_log_loss"], **settings)
+    assert told() == [("cross_validate", gpu, "2 fits")]
+    assert {type(each) for each in found["estimator"]} == {MLPClassifier}
+    first = found["estimator"][0]
+    half = cross_validate(CLASSIFIER, X, Y, cv=2, return_indices=True)["indices"]["test"][0]
+    assert first.score(X[half], Y[half]) == pytest.approx(found["test_accuracy"][0], abs=0.02)
+    assert clone(first).get_params() == CLASSIFIER.get_params()
+    assert found["train_neg_log_loss"].shape == (2,)
+
+
+def test_scores_and_curves(gpu: str) -> None:
+    def scores() -> Any:
+        return cross_val_score(CLASSIFIER, X, Y, cv=2, params={"sample_weight": np.ones(len(Y))})
+
+    def curve() -> Any:
+        return learning_curve(CLASSIFIER, X, Y, cv=2, train_sizes=[0.5, 1.0])[2]
+
+    assert_near(scores(), by_sklearn(scores))
+    assert_near(curve(), by_sklearn(curve))
+    assert told() == [("cross_val_score", gpu, "2 fits"), ("learning_curve", gpu, "4 fits")]
+
+
+@pytest.mark.parametrize(
+    "ensemble",
+    [BaggingClassifier(CLASSIFIER, 3, max_features=0.5, random_state=0), OneVsRestClassifier],
+)
+def test_the_members_of_an_ensemble_train_together(gpu: str, ensemble: Any) -> None:
+    def fitted() -> Any:
+        unfitted = ensemble(CLASSIFIER) if isinstance(ensemble, type) else clone(ensemble)
+        return unfitted.fit(X, Y)
+
+    expected = by_sklearn(fitted)
+    found = fitted()
+    assert told() == [(type(found).__name__, gpu, "3 fits")]
+    for ours, theirs in zip(found.estimators_, expected.estimators_, strict=True):
+        assert type(ours) is MLPClassifier
+        assert (ours.n_iter_, ours.t_, ours.random_state) == (
+            theirs.n_iter_,
+            theirs.t_,
+            theirs.random_state,
+        )
+        np.testing.assert_allclose(ours.loss_curve_, theirs.loss_curve_, rtol=0.1)
+    assert_near(found.score(X, Y), expected.score(X, Y))
+
+
+def test_candidates_that_scikit_learn_refuses_fail_there(gpu: str) -> None:
+    grid = {"solver": ["adam", "adamw"]}  # the second is ours alone
+    with (
+        pytest.warns(FitFailedWarning, match="2 fits failed out of a total of 4"),
+        pytest.warns(UserWarning, match="One or more of the test scores are non-finite"),
+    ):
+        search = GridSearchCV(CLASSIFIER, grid, cv=2, refit=False).fit(X, Y)
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
+    names = {name: (where, why) for name, where, why in told()}
+    assert names["GridSearchCV"][0] == "one by one"
+    assert names["GridSearchCV"][1].startswith("InvalidParameterError: The 'solver' parameter")
+
+
+def score_of_class(estimator: Any, X: Any, y: Any) -> float:
+    assert type(estimator) is MLPClassifier
+    return float(estimator.score(X, y))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "settings", "why"),
+    [
+        (make_pipeline(StandardScaler(), CLASSIFIER), {}, "a Pipeline is fitted as a whole"),
+        (CLASSIFIER, {"scoring": score_of_class}, "scoring is a function of the estimator"),
+    ],
+    ids=["pipeline", "scoring"],
+)
+def test_what_is_fitted_one_by_one(gpu: str, estimator: Any, settings: Any, why: str) -> None:
+    scores = cross_val_score(estimator, X, Y, cv=2, **settings)
+    assert scores.shape == (2,)
+    (fits, loop) = told()
+    assert fits[0] == "MLPClassifier.fit"
+    assert fits[1].startswith(gpu)
+    assert loop[:2] == ("cross_val_score", "one by one")
+    assert loop[2].startswith(why)
+
+
+@pytest.mark.slow
+def test_processes_on_the_cpu() -> None:
+    def scores() -> Any:
+        return cross_val_score(CLASSIFIER, X, Y, cv=2, n_jobs=2)
+
+    assert_near(scores(), by_sklearn(scores))
+    BaggingClassifier(CLASSIFIER, 2, n_jobs=2).fit(X, Y)
+    assert told() == [
+        ("cross_val_score", "cpu, 2 processes", "2 fits"),
+        ("BaggingClassifier", "scikit-learn", "its processes have scikit-learn's own classes"),
+    ]
+
+
+def test_other_estimators_are_left_alone() -> None:
+    def scores() -> Any:
+        return cross_val_score(LinearSVC(random_state=0), X, Y, cv=3)
+
+    np.testing.assert_array_equal(scores(), by_sklearn(scores))
+    assert told() == []
+
+
+def test_outputs_are_within_the_noise_of_scikit_learns_own_seeds() -> None:
+    def scores() -> Any:
+        return [
+            clone(CLASSIFIER).set_params(max_iter=15, random_state=seed).fit(X, Y).loss_
+            for seed in range(6)
+        ]
+
+    found, expected = scores(), by_sklearn(scores)
+    noise = np.std(expected, ddof=1)
+    assert abs(np.mean(found) - np.mean(expected)) < 3 * noise / np.sqrt(3)

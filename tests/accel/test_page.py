@@ -1,0 +1,65 @@
+"""The page runs as it stands: its program by each of its commands, then what it shows besides."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warpfit
+from support.commands import ENVIRONMENT
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "accel.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PROGRAM, INSTALLING = (block for language, block in BLOCKS if language == "python")
+(COMMANDS,) = (block for language, block in BLOCKS if not language)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the program is, and where Python looks as if the wheel was installed."""
+    (tmp_path / "digits.py").write_text(PROGRAM)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "warpfit_accel.pth").write_bytes((ROOT / "src" / "warpfit_accel.pth").read_bytes())
+    adding = f"import site\nsite.addsitedir({str(site)!r})\n"
+    (site / "sitecustomize.py").write_text(adding)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS.splitlines())
+def test_the_commands(folder: Path, command: str) -> None:
+    words = shlex.split(command.partition("python ")[2])
+    variables = dict(part.split("=") for part in command.partition("python ")[0].split())
+    path = f"{folder / 'site'}:{Path(warpfit.__file__).parents[1]}"
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**ENVIRONMENT, "WARPFIT_DEVICE": "cpu", "PYTHONPATH": path, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "<class 'sklearn.neural_network._multilayer_perceptron.MLPClassifier'> 0." in done.stdout
+    assert ("MLPClassifier.fit  digits.py:8  cpu, layerwise" in done.stderr) == (
+        "--report" in words
+    )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(PROGRAM, names)
+    warpfit.accel.forget()
+    exec(INSTALLING, names)
+    printed = capsys.readouterr().out
+    assert "MLPClassifier.fit  <string>:4  cpu, layerwise, float64" in printed
+    assert not hasattr(names["MLPClassifier"]._fit, "__wrapped__")
