@@ -49,7 +49,14 @@ class Call(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What ran where; printed, it is a table."""
+    """What ran where; printed, it is a table.
+
+    Examples
+    --------
+    >>> wf.accel.forget()
+    >>> [call.name for call in wf.accel.report().calls if call.fell_back]
+    []
+    """
 
     calls: tuple[Call, ...]
 
@@ -113,12 +120,25 @@ def report() -> Report:
     -------
     Report
         Its ``calls`` in the order in which they came first; printed, it is a table.
+
+    Examples
+    --------
+    >>> wf.accel.forget()
+    >>> print(wf.accel.report())
+    warpfit.accel: no perceptron was trained
     """
     with _LOCK:
         return Report(tuple(Call(*key, *sums) for key, sums in _SUMS.items()))
 
 
 def forget() -> None:
-    """Begin the report anew."""
+    """Begin the report anew.
+
+    Examples
+    --------
+    >>> wf.accel.forget()
+    >>> wf.accel.report().calls
+    ()
+    """
     with _LOCK:
         _SUMS.clear()

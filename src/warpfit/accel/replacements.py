@@ -63,7 +63,13 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Let scikit-learn be as it was before `install`; what was fitted stays fitted."""
+    """Let scikit-learn be as it was before `install`; what was fitted stays fitted.
+
+    Examples
+    --------
+    >>> wf.accel.install()
+    >>> wf.accel.uninstall()
+    """
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
     while _UNDO:

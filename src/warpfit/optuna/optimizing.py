@@ -54,6 +54,11 @@ class Optimized:
     ask_seconds, train_seconds, tell_seconds : float
         Of asking, `build` and its suggestions included; of training, in which pruners are asked;
         and of reporting and telling, callbacks included.
+
+    Examples
+    --------
+    >>> wf.optuna.Optimized(best_value=0.98, best_number=7).best_number
+    7
     """
 
     best_model: Module | None = None
