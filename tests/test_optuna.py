@@ -437,10 +437,13 @@ def test_without_optuna_it_says_what_installs_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_training_rows_that_decide_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.INFO)
     optuna.logging.enable_propagation()
     try:
         optimize(new_study(), validation_data=None, n_trials=2)
     finally:
         optuna.logging.disable_propagation()
+        optuna.logging.set_verbosity(verbosity)
     assert "trials are compared on the training rows" in caplog.text
     assert "Trials 0 to 1 finished; best " in caplog.text

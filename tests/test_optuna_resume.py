@@ -84,6 +84,7 @@ def killed(storage: str, where: str, count: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("where", "count", "complete", "running"),
     [

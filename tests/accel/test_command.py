@@ -183,6 +183,7 @@ GALLERY = {
 }
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", GALLERY)
 def test_programs_as_in_the_gallery_run_unchanged(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(dedent(GALLERY[name]))
