@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from warpfit.backends import Array
 from warpfit.engines.launch_network import layers_of
-from warpfit.engines.many_members import Member, StateOnDemand
+from warpfit.engines.many_members import Member, OnDevice, StateOnDemand
 from warpfit.nn.init import uniform_bound
 from warpfit.random import INIT, stream_keys
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["PackedParameters"]
 
 Packed = npt.NDArray[np.float32]
+
+ALIGNMENT = 16  # bytes, which kernels move at once
 
 
 class PackedParameters:
@@ -109,7 +112,8 @@ class PackedParameters:
         for idx, member in enumerate(members):
             if isinstance(member.state, StateOnDemand):
                 names, slots = self.names_of(member), member.plan.optimizer.slot_names
-                member.state.take_from(partial(self._arrays_of, idx, names, slots))
+                made = partial(self._arrays_of, idx, names, slots)
+                member.state.take_from(made, self._on_device(idx, names))
                 continue
             self.fetch()
             for row, first, arrays, name in self._places(member):
@@ -133,6 +137,25 @@ class PackedParameters:
             "slots": dict(zip(slots, rows[1:], strict=True)),
         }
 
+    def _on_device(self, idx: int, names: Sequence[str]) -> OnDevice | None:
+        return None if self.array is None else _Row(self, idx, names)
+
+    @cached_property
+    def are_finite(self) -> npt.NDArray[np.bool_]:
+        """Whether the sum of each network's parameters is finite, (networks,), on the device."""
+        return np.isfinite(self.ops.to_numpy(self.ops.reduce("sum", self.array[:, 0], 1)))
+
+    def views_of(self, idx: int, names: Sequence[str]) -> dict[str, Array]:
+        """Return a network's parameters on the device; those that are not aligned as arrays of
+        their own are copies, which the same kernels take.
+        """
+        row = self.array[idx, 0]
+        found = {}
+        for name, (first, shape) in zip(names, self._parts, strict=True):
+            part = self.ops.reshape(row[first : first + prod(shape)], shape)
+            found[name] = self.ops.copy(part) if part.pointer % ALIGNMENT else part
+        return found
+
     def by_name(self, row: Packed, member: Member) -> dict[str, Packed]:
         """Return the parameters in a row (num_parameters,) of the same layout, by a network's
         names.
@@ -145,6 +168,20 @@ class PackedParameters:
             name: row[first : first + int(np.prod(shape))].reshape(shape)
             for name, (first, shape) in places
         }
+
+
+class _Row(OnDevice):
+    """A network's among the parameters of its launch."""
+
+    def __init__(self, packed: PackedParameters, idx: int, names: Sequence[str]) -> None:
+        self.packed, self.idx, self.names = packed, idx, names
+
+    @property
+    def are_finite(self) -> bool:
+        return bool(self.packed.are_finite[self.idx])
+
+    def arrays(self) -> dict[str, Array]:
+        return self.packed.views_of(self.idx, self.names)
 
 
 def _is_drawn(member: Member) -> bool:
