@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from warpfit import backends
 from warpfit.backends import is_device_array
 from warpfit.backends.cuda.array import DeviceArray
+from warpfit.engines import many_parameters
 from warpfit.engines.many_parameters import PackedParameters
 from warpfit.errors import DeviceError
 from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV, predictions
@@ -257,10 +258,31 @@ def test_weights_that_are_not_finite_at_the_end_fail_alone(
 ) -> None:
     last = {"solver": "sgd", "max_iter": 1, "batch_size": 30}
     estimator = MLPClassifier(device=cuda, **(FEW | last))
+    rates = {"learning_rate_init": [0.02, 3e38]}
     with pytest.warns(FitFailedWarning, match="non-finite parameter weights"):
-        rates = {"learning_rate_init": [0.02, 3e38]}
         ours = searched(SweepCV, rates, 100 * data[0], data[1], estimator)
     assert np.isfinite(ours.cv_results_["mean_test_score"]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("solver", ["sgd", "adam"])
+def test_equal_initial_values_come_to_the_device_once(
+    cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch, solver: str
+) -> None:
+    came: list[int] = []
+    packed = PackedParameters._packed
+
+    def counted(self: PackedParameters, members: Any) -> Any:
+        came.append(len(members))
+        return packed(self, members)
+
+    monkeypatch.setattr(PackedParameters, "_packed", counted)
+    estimator = MLPClassifier(device=cuda, **(FEW | {"solver": solver}))
+    grid = {"learning_rate_init": [0.02, 0.2, 0.05], "random_state": [1, 2]}
+    ours = searched(SweepCV, grid, *data, estimator)
+    monkeypatch.setattr(many_parameters, "_begin_of", lambda member: (id(member),))
+    theirs = searched(SweepCV, grid, *data, estimator)
+    assert came == [2, 12]
+    assert_same_scores(ours, theirs, 0.0)
 
 
 @pytest.mark.parametrize("room", [4, 2])

@@ -66,12 +66,25 @@ class PackedParameters:
         """
         drawn = [idx for idx, member in enumerate(members) if _is_drawn(member)]
         if 2 * len(drawn) < len(members):
-            return self.ops.asarray(self._packed(members))
+            return self._given(members)
         array = self._drawn(members, drawn)
         others = sorted({*range(len(members))} - {*drawn})
         rows = self._packed([members[idx] for idx in others])
         for idx, row in zip(others, rows, strict=True):
             self.ops.assign(array[idx], self.ops.asarray(row))
+        return array
+
+    def _given(self, members: Sequence[Member]) -> Array:
+        """Return all rows; one that several networks begin with comes to the device once."""
+        places: dict[tuple[int, ...], int] = {}
+        of_members = [places.setdefault(_begin_of(member), len(places)) for member in members]
+        if 2 * len(places) > len(members):
+            return self.ops.asarray(self._packed(members))
+        firsts = [members[of_members.index(place)] for place in range(len(places))]
+        rows = self.ops.asarray(self._packed(firsts))
+        array = self.ops.empty(self._shape(len(members)), "float32")
+        for idx, place in enumerate(of_members):
+            self.ops.assign(array[idx], rows[place])
         return array
 
     def _drawn(self, members: Sequence[Member], drawn: Sequence[int]) -> Array:
@@ -182,6 +195,13 @@ class _Row(OnDevice):
 
     def arrays(self) -> dict[str, Array]:
         return self.packed.views_of(self.idx, self.names)
+
+
+def _begin_of(member: Member) -> tuple[int, ...]:
+    """Return by which arrays, but those of zeros, a network's row differs from others."""
+    slots = [array for arrays in member.state.slots.values() for array in arrays.values()]
+    begun = [array for array in slots if array.any()]
+    return tuple(id(array) for array in (*member.state.parameters.values(), *begun))
 
 
 def _is_drawn(member: Member) -> bool:

@@ -246,14 +246,12 @@ def _arrays_now(task: Task, plan: Plan) -> Maker:
     them.
     """
     host = backends.get("cpu")
-    if task.optimizer.slots:
-        state = state_of(task.model, task.optimizer, host, "float32", 0)
-        return partial(dict, parameters=state.parameters, buffers={}, slots=state.slots)
     holders = task.model.named_parameters()
-    now: dict[str, Maker] = {
-        name: partial(dict, data=moved(p.data, host, "float32")) for name, p in holders
-    }
-    return partial(_arrays_of, now, plan)
+    now = {name: moved(parameter.data, host, "float32") for name, parameter in holders}
+    if not task.optimizer.slots:
+        return partial(_arrays_of, {name: partial(dict, data=now[name]) for name in now}, plan)
+    slots = state_of(task.model, task.optimizer, host, "float32", 0).slots
+    return partial(dict, parameters=now, buffers={}, slots=slots)
 
 
 def _arrays_of(starts: Mapping[str, Maker], plan: Plan) -> dict[str, Any]:
