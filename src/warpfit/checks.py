@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -93,17 +94,24 @@ def check_fields(owner: str, settings: Any) -> None:
 
     NumPy's scalars become Python's, which go into files.
     """
-    for field in fields(settings):
-        declared, _, alternative = str(field.type).partition(" | ")
-        value = getattr(settings, field.name)
-        if declared not in DECLARED or (value is None and alternative == "None"):
+    kind: Any = type(settings)
+    for name, declared, may_be_none in _declared_fields(kind):
+        value = getattr(settings, name)
+        if value is None and may_be_none:
             continue
         if isinstance(value, np.generic):
             value = value.item()
-            object.__setattr__(settings, field.name, value)
-        kind, words = DECLARED[declared]
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            raise ConfigError(f"{owner}: expected {field.name} to be {words}, got {brief(value)}")
+            object.__setattr__(settings, name, value)
+        expected, words = DECLARED[declared]
+        if not isinstance(value, expected) or isinstance(value, bool) != (expected is bool):
+            raise ConfigError(f"{owner}: expected {name} to be {words}, got {brief(value)}")
+
+
+@cache
+def _declared_fields(kind: Any) -> list[tuple[str, str, bool]]:
+    """Return the fields of a class that are checked: name, declared type, whether None is one."""
+    parts = [(field.name, *str(field.type).partition(" | ")) for field in fields(kind)]
+    return [(name, own, other == "None") for name, own, _, other in parts if own in DECLARED]
 
 
 def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:

@@ -14,13 +14,18 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from warpfit import backends
 from warpfit.backends import is_device_array
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.engines import many_parameters
+from warpfit.engines.many_parameters import PackedParameters
 from warpfit.errors import DeviceError
 from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV, predictions
 from warpfit.estimators.fitted import Drawn
 from warpfit.estimators.fitting import prepare
+from warpfit.estimators.many_fits import _Started
 from warpfit.estimators.predictions import PredictedRows, predicting, share_of_right
 from warpfit.sweep import together
 from warpfit.training import inputs
+from warpfit.training.callbacks import Callback
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -188,6 +193,123 @@ def test_a_prediction_of_ones_own_is_scored(cuda: str, data: tuple[Array, Array]
     assert search.best_score_ == np.mean(
         [np.mean(y[test] == 0) for _, test in StratifiedKFold(2).split(X, y)]
     )
+
+
+STAYING: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "counted": (MLPClassifier, {}, {"return_train_score": True}),
+    "not aligned": (MLPClassifier, {"hidden_layer_sizes": (7,), "solver": "sgd"}, {}),
+    "metrics": (MLPClassifier, {}, {"scoring": ["accuracy", "neg_log_loss"]}),
+    "numbers": (MLPRegressor, {}, {"return_train_score": True}),
+}
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_weights_that_only_predict_stay_on_the_device(
+    cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind, own, settings = STAYING[name]
+    settings |= {"error_score": "raise"}
+    X, y = data if name == "not aligned" else (data[0].astype(np.float64), data[1])
+    estimator, grid = kind(device=cuda, **(FEW | own)), {"learning_rate_init": [0.02, 0.2]}
+    downloads: list[Any] = []
+    download = DeviceArray.numpy
+
+    def unasked(*_: Any) -> None:
+        raise AssertionError
+
+    def counted(self: DeviceArray) -> Any:
+        downloads.append(self.dtype)
+        return download(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackedParameters, "fetch", unasked)
+        patch.setattr(PackedParameters, "_arrays_of", unasked)
+        patch.setattr(DeviceArray, "numpy", counted)
+        ours = searched(SweepCV, grid, X, y, estimator, **settings).cv_results_
+    assert downloads.count(np.int64) == (name in ("counted", "not aligned"))
+    monkeypatch.setattr(_Started, "is_only_scored", False)
+    theirs = searched(SweepCV, grid, X, y, estimator, **settings).cv_results_
+    scores = [name for name in ours if "_test_" in name or "_train_" in name]
+    assert len(scores) >= 5
+    for name in scores:
+        np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+def test_who_asks_for_weights_has_arrays_of_the_host(cuda: str, data: tuple[Array, Array]) -> None:
+    class Watch(Callback):
+        needs_run = needs_model = needs_step_losses = False
+
+    def first_weight(estimator: Any, X: Array, y: Array) -> float:
+        assert type(estimator.coefs_[0]) is np.ndarray
+        assert estimator._optimizer_state["step_count"] == 6
+        return float(estimator.coefs_[0][0, 0])
+
+    for own in ({}, {"callbacks": [Watch()]}):
+        estimator, rates = MLPClassifier(device=cuda, **FEW, **own), [0.02, 0.2]
+        ours = searched(
+            SweepCV, {"learning_rate_init": rates}, *data, estimator, scoring=first_weight
+        )
+        assert len({*ours.cv_results_["mean_test_score"]}) == 2
+
+
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
+def test_weights_that_are_not_finite_at_the_end_fail_alone(
+    cuda: str, data: tuple[Array, Array]
+) -> None:
+    last = {"solver": "sgd", "max_iter": 1, "batch_size": 30}
+    estimator = MLPClassifier(device=cuda, **(FEW | last))
+    rates = {"learning_rate_init": [0.02, 3e38]}
+    with pytest.warns(FitFailedWarning, match="non-finite parameter weights"):
+        ours = searched(SweepCV, rates, 100 * data[0], data[1], estimator)
+    assert np.isfinite(ours.cv_results_["mean_test_score"]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("solver", ["sgd", "adam"])
+def test_equal_initial_values_come_to_the_device_once(
+    cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch, solver: str
+) -> None:
+    came: list[int] = []
+    packed = PackedParameters._packed
+
+    def counted(self: PackedParameters, members: Any) -> Any:
+        came.append(len(members))
+        return packed(self, members)
+
+    monkeypatch.setattr(PackedParameters, "_packed", counted)
+    estimator = MLPClassifier(device=cuda, **(FEW | {"solver": solver}))
+    grid = {"learning_rate_init": [0.02, 0.2, 0.05], "random_state": [1, 2]}
+    ours = searched(SweepCV, grid, *data, estimator)
+    monkeypatch.setattr(many_parameters, "_begin_of", lambda member: (id(member),))
+    theirs = searched(SweepCV, grid, *data, estimator)
+    assert came == [2, 12]
+    assert_same_scores(ours, theirs, 0.0)
+
+
+@pytest.mark.parametrize("room", [4, 2])
+def test_weights_stay_while_others_wait_if_there_is_room(
+    cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    fetched, launched = [], []
+    fetch, launch = PackedParameters.fetch, together.start_many
+
+    def counted(self: PackedParameters) -> None:
+        fetched.append(len(self.array))
+        fetch(self)
+
+    def seen(members: Any, rows: Any, *rungs: Any) -> Any:
+        launched.append(len(members))
+        return launch(members, rows, *rungs)
+
+    monkeypatch.setattr(PackedParameters, "fetch", counted)
+    monkeypatch.setattr(together, "start_many", seen)
+    monkeypatch.setattr(together.Together, "_most", lambda self, launch: room)
+    monkeypatch.setattr(
+        together._Queue, "take", lambda self: [self.tasks.pop(0), self.tasks.pop(0)]
+    )
+    estimator = MLPClassifier(device=cuda, **FEW)
+    searched(SweepCV, {"learning_rate_init": [0.02, 0.2]}, *data, estimator)
+    assert launched == [2, 2]
+    assert fetched == ([] if room == 4 else [2])
 
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")

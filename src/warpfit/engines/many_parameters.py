@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from warpfit.backends import Array
 from warpfit.engines.launch_network import layers_of
-from warpfit.engines.many_members import Member, StateOnDemand
+from warpfit.engines.many_members import Member, OnDevice, StateOnDemand
 from warpfit.nn.init import uniform_bound
 from warpfit.random import INIT, stream_keys
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["PackedParameters"]
 
 Packed = npt.NDArray[np.float32]
+
+ALIGNMENT = 16  # bytes, which kernels move at once
 
 
 class PackedParameters:
@@ -63,12 +66,25 @@ class PackedParameters:
         """
         drawn = [idx for idx, member in enumerate(members) if _is_drawn(member)]
         if 2 * len(drawn) < len(members):
-            return self.ops.asarray(self._packed(members))
+            return self._given(members)
         array = self._drawn(members, drawn)
         others = sorted({*range(len(members))} - {*drawn})
         rows = self._packed([members[idx] for idx in others])
         for idx, row in zip(others, rows, strict=True):
             self.ops.assign(array[idx], self.ops.asarray(row))
+        return array
+
+    def _given(self, members: Sequence[Member]) -> Array:
+        """Return all rows; one that several networks begin with comes to the device once."""
+        places: dict[tuple[int, ...], int] = {}
+        of_members = [places.setdefault(_begin_of(member), len(places)) for member in members]
+        if 2 * len(places) > len(members):
+            return self.ops.asarray(self._packed(members))
+        firsts = [members[of_members.index(place)] for place in range(len(places))]
+        rows = self.ops.asarray(self._packed(firsts))
+        array = self.ops.empty(self._shape(len(members)), "float32")
+        for idx, place in enumerate(of_members):
+            self.ops.assign(array[idx], rows[place])
         return array
 
     def _drawn(self, members: Sequence[Member], drawn: Sequence[int]) -> Array:
@@ -109,7 +125,8 @@ class PackedParameters:
         for idx, member in enumerate(members):
             if isinstance(member.state, StateOnDemand):
                 names, slots = self.names_of(member), member.plan.optimizer.slot_names
-                member.state.take_from(partial(self._arrays_of, idx, names, slots))
+                made = partial(self._arrays_of, idx, names, slots)
+                member.state.take_from(made, self._on_device(idx, names))
                 continue
             self.fetch()
             for row, first, arrays, name in self._places(member):
@@ -133,6 +150,25 @@ class PackedParameters:
             "slots": dict(zip(slots, rows[1:], strict=True)),
         }
 
+    def _on_device(self, idx: int, names: Sequence[str]) -> OnDevice | None:
+        return None if self.array is None else _Row(self, idx, names)
+
+    @cached_property
+    def are_finite(self) -> npt.NDArray[np.bool_]:
+        """Whether the sum of each network's parameters is finite, (networks,), on the device."""
+        return np.isfinite(self.ops.to_numpy(self.ops.reduce("sum", self.array[:, 0], 1)))
+
+    def views_of(self, idx: int, names: Sequence[str]) -> dict[str, Array]:
+        """Return a network's parameters on the device; those that are not aligned as arrays of
+        their own are copies, which the same kernels take.
+        """
+        row = self.array[idx, 0]
+        found = {}
+        for name, (first, shape) in zip(names, self._parts, strict=True):
+            part = self.ops.reshape(row[first : first + prod(shape)], shape)
+            found[name] = self.ops.copy(part) if part.pointer % ALIGNMENT else part
+        return found
+
     def by_name(self, row: Packed, member: Member) -> dict[str, Packed]:
         """Return the parameters in a row (num_parameters,) of the same layout, by a network's
         names.
@@ -145,6 +181,27 @@ class PackedParameters:
             name: row[first : first + int(np.prod(shape))].reshape(shape)
             for name, (first, shape) in places
         }
+
+
+class _Row(OnDevice):
+    """A network's among the parameters of its launch."""
+
+    def __init__(self, packed: PackedParameters, idx: int, names: Sequence[str]) -> None:
+        self.packed, self.idx, self.names = packed, idx, names
+
+    @property
+    def are_finite(self) -> bool:
+        return bool(self.packed.are_finite[self.idx])
+
+    def arrays(self) -> dict[str, Array]:
+        return self.packed.views_of(self.idx, self.names)
+
+
+def _begin_of(member: Member) -> tuple[int, ...]:
+    """Return by which arrays, but those of zeros, a network's row differs from others."""
+    slots = [array for arrays in member.state.slots.values() for array in arrays.values()]
+    begun = [array for array in slots if array.any()]
+    return tuple(id(array) for array in (*member.state.parameters.values(), *begun))
 
 
 def _is_drawn(member: Member) -> bool:

@@ -28,7 +28,7 @@ class EpochLog(Callback):
     has `num_rows` rows.
     """
 
-    needs_run = False
+    needs_run = needs_model = False
 
     def __init__(self, estimator: Any, num_rows: int, has_weights: bool) -> None:
         self.estimator, self.num_rows = estimator, num_rows

@@ -33,6 +33,7 @@ __all__ = [
     "begin_validation",
     "check_members",
     "hold",
+    "hold_on_device",
     "holders_of",
     "keep_best",
     "networks_of",
@@ -134,6 +135,14 @@ def hold(holder: Any, model: Any, optimizer: Any = None) -> None:
         last = (holder.early_stopping and holder._best_weights) or last
         holder._optimizer_state = optimizer.state_dict()
     holder.coefs_, holder.intercepts_ = last
+
+
+def hold_on_device(holder: Any, parameters: Mapping[str, Any]) -> None:
+    """Keep a run's parameters where they are, for predictions there and nothing else."""
+    holder.coefs_, holder.intercepts_ = (
+        [array for name, array in parameters.items() if name.endswith(part)]
+        for part in ("weight", "bias")
+    )
 
 
 def keep_best(holder: Any, parameters: Mapping[str, Any]) -> None:

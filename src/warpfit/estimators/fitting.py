@@ -37,6 +37,7 @@ from warpfit.training.place import Place, place_of
 from warpfit.training.run import Run
 
 if TYPE_CHECKING:
+    from warpfit.engines.many_members import OnDevice
     from warpfit.sweep.tasks import Outcome, Task
 
 __all__ = [
@@ -289,15 +290,18 @@ def ending_of(outcome: Outcome) -> Ending:
     return INTERRUPT if outcome.status == INTERRUPTED else outcome.history.stopped_by
 
 
-def finish(prepared: Prepared, endings: Sequence[Ending]) -> None:
+def finish(
+    prepared: Prepared, endings: Sequence[Ending], on_device: OnDevice | None = None
+) -> None:
     """Copy the trained networks into the estimator; L-BFGS trains here.
 
     Endings are fewer than the networks if Ctrl-C came. One that is an error is raised, as is
-    ValueError if weights are not finite.
+    ValueError if weights are not finite. The finite weights of a single network may stay
+    `on_device`; the estimator then does nothing but predict there.
     """
     estimator, num_trained = prepared.estimator, len(endings)
     for network, ending in zip(prepared.networks, endings, strict=False):
-        _take_over(network, ending, incremental=prepared.incremental)
+        _take_over(network, ending, on_device, incremental=prepared.incremental)
     if estimator.solver == LBFGS:
         num_trained = len(prepared.holders)
         for holder in prepared.holders:
@@ -306,13 +310,17 @@ def finish(prepared: Prepared, endings: Sequence[Ending]) -> None:
     fitted.show_members(estimator, prepared.holders[:num_trained] + untouched)
 
 
-def _take_over(network: Network, ending: Ending, *, incremental: bool) -> None:
+def _take_over(
+    network: Network, ending: Ending, on_device: OnDevice | None, *, incremental: bool
+) -> None:
     """Copy a trained network into its estimator, and warn if it did not converge."""
     holder = network.holder
     if isinstance(ending, DivergedError):
         _give_up(network, ending)
     elif isinstance(ending, Exception):
         raise ending
+    elif on_device is not None:
+        fitted.hold_on_device(holder, on_device.arrays())
     else:
         fitted.hold(holder, network.model, network.optimizer)
     if ending == INTERRUPT:
@@ -323,7 +331,8 @@ def _take_over(network: Network, ending: Ending, *, incremental: bool) -> None:
             "optimization hasn't converged yet.",
             ConvergenceWarning,
         )
-    _check_finite(holder)
+    if on_device is None:
+        _check_finite(holder)
 
 
 def _give_up(network: Network, error: DivergedError) -> None:

@@ -17,7 +17,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
-from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
+from sklearn.metrics._scorer import (
+    _BaseScorer,
+    _MultimetricScorer,
+    _PassthroughScorer,
+    _Scorer,
+)
 from sklearn.model_selection._validation import _score
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
@@ -25,11 +30,21 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
+from warpfit.engines.many_members import OnDevice
 from warpfit.errors import DeviceError
+from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.fitted import Drawn
 from warpfit.estimators.fitting import ending_of, finish, prepare, tasks_of
 from warpfit.estimators.mlp import BaseMLP
-from warpfit.estimators.predictions import PredictedRows, predicting
+from warpfit.estimators.predictions import (
+    Counted,
+    PredictedRows,
+    count_right,
+    predicting,
+    shares_of,
+)
+from warpfit.estimators.recipes import dtype_on
+from warpfit.estimators.regressor import MLPRegressor
 from warpfit.estimators.rows import Rows, check
 from warpfit.sweep.folds import Fold, SweepData
 from warpfit.sweep.here import run_here
@@ -97,7 +112,9 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
         (fit, replace(task, number=number))
         for number, (fit, task) in enumerate((fit, task) for fit in started for task in fit.tasks)
     ]
-    outcomes = run_here(_with_shared_rows(fits, numbered), stop)
+    only_scored = all(fit.is_only_scored for fit in started)
+    tasks = _with_shared_rows(fits, numbered)
+    outcomes = run_here(tasks, stop, keeps_models=not only_scored)
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
         raise KeyboardInterrupt
     for (fit, _), outcome in zip(numbered, outcomes, strict=True):
@@ -116,7 +133,22 @@ def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
         test, train = (PredictedRows(side.X, side.y) for side in (split.test, split.train))
         own = (idx for idx, fit in enumerate(started) if fit.split is split)
         results |= {idx: started[idx].result(test, train) for idx in own}
-    return list(_in_order(results))
+    return _with_shares(list(_in_order(results)))
+
+
+def _with_shares(results: list[Result]) -> list[Result]:
+    """Return results with the shares of what was counted for them; the wait for it is part of
+    their time.
+    """
+    start = perf_counter()
+    counted = [
+        (result, name) for result in results for name in result if isinstance(result[name], Counted)
+    ]
+    shares = shares_of([result[name] for result, name in counted])
+    for (result, name), share in zip(counted, shares, strict=True):
+        result[name] = share
+        result["score_time"] += (perf_counter() - start) / len(counted)
+    return results
 
 
 def only_predicts(scorer: Any) -> bool:
@@ -247,6 +279,28 @@ class _Started:
             self.tasks = tasks_of(self.prepared)
         self.seconds = perf_counter() - start
 
+    @property
+    def is_only_scored(self) -> bool:
+        """Whether nobody can ask for more of the estimator than its predictions."""
+        own, scorer = self.estimator, self.fits.scorer
+        scorers = scorer._scorers.values() if isinstance(scorer, _MultimetricScorer) else [scorer]
+        return (
+            type(own) in (MLPClassifier, MLPRegressor)
+            and all(type(each) in (_Scorer, _PassthroughScorer) for each in scorers)
+            and not (own.callbacks or own.early_stopping or own.n_ensemble > 1)
+        )
+
+    def _left_on_device(self, sides: Sequence[PredictedRows | None]) -> OnDevice | None:
+        """Return the weights where they were trained, if all that they are for is to predict rows
+        that are there as well.
+        """
+        own, found = self.estimator, [outcome.on_device for outcome in self.outcomes]
+        if len(found) != 1 or found[0] is None or not self.is_only_scored:
+            return None
+        are_there = all(side is not None and side.are_on_device(own) for side in sides)
+        dtype = dtype_on(own.device, own, (own.coefs_, own.intercepts_))
+        return found[0] if are_there and dtype == "float32" and found[0].are_finite else None
+
     @contextmanager
     def _told(self) -> Iterator[None]:
         """Keep an error of the fit for the search, which warns of it, or raise it if that is
@@ -267,8 +321,10 @@ class _Started:
         """
         start = perf_counter()
         if self.error is None:
+            sides = [test, train] if self.fits.return_train_score else [test]
             with self._told():
-                finish(self.prepared, [ending_of(outcome) for outcome in self.outcomes])
+                endings = [ending_of(outcome) for outcome in self.outcomes]
+                finish(self.prepared, endings, self._left_on_device(sides))
         trained = sum(outcome.seconds for outcome in self.outcomes)
         fit_time = self.seconds + trained + perf_counter() - start
         start = perf_counter()
@@ -285,6 +341,11 @@ class _Started:
             result["estimator"] = self.estimator
         return result
 
+    def _is_share(self, side: _Side) -> bool:
+        """Return whether a score is the share of right rows, by the estimator's own method."""
+        is_own = type(self.fits.scorer) is _PassthroughScorer
+        return is_own and type(self.estimator) is MLPClassifier and not side.params
+
     def _scores(self, side: _Side, shared: PredictedRows | None) -> Any:
         scorer, error_score = self.fits.scorer, self.fits.error_score
         if self.error is not None:
@@ -294,6 +355,8 @@ class _Started:
             side = _Side(self.fits, side.rows, self.split.train.rows)
             return _score(self.estimator, side.X, side.y, scorer, side.params, error_score)
         with predicting(self.estimator, shared):
+            if self._is_share(side) and (found := count_right(self.estimator, shared.X, side.y)):
+                return found
             return _score(self.estimator, shared.X, side.y, scorer, side.params, error_score)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +29,19 @@ from warpfit.estimators.recipes import (
 from warpfit.estimators.rows import check_features, dense
 from warpfit.nn import Module
 from warpfit.nn.network import NetworkSpec
-from warpfit.training.evaluate import count_correct, predict_network, predict_rows
+from warpfit.training.evaluate import counts_correct, predict_network, predict_rows
 from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.place import predicting_place
 
-__all__ = ["PredictedRows", "predicted", "predicting", "share_of_right"]
+__all__ = [
+    "Counted",
+    "PredictedRows",
+    "count_right",
+    "predicted",
+    "predicting",
+    "share_of_right",
+    "shares_of",
+]
 
 Array = npt.NDArray[Any]
 
@@ -83,6 +92,15 @@ class PredictedRows:
         with suppress(DeviceError):
             return backends.get(device).asarray(self._checked, dtype)
         return self._checked
+
+    def are_on_device(self, estimator: Any) -> bool:
+        """Return whether the estimator's networks take the rows on a device; not if they are
+        refused.
+        """
+        try:
+            return backends.is_device_array(self.of(estimator))
+        except Exception:  # which its predictions will raise
+            return False
 
     def labels_on(self, device: str, classes: Array) -> Any:
         """Return which of the sorted classes each row is of, (N,) on a device; None if one is of
@@ -136,18 +154,46 @@ def share_of_right(estimator: Any, X: Any, y: Any) -> float | None:
     """Return the share of rows X whose class y is the estimator's, if they are on a GPU, with what
     the network gives for them; None if predictions are to tell it.
     """
+    counted = count_right(estimator, X, y)
+    return None if counted is None else shares_of([counted])[0]
+
+
+class Counted(NamedTuple):
+    """Rows that were found right on a device, batch by batch, and among how many."""
+
+    device: str
+    counts: list[Any]
+    num_rows: int
+
+
+def count_right(estimator: Any, X: Any, y: Any) -> Counted | None:
+    """Have the rows counted whose share `share_of_right` returns."""
     shared = estimator._predicted_rows
     if shared is None or shared.X is not X or shared.y is not y:
         return None
-    rows = shared.of(estimator)
     network, *others = networks_of(estimator)
-    if others or estimator.out_activation_ != "softmax" or not backends.is_device_array(rows):
+    if others or estimator.out_activation_ != "softmax" or not shared.are_on_device(estimator):
         return None
     device = resolve_device(estimator.device)
     labels = shared.labels_on(device, estimator.classes_)
     if labels is None:
         return None
-    return _Placed.of(estimator, network, device).count_correct(rows, labels) / len(rows)
+    rows = shared.of(estimator)
+    placed = _Placed.of(estimator, network, device)
+    return Counted(device, placed.counts_correct(rows, labels), len(rows))
+
+
+def shares_of(counted: Sequence[Counted]) -> list[float]:
+    """Return which share of the rows was right each time; a device's counts come at once."""
+    found = {}
+    for device in {each.device for each in counted}:
+        counts = [one for each in counted if each.device == device for one in each.counts]
+        ops = backends.get(device)
+        together = ops.zeros((len(counts),), "int64")
+        for place, count in enumerate(counts):
+            ops.assign(together[place], count)
+        found[device] = iter(ops.to_numpy(together).tolist())
+    return [sum(islice(found[each.device], len(each.counts))) / each.num_rows for each in counted]
 
 
 def _device_for(estimator: Any, X: Any) -> str:
@@ -190,9 +236,11 @@ class _Placed:
         found: Array = self._found_by(predict_network, rows)
         return found
 
-    def count_correct(self, X: Any, labels: Any) -> int:
-        """Return how many rows X have their largest output at their label, all on the device."""
-        return int(self._found_by(count_correct, X, labels))
+    def counts_correct(self, X: Any, labels: Any) -> list[Any]:
+        """Return how many rows X of each batch have their largest output at their label, all on
+        the device.
+        """
+        return [backends.of(one).copy(one) for one in self._found_by(counts_correct, X, labels)]
 
     def _found_by(self, function: Callable[..., Any], *rows: Any) -> Any:
         settings = {"batch_size": self.batch_size, "dtype": self.dtype}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.special import expit, softmax
 
 from warpfit import backends, losses, nn, optim
-from warpfit.backends import Activation, resolve_device
+from warpfit.backends import Activation, is_device_array, resolve_device
 from warpfit.backends.activations import ACTIVATIONS as FORMULAS
 from warpfit.backends.transfer import to_host
 from warpfit.errors import ConfigError
@@ -85,10 +85,12 @@ def network_of_widths(widths: tuple[int, ...], activation: str) -> NetworkSpec:
 
 
 def named_weights(weights: Weights, dtype: str) -> dict[str, Array]:
-    """Return weights and biases by their names in a network, in a dtype that can hold them."""
+    """Return weights and biases by their names in a network, in a dtype that can hold them; those
+    on a device have it.
+    """
     host = backends.get("cpu")
     return {
-        f"{idx}.{name}": host.asarray(array, dtype)
+        f"{idx}.{name}": array if is_device_array(array) else host.asarray(array, dtype)
         for name, arrays in zip(("weight", "bias"), weights, strict=True)
         for idx, array in enumerate(arrays)
     }

@@ -31,11 +31,14 @@ def runner_here(device: str, note: str = "", *, keeps_models: bool = True) -> Ru
     return OneByOne(has_one_thread=True, why=f"{words}; {note}" if note else words)
 
 
-def run_here(tasks: Sequence[Task], stop: Event | None = None) -> list[Outcome]:
+def run_here(
+    tasks: Sequence[Task], stop: Event | None = None, *, keeps_models: bool = True
+) -> list[Outcome]:
     """Train networks in this process, and return what came of them, in the order of their numbers.
 
     On a GPU, by what trains many there; on the CPU one after the other, with as many BLAS threads
-    as there are. After Ctrl-C only those are returned that were at work before it.
+    as there are. After Ctrl-C only those are returned that were at work before it. `keeps_models`
+    as `Together` takes it.
 
     Raises
     ------
@@ -46,7 +49,7 @@ def run_here(tasks: Sequence[Task], stop: Event | None = None) -> list[Outcome]:
     if device == CPU or len(tasks) == 1:
         found = OneByOne().run_tasks(tasks)
     else:
-        found = _run_together(_placed(tasks, device), device)
+        found = _run_together(_placed(tasks, device), device, keeps_models)
     outcomes: list[Outcome] = []
     try:
         for outcome in found:
@@ -61,7 +64,7 @@ def run_here(tasks: Sequence[Task], stop: Event | None = None) -> list[Outcome]:
     return sorted(outcomes, key=lambda outcome: outcome.number)
 
 
-def _run_together(tasks: Sequence[Task], device: str) -> Iterator[Outcome]:
+def _run_together(tasks: Sequence[Task], device: str, keeps_models: bool) -> Iterator[Outcome]:
     """Train networks by what trains many on a device; those that cannot be planned fail, and no
     others.
     """
@@ -78,7 +81,7 @@ def _run_together(tasks: Sequence[Task], device: str) -> Iterator[Outcome]:
             if outcome.error is not None:
                 yield outcome
         groups = plan_groups(able)
-    yield from runner_here(device).run(groups)
+    yield from runner_here(device, keeps_models=keeps_models).run(groups)
 
 
 def _placed(tasks: Sequence[Task], device: str) -> list[Task]:

@@ -255,7 +255,8 @@ class Collector:
         """Record a network's outcome once: a repeated one is the same."""
         if outcome.number in self.outcomes:
             return
-        outcome.optimizer, outcome.callbacks = None, ()  # free their memory
+        # Free their memory.
+        outcome.optimizer, outcome.callbacks, outcome.on_device = None, (), None
         self.outcomes[outcome.number] = outcome
         self._last_rung = max(self._last_rung, outcome.halved_after or 0)
         candidate = outcome.number // len(self.folds)

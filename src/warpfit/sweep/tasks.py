@@ -14,6 +14,7 @@ from typing import Any
 
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport, Plan
+from warpfit.engines.many_members import OnDevice
 from warpfit.errors import ConfigError, DivergedError, WarpfitError
 from warpfit.nn.module import Module
 from warpfit.on_demand import OnDemand
@@ -143,6 +144,8 @@ class Outcome(OnDemand):
         If it paused.
     halved_after : int or None
         The epoch after which halving stopped it.
+    on_device : OnDevice or None
+        The model's parameters on the device, if they have not left it.
     """
 
     number: int
@@ -158,6 +161,7 @@ class Outcome(OnDemand):
     error: Exception | None = None
     checkpoint: bytes | None = field(default=None, repr=False)
     halved_after: int | None = None
+    on_device: OnDevice | None = field(default=None, repr=False)
 
     @property
     def epochs(self) -> int:

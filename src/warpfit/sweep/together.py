@@ -212,7 +212,7 @@ class Together(Runner):
             for queue, tasks in zip(queues, taken, strict=True):
                 waves.append(closed.enter_context(_Wave.of(tasks, queue.group, queue.rows)))
                 waves[-1].start()
-            fetches = self.keeps_models or any(queue.tasks for queue in queues)
+            fetches = self.keeps_models or any(queue.needs_room for queue in queues)
             return [outcome for wave in waves for outcome in wave.outcomes(fetches=fetches)]
 
     def _most(self, launch: ManyLaunch) -> int:
@@ -255,6 +255,11 @@ class _Queue:
     @staticmethod
     def of(group: Group) -> _Queue:
         return _Queue(group, GroupRows.of(group), list(group.tasks))
+
+    @property
+    def needs_room(self) -> bool:
+        """Whether others wait for the memory that networks have on the device."""
+        return bool(self.tasks) and len(self.group.tasks) > self.most
 
     def take(self) -> list[Task]:
         wave, self.tasks = self.tasks[: self.count], self.tasks[self.count :]

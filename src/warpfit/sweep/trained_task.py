@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from warpfit import backends
+from warpfit.backends.transfer import moved
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.launch_network import layers_of
 from warpfit.engines.many_members import Member, StateOnDemand
@@ -18,7 +19,7 @@ from warpfit.engines.many_members import Outcome as Trained
 from warpfit.losses import Loss
 from warpfit.nn.init import InitialValues
 from warpfit.nn.module import Module
-from warpfit.on_demand import OnDemand
+from warpfit.on_demand import Maker, OnDemand
 from warpfit.optim.base import Optimizer
 from warpfit.sweep.group_rows import GroupRows, labels_to_weigh
 from warpfit.sweep.groups import Group
@@ -154,6 +155,8 @@ class TrainedTask:
             state = StateOnDemand.of(
                 partial(_arrays_of, starts, own), task.optimizer.step_count, seed
             )
+        elif not any(callback.needs_model for callback in outcome.callbacks):
+            state = StateOnDemand.of(_arrays_now(task, own), task.optimizer.step_count, seed)
         else:
             state = state_of(task.model, task.optimizer, backends.get("cpu"), "float32", seed)
         run = _begun(outcome, own, state, reports) if outcome.callbacks else None
@@ -165,8 +168,9 @@ class TrainedTask:
     @property
     def reads_weights(self) -> bool:
         """Whether something may look at what was trained as soon as that is known."""
-        task = self.task
-        return bool(self.outcome.callbacks or task.scoring is not None or task.until is not None)
+        task, callbacks = self.task, self.outcome.callbacks
+        is_read = any(callback.needs_model for callback in callbacks)
+        return is_read or task.scoring is not None or task.until is not None
 
     def tell(self, result: Trained, seconds: float) -> None:
         """Record the network's result and its seconds in the outcome, and call the listener."""
@@ -185,6 +189,8 @@ class TrainedTask:
                 for callback in found.callbacks:
                     callback.on_epoch_end(self.run)
         found.history.plan = plan
+        if isinstance(state, StateOnDemand):
+            found.on_device = state.on_device
         if result.error is not None:
             self._write_back()
             found.report = self._report_of_weights(result, DIVERGED)
@@ -235,7 +241,20 @@ def _copies_of(
     return {"model": model, "optimizer": optimizer}
 
 
-def _arrays_of(starts: Mapping[str, InitialValues], plan: Plan) -> dict[str, Any]:
+def _arrays_now(task: Task, plan: Plan) -> Maker:
+    """Return what gives the arrays of a state that begins with those of a task; nobody writes to
+    them.
+    """
+    host = backends.get("cpu")
+    holders = task.model.named_parameters()
+    now = {name: moved(parameter.data, host, "float32") for name, parameter in holders}
+    if not task.optimizer.slots:
+        return partial(_arrays_of, {name: partial(dict, data=now[name]) for name in now}, plan)
+    slots = state_of(task.model, task.optimizer, host, "float32", 0).slots
+    return partial(dict, parameters=now, buffers={}, slots=slots)
+
+
+def _arrays_of(starts: Mapping[str, Maker], plan: Plan) -> dict[str, Any]:
     """Return the arrays of a state before its first step, whose optimizer state is zeros."""
     parameters = {name: start()["data"] for name, start in starts.items()}
     slots = {

@@ -32,7 +32,7 @@ from warpfit.training.inputs import (
 __all__ = [
     "Evaluation",
     "check_model",
-    "count_correct",
+    "counts_correct",
     "evaluate",
     "evaluate_network",
     "evaluate_rows",
@@ -382,7 +382,7 @@ def predict_network(
     return result
 
 
-def count_correct(
+def counts_correct(
     ops: Backend,
     network: NetworkSpec,
     arrays: Mapping[str, Array],
@@ -391,10 +391,9 @@ def count_correct(
     *,
     batch_size: int,
     dtype: str,
-) -> int:
-    """Return how many rows x have their largest output at their label (N,), for arrays on the
-    backend; see `predict`.
+) -> Iterator[Array]:
+    """Yield batch by batch how many rows x have their largest output at their label (N,), for
+    arrays on the backend, on which the count stands until the next is asked for; see `predict`.
     """
-    batches = _batches(ops, network, arrays, x, batch_size, dtype)
-    counts = (ops.count_correct(outputs, labels[rows]) for rows, outputs in batches)
-    return sum(int(ops.to_numpy(count)) for count in counts)
+    for rows, outputs in _batches(ops, network, arrays, x, batch_size, dtype):
+        yield ops.count_correct(outputs, labels[rows])
