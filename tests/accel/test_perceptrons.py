@@ -148,9 +148,9 @@ def test_inner_methods_that_a_subclass_overrides_are_called() -> None:
 
 def test_a_subclass_that_overrides_none_is_trained_here() -> None:
     class Named(MLPClassifier):
-        def __init__(self, colour: str = "red", max_iter: int = 2) -> None:
+        def __init__(self, dropout: str = "none", max_iter: int = 2) -> None:
             super().__init__(max_iter=max_iter)
-            self.colour = colour
+            self.dropout = dropout  # a parameter of ours, by chance
 
     assert Named().fit(X, Y).n_iter_ == 2
     assert places() == [("Named.fit", HERE)]
@@ -196,6 +196,19 @@ def test_random_numbers_that_an_attempt_drew_are_drawn_again(
     fitted.fit(X, Y)
     assert accel.report().calls[0].why == "MemoryError: there is none"
     np.testing.assert_array_equal(fitted.coefs_[0], expected.coefs_[0])
+
+
+def test_an_attempt_that_fails_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = MLPClassifier(**FEW, warm_start=True).fit(X, Y)
+
+    def fail(prepared: Any) -> None:
+        prepared.estimator.loss_curve_.append(0.0)
+        raise MemoryError("there is none")
+
+    monkeypatch.setattr("warpfit.estimators.fitting.train", fail)
+    fitted.fit(X, Y)
+    assert len(fitted.loss_curve_) == 8
+    assert 0.0 not in fitted.loss_curve_
 
 
 def test_a_loss_that_is_not_finite_is_not_trained_once_more() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn import neural_network
 from sklearn.base import is_classifier
 
+from warpfit import estimators
 from warpfit.backends import resolve_device
 from warpfit.engines.base import Plan
-from warpfit.estimators import MLPClassifier, MLPRegressor
-from warpfit.estimators.fitted import NETWORK
+from warpfit.estimators.fitted import CURVES, NETWORK
 from warpfit.estimators.fitting import Prepared, lbfgs_device
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.rows import SEEN
@@ -33,15 +34,17 @@ class _Watch(Callback):
 
 
 def ours_of(theirs: Any, *, goes_on: bool, is_watched: bool = False) -> Any:
-    """Return an estimator of ours with the parameters of scikit-learn's, and with its
-    fitted attributes, uncopied, if a fit is to go on from them; one that is watched keeps its plan.
+    """Return an estimator of ours with the parameters of scikit-learn's, and with its fitted
+    attributes, arrays uncopied, if a fit is to go on from them; one that is watched keeps its plan.
     """
-    kind: Any = MLPClassifier if is_classifier(theirs) else MLPRegressor
-    known = type(theirs).get_params(theirs, deep=False).keys() & set(kind._get_param_names())
-    ours: BaseMLP = kind(**{name: getattr(theirs, name) for name in known})
+    name = "MLPClassifier" if is_classifier(theirs) else "MLPRegressor"
+    known = getattr(neural_network, name)._get_param_names()  # not those of a class derived from it
+    ours: BaseMLP = getattr(estimators, name)(**{each: getattr(theirs, each) for each in known})
     ours.callbacks = [_Watch()] if is_watched else None
     if goes_on and hasattr(theirs, "coefs_"):
         take(ours, theirs, copies=False)
+        own = ours.__dict__  # an attempt that fails may have written to its curves
+        own.update({each: list(own[each]) for each in CURVES if own.get(each) is not None})
     elif goes_on:
         _share(ours, theirs, SEEN)
     return ours
