@@ -260,10 +260,8 @@ class RandomShift(RandomLayer):
     Examples
     --------
     >>> shift = nn.RandomShift(1, seed=2)
-    >>> np.squeeze(shift(np.arange(1.0, 10).reshape(1, 3, 3, 1)))
-    array([[0., 0., 0.],
-           [0., 1., 2.],
-           [0., 4., 5.]])
+    >>> np.squeeze(shift(np.arange(1.0, 10).reshape(1, 3, 3, 1))).tolist()
+    [[0.0, 0.0, 0.0], [0.0, 1.0, 2.0], [0.0, 4.0, 5.0]]
     >>> layers = [nn.RandomFlip(), nn.RandomShift(4), nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Flatten()]
     >>> nn.Sequential(layers)(np.zeros((8, 32, 32, 3), "float32")).shape
     (8, 28800)
