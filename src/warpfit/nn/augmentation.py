@@ -67,8 +67,8 @@ def shifted(ops: Backend, x: Array, pixels: Pair, moves: Sequence[Move]) -> Form
 def _draw(ops: Backend, shape: Shape, p: float, call: Call, layer_idx: int) -> Array:
     """Return float32 (M, ...): 0 with probability p, by the counters of dropout's masks."""
     ones = ops.full(shape, 1.0, "float32")
-    keyed = {"seed": call.seed, "step": call.step, "layer_idx": layer_idx}
-    return ops.dropout_forward(ones, p=p, **keyed)[1]
+    _, mask = ops.dropout_forward(ones, p=p, seed=call.seed, step=call.step, layer_idx=layer_idx)
+    return mask
 
 
 def _uniform(ops: Backend, num_rows: int, call: Call, layer_idx: int) -> Array:
