@@ -212,6 +212,8 @@ def test_the_examples_of_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert 1 - np.mean((predicted - data.y_test) ** 2) / data.y_test.var() > 0.4
     assert names["pipeline"].score(data.x_test, data.y_test) > 0.3
     assert wf.evaluate(names["noisy"], names["x"], names["y"]).loss < 0.6
+    augmented, pictures = names["augmented"], names["pictures"]
+    assert wf.evaluate(augmented, pictures[1000:], names["digits"][1000:]).accuracy > 0.9
 
 
 def test_the_examples_of_watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

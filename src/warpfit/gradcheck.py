@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit import backends, losses, nn, random
+from warpfit import backends, losses, random
 from warpfit.autograd import Tensor, no_grad
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.backends.transfer import moved
 from warpfit.errors import ConfigError, DTypeError
 from warpfit.losses.base import LossLike
 from warpfit.nn import Module
+from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.spec import Shape
 
 __all__ = [
@@ -237,9 +238,9 @@ def check_module(
 
 
 def _run(module: Module, x: Tensor) -> Tensor:
-    """Return the module's output, with the same units dropped at every call."""
+    """Return the module's output, with the same random numbers at every call."""
     for _, layer in module.named_modules():
-        if isinstance(layer, nn.Dropout):
+        if isinstance(layer, RandomLayer):
             layer.num_calls = 0
     output: Tensor = module(x)
     return output

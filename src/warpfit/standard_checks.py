@@ -261,6 +261,10 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
         yield "", pooling(3, stride=(2, 1), padding=1), images
     yield "", nn.GlobalAvgPool2d(), images
     yield "", nn.GlobalMaxPool2d(), images
+    for pixels in (0, 1, (3, 2)):
+        yield f", {pixels} pixels", nn.RandomShift(pixels, seed=0), images
+    yield "", nn.RandomFlip(seed=1), images
+    yield ", eval", nn.RandomFlip(seed=1).eval(), images
 
 
 def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:

@@ -119,6 +119,12 @@ def grouped() -> nn.Sequential:
     )
 
 
+def augmented() -> nn.Sequential:
+    layers = (nn.Conv2d(1, 4, 3, seed=1), nn.ReLU(), nn.RandomShift((1, 2)), nn.RandomFlip())
+    head = (nn.Flatten(), nn.Dropout(0.25), nn.Linear(144, 3, seed=2))
+    return nn.Sequential(nn.RandomFlip(), nn.RandomShift(2), *layers, *head)
+
+
 def sequences() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv1d(1, 4, 3, padding="same", seed=1),
@@ -145,6 +151,7 @@ NETWORKS = {
     "normed_images": normed_images,
     "sequences": sequences,
     "grouped": grouped,
+    "augmented": augmented,
     "shared": shared,
 }
 OPTIMIZERS = {
@@ -164,7 +171,7 @@ OPTIMIZERS = {
 
 
 def data_for(make_model: Any) -> tuple[Any, Any]:
-    if make_model in (cnn, normed_images, grouped):
+    if make_model in (cnn, normed_images, grouped, augmented):
         rng = np.random.default_rng(0)
         return rng.integers(0, 256, (20, 8, 8, 1)).astype(np.uint8), rng.integers(0, 3, 20)
     x, y = blobs(NUM_ROWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from warpfit.nn import activations
 from warpfit.nn.activations import *  # noqa: F403
+from warpfit.nn.augmentation import RandomFlip, RandomShift
 from warpfit.nn.conv import Conv2d
 from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
@@ -40,6 +41,8 @@ __all__ = [
     "ModuleList",
     "NetworkSpec",
     "Parameter",
+    "RandomFlip",
+    "RandomShift",
     "Sequential",
     "backward",
     "forward",

@@ -9,9 +9,8 @@ from typing import ClassVar
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.errors import ConfigError
-from warpfit.nn.layer import Layer
+from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.spec import Call, LayerSpec, Pullback
-from warpfit.random import check_seed, next_seed
 
 __all__ = ["Dropout", "DropoutSpec", "dropout"]
 
@@ -28,7 +27,7 @@ def dropout(
 
 @dataclass(frozen=True)
 class DropoutSpec(LayerSpec):
-    """y = x · mask in training, else x; `layer_idx` tells the dropout layers of a network apart."""
+    """y = x · mask in training, else x; `layer_idx` tells the random layers of a network apart."""
 
     kind: ClassVar[str] = "dropout"
     p: float = 0.5
@@ -56,7 +55,7 @@ class DropoutSpec(LayerSpec):
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
 
 
-class Dropout(Layer):
+class Dropout(RandomLayer):
     """y = x / (1 - p), or 0 with probability p for each unit, in training; y = x in evaluation.
 
     In `fit` the run's seed and step decide the masks. Elsewhere the layer's own seed does, and
@@ -79,17 +78,9 @@ class Dropout(Layer):
     """
 
     spec_type = DropoutSpec
-    seed = 0
-    num_calls = 0
 
     def __init__(self, p: float = 0.5, *, seed: int | None = None) -> None:
-        super().__init__(DropoutSpec(p))
-        self.seed = next_seed() if seed is None else check_seed(seed)
-
-    def own_call(self) -> Call:
-        step = self.num_calls
-        self.num_calls += self.training
-        return Call(training=self.training, step=step, seed=self.seed)
+        super().__init__(DropoutSpec(p), seed)
 
     def extra_repr(self) -> str:
         return f"p={self.spec.p}"

@@ -20,7 +20,7 @@ from warpfit.nn.linear import LinearSpec
 from warpfit.nn.module import Module
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = ["NetworkSpec", "Sequential", "number_dropouts"]
+__all__ = ["NetworkSpec", "Sequential", "number_random_layers"]
 
 # From the gradient of the outputs to the gradients of the parameters, by name.
 NetworkPullback = Callable[[Array], dict[str, Array]]
@@ -242,7 +242,7 @@ class Sequential(Module):
             if not isinstance(layer, Module):
                 raise ConfigError(f"Sequential: expected layers, got {type(layer).__name__}")
         self.layers: tuple[Module, ...] = tuple(given)
-        number_dropouts(self)
+        number_random_layers(self)
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         return iter([(str(idx), layer) for idx, layer in enumerate(self.layers)])
@@ -352,8 +352,8 @@ class Sequential(Module):
         return model
 
 
-def number_dropouts(module: Module) -> None:
-    """Give every dropout layer below `module` its own number, so that their masks differ."""
+def number_random_layers(module: Module) -> None:
+    """Give every random layer below `module` its own number, so that what they draw differs."""
     layers = [
         m
         for _, m in module.named_modules()

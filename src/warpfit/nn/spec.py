@@ -37,9 +37,9 @@ class Call(NamedTuple):
     Parameters
     ----------
     training : bool
-        Whether dropout drops and batch norm uses the batch's statistics.
+        Whether dropout drops, images are augmented and batch norm uses the batch's statistics.
     step : int, or () float64 on the device
-        Number of the training step, counted from 0; with `seed` it decides the dropout masks.
+        Number of the training step, counted from 0; with `seed` it decides all random numbers.
     seed : int
         The run's seed.
     """

@@ -12,7 +12,7 @@ from warpfit.autograd import Tensor, no_grad
 from warpfit.backends import Array, Backend
 from warpfit.nn.layer import calling
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkPullback, number_dropouts
+from warpfit.nn.network import NetworkPullback, number_random_layers
 from warpfit.nn.spec import Call, Shape
 
 __all__ = ["TapedNetwork"]
@@ -36,7 +36,7 @@ class TapedNetwork:
     input_shape: Shape
 
     def __post_init__(self) -> None:
-        number_dropouts(self.module)
+        number_random_layers(self.module)
 
     @property
     def num_indices(self) -> None:
