@@ -285,7 +285,8 @@ class _Started:
         own, scorer = self.estimator, self.fits.scorer
         scorers = scorer._scorers.values() if isinstance(scorer, _MultimetricScorer) else [scorer]
         return (
-            type(own) in (MLPClassifier, MLPRegressor)
+            not self.fits.return_estimator
+            and type(own) in (MLPClassifier, MLPRegressor)
             and all(type(each) in (_Scorer, _PassthroughScorer) for each in scorers)
             and not (own.callbacks or own.early_stopping or own.n_ensemble > 1)
         )
