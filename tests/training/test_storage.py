@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 import warpfit as wf
 from support.files import rewrite
 from support.layers import LAYERS
-from support.training import Taped, adam, assert_same_weights, blobs, mlp
+from support.training import adam, assert_same_weights, blobs, mlp
 from warpfit import losses, nn
 from warpfit.errors import ConfigError, DataError, DataWarning, FileFormatError
 from warpfit.nn.spec import LayerSpec
@@ -185,34 +185,6 @@ def test_a_file_is_a_plain_safetensors_file(path: Path) -> None:
 
 # -- what cannot be saved
 # ------------------------------------------------------------------------------------
-
-
-class Chain(nn.Sequential):
-    """A subclass, whose code a file does not hold."""
-
-
-class Scaled(nn.Linear):
-    """A user's layer on top of one of ours."""
-
-    def forward(self, x: Any) -> Any:
-        return super().forward(x) * 2
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        Taped(mlp(6, 3)),
-        nn.Sequential(Taped(mlp(6, 3))),
-        nn.Sequential(Scaled(6, 3)),
-        Chain(nn.Linear(6, 3)),
-        nn.Linear(6, 3),
-    ],
-    ids=["module", "module in a chain", "layer of one's own", "subclass", "layer"],
-)
-def test_other_modules_are_refused(model: nn.Module, path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"save: expected a Sequential of warpfit's layers"):
-        wf.save(model, path)  # type: ignore[arg-type]
-    assert not path.exists()
 
 
 def test_places_that_cannot_be_written(path: Path) -> None:

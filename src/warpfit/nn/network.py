@@ -22,7 +22,7 @@ from warpfit.nn.module import Module
 from warpfit.nn.onnx_graph import Graph, HostArrays, check_size
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = ["NetworkSpec", "Sequential", "number_dropouts"]
+__all__ = ["NetworkSpec", "Sequential", "computes_its_spec", "number_dropouts"]
 
 # From the gradient of the outputs to the gradients of the parameters, by name.
 NetworkPullback = Callable[[Array], dict[str, Array]]
@@ -305,7 +305,7 @@ class Sequential(Module):
                 if inner is None:
                     return None
                 found = [(f"{name}.{below}", layer) for below, layer in inner]
-            elif _is_its_spec(child):
+            elif computes_its_spec(child):
                 found = [(name, child)]
             else:
                 return None
@@ -387,13 +387,13 @@ class Sequential(Module):
             if isinstance(layer, Sequential):
                 found = layer._foreign()
             else:
-                found = None if _is_its_spec(layer) else type(layer).__name__
+                found = None if computes_its_spec(layer) else type(layer).__name__
             if found is not None:
                 return found
         return "layers that share an array"
 
     def _row_shape(self) -> Shape:
-        """Return the shape of one sample, which a first linear layer tells, or raise ConfigError."""
+        """Return the shape of one sample, as a first linear layer has it, or ConfigError."""
         layers = self.flat_layers()
         first = layers[0][1].spec if layers else None
         if not isinstance(first, LinearSpec):
@@ -447,7 +447,7 @@ class Sequential(Module):
         return model
 
 
-def _is_its_spec(module: Module) -> TypeGuard[Layer]:
+def computes_its_spec(module: Module) -> TypeGuard[Layer]:
     """Whether a module is a layer that computes what its spec says."""
     return isinstance(module, Layer) and type(module).forward is Layer.forward
 
