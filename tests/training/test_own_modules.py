@@ -226,6 +226,7 @@ def test_classes_that_are_no_modules_are_refused(modules: Any, path: Path) -> No
 
 HUGE = {"kind": "linear", "in_features": 2**40, "out_features": 2**40, "bias": True}
 LINEAR = nn.Linear(2, 2).spec.to_dict()
+NORM = nn.BatchNorm1d(5).spec.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -238,6 +239,7 @@ LINEAR = nn.Linear(2, 2).spec.to_dict()
         ({"class": "Residual", "arguments": []}, "a module by its class and arguments"),
         ({"layers": [3]}, "expected a module as a JSON object, found 3"),
         ({"layers": [{**LINEAR, **HUGE}]}, "expected layers of at most 42 numbers"),
+        ({"layers": [NORM] * 9}, "expected layers of at most 42 numbers, found 180"),
         ({"layers": [{"kind": "system"}]}, "expected a layer kind among .*, got 'system'"),
         ({"layers": []}, "expected a state with the names of this model"),
         ({"width": "a"}, r"arguments that make a Residual, found \{'width': 'a'\}: "),

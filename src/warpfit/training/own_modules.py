@@ -140,18 +140,30 @@ def made(
     FileFormatError, ShapeError
         If nothing can be made of the description.
     """
+    found = _num_numbers(description)
+    if found > num_numbers:
+        raise ShapeError(f"expected layers of at most {num_numbers} numbers, found {found}")
+    return _made(description, classes, dtype)
+
+
+def _num_numbers(description: Any) -> int:
+    """Return how many numbers all layers of the package take, or raise FileFormatError."""
     if not isinstance(description, dict):
         raise FileFormatError(f"expected a module as a JSON object, found {brief(description)}")
     if isinstance(layers := description.get("layers"), list):
-        settings: dict[str, Any] = {"dtype": dtype, "num_numbers": num_numbers}
-        return Sequential(*(made(layer, classes, **settings) for layer in layers))
+        return sum(map(_num_numbers, layers))
+    if "class" in description:
+        return 0
+    spec = LayerSpec.from_dict(description)
+    return sum(prod(part.shape) for part in (spec.parameters() | spec.buffers()).values())
+
+
+def _made(description: dict[str, Any], classes: Sequence[type[Module]], dtype: str) -> Module:
+    if isinstance(layers := description.get("layers"), list):
+        return Sequential(*(_made(layer, classes, dtype) for layer in layers))
     if "class" in description:
         return _made_by_class(description, classes).to(dtype=dtype)
-    spec = LayerSpec.from_dict(description)
-    parts = (*spec.parameters().values(), *spec.buffers().values())
-    if sum(prod(part.shape) for part in parts) > num_numbers:
-        raise ShapeError(f"expected layers of at most {num_numbers} numbers, found {spec}")
-    return Layer.from_spec(spec, dtype=dtype, seed=0)
+    return Layer.from_spec(LayerSpec.from_dict(description), dtype=dtype, seed=0)
 
 
 def _made_by_class(description: dict[str, Any], classes: Sequence[type[Module]]) -> Module:
