@@ -102,7 +102,8 @@ def test_the_examples_of_what_is_ones_own(
     assert 0.85 < below.mean() < 0.95
     assert regressor.loss == names["LogCosh"](scale=2.0)
     assert np.abs(wf.predict(regressor, x, kind="values") - names["curve"](x)).mean() < 0.3
-    assert (tmp_path / "deep.safetensors").exists()
+    assert (tmp_path / "gated.safetensors").exists()
+    assert type(names["again"][1]) is names["Gated"]
     assert "True" in printed.splitlines()  # the derivatives are right
 
 

@@ -163,19 +163,22 @@ SECTIONS = (
         ),
         "A `Sequential` of the layers below runs on every engine, a `Module` of one's own on "
         "`layerwise`.",
-        tuple(
-            f"Module.{name}"
-            for name in (
-                "summary",
-                "num_parameters",
-                "parameters",
-                "state_dict",
-                "load_state_dict",
-                "to",
-                "train",
-                "eval",
-                "zero_grad",
-            )
+        (
+            "Sequential.to_onnx",
+            *(
+                f"Module.{name}"
+                for name in (
+                    "summary",
+                    "num_parameters",
+                    "parameters",
+                    "state_dict",
+                    "load_state_dict",
+                    "to",
+                    "train",
+                    "eval",
+                    "zero_grad",
+                )
+            ),
         ),
     ),
     Section(

@@ -15,8 +15,9 @@ from sklearn.datasets import make_classification, make_multilabel_classification
 from sklearn.exceptions import NotFittedError
 
 from warpfit.errors import ConfigError
-from warpfit.estimators import MLPClassifier, MLPRegressor, onnx_graph
+from warpfit.estimators import MLPClassifier, MLPRegressor
 from warpfit.estimators.recipes import ACTIVATIONS
+from warpfit.nn import onnx_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -13,51 +13,12 @@ from safetensors.numpy import load_file, save_file
 
 import warpfit as wf
 from support.files import rewrite
-from support.training import Taped, adam, assert_same_weights, blobs, mlp
+from support.layers import LAYERS
+from support.training import adam, assert_same_weights, blobs, mlp
 from warpfit import losses, nn
 from warpfit.errors import ConfigError, DataError, DataWarning, FileFormatError
 from warpfit.nn.spec import LayerSpec
 from warpfit.training.storage import HEADER, unsealed, write_file
-
-# Every layer of the package with samples that it takes.
-LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
-    "Linear": (nn.Linear(5, 3, seed=0), (5,)),
-    "Linear without bias": (nn.Linear(5, 3, bias=False, seed=0), (5,)),
-    "Conv2d": (
-        nn.Conv2d(2, 3, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), seed=0),
-        (6, 5, 2),
-    ),
-    "Conv2d without bias": (nn.Conv2d(1, 2, 1, bias=False, seed=0), (2, 2, 1)),
-    "Conv1d": (nn.Conv1d(2, 3, 3, stride=2, padding=1, dilation=2, seed=0), (9, 2)),
-    "MaxPool2d": (nn.MaxPool2d(3, stride=2, padding=1), (6, 5, 2)),
-    "AvgPool2d": (nn.AvgPool2d((2, 3)), (6, 6, 2)),
-    "GlobalAvgPool2d": (nn.GlobalAvgPool2d(), (6, 6, 2)),
-    "GlobalMaxPool2d": (nn.GlobalMaxPool2d(), (6, 6, 2)),
-    "BatchNorm1d": (nn.BatchNorm1d(5, eps=1e-3, momentum=0.3), (5,)),
-    "BatchNorm1d plain": (nn.BatchNorm1d(5, affine=False), (5,)),
-    "BatchNorm2d": (nn.BatchNorm2d(2), (3, 3, 2)),
-    "LayerNorm": (nn.LayerNorm((3, 2), eps=1e-3), (4, 3, 2)),
-    "LayerNorm without bias": (nn.LayerNorm(5, bias=False), (5,)),
-    "LayerNorm plain": (nn.LayerNorm(5, elementwise_affine=False), (5,)),
-    "GroupNorm": (nn.GroupNorm(2, 4, eps=1e-3), (3, 3, 4)),
-    "RandomFlip": (nn.RandomFlip(0.3), (3, 4, 2)),
-    "RandomShift": (nn.RandomShift((1, 2)), (3, 4, 2)),
-    "Dropout": (nn.Dropout(0.3), (5,)),
-    "Flatten": (nn.Flatten(), (2, 3)),
-    "Embedding": (nn.Embedding(7, 4), (3,)),
-    "Identity": (nn.Identity(), (5,)),
-    "ReLU": (nn.ReLU(), (5,)),
-    "LeakyReLU": (nn.LeakyReLU(0.3), (5,)),
-    "Tanh": (nn.Tanh(), (5,)),
-    "Sigmoid": (nn.Sigmoid(), (5,)),
-    "GELU": (nn.GELU(), (5,)),
-    "GELU by tanh": (nn.GELU("tanh"), (5,)),
-    "SiLU": (nn.SiLU(), (5,)),
-    "SELU": (nn.SELU(), (5,)),
-    "Mish": (nn.Mish(), (5,)),
-    "Softmax": (nn.Softmax(), (5,)),
-    "LogSoftmax": (nn.LogSoftmax(), (5,)),
-}
 
 
 @pytest.fixture
@@ -224,34 +185,6 @@ def test_a_file_is_a_plain_safetensors_file(path: Path) -> None:
 
 # -- what cannot be saved
 # ------------------------------------------------------------------------------------
-
-
-class Chain(nn.Sequential):
-    """A subclass, whose code a file does not hold."""
-
-
-class Scaled(nn.Linear):
-    """A user's layer on top of one of ours."""
-
-    def forward(self, x: Any) -> Any:
-        return super().forward(x) * 2
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        Taped(mlp(6, 3)),
-        nn.Sequential(Taped(mlp(6, 3))),
-        nn.Sequential(Scaled(6, 3)),
-        Chain(nn.Linear(6, 3)),
-        nn.Linear(6, 3),
-    ],
-    ids=["module", "module in a chain", "layer of one's own", "subclass", "layer"],
-)
-def test_other_modules_are_refused(model: nn.Module, path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"save: expected a Sequential of warpfit's layers"):
-        wf.save(model, path)  # type: ignore[arg-type]
-    assert not path.exists()
 
 
 def test_places_that_cannot_be_written(path: Path) -> None:

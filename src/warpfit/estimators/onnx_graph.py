@@ -13,18 +13,11 @@ import numpy.typing as npt
 from warpfit.errors import ConfigError
 from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import hidden_activation
-from warpfit.extras import needs
-from warpfit.files import atomic_path
-from warpfit.version import __version__
+from warpfit.nn.onnx_graph import Graph, check_size
 
 __all__ = ["write_onnx"]
 
 Array = npt.NDArray[Any]
-
-# Old enough for the runtimes of years past; all that is needed has been there since.
-OPSET, IR_VERSION = 17, 8
-# What protobuf, of which ONNX files are made, takes at most.
-MOST_BYTES = (1 << 31) - (1 << 20)
 
 # `out_activation_` as an operator; 'identity' needs none.
 OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
@@ -32,84 +25,30 @@ OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
 
 def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator's graph to a file; see `BaseMLP.to_onnx`."""
-    num_bytes = 4 * sum(
-        array.size
-        for network in networks_of(estimator)
-        for array in network.coefs_ + network.intercepts_
-    )
-    if num_bytes > MOST_BYTES:
-        raise ConfigError(
-            f"to_onnx: expected weights of at most {MOST_BYTES} bytes in float32, as ONNX files "
-            f"hold no more, got {num_bytes}"
-        )
-    content = _Graph(estimator).model().SerializeToString()
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content)
+    networks = networks_of(estimator)
+    check_size(sum(array.size for net in networks for array in net.coefs_ + net.intercepts_))
+    graph = _Graph(estimator)
+    outputs = graph.outputs([graph.network(network) for network in networks])
+    inputs = [graph.value("X", "FLOAT", estimator.n_features_in_)]
+    graph.write(path, type(estimator).__name__, inputs, outputs)
 
 
-def _onnx() -> Any:
-    with needs("onnx", "to_onnx needs"):
-        import onnx
-    return onnx
-
-
-class _Graph:
-    """Nodes and constants of a graph, added one by one."""
+class _Graph(Graph):
+    """A graph of an estimator's networks."""
 
     def __init__(self, estimator: Any) -> None:
-        self.onnx = _onnx()
+        super().__init__()
         self.estimator = estimator
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def model(self) -> Any:
-        """Return the whole model."""
-        helper = self.onnx.helper
-        outputs = self._outputs([self._network(network) for network in networks_of(self.estimator)])
-        inputs = [self._value("X", "FLOAT", self.estimator.n_features_in_)]
-        name = type(self.estimator).__name__
-        graph = helper.make_graph(self.nodes, name, inputs, outputs, initializer=self.constants)
-        return helper.make_model(
-            graph,
-            opset_imports=[helper.make_opsetid("", OPSET)],
-            ir_version=IR_VERSION,
-            producer_name="warpfit",
-            producer_version=__version__,
-        )
-
-    # -- parts of a graph
-    # ----------------------------------------------------------------------------------
-
-    def add(self, operator: str, *inputs: str | float, output: str = "", **attributes: Any) -> str:
-        """Add an operator of named values and constants, and return the name of its output."""
-        names = [value if isinstance(value, str) else self._float(value) for value in inputs]
-        output = output or f"{operator.lower()}_{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
-        return output
-
-    def _constant(self, values: Any) -> str:
-        """Add an array, and return its name."""
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(values), name))
-        return name
-
-    def _float(self, values: Any) -> str:
-        return self._constant(np.asarray(values, np.float32))
-
-    def _value(self, name: str, kind: str, *sizes: int) -> Any:
-        """Return the description of an input or output with rows of these sizes."""
-        dtype = getattr(self.onnx.TensorProto, kind)
-        return self.onnx.helper.make_tensor_value_info(name, dtype, ["N", *sizes])
 
     # -- networks
     # ------------------------------------------------------------------------------------------
 
-    def _network(self, network: Any) -> str:
+    def network(self, network: Any) -> str:
         """Add a network, its output activation included, and return the name of what it gives."""
         x = "X"
         layers = list(zip(network.coefs_, network.intercepts_, strict=True))
         for idx, (weights, biases) in enumerate(layers):
-            x = self.add("Gemm", x, self._float(weights), self._float(biases))
+            x = self.add("Gemm", x, self.floats(weights), self.floats(biases))
             if idx < len(layers) - 1:
                 activation = hidden_activation(self.estimator.activation)
                 x = activation.formula.onnx(self, x, activation.slope)
@@ -127,14 +66,14 @@ class _Graph:
     # -- outputs
     # -------------------------------------------------------------------------------------------
 
-    def _outputs(self, predicted: list[str]) -> list[Any]:
+    def outputs(self, predicted: list[str]) -> list[Any]:
         """Add the mean of what the networks give, and what follows from it; return the graph's
         outputs.
         """
         estimator = self.estimator
         if not hasattr(estimator, "classes_"):
             self.add("Mean", *predicted, output="variable")
-            return [self._value("variable", "FLOAT", estimator.n_outputs_)]
+            return [self.value("variable", "FLOAT", estimator.n_outputs_)]
         if estimator.n_outputs_ == 1:
             yes = self.add("Mean", *predicted)
             no = self.add("Sub", 1.0, yes)
@@ -150,8 +89,8 @@ class _Graph:
         self.add("Cast", is_there, to=self.onnx.TensorProto.INT64, output="label")
         num_labels = self.estimator.n_outputs_
         return [
-            self._value("label", "INT64", num_labels),
-            self._value("probabilities", "FLOAT", num_labels),
+            self.value("label", "INT64", num_labels),
+            self.value("probabilities", "FLOAT", num_labels),
         ]
 
     def _one_label(self) -> list[Any]:
@@ -159,8 +98,8 @@ class _Graph:
         if len(classes) == 1:
             classes = np.repeat(classes, 2)  # there are probabilities of two all the same
         place = self.add("ArgMax", "probabilities", axis=1, keepdims=0)
-        self.add("Gather", self._constant(classes), place, output="label")
-        return [self._value("label", kind), self._value("probabilities", "FLOAT", len(classes))]
+        self.add("Gather", self.constant(classes), place, output="label")
+        return [self.value("label", kind), self.value("probabilities", "FLOAT", len(classes))]
 
 
 def _as_onnx_has_them(classes: Array) -> tuple[Array, str]:

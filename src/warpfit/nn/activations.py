@@ -11,7 +11,8 @@ from warpfit.backends import Activation, Array, Backend
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
-from warpfit.nn.spec import Call, LayerSpec, Pullback
+from warpfit.nn.onnx_graph import Graph, HostArrays
+from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
 # The layers: `warpfit.nn` has all that are named here.
 __all__ = [
@@ -48,6 +49,9 @@ class ActivationSpec(LayerSpec):
         y, pullback = formulas.activate(ops, x, activation=self.activation)
         return y, lambda dy: (pullback(dy)[0] if needs_dx else None, {})
 
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        return self.activation.formula.onnx(graph, x, self.activation.slope)
+
 
 @dataclass(frozen=True)
 class SoftmaxSpec(LayerSpec):
@@ -69,6 +73,9 @@ class SoftmaxSpec(LayerSpec):
             raise ShapeError("Softmax: expected a batch of rows, got a single number")
         y, pullback = (formulas.log_softmax if self.log else formulas.softmax)(ops, x)
         return y, lambda dy: (pullback(dy)[0] if needs_dx else None, {})
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        return graph.add("LogSoftmax" if self.log else "Softmax", x, axis=-1)
 
 
 class ActivationLayer(Layer):

@@ -12,6 +12,7 @@ from typing import ClassVar
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Pair
 from warpfit.errors import ConfigError, ShapeError
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.sizes import as_pair
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
@@ -136,6 +137,9 @@ class _AugmentationSpec(LayerSpec):
             return x, lambda dy: (dy if needs_dx else None, {})
         y, backward = self.augmented(ops, x, call)
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        return x
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY, Pair
@@ -12,6 +14,7 @@ from warpfit.backends.checks import window_counts
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Parameter
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_padding, as_pair, as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
@@ -119,6 +122,36 @@ class Conv2dSpec(LayerSpec):
             needs_dx=needs_dx,
         )
         return y, named(backward)
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        return self.onnx_windows(
+            graph, x, arrays, self.kernel_size, self.stride, self.padding, self.dilation
+        )
+
+    def onnx_windows(
+        self,
+        graph: Graph,
+        x: str,
+        arrays: HostArrays,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+    ) -> str:
+        """Return what `onnx` does, along as many axes as the settings have."""
+        weight = arrays["weight"]
+        y = graph.add(
+            "Conv",
+            graph.channels_first(x, len(kernel)),
+            graph.floats(np.moveaxis(weight, (-1, -2), (0, 1))),
+            *([graph.floats(arrays["bias"])] if self.bias else []),
+            kernel_shape=kernel,
+            strides=stride,
+            pads=[*padding, *padding],
+            dilations=dilation,
+        )
+        y = self.activation.formula.onnx(graph, y, self.activation.slope)
+        return graph.channels_last(y, len(kernel))
 
 
 class Conv2d(Layer):

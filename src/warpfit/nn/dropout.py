@@ -9,8 +9,9 @@ from typing import ClassVar
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.errors import ConfigError
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
-from warpfit.nn.spec import Call, LayerSpec, Pullback
+from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
 __all__ = ["Dropout", "DropoutSpec", "dropout"]
 
@@ -53,6 +54,9 @@ class DropoutSpec(LayerSpec):
             ops, x, self.p, seed=call.seed, step=call.step, layer_idx=self.layer_idx
         )
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        return x
 
 
 class Dropout(RandomLayer):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, DataError, DTypeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
@@ -105,6 +106,10 @@ class EmbeddingSpec(LayerSpec):
             return dx, {"weight": dweight}
 
         return y, pullback
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        indices = graph.add("Cast", x, to=graph.onnx.TensorProto.INT64)
+        return graph.add("Gather", graph.floats(arrays["weight"]), indices)
 
 
 class Embedding(Layer):

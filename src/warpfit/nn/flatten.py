@@ -11,6 +11,7 @@ from warpfit.autograd import formulas
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
 __all__ = ["Flatten", "FlattenSpec"]
@@ -52,6 +53,9 @@ class FlattenSpec(LayerSpec):
     ) -> tuple[Array, Pullback]:
         y, backward = formulas.reshape(ops, x, shape=(x.shape[0], *self.output_shape(x.shape[1:])))
         return y, lambda dy: (backward(dy)[0] if needs_dx else None, {})
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        return graph.reshaped(x, self.output_shape(input_shape))
 
 
 class Flatten(Layer):

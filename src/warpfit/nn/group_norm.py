@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+import numpy as np
+
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.norm import Normalised, check_eps, layer_norm
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
@@ -112,6 +115,24 @@ class GroupNormSpec(LayerSpec):
             return dx if needs_dx else None, gradients
 
         return y, pullback
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        # Each group as a channel of its own: its mean and variance are those of an instance.
+        num_axes = len(input_shape) - 1
+        first = graph.channels_first(x, num_axes)
+        groups = graph.add(
+            "InstanceNormalization",
+            graph.reshaped(first, (self.num_groups, -1)),
+            graph.floats(np.ones(self.num_groups)),
+            graph.floats(np.zeros(self.num_groups)),
+            epsilon=self.eps,
+        )
+        again = graph.reshaped(groups, (self.num_channels, *input_shape[:-1]))
+        y = graph.channels_last(again, num_axes)
+        if not self.affine:
+            return y
+        y = graph.add("Mul", y, graph.floats(arrays["weight"]))
+        return graph.add("Add", y, graph.floats(arrays["bias"]))
 
 
 class GroupNorm(Layer):

@@ -11,6 +11,7 @@ from warpfit.backends.base import IDENTITY
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Parameter
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
@@ -105,6 +106,10 @@ class LinearSpec(LayerSpec):
             takes_dz=takes_dz,
         )
         return y, named(backward)
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        y = graph.add("Gemm", x, *map(graph.floats, arrays.values()))
+        return self.activation.formula.onnx(graph, y, self.activation.slope)
 
 
 class Linear(Layer):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
@@ -18,9 +19,10 @@ from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.module import Module
+from warpfit.nn.onnx_graph import Graph, HostArrays, check_size
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = ["NetworkSpec", "Sequential", "number_random_layers"]
+__all__ = ["NetworkSpec", "Sequential", "computes_its_spec", "number_random_layers"]
 
 # From the gradient of the outputs to the gradients of the parameters, by name.
 NetworkPullback = Callable[[Array], dict[str, Array]]
@@ -170,6 +172,28 @@ class NetworkSpec:
 
         return x, to_gradients
 
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays) -> str:
+        """Add the layers' operators, as in evaluation, to a graph, and return the name of the
+        outputs.
+
+        Parameters
+        ----------
+        graph : Graph
+        x : str
+            Name of a batch in the graph.
+        arrays : mapping of str to ndarray
+            Parameters and buffers by their names in the network.
+
+        Raises
+        ------
+        ConfigError
+            If a layer has no form in ONNX.
+        """
+        for (_, spec), names, shape in zip(self.layers, self._names, self.shapes, strict=False):
+            own = {name: arrays[full] for name, full in names.items()}
+            x = spec.onnx(graph, x, own, shape)
+        return x
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description, from which `from_dict` makes an equal spec."""
         return {
@@ -281,7 +305,7 @@ class Sequential(Module):
                 if inner is None:
                     return None
                 found = [(f"{name}.{below}", layer) for below, layer in inner]
-            elif isinstance(child, Layer) and type(child).forward is Layer.forward:
+            elif computes_its_spec(child):
                 found = [(name, child)]
             else:
                 return None
@@ -307,6 +331,77 @@ class Sequential(Module):
             return _network_of(specs, shape)
         except TypeError:  # a layer of the user's own cannot be hashed
             return _network_of.__wrapped__(specs, shape)
+
+    def to_onnx(
+        self, path: str | os.PathLike[str], input_shape: Sequence[int] | None = None
+    ) -> None:
+        """Write an ONNX file, with which other programs predict; the package onnx is needed.
+
+        Its input ``X`` are samples in float32, channels last, or indices in int64 where the first
+        layer is an `Embedding`; its output ``Y`` is what the network gives in evaluation. For
+        probabilities append a layer, as in the example.
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .onnx
+        input_shape : tuple of int, optional
+            Shape of one sample; that of its rows if the first layer is `Linear`.
+
+        Raises
+        ------
+        ConfigError
+            If onnx is not installed, the network holds a module without a form in ONNX, its shape
+            is neither given nor known, or the file cannot be written.
+        ShapeError
+            If the network does not take such samples.
+
+        Examples
+        --------
+        >>> nn.Sequential(*model, nn.Softmax()).to_onnx("digits.onnx")
+        """
+        foreign = self._foreign()
+        if foreign is not None:
+            raise ConfigError(
+                "to_onnx: expected a Sequential of warpfit's layers with arrays of their own, got "
+                f"one with {foreign}"
+            )
+        network = self.spec(self._row_shape() if input_shape is None else input_shape)
+        assert network is not None
+        arrays = self.state_dict()
+        check_size(sum(array.size for array in arrays.values()))
+        graph = Graph()
+        y = graph.add("Identity", network.fused.onnx(graph, "X", arrays), output="Y")
+        kind = "FLOAT" if network.num_indices is None else "INT64"
+        inputs = [graph.value("X", kind, *network.input_shape)]
+        graph.write(path, "Sequential", inputs, [graph.value(y, "FLOAT", *network.output_shape)])
+
+    def _foreign(self) -> str | None:
+        """Return what of this chain `flat_layers` does not say, by its class; None if there is no
+        such module.
+        """
+        if type(self) is not Sequential:
+            return type(self).__name__
+        if self.flat_layers() is not None:
+            return None
+        for layer in self.layers:
+            if isinstance(layer, Sequential):
+                found = layer._foreign()
+            else:
+                found = None if computes_its_spec(layer) else type(layer).__name__
+            if found is not None:
+                return found
+        return "layers that share an array"
+
+    def _row_shape(self) -> Shape:
+        """Return the shape of one sample, as a first linear layer has it, or ConfigError."""
+        layers = self.flat_layers()
+        first = layers[0][1].spec if layers else None
+        if not isinstance(first, LinearSpec):
+            raise ConfigError(
+                "to_onnx: expected the input_shape of one sample unless the first layer is Linear, "
+                "got None"
+            )
+        return (first.in_features,)
 
     @staticmethod
     def from_spec(
@@ -350,6 +445,11 @@ class Sequential(Module):
             )
         model.load_state_dict({new: arrays[old] for new, old in renamed.items() if old in arrays})
         return model
+
+
+def computes_its_spec(module: Module) -> TypeGuard[Layer]:
+    """Whether a module is a layer that computes what its spec says."""
+    return isinstance(module, Layer) and type(module).forward is Layer.forward
 
 
 def number_random_layers(module: Module) -> None:

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Buffer, Parameter
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
@@ -165,6 +168,13 @@ class BatchNormSpec(LayerSpec):
 
         return y, pullback
 
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        # By channels-last products: ONNX's own operator has channels first.
+        scale = arrays.get("weight", 1) / np.sqrt(arrays["running_var"].astype("f8") + self.eps)
+        centred = graph.add("Sub", x, graph.floats(arrays["running_mean"]))
+        y = graph.add("Mul", centred, graph.floats(scale))
+        return graph.add("Add", y, graph.floats(arrays["bias"])) if self.affine else y
+
 
 @dataclass(frozen=True)
 class LayerNormSpec(LayerSpec):
@@ -228,6 +238,17 @@ class LayerNormSpec(LayerSpec):
             return dx if needs_dx else None, {name: gradients[name] for name in self.parameters()}
 
         return y, pullback
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        weight = arrays.get("weight", np.ones(self.normalized_shape))
+        return graph.add(
+            "LayerNormalization",
+            x,
+            graph.floats(weight),
+            *([graph.floats(arrays["bias"])] if "bias" in arrays else []),
+            axis=-len(self.normalized_shape),
+            epsilon=self.eps,
+        )
 
 
 class BatchNormLayer(Layer):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Pair
 from warpfit.backends.checks import window_counts
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_pair
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
@@ -91,6 +92,18 @@ class PoolSpec(LayerSpec):
         y, backward = self.pool(ops, x)
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
 
+    def onnx_pool(self, operator: str, graph: Graph, x: str, **settings: Any) -> str:
+        """Add an operator with these windows, and return the name of y."""
+        y = graph.add(
+            operator,
+            graph.channels_first(x, 2),
+            kernel_shape=self.kernel_size,
+            strides=self.stride,
+            pads=[*self.padding, *self.padding],
+            **settings,
+        )
+        return graph.channels_last(y, 2)
+
 
 @dataclass(frozen=True)
 class MaxPool2dSpec(PoolSpec):
@@ -102,6 +115,9 @@ class MaxPool2dSpec(PoolSpec):
     def pool(self, ops: Backend, x: Array) -> Pooled:
         return max_pool2d(ops, x, self.kernel_size, self.stride, self.padding)
 
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        return self.onnx_pool("MaxPool", graph, x)
+
 
 @dataclass(frozen=True)
 class AvgPool2dSpec(PoolSpec):
@@ -112,6 +128,9 @@ class AvgPool2dSpec(PoolSpec):
 
     def pool(self, ops: Backend, x: Array) -> Pooled:
         return avg_pool2d(ops, x, self.kernel_size, self.stride, self.padding)
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        return self.onnx_pool("AveragePool", graph, x, count_include_pad=1)
 
 
 class PoolingLayer(Layer):
@@ -217,6 +236,11 @@ class GlobalPool2dSpec(LayerSpec):
             return (backward(ops.reshape(dy, y.shape)) if needs_dx else None), {}
 
         return ops.reshape(y, shape), pullback
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        operator = "GlobalMaxPool" if self.largest else "GlobalAveragePool"
+        y = graph.add(operator, graph.channels_first(x, 2))
+        return graph.reshaped(y, self.output_shape(input_shape))
 
 
 class GlobalAvgPool2d(Layer):

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Number
 from warpfit.checks import check_fields, register
-from warpfit.errors import FileFormatError
+from warpfit.errors import ConfigError, FileFormatError
+from warpfit.nn.onnx_graph import Graph, HostArrays
 
 __all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape", "named"]
 
@@ -78,6 +79,9 @@ class LayerSpec:
 
     def __init_subclass__(cls) -> None:
         register(cls, "kind", LayerSpec.by_kind)
+        own = vars(cls)
+        if "vjp" in own and "onnx" not in own:  # the operators would be those of another formula
+            cls.onnx = LayerSpec.onnx  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         check_fields(type(self).__name__.removesuffix("Spec"), self)
@@ -124,6 +128,27 @@ class LayerSpec:
     ) -> tuple[Array, Pullback]:
         """Return y, and the function from dy to (dx, gradients by parameter name)."""
         raise NotImplementedError
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        """Add the layer's operators, as in evaluation, to a graph, and return the name of y.
+
+        Parameters
+        ----------
+        graph : Graph
+        x : str
+            Name of the batch in the graph.
+        arrays : mapping of str to ndarray
+            The layer's arrays by their own names.
+        input_shape : tuple of int
+            Shape of one sample of x.
+
+        Raises
+        ------
+        ConfigError
+            If the layer has no such operators, which is so unless a subclass says them.
+        """
+        layer = type(self).__name__.removesuffix("Spec")
+        raise ConfigError(f"to_onnx: expected layers with a form in ONNX, got {layer}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description, from which `from_dict` makes an equal spec."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,10 @@ from warpfit.errors import (
 )
 from warpfit.files import as_path, atomic_path, check_is_file
 from warpfit.losses import Loss
+from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import LayerSpec, Shape
+from warpfit.training.own_modules import UnknownClassError, check_classes, described, made
 
 __all__ = [
     "CHECKPOINT",
@@ -230,13 +232,16 @@ def _of_another_kind(path: PathLike, kind: str, header: Mapping[str, Any]) -> st
 # --------------------------------------------------------------------------------------------------
 
 
-def save(model: Sequential, path: PathLike, *, metadata: Mapping[str, Any] | None = None) -> None:
+def save(model: Module, path: PathLike, *, metadata: Mapping[str, Any] | None = None) -> None:
     """Write a model: its layers and its loss as JSON, its arrays as they are.
+
+    Of a module of one's own the import path of its class is written, and the arguments that make it
+    again: none, or what the class's method ``config`` returns, by name and as JSON has them.
 
     Parameters
     ----------
-    model : Sequential
-        A chain of the package's layers.
+    model : Module
+        A chain of the package's layers, a module of one's own, or a chain of both.
     path : path of the file, by convention ending in .safetensors
     metadata : mapping, optional
         JSON-ready; `load_metadata` returns it.
@@ -244,27 +249,44 @@ def save(model: Sequential, path: PathLike, *, metadata: Mapping[str, Any] | Non
     Raises
     ------
     ConfigError
-        If the model holds modules of other kinds, or the file cannot be written.
+        If a module cannot be made again by its class, or the file cannot be written.
 
     Examples
     --------
     >>> wf.save(model, "model.safetensors", metadata={"trained on": "digits"})
+
+    A module that takes arguments, and says which:
+
+    >>> class Residual(nn.Module):
+    ...     def __init__(self, width):
+    ...         self.inner = nn.Linear(width, width)
+    ...     def forward(self, x):
+    ...         return x + self.inner(x)
+    ...     def config(self):
+    ...         return {"width": self.inner.spec.in_features}
+    >>> wf.save(Residual(64), "residual.safetensors")
+    >>> wf.load("residual.safetensors", modules=[Residual])(x).shape
+    (200, 64)
     """
-    layers = model.flat_layers() if type(model) is Sequential else None
-    if layers is None:
-        raise ConfigError(
-            "save: expected a Sequential of warpfit's layers, got one with other modules; "
-            "state_dict() and load_state_dict() serve any model"
-        )
+    if not isinstance(model, Module):
+        raise ConfigError(f"save: expected a model, got {brief(model)}")
     if not isinstance(metadata, Mapping | None):
         raise ConfigError(f"save: expected metadata as a mapping or None, got {brief(metadata)}")
     header = {
-        "layers": [{"name": name, **layer.spec.to_dict()} for name, layer in layers],
+        **_structure(model),
         "dtype": model.dtype,
         "loss": _description(model.loss),
         "metadata": {} if metadata is None else dict(metadata),
     }
     write_file(path, MODEL, model.state_dict(), header)
+
+
+def _structure(model: Module) -> dict[str, Any]:
+    """Return what a model consists of: all layers, or a module of one's own."""
+    layers = model.flat_layers() if type(model) is Sequential else None
+    if layers is None:
+        return {"module": described(model)}
+    return {"layers": [{"name": name, **layer.spec.to_dict()} for name, layer in layers]}
 
 
 def _description(loss: Any) -> Any:
@@ -284,14 +306,29 @@ def _loss(description: Any) -> Any:
     return losses.resolve(description) if name in Loss.by_name else description
 
 
-def load(path: PathLike) -> Sequential:
+@overload
+def load(path: PathLike) -> Sequential: ...
+@overload
+def load(path: PathLike, modules: Collection[type[Module]]) -> Module: ...
+def load(path: PathLike, modules: Collection[type[Module]] = ()) -> Module:
     """Return the model in a file that `save` wrote.
 
     Of a table that ``warpfit train`` has prepared it is the network alone, and warns of that: it
     takes and gives standardised numbers. `load_trained` returns it with its preprocessing.
 
+    Nothing is imported for a file. Of the classes in `modules` those that it names are made, by
+    their own code, with arguments from the file.
+
+    Parameters
+    ----------
+    path : path of the file
+    modules : collection of type, optional
+        Classes of one's own modules, for a file that holds such.
+
     Raises
     ------
+    ConfigError
+        If the file holds a module whose class is not given.
     FileFormatError
         If the file is missing, cut short, damaged (its content is not that of its checksum), of
         another kind, or its arrays do not fit its layers.
@@ -307,6 +344,7 @@ def load(path: PathLike) -> Sequential:
     >>> np.array_equal(wf.load("model.safetensors")(x), model(x))
     True
     """
+    classes = check_classes(modules)
     header, arrays = read_file(path, MODEL)
     metadata = header.get("metadata")
     if isinstance(metadata, dict) and metadata.get("table"):
@@ -315,15 +353,35 @@ def load(path: PathLike) -> Sequential:
             "standardised; wf.load_trained applies what the file says",
             DataWarning,
         )
+    if "module" in header:
+        return _module_of(path, header, arrays, classes)
     return model_of(path, header, arrays)
 
 
+def _module_of(
+    path: PathLike, header: Mapping[str, Any], arrays: HostArrays, classes: Sequence[type[Module]]
+) -> Module:
+    """Return the module of one's own that a file describes, or raise FileFormatError."""
+    dtype = _dtype_of(path, header, arrays)
+    num_numbers = sum(array.size for array in arrays.values())
+    try:
+        module = made(header["module"], classes, dtype=dtype, num_numbers=num_numbers)
+        module.load_state_dict(arrays)
+        module.loss = _loss(header.get("loss"))
+        return module
+    except UnknownClassError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except (WarpfitError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise FileFormatError(f"{path} holds no model: {error}") from error
+
+
 def model_of(path: PathLike, header: Mapping[str, Any], arrays: HostArrays) -> Sequential:
-    """Return the model that a file's JSON text and arrays describe, or raise FileFormatError."""
-    dtype = header.get("dtype")
-    if dtype not in FLOAT_DTYPES or any(str(array.dtype) != dtype for array in arrays.values()):
+    """Return the chain that a file's JSON text and arrays describe, or raise FileFormatError."""
+    dtype = _dtype_of(path, header, arrays)
+    if "module" in header:
         raise FileFormatError(
-            f"{path}: expected all arrays in its dtype, float32 or float64, found {dtype!r}"
+            f"expected {path} to hold layers of warpfit alone, found a module that wf.load reads, "
+            "given its class"
         )
     try:
         network = NetworkSpec.from_dict({"layers": header.get("layers"), "input_shape": ()})
@@ -333,6 +391,16 @@ def model_of(path: PathLike, header: Mapping[str, Any], arrays: HostArrays) -> S
         return model
     except (WarpfitError, TypeError, ValueError, OverflowError) as error:
         raise FileFormatError(f"{path} holds no model: {error}") from error
+
+
+def _dtype_of(path: PathLike, header: Mapping[str, Any], arrays: HostArrays) -> str:
+    """Return the dtype of all arrays of a model's file, or raise FileFormatError."""
+    dtype = header.get("dtype")
+    if dtype not in FLOAT_DTYPES or any(str(array.dtype) != dtype for array in arrays.values()):
+        raise FileFormatError(
+            f"{path}: expected all arrays in its dtype, float32 or float64, found {dtype!r}"
+        )
+    return str(dtype)
 
 
 def _check_arrays(network: NetworkSpec, arrays: HostArrays) -> None:

@@ -1,0 +1,118 @@
+"""ONNX graphs and their files, for whatever puts its operators into one: a chain of layers, or an
+estimator.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.errors import ConfigError
+from warpfit.extras import needs
+from warpfit.files import atomic_path
+from warpfit.version import __version__
+
+__all__ = ["Graph", "HostArrays", "check_size"]
+
+HostArrays = Mapping[str, npt.NDArray[Any]]
+
+# Old enough for the runtimes of years past; all that is needed has been there since.
+OPSET, IR_VERSION = 17, 8
+# What protobuf, of which ONNX files are made, takes at most.
+MOST_BYTES = (1 << 31) - (1 << 20)
+
+
+def check_size(num_weights: int) -> None:
+    """Raise ConfigError unless a file can hold so many weights."""
+    if 4 * num_weights > MOST_BYTES:
+        raise ConfigError(
+            f"to_onnx: expected weights of at most {MOST_BYTES} bytes in float32, as ONNX files "
+            f"hold no more, got {4 * num_weights}"
+        )
+
+
+def _onnx() -> Any:
+    with needs("onnx", "to_onnx needs"):
+        import onnx
+    return onnx
+
+
+class Graph:
+    """Nodes and constants of a graph, added one by one."""
+
+    def __init__(self) -> None:
+        self.onnx = _onnx()
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self._channels_first: dict[str, str] = {}
+
+    def add(self, operator: str, *inputs: str | float, output: str = "", **attributes: Any) -> str:
+        """Add an operator of named values and constants, and return the name of its output."""
+        names = [value if isinstance(value, str) else self.floats(value) for value in inputs]
+        output = output or f"{operator.lower()}_{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
+        return output
+
+    def constant(self, values: Any) -> str:
+        """Add an array, and return its name."""
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+    def floats(self, values: Any) -> str:
+        """Add an array in float32, and return its name."""
+        return self.constant(np.asarray(values, np.float32, order="C"))
+
+    def reshaped(self, x: str, shape: tuple[int, ...]) -> str:
+        """Add samples in another shape, and return their name."""
+        return self.add("Reshape", x, self.constant(np.array([0, *shape], np.int64)))
+
+    def channels_first(self, x: str, num_axes: int) -> str:
+        """Return the name of samples with their channels before `num_axes` axes, as ONNX has
+        them.
+        """
+        if x in self._channels_first:
+            return self._channels_first[x]
+        return self.add("Transpose", x, perm=[0, num_axes + 1, *range(1, num_axes + 1)])
+
+    def channels_last(self, x: str, num_axes: int) -> str:
+        """Return the name of samples with their channels after `num_axes` axes, as warpfit has
+        them.
+        """
+        y = self.add("Transpose", x, perm=[0, *range(2, num_axes + 2), 1])
+        self._channels_first[y] = x
+        return y
+
+    def value(self, name: str, kind: str, *sizes: int) -> Any:
+        """Return the description of an input or output with rows of these sizes."""
+        dtype = getattr(self.onnx.TensorProto, kind)
+        return self.onnx.helper.make_tensor_value_info(name, dtype, ["N", *sizes])
+
+    def model(self, name: str, inputs: list[Any], outputs: list[Any]) -> Any:
+        """Return the whole model, without the nodes that no output follows from."""
+        helper = self.onnx.helper
+        nodes, read = [], {output.name for output in outputs}
+        for node in reversed(self.nodes):
+            if not read.isdisjoint(node.output):
+                nodes.append(node)
+                read.update(node.input)
+        graph = helper.make_graph(nodes[::-1], name, inputs, outputs, initializer=self.constants)
+        return helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="warpfit",
+            producer_version=__version__,
+        )
+
+    def write(
+        self, path: str | os.PathLike[str], name: str, inputs: list[Any], outputs: list[Any]
+    ) -> None:
+        """Write the whole model to a file, or raise ConfigError."""
+        content = self.model(name, inputs, outputs).SerializeToString()
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(content)
