@@ -18,7 +18,7 @@ FLOORS = (
     ("cli",),
     ("apps.ladder", "apps.notebook", "apps.playground"),
     ("",),
-    ("estimators",),
+    ("estimators", "tabular"),
     ("sweep",),
     ("training",),
     ("engines", "standard_checks"),
