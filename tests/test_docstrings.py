@@ -26,6 +26,8 @@ RAISE_NOTHING = {
     "MLPRegressor",
     "SweepCV",
     "RandomizedSweepCV",
+    "TabularClassifier",
+    "TabularRegressor",
 }
 
 

@@ -118,6 +118,13 @@ SECTIONS = (
         tuple(f"MLPClassifier.{name}" for name in ("save", "load", "to_onnx", "to_sklearn")),
     ),
     Section(
+        "Tables",
+        "warpfit",
+        ("TabularClassifier", "TabularRegressor"),
+        "Straight from a frame: [from a table to predictions](tables.md).",
+        tuple(f"TabularClassifier.{name}" for name in ("fit", "predict", "predict_proba")),
+    ),
+    Section(
         "Networks",
         "warpfit.nn",
         (

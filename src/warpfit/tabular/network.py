@@ -180,14 +180,19 @@ def set_initial_values(network: RealMLP, x: Array, seed: int) -> None:
     hidden = network.embedded(network.input_tensor(x[:MOST_ROWS]))
     activations = [*network.activations, None]
     for linear, activation in zip(network.linears, activations, strict=True):
-        _set(linear.weight, draws.normal(linear.weight.shape))
-        _set(linear.weight, linear.weight.data / _deviations(linear(hidden).numpy()))
-        outputs = linear(hidden).numpy()
-        places = draws.rows((outputs.shape[1], POINTS), len(outputs))
-        chosen = outputs[places, np.arange(outputs.shape[1])[:, None]]
-        _set(linear.bias, -(chosen * draws.simplex(places.shape)).sum(axis=1))
+        _set_linear(linear, hidden, draws)
         if activation is not None:
             hidden = activation(linear(hidden))
+
+
+def _set_linear(linear: Any, hidden: Tensor, draws: _Draws) -> None:
+    """Set weight and bias of a linear layer, whose bias is 0 so far, by its inputs."""
+    _set(linear.weight, draws.normal(linear.weight.shape))
+    _set(linear.weight, linear.weight.data / _deviations(linear(hidden).numpy()))
+    outputs = linear(hidden).numpy()
+    places = draws.rows((outputs.shape[1], POINTS), len(outputs))
+    chosen = outputs[places, np.arange(outputs.shape[1])[:, None]]
+    _set(linear.bias, -(chosen * draws.simplex(places.shape)).sum(axis=1))
 
 
 def _set(parameter: Tensor, values: Array) -> None:
