@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from warpfit import backends
+from warpfit.blas import one_blas_thread
 from warpfit.checks import check_readable
 from warpfit.data.dataset import is_frame
 from warpfit.extras import needs
@@ -131,18 +132,19 @@ class BaseTabular(BaseEstimator, ABC):
         )
         set_initial_values(network, x, seed)
         ops = backends.get(self.device)
-        outcome = train(
-            network.to(self.device),
-            Rows(ops.asarray(x), ops.asarray(rows.y[places])),
-            ops.asarray(rows.x[aside]),
-            lambda outputs: self._error(outputs, targets),
-            loss=self._loss(),
-            lr=self.lr,
-            n_epochs=self.n_epochs,
-            batch_size=self.batch_size,
-            seed=seed,
-            report=self._report,
-        )
+        with one_blas_thread():
+            outcome = train(
+                network.to(self.device),
+                Rows(ops.asarray(x), ops.asarray(rows.y[places])),
+                ops.asarray(rows.x[aside]),
+                lambda outputs: self._error(outputs, targets),
+                loss=self._loss(),
+                lr=self.lr,
+                n_epochs=self.n_epochs,
+                batch_size=self.batch_size,
+                seed=seed,
+                report=self._report,
+            )
         self.network_ = network.to("cpu")
         self.loss_curve_, self.validation_errors_ = outcome.losses, outcome.errors
         self.best_epoch_ = outcome.best_epoch
