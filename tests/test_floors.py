@@ -19,7 +19,7 @@ FLOORS = (
     ("apps.ladder", "apps.notebook", "apps.playground"),
     ("",),
     ("accel",),
-    ("estimators", "optuna"),
+    ("estimators", "optuna", "tabular"),
     ("sweep",),
     ("training",),
     ("engines", "standard_checks"),

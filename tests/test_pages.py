@@ -87,6 +87,16 @@ def test_the_readmes_examples(
     assert names["classifier"].score(names["X"] / 16, names["y"]) > 0.95
 
 
+def test_the_examples_of_tables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page("docs/tables.md")
+    assert names["model"].score(names["features"], names["test"]["kind"]) > 0.9
+    assert "of the test rows are right" in capsys.readouterr().out
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 46
+
+
 def test_the_examples_of_what_is_ones_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

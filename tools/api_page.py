@@ -147,6 +147,13 @@ SECTIONS = (
         "scikit-learn's own classes, trained here: [programs that exist](accel.md).",
     ),
     Section(
+        "Tables",
+        "warpfit",
+        ("TabularClassifier", "TabularRegressor"),
+        "Straight from a frame: [from a table to predictions](tables.md).",
+        tuple(f"TabularClassifier.{name}" for name in ("fit", "predict", "predict_proba")),
+    ),
+    Section(
         "Networks",
         "warpfit.nn",
         (

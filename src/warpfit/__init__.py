@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from warpfit.random import manual_seed
     from warpfit.sweep import Halving, Sweep
     from warpfit.sweep.fit_many import fit_many
+    from warpfit.tabular import TabularClassifier, TabularRegressor
     from warpfit.training import (
         Callback,
         Checkpoint,
@@ -92,6 +93,8 @@ __all__ = [
     "Run",
     "Sweep",
     "SweepCV",
+    "TabularClassifier",
+    "TabularRegressor",
     "Tensor",
     "TensorBoardLog",
     "TrainedModel",
@@ -145,6 +148,7 @@ __getattr__, _ = imports_on_demand(
         "optuna": (),
         "random": ("manual_seed",),
         "sweep": ("Halving", "Sweep", "fit_many"),
+        "tabular": ("TabularClassifier", "TabularRegressor"),
         "training": (
             "CSVLog",
             "Callback",

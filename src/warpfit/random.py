@@ -70,7 +70,8 @@ def philox(
     -------
     list of four ndarray of uint32, of the broadcast shape
     """
-    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in counter))
+    # Not broadcast before they mix: the first rounds are then of rows and columns alone.
+    c0, c1, c2, c3 = (np.asarray(word, dtype=np.uint64) for word in counter)
     k0, k1 = (np.asarray(word, dtype=np.uint64) for word in key)
     for _ in range(ROUNDS):
         product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]

@@ -196,28 +196,34 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 
 
 def _selu_forward(z: Array, slope: float, out: Array) -> Array:
-    below = _SELU_ALPHA * np.expm1(np.minimum(z, 0))
-    return np.multiply(np.where(z > 0, z, below), _SELU_SCALE, out=out)
+    # exp(x) - 1 = 2 t / (1 - t), t = tanh(x / 2): as exact near 0 as expm1, which is slow.
+    below = np.tanh(0.5 * np.minimum(z, 0))
+    below *= 2 * _SELU_ALPHA / (1 - below)
+    np.maximum(z, 0, out=out)
+    out += below
+    return np.multiply(out, _SELU_SCALE, out=out)
 
 
 def _selu_backward(dy: Array, y: Array, z: Array, slope: float, out: Array) -> Array:
-    return np.multiply(dy, np.where(y > 0, _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA), out=out)
+    # Sums take a third of what np.where does.
+    above = np.multiply(y > 0, _SELU_SCALE - _SELU_SCALE * _SELU_ALPHA, dtype=y.dtype)
+    return np.multiply(dy, np.minimum(y, 0) + _SELU_SCALE * _SELU_ALPHA + above, out=out)
 
 
-def _mish_factor(z: Array) -> Array:
-    """Return tanh(log(1 + exp(z))); exp is taken of -|z| only, so it cannot overflow."""
-    small = np.exp(-np.abs(z))
-    n = np.where(z < 0, small * (small + 2), 1 + 2 * small)
-    return n / (n + 2 * np.where(z < 0, np.ones_like(small), small * small))
+def _mish_parts(z: Array) -> tuple[Array, Array]:
+    """Return exp(z), up to that of 20, and tanh(log(1 + exp(z))), which is 1 from there on."""
+    w = np.exp(np.minimum(z, 20))
+    n = w * (w + 2)
+    return w, n / (n + 2)
 
 
 def _mish_forward(z: Array, slope: float, out: Array) -> Array:
-    return np.multiply(z, _mish_factor(z), out=out)
+    return np.multiply(z, _mish_parts(z)[1], out=out)
 
 
 def _mish_backward(dy: Array, y: Array, z: Array, slope: float, out: Array) -> Array:
-    t = _mish_factor(z)
-    return np.multiply(dy, t + z * (1 - t * t) * sigmoid(z, np.empty_like(z)), out=out)
+    w, t = _mish_parts(z)
+    return np.multiply(dy, t + z * (1 - t * t) * (w / (1 + w)), out=out)
 
 
 ACTIVATIONS: dict[str, Formula] = {

@@ -1,0 +1,23 @@
+"""Networks for tables, as scikit-learn's estimators: from a frame to predictions.
+
+`classifier` and `regressor` are shells over `estimator`, which makes rows of a frame
+(`preprocessing`), a network with its initial values (`network`, of `layers`), and trains it
+(`training`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warpfit.on_demand import imports_on_demand
+
+if TYPE_CHECKING:
+    from warpfit.tabular.classifier import TabularClassifier
+    from warpfit.tabular.regressor import TabularRegressor
+
+__all__ = ["TabularClassifier", "TabularRegressor"]
+
+__getattr__, __dir__ = imports_on_demand(
+    __name__,
+    {"classifier": ("TabularClassifier",), "regressor": ("TabularRegressor",)},
+)

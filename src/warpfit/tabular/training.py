@@ -1,0 +1,221 @@
+"""RealMLP's training, a loop of its own over the contract's operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import cos, inf, isfinite, log2, pi
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.autograd import Tensor
+from warpfit.backends import Array
+from warpfit.data.order import epoch_order
+from warpfit.errors import DivergedError
+from warpfit.losses import Loss
+from warpfit.nn import Parameter
+from warpfit.optim.adam import AdamSpec
+from warpfit.optim.schedules import as_schedule
+from warpfit.tabular.layers import Factors, TabularLayer
+from warpfit.tabular.network import RealMLP
+
+__all__ = ["Outcome", "Rows", "Steps", "coslog4", "flat_cos", "outputs_of", "train"]
+
+DROPOUT, WEIGHT_DECAY = 0.15, 0.02
+ADAM = AdamSpec(as_schedule(1.0), betas=(0.9, 0.95))
+PREDICTED_ROWS = 4096
+
+# From outputs (M, K) on the host to what training makes small.
+Error = Callable[[npt.NDArray[Any]], float]
+
+
+def coslog4(t: float) -> float:
+    """Return the share of the learning rate at a time t in [0, 1]: four waves, each twice as long
+    as the one before.
+    """
+    return 0.5 * (1 - cos(2 * pi * log2(1 + 15 * t)))
+
+
+def flat_cos(t: float) -> float:
+    """Return the share of dropout and weight decay at a time t in [0, 1]: 1, then from the middle
+    on half a cosine down to 0.
+    """
+    return 1.0 if t < 0.5 else 0.5 * (1 + cos(pi * (2 * t - 1)))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs (N, columns) and targets, labels (N,) int64 or numbers (N, outputs)."""
+
+    x: Any
+    y: Any
+
+
+@dataclass
+class Outcome:
+    """What a training came to.
+
+    Attributes
+    ----------
+    losses, errors : list of float
+        Of each epoch: the mean over its steps, and the validation error.
+    best_epoch : int
+        From 1, whose weights the network has.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    best_epoch: int = 0
+
+
+class Steps:
+    """The steps of one training: forward, backward, Adam with rates and decays of their own.
+
+    Parameters
+    ----------
+    network : RealMLP
+        Where its parameters live, steps are computed.
+    loss : Loss
+    lr : float
+        The largest learning rate.
+    num_steps : int
+        Of the whole training, over which the schedules run.
+    """
+
+    def __init__(self, network: RealMLP, loss: Loss, lr: float, num_steps: int) -> None:
+        self.network, self.loss, self.lr, self.num_steps = network, loss, lr, num_steps
+        self.ops = network.backend
+        self.num_done = 0
+        self.groups = _groups(network)
+        self.moments = [
+            [[self.ops.zeros(each.shape, each.dtype) for each in group] for _ in range(2)]
+            for _, group in self.groups
+        ]
+
+    def step(self, x: Array, y: Array) -> Array:
+        """Train on a batch x (M, columns) and y, and return its loss, (), before the update."""
+        t = self.num_done / self.num_steps
+        self.network.p, self.network.step = DROPOUT * flat_cos(t), self.num_done
+        outputs = self.network(Tensor(x))
+        loss, _, gradient = self.loss.vjp(self.ops, outputs.data, y)
+        self.network.zero_grad()
+        outputs.backward(gradient())
+        self._update(self.lr * coslog4(t), WEIGHT_DECAY * flat_cos(t))
+        return loss
+
+    def _update(self, lr: float, decay: float) -> None:
+        self.num_done += 1
+        for (factors, parameters), moments in zip(self.groups, self.moments, strict=True):
+            rate = lr * factors.rate
+            # Decay is decoupled, and takes both factors twice.
+            kept = 1 - rate * factors.rate * decay * factors.decay**2
+            self.ops.update_parameters(
+                ADAM.rule,
+                [each.data for each in parameters],
+                [each.grad for each in parameters],
+                moments,
+                ADAM.update_numbers(self.num_done, rate)._replace(kept=kept),
+            )
+
+
+def _groups(network: RealMLP) -> list[tuple[Factors, list[Parameter]]]:
+    """Return the parameters that learn alike, with what multiplies their rate and decay."""
+    groups: dict[Factors, list[Parameter]] = {}
+    for _, layer in network.named_modules():
+        if isinstance(layer, TabularLayer):
+            for name, factors in layer.factors.items():
+                parameter = getattr(layer, name)
+                if parameter.size:
+                    groups.setdefault(factors, []).append(parameter)
+    return list(groups.items())
+
+
+def train(
+    network: RealMLP,
+    rows: Rows,
+    validation: Any,
+    error: Error,
+    *,
+    loss: Loss,
+    lr: float,
+    n_epochs: int,
+    batch_size: int,
+    seed: int,
+    report: Callable[[Outcome], None],
+) -> Outcome:
+    """Train a network; afterwards it has the weights of the epoch with the least validation error,
+    the latest of equal ones.
+
+    Each epoch has an order of its own; a last batch that is shorter is left out. The loop is the
+    reference of one that runs as a kernel.
+
+    Parameters
+    ----------
+    network : RealMLP
+        With its initial values, on the device to train on.
+    rows : Rows
+        To train on, on that device.
+    validation : array (n, columns)
+        Inputs to validate on, there too.
+    error : function
+        From the outputs for the validation rows to their error.
+    loss : Loss
+    lr : float
+        The largest learning rate.
+    n_epochs, batch_size : int
+    seed : int
+        Of the orders.
+    report : function
+        Called with what there is after each epoch.
+
+    Raises
+    ------
+    DivergedError
+        If no epoch's error is finite.
+    """
+    ops, num_rows = network.backend, rows.x.shape[0]
+    batch_size = min(batch_size, num_rows)
+    num_batches = num_rows // batch_size
+    steps = Steps(network, loss, lr, n_epochs * num_batches)
+    outcome, best_error, best = Outcome(), inf, []
+    for epoch in range(n_epochs):
+        order = epoch_order(num_rows, seed, epoch)[: num_batches * batch_size]
+        network.train()
+        losses = [steps.step(x, y) for x, y in _batches(ops, rows, order, batch_size)]
+        outcome.losses.append(float(np.mean([ops.to_numpy(each) for each in losses])))
+        outcome.errors.append(error(outputs_of(network, validation)))
+        if outcome.errors[-1] <= best_error and isfinite(outcome.errors[-1]):
+            best_error, outcome.best_epoch = outcome.errors[-1], epoch + 1
+            best = [ops.copy(parameter.data) for parameter in network.parameters()]
+        report(outcome)
+    if not best:
+        raise DivergedError(
+            epoch=1, step=1, lr=lr, last_finite_loss=None, remedies="a lower learning rate"
+        )
+    for parameter, values in zip(network.parameters(), best, strict=True):
+        ops.assign(parameter.data, values)
+    network.eval()
+    return outcome
+
+
+def _batches(
+    ops: backends.Backend, rows: Rows, order: npt.NDArray[np.int64], size: int
+) -> Iterator[tuple[Array, Array]]:
+    x, y = ops.take(rows.x, order), ops.take(rows.y, order)
+    for start in range(0, len(order), size):
+        part = slice(start, start + size)
+        yield ops.take(x, part), ops.take(y, part)
+
+
+def outputs_of(network: RealMLP, x: Any) -> npt.NDArray[Any]:
+    """Return the network's outputs (N, K) for rows x (N, columns), on the host, without dropout."""
+    network.eval()
+    ops = network.backend
+    parts = [
+        ops.to_numpy(network(x[start : start + PREDICTED_ROWS]))
+        for start in range(0, max(1, x.shape[0]), PREDICTED_ROWS)
+    ]
+    return np.concatenate(parts)
