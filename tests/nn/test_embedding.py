@@ -246,3 +246,8 @@ def test_other_engines_say_why_not(cuda: str, engine: str) -> None:
 def test_refuses_settings(settings: tuple[Any, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"Embedding: expected {message}"):
         Embedding(*settings)
+
+
+def test_a_single_index_out_of_range() -> None:
+    with pytest.raises(DataError, match="indices from 0 to 4, got 7$"):
+        nn.Embedding(5, 2)(np.array(7))

@@ -53,10 +53,11 @@ def as_indices(name: str, values: npt.NDArray[Any], count: int) -> npt.NDArray[n
         is_right &= np.floor(values) == values
     if not is_right.all():
         place = np.unravel_index(int(np.argmin(is_right)), values.shape)
+        row = f" in row {place[0]}" if place else ""
         column = f", column {', '.join(map(str, place[1:]))}" if len(place) > 1 else ""
         raise DataError(
-            f"expected {name} to hold indices from 0 to {count - 1}, got {values[place]:g} in row "
-            f"{place[0]}{column}"
+            f"expected {name} to hold indices from 0 to {count - 1}, got {values[place]:g}"
+            f"{row}{column}"
         )
     return values.astype(np.int64)
 

@@ -15,7 +15,7 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import device_of, home_of, moved, to_host
 from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, ShapeError
-from warpfit.nn.init import InitialValues
+from warpfit.nn.init import InitialValues, memory_for
 from warpfit.on_demand import Maker, OnDemand
 
 __all__ = ["Buffer", "Module", "Parameter"]
@@ -315,7 +315,8 @@ class Module:
         trace: list[tuple[Module, tuple[int, ...]]] = []
         token = _trace.set(trace)
         try:
-            self.eval()(np.zeros((1, *input_shape)))
+            with memory_for("summary", "sample", (1, *input_shape)):
+                self.eval()(np.zeros((1, *input_shape)))
         finally:
             _trace.reset(token)
             for module, training in modes:
