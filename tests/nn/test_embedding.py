@@ -249,5 +249,5 @@ def test_refuses_settings(settings: tuple[Any, Any], message: str) -> None:
 
 
 def test_a_single_index_out_of_range() -> None:
-    with pytest.raises(DataError, match="indices from 0 to 4, got 7$"):
+    with pytest.raises(DataError, match=r"indices from 0 to 4, got 7$"):
         nn.Embedding(5, 2)(np.array(7))
