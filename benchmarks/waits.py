@@ -328,12 +328,19 @@ def table(results: dict[str, Any]) -> str:
     lines = [HEADER, ["---"] * len(HEADER), *lines_of(rows)]
     text = "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
     machines: dict[str, list[str]] = {}
-    for name, row in rows.items():
+    measured = {
+        name: row for name, row in rows.items() if any(map(_has_figures, row["programs"].values()))
+    }
+    for name, row in measured.items():
         env = row["environment"]
         card = f"{env['gpu']}, driver {env['driver']}, " if "gpu" in env else ""
         where = f"{card}{env['cores']} cores of an {env['cpu']}; commit {env['commit']}"
         machines.setdefault(f"{where}, {env['date'].split()[0]}", []).append(name)
     return text + "".join(f"\n{', '.join(of)}: {where}.\n" for where, of in machines.items())
+
+
+def _has_figures(program: dict[str, Any]) -> bool:
+    return bool(program.get("figures"))
 
 
 def _of_maker(programs: Iterable[str], maker: str) -> list[str]:

@@ -128,50 +128,27 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-__getattr__, _ = imports_on_demand(
-    __name__,
-    {
-        "accel": (),
-        "autograd": ("Tensor", "no_grad", "tensor"),
-        "data": (),
-        "errors": (),
-        "estimators": (
-            "MLPClassifier",
-            "MLPRegressor",
-            "RandomizedSweepCV",
-            "SweepCV",
-            "from_sklearn",
-        ),
-        "losses": (),
-        "nn": (),
-        "optim": (),
-        "optuna": (),
-        "random": ("manual_seed",),
-        "sweep": ("Halving", "Sweep", "fit_many"),
-        "tabular": ("TabularClassifier", "TabularRegressor"),
-        "training": (
-            "CSVLog",
-            "Callback",
-            "Checkpoint",
-            "EarlyStopping",
-            "Evaluation",
-            "History",
-            "JSONLLog",
-            "LRCurve",
-            "MLflowLog",
-            "Profile",
-            "Run",
-            "TensorBoardLog",
-            "TrainedModel",
-            "WandbLog",
-            "evaluate",
-            "fit",
-            "load",
-            "load_metadata",
-            "load_trained",
-            "lr_find",
-            "predict",
-            "save",
-        ),
-    },
-)
+HOMES: dict[str, tuple[str, ...]] = {
+    "accel": (),
+    "autograd": ("Tensor", "no_grad", "tensor"),
+    "data": (),
+    "errors": (),
+    "estimators": (
+        "MLPClassifier",
+        "MLPRegressor",
+        "RandomizedSweepCV",
+        "SweepCV",
+        "from_sklearn",
+    ),
+    "losses": (),
+    "nn": (),
+    "optim": (),
+    "optuna": (),
+    "random": ("manual_seed",),
+    "sweep": ("Halving", "Sweep", "fit_many"),
+    "tabular": ("TabularClassifier", "TabularRegressor"),
+}
+# What has no other home is of `training`.
+HOMES["training"] = tuple({*__all__}.difference(HOMES, *HOMES.values()))
+
+__getattr__, _ = imports_on_demand(__name__, HOMES)

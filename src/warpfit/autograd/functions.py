@@ -102,7 +102,7 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     return apply(formulas.stack, *_several("stack", tensors), axis=_axis("stack", axis))
 
 
-def activate(x: Tensor, name: str, slope: float = 0.01) -> Tensor:
+def activate(x: Tensor, name: str, negative_slope: float = 0.01) -> Tensor:
     """Return an activation of x, element by element, by the name that it has everywhere.
 
     Parameters
@@ -110,7 +110,7 @@ def activate(x: Tensor, name: str, slope: float = 0.01) -> Tensor:
     x : Tensor
     name : str
         As estimators have it: ``'gelu'``, ``'silu'`` and so on.
-    slope : float
+    negative_slope : float
         Of ``'leaky_relu'`` below 0.
 
     Raises
@@ -120,10 +120,10 @@ def activate(x: Tensor, name: str, slope: float = 0.01) -> Tensor:
 
     Examples
     --------
-    >>> autograd.activate(wf.tensor([-2.0, 3.0]), "leaky_relu", slope=0.5).data
+    >>> autograd.activate(wf.tensor([-2.0, 3.0]), "leaky_relu", negative_slope=0.5).data
     array([-1.,  3.], dtype=float32)
     """
-    return apply(formulas.activate, x, activation=Activation(name, slope))
+    return apply(formulas.activate, x, activation=Activation(name, negative_slope))
 
 
 def relu(x: Tensor) -> Tensor:

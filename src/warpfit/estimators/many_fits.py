@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -155,8 +155,12 @@ def only_predicts(scorer: Any) -> bool:
     """Return whether a scorer is known to do nothing with rows but have them predicted, as they
     are.
     """
-    scorers = scorer._scorers.values() if isinstance(scorer, _MultimetricScorer) else [scorer]
-    return all(isinstance(each, _BaseScorer | _PassthroughScorer) for each in scorers)
+    return all(isinstance(each, _BaseScorer | _PassthroughScorer) for each in _each(scorer))
+
+
+def _each(scorer: Any) -> Iterable[Any]:
+    """Return the scorers that a scorer is made of."""
+    return scorer._scorers.values() if isinstance(scorer, _MultimetricScorer) else [scorer]
 
 
 def _with_shared_rows(fits: Fits, numbered: Sequence[tuple[_Started, Task]]) -> list[Task]:
@@ -282,12 +286,11 @@ class _Started:
     @property
     def is_only_scored(self) -> bool:
         """Whether nobody can ask for more of the estimator than its predictions."""
-        own, scorer = self.estimator, self.fits.scorer
-        scorers = scorer._scorers.values() if isinstance(scorer, _MultimetricScorer) else [scorer]
+        own = self.estimator
         return (
             not self.fits.return_estimator
             and type(own) in (MLPClassifier, MLPRegressor)
-            and all(type(each) in (_Scorer, _PassthroughScorer) for each in scorers)
+            and all(type(each) in (_Scorer, _PassthroughScorer) for each in _each(self.fits.scorer))
             and not (own.callbacks or own.early_stopping or own.n_ensemble > 1)
         )
 

@@ -6,14 +6,12 @@ import sys
 from time import monotonic
 from typing import Any
 
-from warpfit.display import LiveLine, is_notebook
+from warpfit.display import SECONDS_BETWEEN_UPDATES, LiveLine, is_notebook
 from warpfit.engines.base import EpochReport
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
 __all__ = ["EpochLines", "NotebookLine", "ProgressBar", "epoch_line", "progress"]
-
-SECONDS_BETWEEN_UPDATES = 0.1
 
 
 def epoch_line(report: EpochReport, epochs: int) -> str:
