@@ -15,7 +15,7 @@ SETUP  ?= $(VENV)/.test
 SANITIZER := compute-sanitizer
 CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py tests/engines/test_one_launch.py tests/engines/test_many_networks.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follow_numpy or follows_numpy or looking_ahead or small_ones_follow"
 
-.PHONY: train playground test test-all test-gpu sanitize mutants lint bench notebook docs wheel clean
+.PHONY: train playground test test-all test-gpu sanitize mutants lint bench notebook docs wheel kernels clean
 
 train: $(VENV)/.train
 	$(BIN)/warpfit train $(ARGS)
@@ -75,6 +75,10 @@ wheel: $(VENV)/.dev
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
+
+# A wheel of machine code, with which a first fit seldom waits for the compiler; ARGS: --arch sm_90a
+kernels: $(VENV)/.dev
+	$(BIN)/python tools/kernels_wheel.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist

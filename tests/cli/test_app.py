@@ -143,7 +143,7 @@ def test_a_report_says_what_is_wrong_with_the_cache(
     def fail() -> None:
         raise PermissionError(13, "Permission denied", "cache")
 
-    monkeypatch.setattr("warpfit.backends.cuda.jit.cache_use", fail)
+    monkeypatch.setattr("warpfit.backends.cuda.machine_code.cache_use", fail)
     outcome = invoke("info", "--report")
     assert outcome.code == 0
     assert re.search(r"^  kernels +cannot read the cache: Permission denied", outcome.out, re.M)

@@ -80,10 +80,10 @@ def _build(printer: Printer, arch: str | None, form: dict[str, Any]) -> None:
 
 def kernel_cache(*, clear: bool = False) -> str:
     """Return in words what the cache of compiled kernels holds, or held before it was cleared."""
-    from warpfit.backends.cuda import autotune, jit
+    from warpfit.backends.cuda import autotune, machine_code
 
     try:
-        use = jit.clear_cache() if clear else jit.cache_use()
+        use = machine_code.clear_cache() if clear else machine_code.cache_use()
         if clear:
             autotune.forget()
     except OSError as error:

@@ -15,11 +15,9 @@ import pytest
 
 from support.commands import ENVIRONMENT
 from support.kernels import VARIANTS
-from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
-from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.backends.cuda.variants import is_supported
 
 # Kernels whose numbers do not all fit into registers on sm_90a: the most bytes that do not, and the
 # reason.
@@ -66,31 +64,11 @@ def variant_of(name: str, arch: str) -> dict[str, str]:
     """Return one variant, of a dtype that is not the same for all kernels and architectures."""
     of_dtypes: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for defines in VARIANTS[name]:
-        if supported(name, defines, arch):
+        if is_supported(name, defines, arch):
             of_dtypes.setdefault((defines.get("DTYPE"), defines.get("OUT")), defines)
     found = list(of_dtypes.values())
     number = jit.ARCHITECTURES.index(arch) + list(VARIANTS).index(name)
     return found[number % len(found)]
-
-
-def supported(name: str, defines: dict[str, str], arch: str) -> bool:
-    """Whether a variant is one that an architecture takes: half precision goes to its tensor cores,
-    if it has them.
-    """
-    if name.endswith("_sm90"):
-        return generation(arch) == 90
-    if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":
-        return generation(arch) >= 90
-    dtype, on_tensor_cores = (
-        defines.get("DTYPE", ""),
-        "mma" in name or name.startswith(("one_launch", "narrow_step", "many_")),
-    )
-    if "TENSOR_CORES" in defines:
-        on_tensor_cores = defines["TENSOR_CORES"] == "1"
-    if on_tensor_cores:
-        return supports(arch, dtype)
-    is_product = name.startswith("conv2d") or name == "matmul_register"
-    return not (is_product and dtype in HALF_DTYPES and supports(arch, dtype))
 
 
 def assert_compiles(name: str, defines: dict[str, str], arch: str) -> None:
@@ -181,7 +159,7 @@ OLDEST_NEWEST_AND_THIS = (jit.ARCHITECTURES[0], jit.ARCHITECTURES[-1], "sm_90a")
         for i, name in enumerate(VARIANTS)
         if name != OF_WARPGROUPS
         for j, arch in enumerate(OLDEST_NEWEST_AND_THIS)
-        if any(supported(name, defines, arch) for defines in VARIANTS[name])
+        if any(is_supported(name, defines, arch) for defines in VARIANTS[name])
     ],
 )
 def test_compiles_without_spills(name: str, arch: str) -> None:
@@ -193,7 +171,7 @@ def test_compiles_without_spills(name: str, arch: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_all_variants_compile_without_spills(name: str, arch: str) -> None:
     for defines in VARIANTS[name]:
-        if supported(name, defines, arch):
+        if is_supported(name, defines, arch):
             assert_compiles(name, defines, arch)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from support.commands import ENVIRONMENT
-from warpfit.backends.cuda import jit
+from warpfit.backends.cuda import jit, machine_code
 from warpfit.errors import CompileError, ConfigError
 
 KERNEL = """// Computes: x + HEADER_VALUE.
@@ -50,6 +50,7 @@ class FakeCompiler:
 
 
 def forget_sources() -> None:
+    machine_code.packaged_folder.cache_clear()
     jit.source_of.cache_clear()
     jit._headers_digest.cache_clear()
 
@@ -313,12 +314,12 @@ def test_a_folder_in_the_place_of_an_entry_costs_the_time_to_compile(
 def test_the_folder_is_the_users_unless_told_otherwise(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
-    assert jit.cache_folder() == folder
+    assert machine_code.cache_folder() == folder
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.delenv("WARPFIT_CACHE_DIR")
     if value is not None:
         monkeypatch.setenv("WARPFIT_CACHE_DIR", value)
-    assert jit.cache_folder() == tmp_path / ".cache" / "warpfit" / "kernels"
+    assert machine_code.cache_folder() == tmp_path / ".cache" / "warpfit" / "kernels"
 
 
 def test_a_cache_that_cannot_be_written_to(
@@ -329,8 +330,8 @@ def test_a_cache_that_cannot_be_written_to(
     for calls in (1, 2):
         assert jit.cubin("probe", DEFINES, ARCH).startswith(b"code")
         assert len(compiler.compiled) == calls
-    assert jit.cache_use().num_kernels == 0
-    assert jit.clear_cache().num_bytes == 0
+    assert machine_code.cache_use().num_kernels == 0
+    assert machine_code.clear_cache().num_bytes == 0
 
 
 def test_beyond_its_size_the_cache_drops_what_was_not_used_for_longest(
@@ -348,10 +349,10 @@ def test_beyond_its_size_the_cache_drops_what_was_not_used_for_longest(
     compile_scaled(0)  # now the one used last
     assert len(compiler.compiled) == 4
     size = ages[0].stat().st_size
-    monkeypatch.setattr(jit, "CACHE_BYTES", 3 * size + size // 2)
+    monkeypatch.setattr(machine_code, "CACHE_BYTES", 3 * size + size // 2)
     compile_scaled(9)
     assert [path.exists() for path in ages.values()] == [True, False, False, True]
-    assert jit.cache_use().num_kernels == 3
+    assert machine_code.cache_use().num_kernels == 3
 
 
 def test_what_killed_writers_left_goes_after_an_hour(compiler: FakeCompiler, folder: Path) -> None:
@@ -363,25 +364,25 @@ def test_what_killed_writers_left_goes_after_an_hour(compiler: FakeCompiler, fol
     jit.cubin("probe", DEFINES, ARCH)
     assert (old.exists(), young.exists()) == (False, True)
     os.utime(young, (0, 0))
-    jit.clear_cache()
+    machine_code.clear_cache()
     assert list(folder.iterdir()) == []
 
 
 def test_the_folder_may_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WARPFIT_CACHE_DIR", "~/kernels of mine")
-    assert jit.cache_folder() == tmp_path / "kernels of mine" / "kernels"
+    assert machine_code.cache_folder() == tmp_path / "kernels of mine" / "kernels"
 
 
 def test_use_and_clearing(compiler: FakeCompiler, folder: Path) -> None:
-    assert jit.cache_use() == jit.clear_cache() == (folder, 0, 0)
+    assert machine_code.cache_use() == machine_code.clear_cache() == (folder, 0, 0)
     for scale in "12":
         jit.cubin("probe", (("SCALE", scale),), ARCH)
     (folder / "notes.txt").write_text("not ours")
-    use = jit.cache_use()
+    use = machine_code.cache_use()
     assert use == (folder, 2, sum(path.stat().st_size for path in folder.glob("*.cubin")))
-    assert jit.clear_cache() == use
-    assert jit.cache_use().num_kernels == 0
+    assert machine_code.clear_cache() == use
+    assert machine_code.cache_use().num_kernels == 0
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     jit.cubin("probe", (("SCALE", "1"),), ARCH)
     assert len(compiler.compiled) == 3
@@ -393,7 +394,7 @@ def test_an_entry_that_another_process_removes_meanwhile(
     jit.cubin("probe", DEFINES, ARCH)
     gone = folder / "gone.cubin"
     monkeypatch.setattr(Path, "glob", lambda self, pattern: [gone, entry(folder)])
-    assert jit.cache_use().num_kernels == 1
+    assert machine_code.cache_use().num_kernels == 1
 
 
 # -- the compiler itself
@@ -461,3 +462,45 @@ def test_two_processes_at_once(kernels: Path, folder: Path) -> None:
     here = jit.cubin("probe", DEFINES, ARCH)
     assert hashlib.sha256(here).hexdigest() in digests
     assert entry(folder) == path
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package of kernels, installed, with nothing in it."""
+    package = tmp_path / "site" / "warpfit_kernels"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(package.parent)
+    machine_code.packaged_folder.cache_clear()
+    return package
+
+
+def test_what_the_package_of_kernels_has_is_not_compiled(
+    folder: Path, package: Path, compiler: FakeCompiler
+) -> None:
+    machine_code.write_entry(package / jit.package_entry("probe", DEFINES, ARCH), b"built ahead")
+    assert jit.cubin("probe", DEFINES, ARCH) == b"built ahead"
+    assert (compiler.compiled, folder.exists()) == ([], False)
+
+
+def test_what_it_lacks_is_compiled(package: Path, compiler: FakeCompiler) -> None:
+    machine_code.write_entry(package / jit.package_entry("probe", DEFINES, "sm_80"), b"built ahead")
+    jit.cubin("probe", DEFINES, ARCH)
+    assert compiler.compiled == [("probe", DEFINES, ARCH)]
+
+
+def test_the_package_of_another_release_counts_for_nothing(
+    package: Path, kernels: Path, compiler: FakeCompiler
+) -> None:
+    machine_code.write_entry(package / jit.package_entry("probe", DEFINES, ARCH), b"built ahead")
+    (kernels / "include" / "probe.cuh").write_text("#pragma once\n#define HEADER_VALUE 2\n")
+    jit._headers_digest.cache_clear()
+    assert jit.cubin("probe", DEFINES, ARCH) != b"built ahead"
+
+
+def test_damage_in_the_package_is_compiled_anew(package: Path, compiler: FakeCompiler) -> None:
+    path = package / jit.package_entry("probe", DEFINES, ARCH)
+    machine_code.write_entry(path, b"built ahead")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    jit.cubin("probe", DEFINES, ARCH)
+    assert len(compiler.compiled) == 1

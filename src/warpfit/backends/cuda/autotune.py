@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from warpfit.backends.cuda import jit
+from warpfit.backends.cuda import machine_code
 from warpfit.errors import CompileError, ConfigError
 from warpfit.files import atomic_path, make_folder
 
@@ -43,7 +43,7 @@ def is_asked_for() -> bool:
 
 def tuned_folder() -> Path:
     """Return where it lies what was found: ``tuned`` beside the folder of compiled kernels."""
-    return jit.cache_folder().parent / "tuned"
+    return machine_code.cache_folder().parent / "tuned"
 
 
 def forget() -> int:

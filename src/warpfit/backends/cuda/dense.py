@@ -18,7 +18,7 @@ from warpfit.backends.cuda.matmul import candidates, configure, configure_for
 from warpfit.backends.cuda.matmul_config import MatmulConfig
 from warpfit.backends.cuda.matmul_wgmma_config import Box, WgmmaConfig
 
-__all__ = ["DenseOps", "variants"]
+__all__ = ["DenseOps", "product_variant", "variants"]
 
 # How many products' launches a backend caches, and how many matrices' tensor maps.
 MOST_PRODUCTS = 4096
@@ -368,20 +368,22 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     found = []
     for mode, shape, arch in product(_MODES, _SHAPES, _ARCHITECTURES):
         for transpose_a, transpose_b in product((False, True), repeat=2):
-            found.append(_variant(mode, shape, arch, (transpose_a, transpose_b)))
+            found.append(product_variant(mode, shape, arch, (transpose_a, transpose_b)))
         out = acc_dtype(dtype_of(mode[0])).name
-        found.append(_variant(mode, shape, arch, (True, False), out))
+        found.append(product_variant(mode, shape, arch, (True, False), out))
     for mode, arch in product(_MODES, _ARCHITECTURES):
         settings = (mode, _SHAPES[0], arch, (False, False), mode[0])
-        found.append(_variant(*settings, "epilogue_activation", "relu", has_bias=True))
-        found.append(_variant(*settings, "epilogue_mask", "relu"))
+        found.append(product_variant(*settings, "epilogue_activation", "relu", has_bias=True))
+        found.append(product_variant(*settings, "epilogue_mask", "relu"))
     for name in ACTIVATIONS:
         settings = (_MODES[0], _SHAPES[0], "sm_90a", (False, False), "float32")
-        found.append(_variant(*settings, "epilogue_activation", name, has_bias=True, store_z=True))
+        found.append(
+            product_variant(*settings, "epilogue_activation", name, has_bias=True, store_z=True)
+        )
     return found
 
 
-def _variant(
+def product_variant(
     mode: tuple[str, str],
     shape: tuple[int, int, int],
     arch: str,
@@ -393,7 +395,22 @@ def _variant(
     has_bias: bool = False,
     store_z: bool = False,
 ) -> tuple[str, dict[str, str]]:
-    """Return the kernel of a product, and its defines."""
+    """Return the kernel of a product, and its defines.
+
+    Parameters
+    ----------
+    mode : (str, str)
+        The operands' dtype, and the precision.
+    shape : (int, int, int)
+        M, N and K.
+    arch : str
+    transposes : (bool, bool)
+        Of the operands.
+    out : str, optional
+        The result's dtype; None is the operands'.
+    epilogue, activation, has_bias, store_z
+        What happens to the sums.
+    """
     dtype, precision = mode
     config = configure(
         *shape,

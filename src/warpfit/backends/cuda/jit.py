@@ -1,8 +1,9 @@
 """From kernel source to machine code: compiled once for each architecture, kept on disk.
 
 An entry's name is a digest of all that decides its content: source, headers, defines, options,
-compiler and architecture. The file begins with a digest of the machine code in it, so a damaged one
-is compiled again.
+compiler and architecture. A damaged one is compiled again. What the optional package
+`warpfit_kernels` brings is not compiled at all: its entries are the same, but for the compiler,
+which is whichever built the package.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from threading import Lock, Thread
-from time import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from warpfit.backends.cuda.machine_code import (
+    add_entry,
+    cache_folder,
+    packaged_folder,
+    read_entry,
+)
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.signatures import SIGNATURES, check_of
 from warpfit.errors import CompileError, ConfigError
-from warpfit.files import atomic_path, make_folder
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -32,18 +37,15 @@ if TYPE_CHECKING:
 __all__ = [
     "ARCHITECTURES",
     "KERNELS",
-    "CacheUse",
     "Defines",
     "build",
-    "cache_folder",
-    "cache_use",
-    "clear_cache",
     "compile_ahead",
     "compile_kernel",
     "cubin",
     "flattened",
     "generation",
     "macros_of",
+    "package_entry",
     "path_of",
     "source_of",
     "unit_of",
@@ -54,7 +56,6 @@ Defines = tuple[tuple[str, str], ...]
 KERNELS = Path(__file__).parent / "kernels"
 # What the kernels are written for, oldest first; the tests compile every kernel for each.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
-CACHE_BYTES = 256 << 20
 # A lambda with `auto` parameters cannot say that it is for the device.
 OPTIONS: dict[str, Any] = {
     "std": "c++17",
@@ -62,8 +63,6 @@ OPTIONS: dict[str, Any] = {
     "device_as_default_execution_space": True,
 }
 
-_MAGIC = b"warpfit kernel 1\n"
-_DIGEST_BYTES = 32
 _CONFIG, _ARGUMENTS = "#include <config>", "#include <arguments>"
 _INCLUDE = re.compile(r'#include "(?P<file>[^"]+)"')
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
@@ -174,7 +173,7 @@ def _compiler() -> str:
     return ".".join(map(str, versions))
 
 
-def _key(name: str, defines: Defines, arch: str) -> str:
+def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
     """Return a digest of all that decides the machine code."""
     digest = hashlib.sha256(_headers_digest())
     for part in (
@@ -182,7 +181,7 @@ def _key(name: str, defines: Defines, arch: str) -> str:
         name,
         repr(sorted(defines)),
         repr(OPTIONS),
-        _compiler(),
+        compiler,
         arch,
     ):
         digest.update(part.encode() + b"\0")
@@ -194,7 +193,7 @@ def _key(name: str, defines: Defines, arch: str) -> str:
 
 
 def compile_kernel(
-    name: str, defines: Defines, arch: str, *, verbose: bool = False
+    name: str, defines: Defines, arch: str, *, verbose: bool = False, with_lines: bool = True
 ) -> tuple[bytes, str]:
     """Return machine code and the compiler's log for one architecture; needs no GPU.
 
@@ -207,6 +206,8 @@ def compile_kernel(
         Such as ``'sm_90a'``.
     verbose : bool
         Whether the log tells registers and spills.
+    with_lines : bool
+        Whether profilers find the source's lines in it, for three times the bytes.
 
     Raises
     ------
@@ -225,7 +226,7 @@ def compile_kernel(
         define_macro=list(macros_of(name, defines)) or None,
         include_path=str(KERNELS),
         ptxas_options="-v" if verbose else None,
-        **OPTIONS,
+        **OPTIONS | {"lineinfo": with_lines},
     )
     try:
         code = (
@@ -261,36 +262,6 @@ def _with_source_lines(log: str, name: str) -> str:
 
 # -- the cache
 # -----------------------------------------------------------------------------------------------
-
-
-class CacheUse(NamedTuple):
-    """What the cache holds."""
-
-    folder: Path
-    num_kernels: int
-    num_bytes: int
-
-
-def cache_folder() -> Path:
-    """Return the folder of the cache: ``$WARPFIT_CACHE_DIR/kernels``, or
-    ``~/.cache/warpfit/kernels``.
-    """
-    root = os.environ.get("WARPFIT_CACHE_DIR")
-    return (Path(root).expanduser() if root else Path.home() / ".cache" / "warpfit") / "kernels"
-
-
-def cache_use() -> CacheUse:
-    """Return how many kernels the cache holds, and their size on disk."""
-    sizes = [size for _, size, _ in _entries()]
-    return CacheUse(cache_folder(), len(sizes), sum(sizes))
-
-
-def clear_cache() -> CacheUse:
-    """Remove every kernel from the cache, and return what was removed."""
-    used = cache_use()
-    _remove(path for path, _, _ in _entries())
-    _remove(_leftovers())
-    return used
 
 
 def cubin(name: str, defines: Defines, arch: str) -> bytes:
@@ -391,78 +362,26 @@ def _compile_into(future: Future[bytes], path: Path, *kernel: Any) -> None:
 
 
 def _entry(name: str, defines: Defines, arch: str) -> Path:
-    return cache_folder() / f"{name}-{arch}-{_key(name, defines, arch)[:32]}.cubin"
+    return cache_folder() / _entry_name(name, defines, arch, _compiler())
+
+
+def _entry_name(name: str, defines: Defines, arch: str, compiler: str) -> str:
+    return f"{name}-{arch}-{_key(name, defines, arch, compiler)[:32]}.cubin"
+
+
+def package_entry(name: str, defines: Defines, arch: str) -> str:
+    """Return the name of the file that has a kernel's machine code in the package of kernels."""
+    return _entry_name(name, defines, arch, compiler="")
 
 
 def _cached(path: Path, name: str, defines: Defines, arch: str) -> bytes:
-    code = _read(path)
+    code = read_entry(path) or _packaged(name, defines, arch)
     if code is None:
         code, _ = compile_kernel(name, defines, arch)
-        _write(path, code)
+        add_entry(path, code)
     return code
 
 
-def _read(path: Path) -> bytes | None:
-    """Return the machine code of an entry, or None if there is none that is whole."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    head = len(_MAGIC) + _DIGEST_BYTES
-    code = content[head:]
-    if content[:head] != _MAGIC + hashlib.sha256(code).digest():
-        return None
-    with suppress(OSError):
-        os.utime(path)  # the cache drops what was not used for longest
-    return code
-
-
-def _write(path: Path, code: bytes) -> None:
-    """Add an entry, if the folder can be written to."""
-    try:
-        make_folder(path.parent)
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(_MAGIC + hashlib.sha256(code).digest() + code)
-        _evict()
-    except (ConfigError, OSError):
-        return
-
-
-def _entries() -> list[tuple[Path, int, float]]:
-    """Return path, size in bytes and time of last use of every entry."""
-    found = []
-    for path in cache_folder().glob("*.cubin"):
-        try:
-            status = path.stat()
-        except OSError:  # removed by another process since
-            continue
-        found.append((path, status.st_size, status.st_mtime))
-    return found
-
-
-def _leftovers() -> list[Path]:
-    """Return what writers that were killed left behind: unfinished files of an hour ago or more."""
-    found = []
-    for path in cache_folder().glob(".*.tmp"):
-        with suppress(OSError):
-            if time() - path.stat().st_mtime > 3600:
-                found.append(path)
-    return found
-
-
-def _evict() -> None:
-    """Remove the entries that were not used for longest, until the rest fits."""
-    old = _leftovers()
-    entries = sorted(_entries(), key=lambda entry: entry[2])
-    excess = sum(size for _, size, _ in entries) - CACHE_BYTES
-    for path, size, _ in entries:
-        if excess <= 0:
-            break
-        old.append(path)
-        excess -= size
-    _remove(old)
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+def _packaged(name: str, defines: Defines, arch: str) -> bytes | None:
+    folder = packaged_folder()
+    return None if folder is None else read_entry(folder / package_entry(name, defines, arch))
