@@ -22,6 +22,7 @@ import layerwise
 import one_launch
 import report_run
 import sweep
+import tables
 import train
 import widths
 from harness import RESULTS, ROOT
@@ -61,6 +62,7 @@ CHARTS = (
     Chart("docs/images/sweep.png", "sweep", sweep.draw),
     Chart("docs/images/train.png", "train", train.draw),
     Chart("docs/images/widths.png", "widths", widths.draw),
+    Chart("docs/images/tables.png", "tables", tables.draw),
 )
 
 

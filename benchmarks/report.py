@@ -26,6 +26,7 @@ from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
+from tables import rows_of_pairs, rows_of_programs
 from train import label_of
 from waits import table as waits
 from warpfit.files import atomic_path
@@ -858,6 +859,17 @@ def _search(measured: Results) -> str:
     return _table([title, "seconds", ""], rows)
 
 
+def tables(results: Results) -> str:
+    """Return the tables of programs on tables: errors and times, and how equal methods are."""
+    return (
+        _table(*rows_of_programs(results))
+        + "\n"
+        + _table(*rows_of_pairs(results))
+        + "\n"
+        + _source(results)
+    )
+
+
 # By the name of a table, or by the name of its results file where they differ.
 RENDERERS: dict[str, Callable[[Results], str]] = {
     "cpu_epoch": cpu_epoch,
@@ -891,6 +903,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "report_run": report_run,
     "counters": counters,
     "sweep": sweep,
+    "tables": tables,
     "optuna": optuna,
     "waits": waits,
 }

