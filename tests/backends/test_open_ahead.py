@@ -1,0 +1,63 @@
+"""A GPU that is opened in a thread while its caller does something else."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from warpfit import backends
+from warpfit.backends.cuda import runtime
+from warpfit.errors import DeviceError
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "expected"),
+    [
+        ("auto", None, [0]),
+        ("auto", "cuda:2", [2]),
+        ("auto", "cpu", []),
+        ("cuda", "cpu", [0]),
+        ("cuda:1", None, [1]),
+        ("cpu", None, []),
+        ("gpu", None, []),
+    ],
+)
+def test_a_device_is_opened_in_a_thread(
+    device: str, variable: str | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    def open_device(index: int) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        opened.append(index)
+        raise DeviceError("no such device")
+
+    monkeypatch.delenv("WARPFIT_DEVICE", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("WARPFIT_DEVICE", variable)
+    monkeypatch.setattr(runtime, "open_device", open_device)
+    backends.open_ahead(device)
+    for thread in threading.enumerate():
+        if thread.name == "opening a GPU":
+            thread.join()
+    assert opened == expected
+
+
+def test_who_asks_meanwhile_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_end = threading.Event(), threading.Event()
+    device = object()
+
+    def opened(index: int) -> object:
+        began.set()
+        assert may_end.wait(10)
+        return device
+
+    monkeypatch.setattr(runtime, "_OPEN", {})
+    monkeypatch.setattr(runtime, "_opened", opened)
+    monkeypatch.setattr(runtime.driver, "why_unusable", lambda opening: "asked the driver again")
+    backends.open_ahead("cuda")
+    assert began.wait(10)
+    threading.Timer(0.05, may_end.set).start()
+    assert runtime.why_unavailable() is None
+    assert runtime.open_device(0) is device
