@@ -128,6 +128,7 @@ def test_a_fit_leaves_searches_and_other_forms_alone() -> None:
             "warpfit.backends.cuda",
             "rich",
             "safetensors",
+            "scipy.stats",
         }
     )
 
