@@ -323,7 +323,9 @@ def model_card(settings: TrainSettings, dataset: Dataset) -> ModelCard:
     features = x.shape[1:]
     if table is not None and is_table(x):
         features = (table.num_features(features),)
-    in_unit_interval = not is_frame(x) and x.size > 0 and x.min() >= 0 and x.max() <= 1
+    in_unit_interval = settings.data in DATASETS or (
+        not is_frame(x) and x.size > 0 and x.min() >= 0 and x.max() <= 1
+    )
     return ModelCard(
         data=settings.data or dataset.name,
         label_column=dataset.label_column,
