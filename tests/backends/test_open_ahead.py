@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -61,3 +62,17 @@ def test_who_asks_meanwhile_waits_for_the_device(monkeypatch: pytest.MonkeyPatch
     threading.Timer(0.05, may_end.set).start()
     assert runtime.why_unavailable() is None
     assert runtime.open_device(0) is device
+
+
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="needs fork")
+def test_a_child_does_not_wait_for_a_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = threading.RLock()
+    monkeypatch.setattr(runtime, "_OPENING", held)
+    monkeypatch.setattr(runtime, "_OPEN", {})
+    monkeypatch.setattr(runtime, "_OF_PARENT", [])
+    thread = threading.Thread(target=held.acquire)
+    thread.start()
+    thread.join()
+    runtime._leave_to_parent()
+    monkeypatch.setattr(runtime.driver, "why_unusable", lambda opening: "no driver")
+    assert runtime.why_unavailable() == "no driver"

@@ -53,7 +53,11 @@ def why_unavailable(opening: int | None = None) -> str | None:
 
 
 def _leave_to_parent() -> None:
-    """Forget open devices in a child process, where the driver does not know of them."""
+    """Forget open devices in a child process, where the driver does not know of them, and threads
+    that were opening some, which it does not have.
+    """
+    global _OPENING
+    _OPENING = threading.RLock()
     if any(isinstance(each, Runtime) for each in _OPEN.values()):
         _OF_PARENT.extend(_OPEN.values())
         _OPEN.clear()
