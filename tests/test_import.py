@@ -102,22 +102,43 @@ model.predict_proba([[0.5]])
 """
 
 
+def modules_after(code: str) -> set[str]:
+    """Return all modules that are imported after the code has run in a process of its own."""
+    code = f"import sys\n{code}\nprint('loaded', *sys.modules)"
+    return set(run(code).rpartition("loaded")[2].split())
+
+
 def test_a_fit_leaves_searches_and_other_forms_alone() -> None:
-    code = f"{FIT}print('loaded', *sys.modules)"
-    found = set(run(f"import sys\n{code}").rpartition("loaded")[2].split())
+    found = modules_after(FIT)
     assert {"sklearn.base", "warpfit.estimators.classifier"} <= found
     assert found.isdisjoint(
         {
-            "sklearn.model_selection",
+            "sklearn.callback",
             "sklearn.metrics",
+            "sklearn.model_selection",
             "sklearn.neural_network",
+            "sklearn.preprocessing",
             "warpfit.sweep",
+            "warpfit.engines.launch_plan",
+            "warpfit.engines.launch_run",
+            "warpfit.engines.many_members",
+            "warpfit.engines.streaming",
             "warpfit.estimators.search",
             "warpfit.estimators.storage",
             "warpfit.backends.cuda",
+            "rich",
             "safetensors",
+            "scipy.stats",
         }
     )
+
+
+def test_a_fit_imports_less_of_others_than_the_import_of_scikit_learns_own() -> None:
+    def of_others(code: str) -> set[str]:
+        not_theirs = {"warpfit", *sys.stdlib_module_names}
+        return {name for name in modules_after(code) if name.partition(".")[0] not in not_theirs}
+
+    assert of_others(FIT) < of_others("from sklearn.neural_network import MLPClassifier")
 
 
 def test_every_public_name_is_there() -> None:

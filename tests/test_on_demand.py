@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from warpfit import nn
 from warpfit.nn.init import initial_values_on_demand
-from warpfit.on_demand import OnDemand, imports_on_demand
+from warpfit.on_demand import OnDemand, imported_later, imports_on_demand
 
 
 class Number(OnDemand):
@@ -97,3 +98,60 @@ def test_a_package_imports_what_is_first_asked_for(
         get_attribute("milk")
     with pytest.raises(ModuleNotFoundError, match=r"shop\.butcher"):
         get_attribute("ham")
+
+
+LATER = """
+import sys
+from warpfit.on_demand import imported_later
+with imported_later("scipy.stats"):
+    import sklearn.base
+    stood_in = sys.modules["scipy.stats"]
+assert "scipy.stats" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from sklearn.utils.fixes import _mode; assert _mode([1, 1, 2]).mode[0] == 1",
+        "import scipy; assert scipy.stats.norm.cdf(0) == 0.5",
+        "import scipy.stats; assert scipy.stats.norm.cdf(0) == 0.5",
+        "from scipy import stats; assert stats.norm.cdf(0) == 0.5",
+        "import sklearn.preprocessing; assert 'scipy.stats' in sys.modules",
+        "assert stood_in.norm.cdf(0) == 0.5 and sys.modules['scipy.stats'] is not stood_in",
+    ],
+)
+def test_a_module_of_others_is_imported_when_it_is_asked_for(use: str) -> None:
+    subprocess.run([sys.executable, "-c", LATER + use], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import scipy.stats; assert scipy.stats.norm.cdf(0) == 0.5",
+        "from scipy.stats import norm; assert norm.cdf(0) == 0.5",
+        "from scipy.stats.distributions import norm; assert norm.cdf(0) == 0.5",
+    ],
+)
+def test_so_it_is_in_the_block(use: str) -> None:
+    code = f"""
+import scipy, sys
+from warpfit.on_demand import imported_later
+with imported_later("scipy.stats"):
+    {use}
+    real = sys.modules["scipy.stats"]
+assert sys.modules["scipy.stats"] is real is scipy.stats
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_module_that_is_there_stays() -> None:
+    with imported_later("warpfit.nn"):
+        assert sys.modules["warpfit.nn"] is nn
+    assert sys.modules["warpfit.nn"] is nn
+
+
+def test_a_module_that_fails_to_import_leaves_no_trace() -> None:
+    with pytest.raises(ModuleNotFoundError), imported_later("warpfit.nowhere"):
+        sys.modules["warpfit.nowhere"].anything  # noqa: B018
+    assert "warpfit.nowhere" not in sys.modules

@@ -1,13 +1,17 @@
-"""Attributes that are made when they are first asked for, of objects and of packages."""
+"""Attributes that are made when they are first asked for, of objects and of packages; modules of
+others that are imported then.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-__all__ = ["Maker", "OnDemand", "imports_on_demand"]
+__all__ = ["Maker", "OnDemand", "imported_later", "imports_on_demand"]
 
 # Returns attributes by their names.
 Maker = Callable[[], Mapping[str, Any]]
@@ -88,3 +92,39 @@ def imports_on_demand(
         return value
 
     return get_attribute, lambda: list(sys.modules[package].__all__)
+
+
+class _Later(ModuleType):
+    """Stands for a module that is imported when something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        self.step_aside()
+        return getattr(import_module(self.__name__), name)
+
+    def step_aside(self) -> None:
+        """Let the next import of the module be one."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+
+
+@contextmanager
+def imported_later(name: str) -> Iterator[None]:
+    """Let a module that is imported in this block wait until something of it is asked for.
+
+    It is for what others import and few of those who use them need. Their package must find it when
+    they ask for it as an attribute, as SciPy finds its own. After the block all is as if nobody had
+    imported it yet. A module that is there already stays.
+
+    Parameters
+    ----------
+    name : str
+        Of a module of a package.
+    """
+    if name in sys.modules:
+        yield
+        return
+    later = sys.modules[name] = _Later(name)
+    try:
+        yield
+    finally:
+        later.step_aside()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import warpfit as wf
 from support.commands import Invoke, run_python
-from warpfit.cli.app import app
+from warpfit.cli.app import _parser, app
 from warpfit.gradcheck import GradcheckResult, InputCheck
 
 COMMANDS = ("train", "sweep", "evaluate", "predict", "info", "gradcheck", "datasets", "cache")
@@ -60,6 +60,11 @@ def test_start_leaves_heavy_packages_alone() -> None:
     imported = run_python("-c", code).out.split()
     assert "typer" in imported
     assert {"scipy", "sklearn", "matplotlib", "pooch", "PIL", "safetensors"}.isdisjoint(imported)
+
+
+def test_a_command_is_parsed_without_the_annotations_of_others() -> None:
+    assert list(_parser("train").commands) == ["train"]
+    assert set(_parser("--help").commands) == set(_parser("trian").commands) > {"train", "sweep"}
 
 
 def test_unexpected_error_is_one_line_and_a_traceback_on_demand(

@@ -90,6 +90,7 @@ def test_records_are_complete() -> None:
 
 def test_real_mnist(mnist_root: Path) -> None:
     data = load_dataset("mnist", data_dir=mnist_root, raw=True)
+    assert data.x_train.flags.writeable
     assert repr(data) == "Dataset(mnist: 60000 + 10000 samples, 28×28 uint8, 10 classes)"
     assert data.y_train.dtype == data.y_test.dtype == np.int64
     assert data.y_train[:5].tolist() == [5, 0, 4, 1, 9]

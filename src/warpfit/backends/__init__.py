@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import cache
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ __all__ = [
     "get",
     "is_device_array",
     "of",
+    "open_ahead",
     "resolve_device",
 ]
 
@@ -88,6 +91,26 @@ def _runtime(device: str) -> Any:
     from warpfit.backends.cuda.runtime import open_device
 
     return open_device(int(device.partition(":")[2]))
+
+
+def open_ahead(device: str) -> None:
+    """Begin to open the GPU that `device` stands for, if it is one, while the caller does something
+    else first, such as reading data.
+
+    What fails meanwhile fails again, and is reported, where the device is asked for.
+    """
+    if device == "auto":
+        device = os.environ.get("WARPFIT_DEVICE") or "cuda"
+    match = _CUDA_NAME.fullmatch(device)
+
+    def open_it(index: int) -> None:
+        from warpfit.backends.cuda.runtime import open_device
+
+        with suppress(Exception):
+            open_device(index)
+
+    if match is not None:
+        Thread(target=open_it, args=(int(match[1] or 0),), name="opening a GPU").start()
 
 
 def get(device: str) -> Backend:

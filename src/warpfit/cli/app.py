@@ -12,6 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -98,9 +99,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 @functools.cache
-def _commands() -> Any:
-    """Return what parses the command line; building it reads the annotations of every command."""
-    return typer.main.get_command(app)
+def _parser(command: str) -> Any:
+    """Return what parses the command line: for all commands, if there is none of that name.
+
+    Building it reads the annotations of each of its commands.
+    """
+    chosen = copy(app)
+    named = [each for each in app.registered_commands if _name_of(each) == command]
+    chosen.registered_commands = named or app.registered_commands
+    return typer.main.get_command(chosen)
+
+
+def _name_of(command: Any) -> str:
+    return str(command.callback.__name__)
 
 
 def _run(arguments: list[str]) -> int:
@@ -110,7 +121,8 @@ def _run(arguments: list[str]) -> int:
                 "ignore", DeviceWarning
             )  # the commands say it in a line of their own
             warnings.showwarning = _show_warning
-            return _commands().main(arguments, prog_name="warpfit", standalone_mode=False) or OK
+            parser = _parser(arguments[0])
+            return parser.main(arguments, prog_name="warpfit", standalone_mode=False) or OK
     except CompileError as error:
         print("warpfit:", error, file=sys.stderr)  # a compiler's log is lines
         return FAILED

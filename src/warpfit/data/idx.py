@@ -121,8 +121,11 @@ def _check_unpacked_bytes(num_bytes: int, path: PathLike, found: str) -> None:
         )
 
 
-def parse_idx(content: bytes, path: PathLike) -> npt.NDArray[Any]:
-    """Return the array in the unpacked bytes of an IDX file; `path` is for the messages only."""
+def parse_idx(content: bytes, path: PathLike, *, copy: bool = True) -> npt.NDArray[Any]:
+    """Return the array in the unpacked bytes of an IDX file; `path` is for the messages only.
+
+    Without `copy` it may be the bytes themselves, which nobody can write to.
+    """
     header = _parse_header(content, path)
     body_bytes = len(content) - header.num_bytes
     if body_bytes != header.body_bytes:
@@ -136,7 +139,7 @@ def parse_idx(content: bytes, path: PathLike) -> npt.NDArray[Any]:
             f"{header.dtype.name} of shape {header.shape}, found {found}"
         )
     stored = np.ndarray(header.shape, header.dtype, buffer=content, offset=header.num_bytes)
-    return stored.astype(header.dtype.newbyteorder("="))
+    return stored.astype(header.dtype.newbyteorder("="), copy=copy)
 
 
 def write_idx(path: PathLike, array: npt.ArrayLike) -> None:

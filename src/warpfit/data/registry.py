@@ -9,6 +9,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,15 @@ class DataFile:
 class DatasetRecord:
     """What is known of a dataset.
 
-    `read` turns the unpacked bytes of `files` (with their paths, for messages) into x_train,
-    y_train, x_test, y_test as stored; `top` is the largest pixel. `tried` says whether the
-    checksums were compared with real files by the authors of warpfit, or are as published.
+    `num_rows` are those to train and to test on, `sample` is the shape of one. `read` turns the
+    unpacked bytes of `files` (with their paths, for messages) into x_train, y_train, x_test, y_test
+    as stored; `top` is the largest pixel. `tried` says whether the checksums were compared with
+    real files by the authors of warpfit, or are as published.
     """
 
     name: str
-    shape: str
+    num_rows: tuple[int, int]
+    sample: tuple[int, ...]
     source: str
     class_names: tuple[str, ...]
     read: Callable[[Contents], Splits]
@@ -79,6 +82,11 @@ class DatasetRecord:
     mirrors: tuple[str, ...] = ()
     top: int = 255
     in_root: bool = False  # the files may also lie directly in the data folder
+
+    @property
+    def shape(self) -> str:
+        """The sizes in a few words."""
+        return f"{' + '.join(map(str, self.num_rows))} × {'×'.join(map(str, self.sample))}"
 
     @property
     def location(self) -> str | None:
@@ -182,10 +190,9 @@ def load_dataset(
     paths = _find(record, data_dir)
     if paths is None:
         paths = _download(record, data_dir, download)
-    files = zip(paths, record.files, strict=True)
-    x_train, y_train, x_test, y_test = record.read(
-        [(_checked(read_bytes(path), file, str(path)), path) for path, file in files]
-    )
+    with ThreadPoolExecutor() as pool:  # which unpacks and sums up several files at once
+        contents = list(pool.map(_read_file, paths, record.files))
+    x_train, y_train, x_test, y_test = record.read(contents)
     return Dataset(
         name=name,
         x_train=_pixels(x_train, record.top, flat=flat, raw=raw),
@@ -206,7 +213,7 @@ def user_cache() -> Path:
 
 def _pixels(x: Array, top: int, *, flat: bool, raw: bool) -> Array:
     x = x.reshape(len(x), math.prod(x.shape[1:])) if flat else x
-    return x if raw else unit_floats(x, top)
+    return x.copy() if raw else unit_floats(x, top)
 
 
 def _check_folder(data_dir: PathLike | None) -> None:
@@ -276,6 +283,10 @@ def _what_is_in(folder: Path, record: DatasetRecord) -> str:
     return f"{folder} (which lacks {', '.join(missing)})"
 
 
+def _read_file(path: Path, file: DataFile) -> tuple[bytes, Path]:
+    return _checked(read_bytes(path), file, str(path)), path
+
+
 def _checked(stored: bytes, file: DataFile, where: str) -> bytes:
     """Return the unpacked content of a file whose known checksums agree."""
     if where.endswith(".gz"):
@@ -304,7 +315,7 @@ def _read_idx_files(contents: Contents) -> Splits:
 
 
 def _idx_bytes(content: bytes, path: Path, ndim: int) -> Array:
-    array = parse_idx(content, path)
+    array = parse_idx(content, path, copy=False)
     if array.dtype != np.uint8 or array.ndim != ndim:
         raise FileFormatError(
             f"{path} holds {array.dtype} in {array.ndim} dimensions; expected uint8 in {ndim}"
@@ -374,29 +385,13 @@ def _idx_files(
 
 _DIGIT_NAMES = tuple("0123456789")
 _FASHION_NAMES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 _KMNIST_NAMES = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 _CIFAR_NAMES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
 )
 
 DATASETS = {
@@ -404,7 +399,8 @@ DATASETS = {
     for record in (
         DatasetRecord(
             name="mnist",
-            shape="60000 + 10000 × 28×28",
+            num_rows=(60_000, 10_000),
+            sample=(28, 28),
             source="LeCun, Cortes, Burges 1998, yann.lecun.com/exdb/mnist; CC BY-SA 3.0",
             class_names=_DIGIT_NAMES,
             read=_read_idx_files,
@@ -425,7 +421,8 @@ DATASETS = {
         ),
         DatasetRecord(
             name="fashion_mnist",
-            shape="60000 + 10000 × 28×28",
+            num_rows=(60_000, 10_000),
+            sample=(28, 28),
             source="Xiao, Rasul, Vollgraf 2017, github.com/zalandoresearch/fashion-mnist; MIT",
             class_names=_FASHION_NAMES,
             read=_read_idx_files,
@@ -445,7 +442,8 @@ DATASETS = {
         ),
         DatasetRecord(
             name="kmnist",
-            shape="60000 + 10000 × 28×28",
+            num_rows=(60_000, 10_000),
+            sample=(28, 28),
             source="Clanuwat et al. 2018 (CODH, NIJL), codh.rois.ac.jp/kmnist; CC BY-SA 4.0",
             class_names=_KMNIST_NAMES,
             read=_read_idx_files,
@@ -465,7 +463,8 @@ DATASETS = {
         ),
         DatasetRecord(
             name="cifar10",
-            shape="50000 + 10000 × 32×32×3",
+            num_rows=(50_000, 10_000),
+            sample=(32, 32, 3),
             source="Krizhevsky 2009, www.cs.toronto.edu/~kriz/cifar.html; no licence stated",
             class_names=_CIFAR_NAMES,
             read=_read_cifar,
@@ -483,7 +482,8 @@ DATASETS = {
         ),
         DatasetRecord(
             name="digits",
-            shape="1438 + 359 × 8×8",
+            num_rows=(1438, 359),
+            sample=(8, 8),
             source="Alpaydin, Kaynak 1998, UCI repository, through scikit-learn; CC BY 4.0",
             class_names=_DIGIT_NAMES,
             read=_read_digits,

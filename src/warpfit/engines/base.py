@@ -33,6 +33,7 @@ __all__ = [
     "TrainState",
     "TrainingData",
     "every_epoch",
+    "has_room",
 ]
 
 # Of an array whose largest magnitude the host finds, wherever else it is.
@@ -457,3 +458,13 @@ class Engine(ABC):
             If a step's loss is NaN or infinite, or any parameter after the epochs trained at once;
             the state is of no use then.
         """
+
+
+def has_room(plan: Plan, rows: TrainingData, reserved_bytes: int) -> bool:
+    """Return whether rows are on the plan's device, or it has room for them beside what is
+    reserved.
+    """
+    if rows.is_on(plan.device):
+        return True
+    runtime = getattr(backends.get(plan.device), "runtime", None)  # a device's
+    return runtime is None or rows.x.nbytes <= runtime.memory_left() - reserved_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from warpfit import backends
-from warpfit.engines.base import Plan, Prepared, Stopping, TrainingData
+from warpfit.engines.base import Plan, Prepared, Stopping, TrainingData, has_room
 from warpfit.engines.half_precision import LARGEST, beyond_range, suitable
 from warpfit.engines.launch_network import trained_network
 from warpfit.engines.pace import LAUNCH_SECONDS
@@ -316,16 +316,6 @@ def _can_stop(stopping: Stopping, draft: Plan, validates: bool) -> bool:
     if stopping.monitor.startswith("val") and not validates:
         return False
     return draft.loss.counts_correct or not stopping.monitor.endswith("accuracy")
-
-
-def has_room(plan: Plan, rows: TrainingData, reserved_bytes: int) -> bool:
-    """Return whether rows are on the plan's device, or it has room for them beside what is
-    reserved.
-    """
-    if rows.is_on(plan.device):
-        return True
-    runtime = getattr(backends.get(plan.device), "runtime", None)  # a device's
-    return runtime is None or rows.x.nbytes <= runtime.memory_left() - reserved_bytes
 
 
 def _copied_bytes(

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from warpfit.backends import Array
 from warpfit.engines.launch_network import layers_of
-from warpfit.engines.many_members import Member, OnDevice, StateOnDemand
+from warpfit.engines.many_members import Member
+from warpfit.engines.state_on_demand import OnDevice, StateOnDemand
 from warpfit.nn.init import uniform_bound
 from warpfit.random import INIT, stream_keys
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from warpfit.engines.base import (
     BorderTest,
@@ -23,9 +23,10 @@ from warpfit.engines.base import (
     TrainState,
     every_epoch,
 )
-from warpfit.engines.launch_plan import PreparedLaunch, prepare_launch
-from warpfit.engines.launch_run import Run, StreamedRun
 from warpfit.errors import Obstacle
+
+if TYPE_CHECKING:
+    from warpfit.engines.launch_plan import PreparedLaunch
 
 __all__ = ["OneLaunchEngine"]
 
@@ -43,6 +44,8 @@ class OneLaunchEngine(Engine):
         validation: TrainingData | None = None,
         stopping: Stopping | None = None,
     ) -> PreparedLaunch | Obstacle:
+        from warpfit.engines.launch_plan import prepare_launch  # which the CPU does not need
+
         return prepare_launch(draft, data, validation, stopping)
 
     def run(
@@ -58,7 +61,9 @@ class OneLaunchEngine(Engine):
     ) -> Iterator[EpochReport]:
         if not epochs:  # a kernel takes a second to compile
             return
-        prepared, last_epoch = cast(PreparedLaunch, plan.prepared), state.epoch + epochs
+        from warpfit.engines.launch_run import Run, StreamedRun
+
+        prepared, last_epoch = cast("PreparedLaunch", plan.prepared), state.epoch + epochs
         kind = StreamedRun if prepared.is_streamed else Run
         with closing(
             kind(plan, prepared, state, data, last_epoch, is_border, validation, stopping)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warpfit.on_demand import imports_on_demand
+from warpfit.on_demand import imported_later, imports_on_demand
 
 if TYPE_CHECKING:
     from warpfit.estimators.classifier import MLPClassifier
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from warpfit.estimators.sklearn_models import from_sklearn
 
 __all__ = ["MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"]
+
+# Nearly half of the time of this import would be that of SciPy's statistics, which no fit needs.
+with imported_later("scipy.stats"):
+    import sklearn.base  # noqa: F401
 
 # A fit needs no search, nor what that imports.
 __getattr__, __dir__ = imports_on_demand(

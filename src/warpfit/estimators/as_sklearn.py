@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import InvalidParameterError, validate_para
 
 from warpfit.callers import warn
 from warpfit.errors import ConfigError, ConfigWarning
+from warpfit.estimators.binarizer import as_label_binarizer
 from warpfit.estimators.fitted import NETWORK
 from warpfit.estimators.rows import SEEN
 
@@ -74,6 +75,8 @@ def fill(fitted: Any, ours: Any, *, copies: bool = True) -> None:
     are copied, unless ours is needed no more.
     """
     share(ours, fitted, copies=copies)
+    if hasattr(fitted, "_label_binarizer"):
+        fitted._label_binarizer = as_label_binarizer(fitted._label_binarizer)
     best = getattr(ours, "_best_weights", None) or (ours.coefs_, ours.intercepts_)
     fitted._best_coefs, fitted._best_intercepts = copy.deepcopy(best) if copies else best
     if ours.solver in ("sgd", "adam"):

@@ -7,15 +7,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import ClassifierMixin, _fit_context
-from sklearn.preprocessing import LabelBinarizer
+from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, type_of_target
 
 from warpfit.estimators import fitting
+from warpfit.estimators.binarizer import binarizer_of
 from warpfit.estimators.mlp import BaseMLP, is_stochastic
-from warpfit.estimators.parameters import CONSTRAINTS
+from warpfit.estimators.parameters import CONSTRAINTS, validating_parameters
 from warpfit.estimators.predictions import predicted, share_of_right
 from warpfit.estimators.targets import Labels
 from warpfit.optim import Schedule
@@ -217,7 +217,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         self.device, self.precision, self.engine = device, precision, engine
 
     @available_if(is_stochastic)
-    @_fit_context(prefer_skip_nested_validation=True)
+    @validating_parameters
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
         """Train for one epoch on X and y, going on from the weights and the optimizer as they are.
 
@@ -234,7 +234,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         """
         if _check_partial_fit_first_call(self, classes):
             is_multilabel = type_of_target(y).startswith("multilabel")
-            self._label_binarizer = LabelBinarizer().fit(y if is_multilabel else classes)
+            self._label_binarizer = binarizer_of(y if is_multilabel else classes)
         fitting.fit(self, X, y, sample_weight, incremental=True)
         return self
 

@@ -37,7 +37,7 @@ from warpfit.training.place import Place, place_of
 from warpfit.training.run import Run
 
 if TYPE_CHECKING:
-    from warpfit.engines.many_members import OnDevice
+    from warpfit.engines.state_on_demand import OnDevice
     from warpfit.sweep.tasks import Outcome, Task
 
 __all__ = [

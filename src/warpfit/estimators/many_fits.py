@@ -30,7 +30,7 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
-from warpfit.engines.many_members import OnDevice
+from warpfit.engines.state_on_demand import OnDevice
 from warpfit.errors import DeviceError
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.fitted import Drawn

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any, ClassVar, Self
 
-from sklearn.base import BaseEstimator, _fit_context
+from sklearn.base import BaseEstimator
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from warpfit.estimators import fitting
-from warpfit.estimators.parameters import CONSTRAINTS, STOCHASTIC_SOLVERS
+from warpfit.estimators.parameters import CONSTRAINTS, STOCHASTIC_SOLVERS, validating_parameters
 from warpfit.estimators.predictions import PredictedRows
 from warpfit.estimators.targets import Labels, Numbers
 from warpfit.training.run import Run
@@ -42,7 +42,7 @@ class BaseMLP(BaseEstimator, ABC):
     def _targets(self) -> Labels | Numbers:
         """What y and the network's outputs mean."""
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @validating_parameters
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
     ) -> Self:
@@ -74,7 +74,7 @@ class BaseMLP(BaseEstimator, ABC):
         return self
 
     @available_if(is_stochastic)
-    @_fit_context(prefer_skip_nested_validation=True)
+    @validating_parameters
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train for one epoch on X and y, going on from the weights and the optimizer as they are.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from sklearn import config_context, get_config
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 
 from warpfit.callers import warn
@@ -14,7 +17,16 @@ from warpfit.errors import ConfigWarning
 from warpfit.estimators.recipes import ACTIVATIONS, POLICIES, SCHEDULES
 from warpfit.optim import Schedule
 
-__all__ = ["CONSTRAINTS", "LBFGS", "STOCHASTIC_SOLVERS", "batch_rows", "hidden_sizes"]
+__all__ = [
+    "CONSTRAINTS",
+    "LBFGS",
+    "STOCHASTIC_SOLVERS",
+    "batch_rows",
+    "hidden_sizes",
+    "validating_parameters",
+]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 LBFGS, STOCHASTIC_SOLVERS = "lbfgs", ("sgd", "adam", "adamw")
 LARGEST_AUTO_BATCH = 200
@@ -52,6 +64,26 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "precision": [str],
     "engine": [str],
 }
+
+
+def validating_parameters(method: Method) -> Method:
+    """Let an estimator's parameters be validated before it is fitted, and not again within the fit,
+    nor before each partial fit.
+
+    scikit-learn's `_fit_context` does so, too; for callbacks, which these estimators do not have,
+    it imports progress bars.
+    """
+    is_partial = method.__name__ == "partial_fit"
+
+    @wraps(method)
+    def fit(estimator: Any, *arguments: Any, **named: Any) -> Any:
+        are_known = is_partial and hasattr(estimator, "coefs_")
+        if not are_known and not get_config()["skip_parameter_validation"]:
+            estimator._validate_params()
+        with config_context(skip_parameter_validation=True):
+            return method(estimator, *arguments, **named)
+
+    return cast(Method, fit)
 
 
 def hidden_sizes(value: Any) -> list[int]:

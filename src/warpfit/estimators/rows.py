@@ -31,7 +31,9 @@ Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 
 FLOATS, SPARSE = (np.float64, np.float32), ["csr", "csc"]
-FEW_NUMBERS = 1 << 16  # of which scikit-learn's checks take longer than a network's products
+# Of which scikit-learn's checks take longer than a network's products; the first of a process looks
+# for tables of all packages that are installed.
+FEW_NUMBERS = 1 << 16
 # Attributes that `check` sets.
 SEEN = ("n_features_in_", "feature_names_in_", "classes_", "_label_binarizer")
 
@@ -89,17 +91,21 @@ def check(estimator: Any, X: Any, y: Any, *, incremental: bool = False, reset: b
     features.
     """
     targets = estimator._targets
-    X, y = validate_data(
-        estimator,
-        check_readable("X", X),
-        check_readable("y", y),
-        accept_sparse=SPARSE,
-        multi_output=True,
-        y_numeric=targets.are_numbers,
-        dtype=FLOATS,
-        reset=reset,
-    )
-    y = one_column(y)
+    if reset and _is_small(X) and targets.are_plain(y) and len(X) == len(y):
+        estimator.n_features_in_ = X.shape[1]
+        vars(estimator).pop("feature_names_in_", None)
+    else:
+        X, y = validate_data(
+            estimator,
+            check_readable("X", X),
+            check_readable("y", y),
+            accept_sparse=SPARSE,
+            multi_output=True,
+            y_numeric=targets.are_numbers,
+            dtype=FLOATS,
+            reset=reset,
+        )
+        y = one_column(y)
     targets.learn(y, goes_on=estimator.warm_start or incremental)
     encoded = targets.encoded(y)
     seen = {name: getattr(estimator, name) for name in SEEN if hasattr(estimator, name)}
@@ -128,14 +134,23 @@ def check_features(estimator: Any, X: Any) -> Any:
 
 
 def _is_plain(estimator: Any, X: Any) -> bool:
-    """Return whether X is a small array that scikit-learn's checks would return as it is."""
+    """Return whether X is a small array that scikit-learn's checks, beside what was fitted, would
+    return as it is.
+    """
+    return (
+        _is_small(X)
+        and X.shape[1] == estimator.n_features_in_
+        and not hasattr(estimator, "feature_names_in_")
+    )
+
+
+def _is_small(X: Any) -> bool:
+    """Return whether X is a small array (N, K) of finite floats."""
     return (
         type(X) is np.ndarray
         and X.dtype in FLOATS
         and X.ndim == 2
         and 0 < X.size <= FEW_NUMBERS
-        and X.shape[1] == estimator.n_features_in_
-        and not hasattr(estimator, "feature_names_in_")
         and bool(np.isfinite(X).all())
     )
 

@@ -18,6 +18,7 @@ from sklearn.preprocessing import LabelBinarizer
 from warpfit import losses
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.errors import ConfigError, FileFormatError, WarpfitError
+from warpfit.estimators.binarizer import OneLabelBinarizer, as_label_binarizer, as_ours
 from warpfit.estimators.fitted import COUNTS, CURVES, NUMBERS, WEIGHTS
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -102,8 +103,8 @@ class _Writer:
             }
         if isinstance(value, Schedule | Loss) and type(value).__module__.startswith("warpfit."):
             return {"schedule" if isinstance(value, Schedule) else "loss": value.to_dict()}
-        if isinstance(value, LabelBinarizer):
-            return {"label_binarizer": self.described(name, vars(value))}
+        if isinstance(value, LabelBinarizer | OneLabelBinarizer):
+            return {"label_binarizer": self.described(name, vars(as_label_binarizer(value)))}
         if type(value) is self.kind:
             random_state = self.described(f"{name}/random_state", value.random_state)
             return {
@@ -151,6 +152,8 @@ class _Reader:
                 raise ValueError(f"expected names of attributes, found {name}")
             setattr(estimator, name, self.value(text))
         _check_fitted(estimator)
+        if hasattr(estimator, "_label_binarizer"):
+            estimator._label_binarizer = as_ours(estimator._label_binarizer)
         return estimator
 
     def value(self, text: Any) -> Any:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import check_array, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import unique_labels
 
 from warpfit.errors import ConfigError
+from warpfit.estimators.binarizer import are_integers, binarizer_of
 from warpfit.estimators.recipes import REGRESSION_LOSSES
 from warpfit.losses import BinaryCrossEntropy, Loss, Poisson, SoftmaxCrossEntropy
 
@@ -31,13 +31,17 @@ class Labels:
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
+    def are_plain(self, y: Any) -> bool:
+        """Return whether y is an array (N,) that scikit-learn's checks would return as it is."""
+        return are_integers(y)
+
     def learn(self, y: Array, *, goes_on: bool) -> None:
         """Set the estimator's classes from checked y, or raise if it has others."""
         estimator = self.estimator
         if hasattr(estimator, "classes_") and goes_on:
             self._check_classes(unique_labels(y))
             return
-        estimator._label_binarizer = LabelBinarizer().fit(y)
+        estimator._label_binarizer = binarizer_of(y)
         estimator.classes_ = estimator._label_binarizer.classes_
 
     def _check_classes(self, classes: Array) -> None:
@@ -71,7 +75,7 @@ class Labels:
         return weights
 
     @property
-    def _binarizer(self) -> LabelBinarizer:
+    def _binarizer(self) -> Any:
         return self.estimator._label_binarizer
 
     @property
@@ -117,8 +121,9 @@ class Labels:
         classes: Array = self._binarizer.classes_
         if self._are_exclusive:
             return classes.take(predicted.argmax(axis=1))
-        if self._binarizer.y_type_ == "binary" and len(classes) == 2:
-            return classes[(predicted.ravel() > 0.5).astype(np.intp)]
+        if self._binarizer.y_type_ == "binary":
+            are_last = predicted.ravel() > 0.5 if len(classes) > 1 else np.zeros(len(predicted))
+            return classes[are_last.astype(np.intp)]
         return self._binarizer.inverse_transform(
             predicted.ravel() if predicted.shape[1] == 1 else predicted
         )
@@ -139,7 +144,7 @@ class Labels:
         """Return the accuracy of predictions (N, outputs), beside encoded targets (N, outputs)."""
         from sklearn.metrics import accuracy_score
 
-        labels = self._binarizer.inverse_transform(encoded)
+        labels = self.decoded(encoded)
         return float(accuracy_score(labels, self.decoded(predicted), sample_weight=weight))
 
 
@@ -151,6 +156,10 @@ class Numbers:
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
+
+    def are_plain(self, y: Any) -> bool:
+        is_array = type(y) is np.ndarray and y.ndim == 1
+        return is_array and y.dtype in (np.float32, np.float64) and bool(np.isfinite(y).all())
 
     def learn(self, y: Array, *, goes_on: bool) -> None:
         """There is nothing to learn of numbers."""

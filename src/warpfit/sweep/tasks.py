@@ -14,7 +14,7 @@ from typing import Any
 
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport, Plan
-from warpfit.engines.many_members import OnDevice
+from warpfit.engines.state_on_demand import OnDevice
 from warpfit.errors import ConfigError, DivergedError, WarpfitError
 from warpfit.nn.module import Module
 from warpfit.on_demand import OnDemand

@@ -14,8 +14,9 @@ from warpfit import backends
 from warpfit.backends.transfer import moved
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.launch_network import layers_of
-from warpfit.engines.many_members import Member, StateOnDemand
+from warpfit.engines.many_members import Member
 from warpfit.engines.many_members import Outcome as Trained
+from warpfit.engines.state_on_demand import StateOnDemand
 from warpfit.losses import Loss
 from warpfit.nn.init import InitialValues
 from warpfit.nn.module import Module

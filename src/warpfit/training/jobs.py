@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends import open_ahead
 from warpfit.checks import brief
 from warpfit.data import Dataset, dataset_names
 from warpfit.data.dataset import is_frame, is_table, split_rows, taken
+from warpfit.data.registry import DATASETS
 from warpfit.errors import DataError
 from warpfit.losses import DISTANCES, Loss
 from warpfit.optim import Optimizer
@@ -21,6 +23,8 @@ from warpfit.random import manual_seed
 from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
 from warpfit.training.fit import fit
 from warpfit.training.history import History
+from warpfit.training.place import place_of
+from warpfit.training.plan import AUTO
 from warpfit.training.profile import Profile
 from warpfit.training.recipes import (
     make_loss,
@@ -187,6 +191,9 @@ def prepare(settings: TrainSettings) -> Job:
     ConfigError, DataError, ShapeError
         If settings and data do not go together, or the data cannot be had.
     """
+    settings = replace(settings, data=settings.data or mnist_or_digits(settings.data_dir))
+    if _is_for_gpu(settings):
+        open_ahead(settings.device)
     settings, dataset = opened(settings)
     if dataset.num_classes == 1:
         raise DataError(
@@ -212,6 +219,27 @@ def prepare(settings: TrainSettings) -> Job:
         validation = (card.inputs(validation[0]), card.targets(validation[1]))
     trained = TrainedModel(model, card)
     return Job(settings, dataset, validation, trained, make_optimizer(settings, model), loss)
+
+
+def _is_for_gpu(settings: TrainSettings) -> bool:
+    """Return whether a training wants a GPU, as far as that is known before its data is read."""
+    if settings.device != AUTO:
+        return True
+    known = DATASETS.get(settings.data or "")
+    if known is None or settings.model != "mlp":
+        return known is not None
+    num_rows = min(settings.limit or known.num_rows[0], known.num_rows[0])
+    whole = settings.resolved(num_rows=num_rows, has_classes=True)
+    place = place_of(
+        AUTO,
+        (prod(known.sample), *(whole.hidden or ()), len(known.class_names)),
+        num_rows=num_rows,
+        batch_size=whole.batch_size,
+        epochs=whole.epochs or 0,
+        engine=whole.engine,
+        precision=whole.precision,
+    )
+    return place.device != "cpu"
 
 
 def opened(settings: TrainSettings) -> tuple[TrainSettings, Dataset]:
@@ -295,7 +323,9 @@ def model_card(settings: TrainSettings, dataset: Dataset) -> ModelCard:
     features = x.shape[1:]
     if table is not None and is_table(x):
         features = (table.num_features(features),)
-    in_unit_interval = not is_frame(x) and x.size > 0 and x.min() >= 0 and x.max() <= 1
+    in_unit_interval = settings.data in DATASETS or (
+        not is_frame(x) and x.size > 0 and x.min() >= 0 and x.max() <= 1
+    )
     return ModelCard(
         data=settings.data or dataset.name,
         label_column=dataset.label_column,

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple, cast
 from warpfit import backends
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.backends.transfer import to_host
-from warpfit.engines.base import Plan, Prepared, TrainingData
-from warpfit.engines.launch_plan import has_room
+from warpfit.engines.base import Plan, Prepared, TrainingData, has_room
 from warpfit.engines.scaling import AUTO
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.dropout import DropoutSpec

@@ -9,7 +9,7 @@ from typing import Any
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
 from warpfit.engines.base import TrainState
-from warpfit.engines.many_members import StateOnDemand
+from warpfit.engines.state_on_demand import StateOnDemand
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.module import Buffer, Module, Parameter

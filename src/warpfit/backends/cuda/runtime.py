@@ -31,7 +31,7 @@ _MAP_DTYPES = {"tf32": "TFLOAT32"}  # in the driver's words, where they are othe
 Grid = tuple[int, int, int]
 
 _OPEN: dict[int, Runtime] = {}
-_OPENING = threading.Lock()
+_OPENING = threading.RLock()
 _OF_PARENT: list[Runtime] = []  # kept, as what they hold is not for a child process to free
 
 
@@ -48,11 +48,16 @@ def why_unavailable(opening: int | None = None) -> str | None:
             "this process was forked from one that uses CUDA, which no child can "
             "(start it by the method 'spawn' or 'forkserver')"
         )
-    return None if _OPEN else driver.why_unusable(opening)
+    with _OPENING:  # what another thread opens need not be looked for
+        return None if _OPEN else driver.why_unusable(opening)
 
 
 def _leave_to_parent() -> None:
-    """Forget open devices in a child process, where the driver does not know of them."""
+    """Forget open devices in a child process, where the driver does not know of them, and threads
+    that were opening some, which it does not have.
+    """
+    global _OPENING
+    _OPENING = threading.RLock()
     if any(isinstance(each, Runtime) for each in _OPEN.values()):
         _OF_PARENT.extend(_OPEN.values())
         _OPEN.clear()
