@@ -35,7 +35,6 @@ from warpfit.backends import resolve_device
 from warpfit.checks import brief, check_readable
 from warpfit.errors import ConfigError
 from warpfit.estimators.many_fits import (
-    Fits,
     Result,
     fit_by_executor,
     fit_in_processes,
@@ -43,6 +42,7 @@ from warpfit.estimators.many_fits import (
 )
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.sampled import Rounds, sampled_rounds
+from warpfit.estimators.splits import Fits
 
 __all__ = ["RandomizedSweepCV", "SweepCV"]
 
