@@ -35,6 +35,7 @@ from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.predictions import (
     Counted,
     PredictedRows,
+    count_ahead,
     count_right,
     predicting,
     shares_of,
@@ -81,6 +82,7 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
         for parameters, split in fits.pairs
     ]
     numbered = _tasks(started, splits)
+    _count_ahead(started)
     only_scored = all(fit.is_only_scored for fit in started)
     outcomes = run_here([task for _, task in numbered], stop, keeps_models=not only_scored)
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
@@ -102,6 +104,17 @@ def _tasks(started: Sequence[_Started], splits: Splits) -> list[tuple[_Started, 
         data = None if fold is None else splits.data_of(fit.split, device)
         found += [(fit, task) for task in tasks_of(fit.prepared, data, fold)]
     return [(fit, replace(task, number=number)) for number, (fit, task) in enumerate(found)]
+
+
+def _count_ahead(started: Sequence[_Started]) -> None:
+    """Have a GPU compile what scores the fits while it compiles what trains them."""
+    kinds = {
+        (fit.estimator.activation, str(fit.estimator.hidden_layer_sizes), len(side.rows)): fit
+        for fit in started
+        for side in fit.counted_sides()
+    }
+    for (*_, num_rows), fit in kinds.items():
+        count_ahead(fit.estimator, num_rows)
 
 
 def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Result]:
@@ -274,6 +287,13 @@ class _Started:
         if self.fits.return_estimator:
             result["estimator"] = self.estimator
         return result
+
+    def counted_sides(self) -> list[Side]:
+        """Return the rows of which a GPU may count those that are right."""
+        if self.error is not None or len(self.prepared.networks) != 1:
+            return []
+        sides = [self.split.test, *([self.split.train] if self.fits.return_train_score else [])]
+        return [side for side in sides if self._is_share(side)]
 
     def _is_share(self, side: Side) -> bool:
         """Return whether a score is the share of right rows, by the estimator's own method."""

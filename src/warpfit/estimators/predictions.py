@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ __all__ = [
     "Among",
     "Counted",
     "PredictedRows",
+    "count_ahead",
     "count_right",
     "predicted",
     "predicting",
@@ -221,6 +222,33 @@ def count_right(estimator: Any, shared: PredictedRows) -> Counted | None:
     return Counted(device, placed.counts_correct(rows, labels), len(rows))
 
 
+def count_ahead(estimator: Any, num_rows: int) -> None:
+    """Begin to compile what `count_right` asks for, of an estimator with initial values."""
+    device = resolve_device(estimator.device)
+    if device == "cpu" or estimator.out_activation_ != "softmax":
+        return
+    widths = layer_widths((estimator.coefs_, estimator.intercepts_))
+    network = network_of_widths(widths, estimator.activation)
+    settings: Any = {"batch_size": _rows_at_once(widths, device), "dtype": "float32"}
+
+    def count(ops: Any) -> None:
+        arrays = {}
+        for idx, fans in enumerate(pairwise(widths)):
+            arrays[f"{idx}.weight"] = ops.empty(fans, "float32")
+            arrays[f"{idx}.bias"] = ops.empty(fans[1:], "float32")
+        rows, labels = ops.empty((num_rows, widths[0]), "float32"), ops.empty((num_rows,), "int64")
+        list(counts_correct(ops, network, arrays, rows, labels, **settings))
+        ops.reduce("sum", rows, 1)  # as of parameters, which are to be finite
+
+    key = "counted", widths, estimator.activation, num_rows
+    backends.get(device).rehearse(key, count)
+
+
+def _rows_at_once(widths: Sequence[int], device: str) -> int:
+    """Return the rows that pass through a network at once."""
+    return max(ROWS_ON_HOST, 0 if device == "cpu" else NUMBERS_ON_DEVICE // max(widths))
+
+
 def shares_of(counted: Sequence[Counted]) -> list[float]:
     """Return which share of the rows was right each time; a device's counts come at once."""
     found = {}
@@ -258,13 +286,12 @@ class _Placed:
         weights = network.coefs_, network.intercepts_
         widths, dtype = layer_widths(weights), dtype_on(device, estimator, weights)
         here, rows = backends.get(device), estimator._predicted_rows
-        at_once = 0 if device == "cpu" else NUMBERS_ON_DEVICE // max(widths)
         return _Placed(
             backends.create(device) if rows is None else rows.ops_on(device),
             network_of_widths(widths, estimator.activation),
             {name: here.asarray(array) for name, array in named_weights(weights, dtype).items()},
             dtype,
-            max(ROWS_ON_HOST, at_once),
+            _rows_at_once(widths, device),
         )
 
     def outputs(self, X: Any) -> Array:
