@@ -254,7 +254,8 @@ class SweepCV(_Sweep, GridSearchCV):
     n_jobs : int or None
         On the CPU, fits at the same time, in processes of one BLAS thread each; -1 is one a core,
         None is 1 or what joblib's context says. With an executor, the number of shards. Scores do
-        not depend on it, but for device 'auto', which weighs what the CPU takes with so many.
+        not depend on it, but for device 'auto', which may be a GPU in place of few processes, and
+        one process where more would take longer.
     verbose : int
         Whether it is said how many fits there are.
     error_score : 'raise' or float

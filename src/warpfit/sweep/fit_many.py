@@ -140,7 +140,8 @@ def fit_many(
     n_jobs : int
         On the CPU, networks that are trained at the same time, in processes of one BLAS thread
         each; -1 is one a core, fewer if memory has no room for them. With an executor, the number
-        of shards; -1 is one a worker. Results do not depend on it.
+        of shards; -1 is one a worker. Results do not depend on it, but for device 'auto', which
+        may be a GPU in place of few processes, and one process where more would take longer.
     keep_models : bool
         Whether all models are kept, or those of the best candidate only.
     on_plan : function, optional
