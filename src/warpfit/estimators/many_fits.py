@@ -187,7 +187,7 @@ def _like(estimator: BaseMLP) -> BaseMLP:
     ):
         return clone(estimator)
     made = object.__new__(type(estimator))
-    vars(made).update(vars(estimator))
+    made.__dict__.update(estimator.__dict__)
     return made
 
 

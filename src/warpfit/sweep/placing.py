@@ -37,7 +37,7 @@ def place_of_tasks(device: str, tasks: Sequence[Task], num_processes: int) -> Pl
 class _Widths:
     """The sizes of networks on the host, found once for all that have the same layers."""
 
-    def __init__(self, input_shape: Sequence[int]) -> None:
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
         self._shape, self._known = input_shape, dict[Any, tuple[int, ...] | None]()
 
     def of(self, model: Module) -> tuple[int, ...] | None:
