@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 
 import warpfit as wf
@@ -111,6 +112,67 @@ def test_kernels_of_a_sweeps_shapes_are_compiled_at_once(
     )
     assert len(loaded) == 2
     assert announced == loaded
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_scores_the_fits_of_a_search_is_compiled_with_what_trains_them(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
+    settings: dict[str, Any] = {"max_iter": 2, "batch_size": 16, "random_state": 0}
+    estimator = wf.MLPClassifier(device=cuda, **settings)
+    grid = {"hidden_layer_sizes": [(8,), (24,)]}
+    rows = X.astype(np.float64)
+    wf.SweepCV(estimator, grid, cv=2, refit=False).fit(rows, LABELS)
+    names = [name for name, _ in announced]
+    assert {"count_correct", "gather_rows", "many_networks"} <= {*names}
+    assert any(name.startswith("matmul") for name in names)
+    late = {name for name, defines in loaded if (name, defines) not in announced}
+    # Rows come to each kernel in its own way; their largest number is the host's to find.
+    assert late <= {"copy_strided", "gather_rows"}
+
+
+def test_a_rehearsal_computes_nothing_and_is_held_once(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
+    ops: Any = backends.get(cuda)
+    monkeypatch.setattr(Kernels.of(ops.runtime), "rehearsed", set())
+    x, asked = ops.asarray(X), []
+
+    def reduced(rehearsing: Any) -> None:
+        asked.append(rehearsing.reduce("sum", x).shape)
+        rehearsing.reduce("max", x)
+
+    for _ in range(2):
+        ops.rehearse("a key", reduced)
+    assert asked == [()]
+    assert [dict(defines)["OP"] for _, defines in announced] == ["Sum", "Max"]
+    assert loaded == []
+    with monkeypatch.context() as patched:
+        patched.setenv("WARPFIT_AUTOTUNE", "1")  # by which kernels are measured
+        ops.rehearse("another key", reduced)
+    assert len(asked) == 1
+    backends.get("cpu").rehearse("a key", reduced)
+    assert len(asked) == 1
+
+
+def test_the_longest_kernel_of_a_sweep_is_the_first(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, _ = watched(cuda, monkeypatch)
+
+    def build(candidate: dict[str, Any]) -> Any:
+        model = mlp(6, *candidate["widths"], 3)
+        return model, adam(model)
+
+    candidates = [{"widths": widths} for widths in ((20,), (100,), (60,))]
+    settings: dict[str, Any] = {"epochs": 1, "batch_size": 16, "verbose": False}
+    wf.fit_many(build, X, LABELS, candidates=candidates, device=cuda, **settings)
+    widths = [dict(own).get("WIDTHS", "") for name, own in announced if name.startswith("many")]
+    order = [next(width for width in ("100", "60", "20") if width in own) for own in widths]
+    assert len(order) == 3
+    assert order[0] == "100"
 
 
 def test_kernels_of_a_sweep_that_no_launch_takes_are_compiled_at_once(

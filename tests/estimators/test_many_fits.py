@@ -18,7 +18,14 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.engines import many_parameters
 from warpfit.engines.many_parameters import PackedParameters
 from warpfit.errors import DeviceError
-from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV, predictions
+from warpfit.estimators import (
+    MLPClassifier,
+    MLPRegressor,
+    SweepCV,
+    many_fits,
+    predictions,
+    splits,
+)
 from warpfit.estimators.fitted import Drawn
 from warpfit.estimators.fitting import prepare
 from warpfit.estimators.many_fits import _Started
@@ -331,6 +338,55 @@ def test_parameters_are_validated_once_for_all_folds(
     assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True, False]
 
 
+def test_rows_of_all_folds_are_checked_once_and_stay_where_they_are(
+    cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[int] = []
+    check = splits.check_whole
+    monkeypatch.setattr(
+        splits, "check_whole", lambda own, X, y: checked.append(len(X)) or check(own, X, y)
+    )
+    monkeypatch.delattr(splits.Side, "X")  # nobody asks for copies
+    estimator, grid = MLPClassifier(device=cuda, **FEW), {"learning_rate_init": [0.02, 0.2]}
+    found = searched(SweepCV, grid, *data, estimator, return_train_score=True)
+    assert checked == [60]
+    theirs = searched(GridSearchCV, grid, *data, estimator, return_train_score=True)
+    assert_same_scores(found, theirs, 1.5 / 30)
+    difference = found.cv_results_["mean_train_score"] - theirs.cv_results_["mean_train_score"]
+    assert abs(difference).max() < 1.5 / 30
+
+
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
+def test_a_row_that_is_refused_fails_the_fits_that_have_it(data: tuple[Array, Array]) -> None:
+    X, y = data[0].copy(), data[1]
+    X[3, 0] = np.nan
+    rows = np.arange(60)
+    cv = [(rows[10:40], rows[40:]), (rows[:40], rows[40:])]
+    estimator = MLPClassifier(device="cpu", **FEW)
+    search = SweepCV(estimator, {"alpha": [0.1]}, cv=cv, refit=False, n_jobs=1)
+    with pytest.warns(FitFailedWarning, match="1 fits failed"):
+        search.fit(X, y)
+    assert np.isfinite(search.cv_results_["split0_test_score"]).all()
+    assert np.isnan(search.cv_results_["split1_test_score"]).all()
+
+
+def test_fits_share_no_parameter_that_one_can_change() -> None:
+    rates = np.float64(0.1), (16, 8), "tanh", None, True
+    names = "alpha", "hidden_layer_sizes", "activation", "random_state", "shuffle"
+    plain = MLPClassifier(**dict(zip(names, rates, strict=True)))
+    made = many_fits._like(plain)
+    assert made is not plain
+    assert made.get_params() == plain.get_params()
+    assert made.alpha is plain.alpha
+    for name, value in (
+        ("random_state", np.random.RandomState(0)),
+        ("hidden_layer_sizes", [8]),
+        ("callbacks", [Callback()]),
+    ):
+        one = MLPClassifier(**{name: value})
+        assert getattr(many_fits._like(one), name) is not value
+
+
 def test_numbers_of_a_regression(cuda: str, launches: list[tuple[int, int]]) -> None:
     X, y = make_regression(60, 5, random_state=0)
     estimator = MLPRegressor(device=cuda, **FEW)
@@ -347,8 +403,8 @@ def test_a_fold_that_lacks_a_class_has_its_own_rows(
 ) -> None:
     X, y = data
     first, second = np.flatnonzero(y < 2), np.arange(40)
-    splits = [(second, np.arange(40, 60)), (first, second)]
-    settings: dict[str, Any] = {"cv": splits, "refit": False, "n_jobs": 1}
+    pairs = [(second, np.arange(40, 60)), (first, second)]
+    settings: dict[str, Any] = {"cv": pairs, "refit": False, "n_jobs": 1}
     estimator, grid = MLPClassifier(device=cuda, **FEW), {"learning_rate_init": [0.02, 0.1]}
     ours = SweepCV(estimator, grid, **settings).fit(X, y)
     assert sorted(launches) == [(2, len(first)), (2, 60)]

@@ -14,12 +14,15 @@ from sklearn.datasets import load_iris
 
 import warpfit as wf
 from support.devices import no_gpu
+from support.sweeps import build
 from support.training import Taped, adam, blobs, mlp, sgd
 from warpfit import backends, nn
 from warpfit.errors import WarpfitError
 from warpfit.training.place import (
+    RunCosts,
     expected_seconds,
     place_of,
+    place_of_many,
     predicting_place,
     read_prices,
     run_costs,
@@ -127,6 +130,70 @@ class TestChosen:
             model.partial_fit(rows, labels, classes=[0, 1])
         assert model.set_params(max_iter=1).partial_fit(rows, labels, classes=[0, 1]).n_iter_ == 1
 
+    @pytest.mark.parametrize(
+        ("num_runs", "num_processes", "chosen", "where"),
+        [
+            (3, 1, 1, "on a CPU, and 1.8 s"),
+            (3, 16, 1, "on a CPU, and 1.8 s"),
+            (40, 16, 16, "in 16 processes of the CPU, and 11 s"),
+        ],
+    )
+    def test_many_runs_stay_on_the_cpu_before_their_kernels_are_compiled(
+        self, num_runs: int, num_processes: int, chosen: int, where: str
+    ) -> None:
+        costs = run_costs((64, 100, 10), 1200, 200, 100)
+        runs = [RunCosts(costs, idx) for idx in range(num_runs)]
+        place = place_of_many("auto", runs, num_processes)
+        assert place[::2] == ("cpu", chosen)
+        assert where in place.reason
+        kernels = f"compilation of {num_runs} kernels included"
+        assert place.reason.startswith("device 'auto': ")
+        assert place.reason.endswith(kernels)
+
+    def test_many_runs_of_a_kernel_go_to_the_gpu(self) -> None:
+        run = RunCosts(run_costs((64, 100, 10), 1200, 200, 100), "one kernel")
+        for device, runs in (
+            ("auto", [run] * 200),
+            ("auto", []),
+            ("auto", [run, None]),
+            ("cuda", [run]),
+            ("cpu", [run]),
+        ):
+            assert place_of_many(device, runs, 16) == (device, "", 0)
+
+    @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+    def test_a_search_weighs_all_of_its_fits(self) -> None:
+        rows, labels = load_iris(return_X_y=True)
+        grid = {"hidden_layer_sizes": [(4,), (8,)]}
+        settings: dict[str, Any] = {"max_iter": 5, "random_state": 0}
+        found = wf.SweepCV(wf.MLPClassifier(**settings), grid, cv=2, n_jobs=1).fit(rows, labels)
+        assert found.place_.startswith("device 'auto': ")
+        assert found.place_.endswith("compilation of 2 kernels included")
+        assert found.estimator.device == "auto"
+        here = wf.MLPClassifier(device="cpu", **settings)
+        asked = wf.SweepCV(here, grid, cv=2, n_jobs=1).fit(rows, labels)
+        assert asked.place_ == ""
+        for name in ("split0_test_score", "split1_test_score"):
+            np.testing.assert_array_equal(found.cv_results_[name], asked.cv_results_[name])
+        for changes in ({"max_iter": 100_000}, {"engine": "one_launch"}, {"solver": "lbfgs"}):
+            long = wf.MLPClassifier(**{**settings, **changes})
+            search = wf.SweepCV(long, grid, cv=2, n_jobs=1, error_score="raise")
+            with pytest.raises(AssertionError, match="asked for a GPU"):
+                search.fit(rows, labels)
+
+    def test_fit_many_weighs_all_networks(self) -> None:
+        settings: dict[str, Any] = {"folds": 2, "n_jobs": 1, "verbose": False}
+        grid = {"width": [4, 8], "lr": [0.1, 0.2]}
+        sweep = wf.fit_many(build, X, LABELS, grid=grid, epochs=2, **settings)
+        assert sweep.plan.device == "cpu"
+        assert sweep.plan.reason.startswith("device 'auto': ")
+        assert "compilation of 2 kernels included; one network after" in sweep.plan.reason
+        asked = wf.fit_many(build, X, LABELS, grid=grid, epochs=2, device="cpu", **settings)
+        assert [r["val_loss"] for r in sweep.records] == [r["val_loss"] for r in asked.records]
+        for changes in ({"epochs": 100_000}, {"engine": "one_launch"}):
+            with pytest.raises(AssertionError, match="asked for a GPU"):
+                wf.fit_many(build, X, LABELS, grid=grid, **settings, **changes)
+
     def test_networks_that_are_trained_together_go_where_they_went(self) -> None:
         rows, labels = load_iris(return_X_y=True)
         with pytest.raises(AssertionError, match="asked for a GPU"):
@@ -186,8 +253,8 @@ def test_each_cost_has_a_price_of_a_day_and_a_machine() -> None:
     costs = run_costs((4, 10, 3), 25, 10, 2).keys()
     found = read_prices()
     assert (BENCHMARKS.parent / found["script"].split()[0]).is_file()
-    assert found["cpu"]["microseconds"].keys() == costs
-    assert found["gpu"]["microseconds"].keys() == {*costs, "call", "compilation"}
+    assert found["cpu"]["microseconds"].keys() == {*costs, "processes"}
+    assert found["gpu"]["microseconds"].keys() == {*costs, "call", "compilation", "kernel"}
     for own in (found["cpu"], found["gpu"]):
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", own["date"])
         assert own["of"]
@@ -214,7 +281,9 @@ def test_the_script_finds_the_prices_that_runs_were_made_of(
     script.write_prices({"environment": environment, "rows": rows})
     found = json.loads(path.read_text())
     assert (found["cpu"]["of"], found["cpu"]["date"]) == ("of some kind", "2026-12-01")
-    assert found["cpu"]["microseconds"] == pytest.approx(prices, rel=1e-3)
+    assert found["cpu"]["microseconds"] == pytest.approx(
+        {**prices, **script.OF_MANY["cpu"]}, rel=1e-3
+    )
     assert found["gpu"]["microseconds"]["compilation"] == script.OF_A_FIT["compilation"]
 
 

@@ -18,12 +18,12 @@ from warpfit.accel.perceptrons import is_perceptron, why_error, why_not
 from warpfit.accel.records import SKLEARN, recorded
 from warpfit.estimators.as_sklearn import fill
 from warpfit.estimators.many_fits import (
-    Fits,
     Result,
     fit_in_processes,
     fit_together,
     only_predicts,
 )
+from warpfit.estimators.splits import Fits
 
 __all__ = ["fit_and_score"]
 

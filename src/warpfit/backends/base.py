@@ -20,7 +20,7 @@ Rules that hold for every operation:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -81,6 +81,11 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
     def compile_ahead(self, kernels: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Begin to compile kernels, by name and defines, that operations are about to ask for;
         nothing where there are none.
+        """
+
+    def rehearse(self, key: Hashable, function: Callable[[Any], Any]) -> None:
+        """Begin to compile the kernels that a function of a backend asks for, which compute nothing
+        meanwhile; once for each key, and nothing where there are none.
         """
 
     # -- arrays

@@ -254,6 +254,11 @@ class TrainingData:
     # x and y where they were found, if these are copies of them on a device.
     _found: tuple[Array, Array] | None = field(default=None, repr=False, compare=False)
 
+    @staticmethod
+    def found_at(x: Array, y: Array, sample_weight: Array | None, host_x: Array) -> TrainingData:
+        """Return data whose rows x have come to a device from the host, where they still are."""
+        return TrainingData(x, y, sample_weight, _found=(host_x, y))
+
     def __len__(self) -> int:
         return len(self.x)
 
@@ -271,7 +276,7 @@ class TrainingData:
                 x=ops.asarray(self.x),
                 y=ops.asarray(self.y),
                 sample_weight=weights,
-                _found=(self.x, self.y),
+                _found=self._found or (self.x, self.y),
             )
         return self._on[device]
 

@@ -38,6 +38,7 @@ from warpfit.training.run import Run
 
 if TYPE_CHECKING:
     from warpfit.engines.state_on_demand import OnDevice
+    from warpfit.sweep.folds import SweepData
     from warpfit.sweep.tasks import Outcome, Task
 
 __all__ = [
@@ -119,7 +120,7 @@ def prepare(
         fitted.check_members(estimator)
     rows = checked or check(estimator, X, y, incremental=incremental, reset=not goes_on)
     estimator.__dict__.update(rows.seen)
-    weight = row_weights(estimator, rows.X, y, sample_weight, incremental=incremental)
+    weight = row_weights(estimator, rows, y, sample_weight, incremental=incremental)
     if weight is not None:
         rows = replace(rows, weight=weight)
     estimator.n_outputs_ = rows.y.shape[1]
@@ -128,8 +129,8 @@ def prepare(
     holders, networks = list[Any](), list[Network]()
     for holder, rng in fitted.holders_of(estimator, goes_on=goes_on):
         if not goes_on:
-            widths = rows.X.shape[1], *sizes, estimator.n_outputs_
-            fitted.begin(holder, widths, rng, rows.X.dtype, drawn)
+            widths = rows.source.shape[1], *sizes, estimator.n_outputs_
+            fitted.begin(holder, widths, rng, rows.source.dtype, drawn)
         holders.append(holder)
         if estimator.solver == LBFGS:
             continue
@@ -156,7 +157,7 @@ def _set_aside(holder: Any, rows: Rows, rng: np.random.RandomState) -> tuple[Ind
 
     is_stratified = holder._targets.are_stratified and rows.y.shape[1] == 1
     train, test = train_test_split(
-        np.arange(len(rows.X)),
+        np.arange(rows.num_rows),
         random_state=rng,
         test_size=holder.validation_fraction,
         stratify=rows.y if is_stratified else None,
@@ -177,7 +178,7 @@ def _place(holder: Any, split: Split) -> Place:
         num_rows=split.num_rows,
         batch_size=batch_rows(holder.batch_size, split.num_rows),
         epochs=holder.max_iter,
-        num_validated=0 if split.validation is None else len(split.validation.X),
+        num_validated=0 if split.validation is None else split.validation.num_rows,
         engine=holder.engine,
         precision=holder.precision,
     )
@@ -260,10 +261,25 @@ def train(prepared: Prepared) -> Ending:
     return history.stopped_by
 
 
-def tasks_of(prepared: Prepared) -> list[Task]:
-    """Return the networks of a fit as tasks of a sweep, which share their rows."""
-    from warpfit.sweep.folds import Fold, SweepData
+def tasks_of(
+    prepared: Prepared, data: SweepData | None = None, fold: int | None = None
+) -> list[Task]:
+    """Return the networks of a fit as tasks of a sweep, which share their rows: those of a fold of
+    the data, or the fit's own.
+    """
     from warpfit.sweep.tasks import Task
+
+    if data is None:
+        data, fold = _own_data(prepared)
+    return [
+        Task(number, each.model, each.optimizer, data, fold, each.arguments, each.callbacks)
+        for number, each in enumerate(prepared.networks)
+    ]
+
+
+def _own_data(prepared: Prepared) -> tuple[SweepData, int | None]:
+    """Return the rows of a fit, and which fold of them it is trained on."""
+    from warpfit.sweep.folds import Fold, SweepData
 
     split, targets = prepared.split, prepared.estimator._targets
     rows, given = split.rows, split.given
@@ -274,11 +290,7 @@ def tasks_of(prepared: Prepared) -> list[Task]:
         validation=None if given is None else (given.X, targets.as_loss_takes(given)),
         folds=() if split.aside is None else (Fold(*split.aside),),
     )
-    fold = 0 if data.folds else None
-    return [
-        Task(number, each.model, each.optimizer, data, fold, each.arguments, each.callbacks)
-        for number, each in enumerate(prepared.networks)
-    ]
+    return data, 0 if data.folds else None
 
 
 def ending_of(outcome: Outcome) -> Ending:
@@ -363,7 +375,7 @@ def lbfgs_device(holder: Any, num_rows: int) -> str:
 
 def _minimize(holder: Any, rows: Rows) -> None:
     """Run L-BFGS over all rows."""
-    weights, device = (holder.coefs_, holder.intercepts_), lbfgs_device(holder, len(rows.X))
+    weights, device = (holder.coefs_, holder.intercepts_), lbfgs_device(holder, rows.num_rows)
     model = make_model(holder, weights, device=device).to(resolve_device(device))
     result = fit_lbfgs(
         model,

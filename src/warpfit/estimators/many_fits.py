@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from threading import Event
 from time import perf_counter
 from traceback import format_exc
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +22,7 @@ from sklearn.metrics._scorer import (
     _Scorer,
 )
 from sklearn.model_selection._validation import _score
-from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_method_params, _num_samples
 
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
@@ -39,49 +35,28 @@ from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.predictions import (
     Counted,
     PredictedRows,
+    count_ahead,
     count_right,
     predicting,
     shares_of,
 )
 from warpfit.estimators.recipes import dtype_on
 from warpfit.estimators.regressor import MLPRegressor
-from warpfit.estimators.rows import Rows, check
-from warpfit.sweep.folds import Fold, SweepData
+from warpfit.estimators.splits import Fits, Side, Split, Splits
 from warpfit.sweep.here import run_here
 from warpfit.sweep.sending import check_sendable, joblibs_pickle, stop_of, workers_of
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 
-__all__ = ["Fits", "Result", "fit_by_executor", "fit_in_processes", "fit_together", "only_predicts"]
+__all__ = ["Result", "fit_by_executor", "fit_in_processes", "fit_together", "only_predicts"]
 
 Indices = npt.NDArray[np.int64]
 # What scikit-learn's search makes its results of.
 Result = dict[str, Any]
 
+# Types of which nobody can change a value.
+FIXED = (type(None), bool, int, float, complex, str, bytes)
 # Networks that are prepared before any of them trains: their initial values lie in memory.
 WAVE = 1024
-
-
-@dataclass(frozen=True)
-class Fits:
-    """Fits to be done, each of a clone, and how they are scored.
-
-    What has a value for each row of X, in `fit_params` and `score_params`, is taken apart as X is.
-    """
-
-    estimator: BaseMLP
-    X: Any
-    y: Any
-    # Parameters, with the indices of the rows to train and to score on.
-    pairs: Sequence[tuple[dict[str, Any], tuple[Indices, Indices]]]
-    scorer: Any
-    fit_params: dict[str, Any]
-    score_params: dict[str, Any]
-    return_train_score: bool
-    error_score: float | str
-    return_estimator: bool = False
-
-    def __len__(self) -> int:
-        return len(self.pairs)
 
 
 def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
@@ -100,29 +75,49 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
 
 
 def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
-    splits: dict[int, _Split] = {}
+    splits, candidates = Splits(fits), _Candidates(fits.estimator)
     drawn: Drawn = {}
-    valid: set[int] = set()  # parameters, by their `id`
-    started = []
-    for parameters, split in fits.pairs:
-        if id(split) not in splits:
-            splits[id(split)] = _Split(fits, *split)
-        started.append(_Started(fits, parameters, splits[id(split)], drawn, valid))
-    numbered = [
-        (fit, replace(task, number=number))
-        for number, (fit, task) in enumerate((fit, task) for fit in started for task in fit.tasks)
+    started = [
+        _Started(fits, candidates, parameters, splits.of(split), drawn)
+        for parameters, split in fits.pairs
     ]
+    numbered = _tasks(started, splits)
+    _count_ahead(started)
     only_scored = all(fit.is_only_scored for fit in started)
-    tasks = _with_shared_rows(fits, numbered)
-    outcomes = run_here(tasks, stop, keeps_models=not only_scored)
+    outcomes = run_here([task for _, task in numbered], stop, keeps_models=not only_scored)
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
         raise KeyboardInterrupt
     for (fit, _), outcome in zip(numbered, outcomes, strict=True):
         fit.outcomes.append(outcome)
-    return _scored(fits, started)
+    return _scored(fits, started, splits)
 
 
-def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
+def _tasks(started: Sequence[_Started], splits: Splits) -> list[tuple[_Started, Task]]:
+    """Return the tasks of all fits, on a GPU with index sets over rows that they share in place of
+    copies.
+    """
+    able = [fit for fit in started if fit.error is None and fit.prepared.networks]
+    device = resolve_device(able[0].estimator.device) if able else "cpu"
+    folds = [None if device == "cpu" else splits.fold_of(fit.split, fit.prepared) for fit in able]
+    found = []
+    for fit, fold in zip(able, folds, strict=True):
+        data = None if fold is None else splits.data_of(fit.split, device)
+        found += [(fit, task) for task in tasks_of(fit.prepared, data, fold)]
+    return [(fit, replace(task, number=number)) for number, (fit, task) in enumerate(found)]
+
+
+def _count_ahead(started: Sequence[_Started]) -> None:
+    """Have a GPU compile what scores the fits while it compiles what trains them."""
+    kinds = {
+        (fit.estimator.activation, str(fit.estimator.hidden_layer_sizes), len(side.rows)): fit
+        for fit in started
+        for side in fit.counted_sides()
+    }
+    for (*_, num_rows), fit in kinds.items():
+        count_ahead(fit.estimator, num_rows)
+
+
+def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Result]:
     """Return the results of all fits, found split by split: rows that are predicted are those of
     one at a time.
     """
@@ -130,7 +125,7 @@ def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
         return [fit.result() for fit in started]
     results: dict[int, Result] = {}
     for split in {id(fit.split): fit.split for fit in started}.values():
-        test, train = (PredictedRows(side.X, side.y) for side in (split.test, split.train))
+        test, train = (splits.predicted(side) for side in (split.test, split.train))
         own = (idx for idx, fit in enumerate(started) if fit.split is split)
         results |= {idx: started[idx].result(test, train) for idx in own}
     return _with_shares(list(_in_order(results)))
@@ -163,124 +158,72 @@ def _each(scorer: Any) -> Iterable[Any]:
     return scorer._scorers.values() if isinstance(scorer, _MultimetricScorer) else [scorer]
 
 
-def _with_shared_rows(fits: Fits, numbered: Sequence[tuple[_Started, Task]]) -> list[Task]:
-    """Return the tasks, on a GPU with index sets over rows that they share in place of copies."""
-    tasks = [task for _, task in numbered]
-    if not tasks or resolve_device(tasks[0].arguments["device"]) == "cpu":
-        return tasks
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # heard of each split already
-        whole = _SharedRows(fits, _checked(fits.estimator, fits.X, fits.y))
-    shared: dict[int, _SharedRows] = {}
-    folds = []
-    for fit, task in numbered:
-        split = fit.split
-        if id(split) not in shared:
-            shared[id(split)] = whole if whole.have(split) else _SharedRows(fits, split.checked)
-        folds.append(shared[id(split)].fold_of(split, task))
-    return [
-        task if fold is None else replace(task, data=shared[id(fit.split)].data, fold=fold)
-        for (fit, task), fold in zip(numbered, folds, strict=True)
-    ]
+class _Candidates:
+    """Estimators with candidates' parameters, which are known by their `id`."""
+
+    def __init__(self, estimator: BaseMLP) -> None:
+        self._base, self._valid = estimator, dict[int, BaseMLP]()
+
+    def made(self, parameters: dict[str, Any]) -> BaseMLP:
+        """Return an estimator of a fit; what was valid for one fold is for all."""
+        known = self._valid.get(id(parameters))
+        if known is None:
+            return clone(self._base).set_params(**clone(parameters, safe=False))
+        return _like(known)
+
+    def check(self, estimator: BaseMLP, parameters: dict[str, Any]) -> None:
+        """Raise what an estimator's fit raises at parameters that are not valid."""
+        if id(parameters) not in self._valid:
+            estimator._validate_params()
+            self._valid[id(parameters)] = _like(estimator)
 
 
-class _SharedRows:
-    """Rows as fits take them, once for all tasks whose rows are among them."""
-
-    def __init__(self, fits: Fits, checked: Rows | None) -> None:
-        self.fits, self.checked = fits, checked
-        self._folds: dict[Any, tuple[int, Fold]] = {}
-
-    def have(self, split: _Split) -> bool:
-        """Return whether a split's rows are encoded as here: they may lack a class."""
-        whole, own = self.checked, split.checked
-        if whole is None or own is None:
-            return False
-        return whole.X.dtype == own.X.dtype and np.array_equal(whole.y[split.train.rows], own.y)
-
-    def fold_of(self, split: _Split, task: Task) -> int | None:
-        """Return which fold a task's rows are, None if it has more to it than rows of the split."""
-        if (
-            self.checked is None
-            or task.data.sample_weight is not None
-            or task.data.validation is not None
-        ):
-            return None
-        own = None if task.fold is None else task.data.folds[task.fold]
-        key = id(split), None if own is None else own.train.tobytes()
-        if key not in self._folds:
-            rows = (
-                np.arange(len(split.train.rows))
-                if self.checked is split.checked
-                else split.train.rows
-            )
-            fold = Fold(rows, rows[:0]) if own is None else Fold(rows[own.train], rows[own.test])
-            self._folds[key] = len(self._folds), fold
-        return self._folds[key][0]
-
-    @cached_property
-    def data(self) -> SweepData:
-        """The rows with all folds that were asked for."""
-        knows, rows = clone(self.fits.estimator), cast(Rows, self.checked)
-        knows.__dict__.update(rows.seen)
-        folds = tuple(fold for _, fold in self._folds.values())
-        return SweepData(rows.X, knows._targets.as_loss_takes(rows), folds=folds)
+def _like(estimator: BaseMLP) -> BaseMLP:
+    """Return a clone of an unfitted estimator; where nobody can change a parameter, by no more than
+    a new object with the same.
+    """
+    if type(estimator) not in (MLPClassifier, MLPRegressor) or not all(
+        map(_is_fixed, vars(estimator).values())
+    ):
+        return clone(estimator)
+    made = object.__new__(type(estimator))
+    made.__dict__.update(estimator.__dict__)
+    return made
 
 
-def _checked(estimator: BaseMLP, X: Any, y: Any) -> Rows | None:
-    """Return X and y as a fit checks them, or None, if that fails: then each fit says why."""
-    try:
-        return check(clone(estimator), X, y)
-    except Exception:
-        return None
-
-
-class _Side:
-    """Rows of a search that are trained on, or scored on, and what a scorer is told of them."""
-
-    def __init__(self, fits: Fits, indices: Indices, train: Indices) -> None:
-        self.X, self.y = _safe_split(fits.estimator, fits.X, fits.y, indices, train)
-        self.params = _check_method_params(fits.X, params=fits.score_params, indices=indices)
-        self.rows = np.arange(_num_samples(fits.X))[indices]
-
-
-class _Split:
-    """The rows of a split, which all fits on it share."""
-
-    def __init__(self, fits: Fits, train: Indices, test: Indices) -> None:
-        self.train, self.test = _Side(fits, train, train), _Side(fits, test, train)
-        self.fit_params = _check_method_params(fits.X, params=fits.fit_params, indices=train)
-        self.checked = _checked(fits.estimator, self.train.X, self.train.y)
+def _is_fixed(value: Any) -> bool:
+    kind = type(value)
+    is_one = kind in FIXED or isinstance(value, np.generic)
+    return is_one or (kind is tuple and all(map(_is_fixed, value)))
 
 
 class _Started:
-    """A fit that is prepared, if that did not fail: `tasks` are its networks, `outcomes` come to be
-    theirs.
-    """
+    """A fit that is prepared, if that did not fail; `outcomes` come to be those of its networks."""
 
     def __init__(
         self,
         fits: Fits,
+        candidates: _Candidates,
         parameters: dict[str, Any],
-        split: _Split,
+        split: Split,
         drawn: Drawn,
-        valid: set[int],
     ) -> None:
         self.fits, self.split = fits, split
-        self.tasks: list[Task] = []
         self.outcomes: list[Outcome] = []
         self.error: str | None = None
         start = perf_counter()
-        self.estimator = clone(fits.estimator).set_params(**clone(parameters, safe=False))
+        self.estimator = candidates.made(parameters)
         with self._told():
-            if id(parameters) not in valid:
-                self.estimator._validate_params()
-                valid.add(id(parameters))
-            rows = split.train.X, split.train.y
+            candidates.check(self.estimator, parameters)
+            X = split.train.X if split.checked is None else None
             self.prepared = prepare(
-                self.estimator, *rows, checked=split.checked, drawn=drawn, **split.fit_params
+                self.estimator,
+                X,
+                split.train.y,
+                checked=split.checked,
+                drawn=drawn,
+                **split.fit_params,
             )
-            self.tasks = tasks_of(self.prepared)
         self.seconds = perf_counter() - start
 
     @property
@@ -345,21 +288,28 @@ class _Started:
             result["estimator"] = self.estimator
         return result
 
-    def _is_share(self, side: _Side) -> bool:
+    def counted_sides(self) -> list[Side]:
+        """Return the rows of which a GPU may count those that are right."""
+        if self.error is not None or len(self.prepared.networks) != 1:
+            return []
+        sides = [self.split.test, *([self.split.train] if self.fits.return_train_score else [])]
+        return [side for side in sides if self._is_share(side)]
+
+    def _is_share(self, side: Side) -> bool:
         """Return whether a score is the share of right rows, by the estimator's own method."""
         is_own = type(self.fits.scorer) is _PassthroughScorer
         return is_own and type(self.estimator) is MLPClassifier and not side.params
 
-    def _scores(self, side: _Side, shared: PredictedRows | None) -> Any:
+    def _scores(self, side: Side, shared: PredictedRows | None) -> Any:
         scorer, error_score = self.fits.scorer, self.fits.error_score
         if self.error is not None:
             is_one = not isinstance(scorer, _MultimetricScorer)
             return error_score if is_one else dict.fromkeys(scorer._scorers, error_score)
         if shared is None:  # the scorer may change its rows
-            side = _Side(self.fits, side.rows, self.split.train.rows)
+            side = Side(self.fits, side.rows, self.split.train.rows)
             return _score(self.estimator, side.X, side.y, scorer, side.params, error_score)
         with predicting(self.estimator, shared):
-            if self._is_share(side) and (found := count_right(self.estimator, shared.X, side.y)):
+            if self._is_share(side) and (found := count_right(self.estimator, shared)):
                 return found
             return _score(self.estimator, shared.X, side.y, scorer, side.params, error_score)
 

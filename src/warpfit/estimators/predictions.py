@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from warpfit import backends
 from warpfit.backends import Backend, resolve_device
+from warpfit.backends.transfer import device_of
 from warpfit.errors import DeviceError
 from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import (
@@ -34,8 +35,10 @@ from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.place import predicting_place
 
 __all__ = [
+    "Among",
     "Counted",
     "PredictedRows",
+    "count_ahead",
     "count_right",
     "predicted",
     "predicting",
@@ -53,18 +56,36 @@ FEW_PRODUCTS = 1 << 20
 ROWS_ON_HOST, NUMBERS_ON_DEVICE = 1024, 1 << 25
 
 
+class Among(NamedTuple):
+    """Some of the rows x, checked, on any device."""
+
+    x: Any
+    indices: npt.NDArray[np.int64]
+
+
 class PredictedRows:
     """Rows that estimators of the same features predict, one after the other, and their targets.
 
     They are checked once, and copied to a GPU once, in the dtype of the networks there.
+
+    Parameters
+    ----------
+    X, y : array_like
+    among : Among, optional
+        Checked rows, of which some are X; a function gives X then, if it is asked for.
     """
 
-    def __init__(self, X: Any, y: Any = None) -> None:
-        self.X, self.y = X, y
+    def __init__(self, X: Any, y: Any = None, among: Among | None = None) -> None:
+        self._given, self.y, self._among = X, y, among
         self._checked: Any = None
         self._on_devices: dict[tuple[str, str], Any] = {}
         self._labels: dict[tuple[str, bytes], Any] = {}
         self._ops: dict[str, Backend] = {}
+
+    @property
+    def X(self) -> Any:  # noqa: N802  (as scikit-learn has it)
+        """The rows as they are given to the estimators' methods."""
+        return self._given if self._among is None else self._given()
 
     def ops_on(self, device: str) -> Backend:
         """Return the backend whose buffers all predictions of these rows share."""
@@ -74,24 +95,42 @@ class PredictedRows:
 
     def of(self, estimator: Any) -> Any:
         """Return the rows as the estimator's networks take them."""
-        if self._checked is None:
-            self._checked = check_features(estimator, self.X)
         device = resolve_device(estimator.device)
-        if device == "cpu" or issparse(self._checked):
-            return self._checked
+        if device == "cpu":
+            return self._checked_by(estimator)
         place = device, dtype_on(device, estimator, (estimator.coefs_, estimator.intercepts_))
         if place not in self._on_devices:
-            self._on_devices[place] = self._copied(*place)
+            found = self._gathered(*place)
+            self._on_devices[place] = self._copied(estimator, *place) if found is None else found
         return self._on_devices[place]
 
-    def _copied(self, device: str, dtype: str) -> Any:
-        """Return the rows on a device, or on the host, from which they come in parts, if it lacks
-        the room.
-        """
-        check_held("X", self._checked, dtype)
-        with suppress(DeviceError):
-            return backends.get(device).asarray(self._checked, dtype)
+    def _checked_by(self, estimator: Any) -> Any:
+        if self._checked is None:
+            self._checked = check_features(estimator, self.X)
         return self._checked
+
+    def _gathered(self, device: str, dtype: str) -> Any:
+        """Return the rows from among those that are on a device; None if they are not there, or it
+        lacks the room.
+        """
+        if self._among is None or device_of(self._among.x) != device:
+            return None
+        ops = backends.get(device)
+        with suppress(DeviceError):
+            return ops.gather_rows(self._among.x, ops.asarray(self._among.indices), dtype)
+        return None
+
+    def _copied(self, estimator: Any, device: str, dtype: str) -> Any:
+        """Return the rows on a device, or on the host, from which they come in parts, if they are
+        sparse or it lacks the room.
+        """
+        rows = self._checked_by(estimator)
+        if issparse(rows):
+            return rows
+        check_held("X", rows, dtype)
+        with suppress(DeviceError):
+            return backends.get(device).asarray(rows, dtype)
+        return rows
 
     def are_on_device(self, estimator: Any) -> bool:
         """Return whether the estimator's networks take the rows on a device; not if they are
@@ -154,7 +193,10 @@ def share_of_right(estimator: Any, X: Any, y: Any) -> float | None:
     """Return the share of rows X whose class y is the estimator's, if they are on a GPU, with what
     the network gives for them; None if predictions are to tell it.
     """
-    counted = count_right(estimator, X, y)
+    shared = estimator._predicted_rows
+    if shared is None or shared.X is not X or shared.y is not y:
+        return None
+    counted = count_right(estimator, shared)
     return None if counted is None else shares_of([counted])[0]
 
 
@@ -166,11 +208,8 @@ class Counted(NamedTuple):
     num_rows: int
 
 
-def count_right(estimator: Any, X: Any, y: Any) -> Counted | None:
+def count_right(estimator: Any, shared: PredictedRows) -> Counted | None:
     """Have the rows counted whose share `share_of_right` returns."""
-    shared = estimator._predicted_rows
-    if shared is None or shared.X is not X or shared.y is not y:
-        return None
     network, *others = networks_of(estimator)
     if others or estimator.out_activation_ != "softmax" or not shared.are_on_device(estimator):
         return None
@@ -181,6 +220,33 @@ def count_right(estimator: Any, X: Any, y: Any) -> Counted | None:
     rows = shared.of(estimator)
     placed = _Placed.of(estimator, network, device)
     return Counted(device, placed.counts_correct(rows, labels), len(rows))
+
+
+def count_ahead(estimator: Any, num_rows: int) -> None:
+    """Begin to compile what `count_right` asks for, of an estimator with initial values."""
+    device = resolve_device(estimator.device)
+    if device == "cpu" or estimator.out_activation_ != "softmax":
+        return
+    widths = layer_widths((estimator.coefs_, estimator.intercepts_))
+    network = network_of_widths(widths, estimator.activation)
+    settings: Any = {"batch_size": _rows_at_once(widths, device), "dtype": "float32"}
+
+    def count(ops: Any) -> None:
+        arrays = {}
+        for idx, fans in enumerate(pairwise(widths)):
+            arrays[f"{idx}.weight"] = ops.empty(fans, "float32")
+            arrays[f"{idx}.bias"] = ops.empty(fans[1:], "float32")
+        rows, labels = ops.empty((num_rows, widths[0]), "float32"), ops.empty((num_rows,), "int64")
+        list(counts_correct(ops, network, arrays, rows, labels, **settings))
+        ops.reduce("sum", rows, 1)  # as of parameters, which are to be finite
+
+    key = "counted", widths, estimator.activation, num_rows
+    backends.get(device).rehearse(key, count)
+
+
+def _rows_at_once(widths: Sequence[int], device: str) -> int:
+    """Return the rows that pass through a network at once."""
+    return max(ROWS_ON_HOST, 0 if device == "cpu" else NUMBERS_ON_DEVICE // max(widths))
 
 
 def shares_of(counted: Sequence[Counted]) -> list[float]:
@@ -220,13 +286,12 @@ class _Placed:
         weights = network.coefs_, network.intercepts_
         widths, dtype = layer_widths(weights), dtype_on(device, estimator, weights)
         here, rows = backends.get(device), estimator._predicted_rows
-        at_once = 0 if device == "cpu" else NUMBERS_ON_DEVICE // max(widths)
         return _Placed(
             backends.create(device) if rows is None else rows.ops_on(device),
             network_of_widths(widths, estimator.activation),
             {name: here.asarray(array) for name, array in named_weights(weights, dtype).items()},
             dtype,
-            max(ROWS_ON_HOST, at_once),
+            _rows_at_once(widths, device),
         )
 
     def outputs(self, X: Any) -> Array:

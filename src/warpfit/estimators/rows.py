@@ -20,8 +20,10 @@ __all__ = [
     "Indices",
     "Rows",
     "Split",
+    "Whole",
     "check",
     "check_features",
+    "check_whole",
     "dense",
     "row_weights",
     "validation_rows",
@@ -42,10 +44,20 @@ SEEN = ("n_features_in_", "feature_names_in_", "classes_", "_label_binarizer")
 class Rows:
     """Checked rows, and the attributes that the estimator has since, which `SEEN` names."""
 
-    X: Array  # (N, K), dense, float32 or float64
+    source: Array  # (N, K), dense, float32 or float64, or those that these rows are among
     y: Array  # (N, outputs), encoded as the network's outputs
     weight: Array | None = None  # (N,)
     seen: dict[str, Any] = field(default_factory=dict)
+    indices: Indices | None = None  # (N,), which of the source's rows these are; None for all
+
+    @cached_property
+    def X(self) -> Array:  # noqa: N802  (as scikit-learn has it)
+        """The rows (N, K), gathered when they are first asked for."""
+        return self.source if self.indices is None else self.source[self.indices]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.y)
 
     @cached_property
     def classes(self) -> Indices:
@@ -70,7 +82,7 @@ class Split:
     @property
     def num_rows(self) -> int:
         """How many rows are trained on."""
-        return len(self.rows.X) if self.aside is None else len(self.aside[0])
+        return self.rows.num_rows if self.aside is None else len(self.aside[0])
 
     @property
     def train(self) -> Rows:
@@ -90,6 +102,31 @@ def check(estimator: Any, X: Any, y: Any, *, incremental: bool = False, reset: b
     incremental, y need not hold every class that is known; with `reset` there may be other
     features.
     """
+    return check_whole(estimator, X, y, incremental=incremental, reset=reset).rows
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Checked rows, of which parts need no checks of their own."""
+
+    rows: Rows
+    y: Array  # (N,) or (N, outputs), checked, not encoded
+
+    def part(self, estimator: Any, indices: Indices) -> Rows | None:
+        """Return the rows (n,) of these indices as `check` would; None where it may find other
+        classes among them.
+
+        The estimator is one that has seen all rows.
+        """
+        own = len(indices) > 0 and estimator._targets.are_all_in(self.y[indices])
+        rows = self.rows
+        return Rows(rows.X, rows.y[indices], None, rows.seen, indices) if own else None
+
+
+def check_whole(
+    estimator: Any, X: Any, y: Any, *, incremental: bool = False, reset: bool = True
+) -> Whole:
+    """Check rows as `check` does."""
     targets = estimator._targets
     if reset and _is_small(X) and targets.are_plain(y) and len(X) == len(y):
         estimator.n_features_in_ = X.shape[1]
@@ -109,16 +146,16 @@ def check(estimator: Any, X: Any, y: Any, *, incremental: bool = False, reset: b
     targets.learn(y, goes_on=estimator.warm_start or incremental)
     encoded = targets.encoded(y)
     seen = {name: getattr(estimator, name) for name in SEEN if hasattr(estimator, name)}
-    return Rows(dense(X), encoded.reshape(len(encoded), -1), seen=seen)
+    return Whole(Rows(dense(X), encoded.reshape(len(encoded), -1), seen=seen), y)
 
 
 def row_weights(
-    estimator: Any, X: Array, y: Any, sample_weight: Any, *, incremental: bool
+    estimator: Any, rows: Rows, y: Any, sample_weight: Any, *, incremental: bool
 ) -> Array | None:
     """Return the weight (N,) of each row, that of its class included; None if all are 1."""
     weights = estimator._targets.row_weights(y, incremental=incremental)
     if sample_weight is not None:
-        own = _check_sample_weight(check_readable("sample_weight", sample_weight), X)
+        own = _check_sample_weight(check_readable("sample_weight", sample_weight), rows.X)
         weights = own if weights is None else own * weights
     return weights if weights is None else some_above_0(weights)
 

@@ -35,14 +35,15 @@ from warpfit.backends import resolve_device
 from warpfit.checks import brief, check_readable
 from warpfit.errors import ConfigError
 from warpfit.estimators.many_fits import (
-    Fits,
     Result,
     fit_by_executor,
     fit_in_processes,
     fit_together,
 )
 from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators.placing import place_of_fits
 from warpfit.estimators.sampled import Rounds, sampled_rounds
+from warpfit.estimators.splits import Fits
 
 __all__ = ["RandomizedSweepCV", "SweepCV"]
 
@@ -121,6 +122,7 @@ def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
         return_train_score=search.return_train_score,
         error_score=search.error_score,
     )
+    search.place_ = ""
     candidates, results = _all_rounds(search, fits, splits, refit_metric)
     _take_results(search, candidates, len(splits), results, refit_metric)
     if search.refit:
@@ -183,7 +185,11 @@ def _results(search: Any, fits: Fits) -> list[Result]:
     if search.executor is not None:
         return fit_by_executor(fits, search.executor, search.n_jobs or -1)
     num_processes = min(effective_n_jobs(search.n_jobs), len(fits))
-    if num_processes > 1 and resolve_device(search.estimator.device) == "cpu":
+    place = place_of_fits(fits, num_processes)
+    if place.reason:
+        search.place_, num_processes = place.reason, place.num_processes
+        fits = replace(fits, estimator=clone(fits.estimator).set_params(device=place.device))
+    if num_processes > 1 and resolve_device(fits.estimator.device) == "cpu":
         return fit_in_processes(fits, num_processes)
     return fit_together(fits)
 
@@ -248,7 +254,8 @@ class SweepCV(_Sweep, GridSearchCV):
     n_jobs : int or None
         On the CPU, fits at the same time, in processes of one BLAS thread each; -1 is one a core,
         None is 1 or what joblib's context says. With an executor, the number of shards. Scores do
-        not depend on it.
+        not depend on it, but for device 'auto', which may be a GPU in place of few processes, and
+        one process where more would take longer.
     verbose : int
         Whether it is said how many fits there are.
     error_score : 'raise' or float
@@ -270,6 +277,8 @@ class SweepCV(_Sweep, GridSearchCV):
     n_splits_ : int
     refit_time_ : float
         Seconds.
+    place_ : str
+        Why device 'auto' is the CPU for the fits, if that was chosen for them; else empty.
     multimetric_ : bool
     classes_, n_features_in_, feature_names_in_
         `best_estimator_`'s.

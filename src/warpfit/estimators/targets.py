@@ -44,6 +44,12 @@ class Labels:
         estimator._label_binarizer = binarizer_of(y)
         estimator.classes_ = estimator._label_binarizer.classes_
 
+    def are_all_in(self, y: Array) -> bool:
+        """Return whether checked y, some of what was learned of, has each class that is known; not
+        if it is of several labels.
+        """
+        return y.ndim == 1 and len(np.unique(y)) == len(self.estimator.classes_)
+
     def _check_classes(self, classes: Array) -> None:
         """Raise ValueError unless these classes of y go with those that the network was made
         for.
@@ -163,6 +169,9 @@ class Numbers:
 
     def learn(self, y: Array, *, goes_on: bool) -> None:
         """There is nothing to learn of numbers."""
+
+    def are_all_in(self, y: Array) -> bool:
+        return True
 
     def row_weights(self, y: Any, *, incremental: bool) -> None:
         """No row has a weight by its target."""

@@ -160,12 +160,26 @@ class Module:
 
     def _named(self, kind: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
         found: dict[int, tuple[str, Any]] = {}
-        for prefix, module in self.named_modules():
-            start = f"{prefix}." if prefix else ""
-            for name, value in vars(module).items():
-                if isinstance(value, kind) and id(value) not in found:
-                    found[id(value)] = start + name, value
+        self._gather(kind, "", found, set())
         return iter(found.values())
+
+    def _gather(
+        self,
+        kind: type | tuple[type, ...],
+        start: str,
+        found: dict[int, tuple[str, Any]],
+        seen: set[int],
+    ) -> None:
+        """Note the attributes of a kind, here and below; in the order of `named_modules`, of whose
+        names most would be made for nothing.
+        """
+        seen.add(id(self))
+        for name, value in vars(self).items():
+            if isinstance(value, kind) and id(value) not in found:
+                found[id(value)] = start + name, value
+        for child, module in self.named_children():
+            if id(module) not in seen:
+                module._gather(kind, f"{start}{child}.", found, seen)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (dotted name, parameter), each parameter once."""

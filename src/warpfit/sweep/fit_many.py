@@ -13,6 +13,7 @@ import numpy as np
 
 from warpfit import backends, losses
 from warpfit.checks import brief, check_count, check_flag
+from warpfit.engines.scaling import AUTO
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.losses.base import LossLike
 from warpfit.nn.init import initial_values_on_demand
@@ -32,6 +33,7 @@ from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Rule, as_halving
 from warpfit.sweep.here import CPU, runner_here
 from warpfit.sweep.metric import as_metric
+from warpfit.sweep.placing import place_of_tasks
 from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left, plan_groups
 from warpfit.sweep.progress import SweepProgress, tell_no_validation
 from warpfit.sweep.records import Collector, Sweep
@@ -46,6 +48,7 @@ from warpfit.training.inputs import (
     warn_of_data,
     warn_of_probabilities,
 )
+from warpfit.training.place import PlaceOfMany
 
 __all__ = ["fit_many", "starting_from"]
 
@@ -124,7 +127,9 @@ def fit_many(
     halving : Halving or float, optional
         After some epochs only the best go on; a number is `Halving`'s factor.
     device : str or sequence of str
-        As `fit`'s. Several, for an executor, whose shards take them in turn.
+        As `fit`'s; ``'auto'`` weighs all networks, with `n_jobs` processes, against a GPU that
+        compiles a kernel for each kind of them. Several, for an executor, whose shards take them in
+        turn.
     callbacks : sequence of Callback
         Every network has copies of its own: `EarlyStopping` ends each by itself. None that writes a
         file.
@@ -135,7 +140,8 @@ def fit_many(
     n_jobs : int
         On the CPU, networks that are trained at the same time, in processes of one BLAS thread
         each; -1 is one a core, fewer if memory has no room for them. With an executor, the number
-        of shards; -1 is one a worker. Results do not depend on it.
+        of shards; -1 is one a worker. Results do not depend on it, but for device 'auto', which
+        may be a GPU in place of few processes, and one process where more would take longer.
     keep_models : bool
         Whether all models are kept, or those of the best candidate only.
     on_plan : function, optional
@@ -174,6 +180,8 @@ def fit_many(
     rule = as_halving(halving)
     _check_callbacks(callbacks)
     devices = _devices(device, executor)
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
+        raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
     check_seed(seed)
     check_flag("verbose", verbose)
     keep_models = check_flag("keep_models", keep_models)
@@ -193,10 +201,14 @@ def fit_many(
         "report_every": report_every,
     }
     data = _data(x, y, sample_weight, validation_data, folds, seed)
-    if executor is None:
-        data = data.on(devices[0])
     fold_numbers: list[int | None] = list(range(len(data.folds))) or [None]
     tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
+    place = PlaceOfMany(devices[0])
+    if executor is None:
+        place = place_of_tasks(devices[0], tasks, _num_processes(n_jobs, len(tasks)))
+        devices = [backends.resolve_device(place.device)]
+        tasks = _placed(tasks, devices[0])
+    n_jobs = place.num_processes or n_jobs
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
     groups = _planned(tasks, names, devices[0], executor)
     warn_of_data(data.x, data.y, tasks[0].arguments["loss"], groups[0].plan.network)
@@ -215,7 +227,7 @@ def fit_many(
         device=", ".join(devices),
         at_once=runner.at_once(groups),
         num_bytes=runner.num_bytes(groups),
-        reason=runner.explain(groups),
+        reason="; ".join(filter(None, (place.reason, runner.explain(groups)))),
     )
     if on_plan is not None:
         on_plan(plan)
@@ -268,7 +280,7 @@ def _check_callbacks(callbacks: Any) -> None:
 
 
 def _devices(device: Any, executor: Any) -> list[str]:
-    """Return the devices: resolved, unless an executor's workers are to resolve them."""
+    """Return the devices; one that is named is resolved, unless an executor's workers are to."""
     if executor is not None and not isinstance(executor, Executor):
         raise ConfigError(
             "expected executor to be a concurrent.futures.Executor or None, got "
@@ -278,14 +290,14 @@ def _devices(device: Any, executor: Any) -> list[str]:
     is_list = isinstance(devices, Sequence) and len(devices) > 0
     if not is_list or not all(isinstance(each, str) for each in devices):
         raise ConfigError(f"expected a device or several, got {device!r}")
-    if executor is not None:
-        return list(devices)
-    if len(devices) > 1:
+    if executor is None and len(devices) > 1:
         raise ConfigError(
             "expected an executor to train on several devices, such as "
             f"ProcessPoolExecutor({len(devices)}), got None"
         )
-    return [backends.resolve_device(devices[0])]
+    if executor is None and devices[0] != AUTO:
+        return [backends.resolve_device(devices[0])]
+    return list(devices)
 
 
 def _data(
@@ -416,18 +428,29 @@ def _runner(
     """Return the runner of the networks; on the CPU with as many processes as asked for and memory
     allows.
     """
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
-        raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
     if executor is not None:
         wanted = n_jobs if n_jobs > 0 else max(workers_of(executor), len(devices))
         return Shards(executor, devices, min(wanted, num_tasks))
     if devices[0] != CPU or n_jobs == 1 or num_tasks == 1:
         return runner_here(devices[0], keeps_models=keeps_models)
+    each = max(group.plan.bytes for group in groups)
+    num_processes, note = affordable(_num_processes(n_jobs, num_tasks), each, memory_left())
+    return Processes(num_processes, note) if num_processes > 1 else runner_here(CPU, note)
+
+
+def _num_processes(n_jobs: int, num_tasks: int) -> int:
+    """Return how many processes are asked for, of which each has a task."""
     from joblib import effective_n_jobs
 
-    each = max(group.plan.bytes for group in groups)
-    num_processes, note = affordable(min(effective_n_jobs(n_jobs), num_tasks), each, memory_left())
-    return Processes(num_processes, note) if num_processes > 1 else runner_here(CPU, note)
+    return int(min(effective_n_jobs(n_jobs), num_tasks))
+
+
+def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
+    """Return the tasks of a sweep with their device, and with their rows there, if it has room."""
+    data = tasks[0].data.on(device)
+    for task in tasks:  # of which those of a candidate have the same arguments
+        task.arguments["device"] = device
+    return [replace(task, data=data) for task in tasks]
 
 
 def _check_any_trained(collector: Collector, num_tasks: int, names: Sequence[str]) -> None:

@@ -13,7 +13,9 @@ from warpfit import backends
 from warpfit.backends.transfer import to_host
 from warpfit.checks import check_count
 from warpfit.data.order import epoch_order
+from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DataError
+from warpfit.training.inputs import check_held
 
 __all__ = ["Fold", "SweepData", "as_folds"]
 
@@ -51,9 +53,14 @@ class SweepData:
     sample_weight: Any = None
     validation: tuple[Any, Any] | None = None
     folds: tuple[Fold, ...] = ()
+    # Of an x that has come to a device, what it was on the host.
+    _host_x: Any = field(default=None, repr=False, compare=False)
     # The fold that was asked for last and its rows, as one value, which threads may share: networks
     # of a fold tend to come together.
     _last: dict[str, tuple[int, SweepData]] = field(default_factory=dict, repr=False, compare=False)
+    # What plans have found of all rows: with which targets they were asked for last, and in which
+    # dtypes they were checked.
+    _planned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def of_fold(self, fold: int | None) -> SweepData:
         """Return the rows of a fold, gathered where the data lie, with its validation rows; all of
@@ -110,14 +117,53 @@ class SweepData:
         if 2 * num_bytes > runtime.memory_left():
             return self
         validation = None if val_x is None else (ops.asarray(val_x), val_y)
-        return replace(self, x=ops.asarray(self.x), validation=validation, _last={})
+        return replace(
+            self,
+            x=ops.asarray(self.x),
+            validation=validation,
+            _host_x=self.x,
+            _last={},
+            _planned={},
+        )
+
+    def at(self, placed: SweepData) -> SweepData:
+        """Return the data with its rows x where others' are, which are the same."""
+        return replace(self, x=placed.x, _host_x=placed._host_x, _last={}, _planned={})
+
+    def to_train_on(self, y: Any) -> TrainingData:
+        """Return all rows with their targets as a loss takes them; the same value for all who ask
+        with the same targets, so that what is found of the rows is found once.
+        """
+        targets, found = self._planned.get("rows", (None, None))
+        if found is None or targets is not y:
+            found = TrainingData.found_at(self.x, y, self.sample_weight, self._nearest_x)
+            self._planned["rows"] = y, found
+        return found
+
+    @property
+    def _nearest_x(self) -> Any:
+        return self.x if self._host_x is None else self._host_x
+
+    def check_held(self, dtype: str) -> None:
+        """Raise DataError unless the rows of x can be computed with in a dtype; they are looked
+        through once.
+        """
+        if ("held", dtype) not in self._planned:
+            check_held("x", self._nearest_x, dtype)
+            self._planned["held", dtype] = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out gathered rows: every copy gathers its own. Data on a device is copied to the
         host.
         """
         validation = self.validation and tuple(map(to_host, self.validation))
-        arrays = {"x": to_host(self.x), "y": to_host(self.y), "validation": validation}
+        arrays: dict[str, Any] = {
+            "_host_x": None,
+            "_planned": {},
+            "x": to_host(self.x),
+            "y": to_host(self.y),
+            "validation": validation,
+        }
         return {**self.__dict__, **arrays, "_last": {}}
 
 

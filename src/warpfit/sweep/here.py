@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import Event
-from typing import Any
 
 from warpfit import backends
 from warpfit.errors import WarpfitError
@@ -88,13 +87,13 @@ def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
     """Return the tasks with their rows on a device, where each array is once, however many tasks
     have it.
     """
-    arrays: dict[int, Any] = {}
+    arrays: dict[int, SweepData] = {}
     data: dict[int, SweepData] = {}
     for task in tasks:
         own = task.data
         if id(own) in data:
             continue
         if id(own.x) not in arrays:
-            arrays[id(own.x)] = own.on(device).x
-        data[id(own)] = replace(own, x=arrays[id(own.x)], _last={})
+            arrays[id(own.x)] = own.on(device)
+        data[id(own)] = own.at(arrays[id(own.x)])
     return [replace(task, data=data[id(task.data)]) for task in tasks]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpfit import backends
 from warpfit.backends.transfer import to_host
-from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines.base import Plan
 from warpfit.errors import Obstacle, WarpfitError
 from warpfit.sweep.candidates import error_of_candidate
 from warpfit.sweep.groups import Group, grouped
@@ -177,14 +177,14 @@ def _named(error: WarpfitError, names: Sequence[str], idx: int) -> WarpfitError:
 def _full_plan(task: Task, draft: Plan) -> Plan:
     """Return a task's plan with engine, precision, memory and reason, for all rows of the data."""
     ops, data = backends.get(draft.device), task.data
-    check_held("x", data.x, draft.dtype)
+    data.check_held(draft.dtype)
     y: Any = prepared_targets(draft, data.y, len(data.x))
     if data.validation is not None:
         check_held("validation x", data.validation[0], draft.dtype)
         prepared_validation(draft, *data.validation)
     state = state_of(task.model, task.optimizer, ops, draft.dtype, 0)
     rule = rule_of(task.callbacks, draft.optimizer.lr)
-    return make_plan(draft, state, TrainingData(data.x, y, data.sample_weight), stopping=rule)
+    return make_plan(draft, state, data.to_train_on(y), stopping=rule)
 
 
 def _check_weights(group: Group) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from warpfit.engines.base import Plan, Stopping, TrainingData
+from warpfit.engines.base import Plan, Stopping
 from warpfit.engines.many_networks import prepare_many
 from warpfit.errors import Obstacle
 from warpfit.optim.schedules import ReduceOnPlateau
@@ -35,8 +35,7 @@ def prepare_group(plan: Plan, tasks: Sequence[Task]) -> ManyLaunch | Obstacle:
         return Obstacle("callbacks, or rates that follow the loss")
     if plan.engine != "one_launch":
         return Obstacle(plan.reason)
-    data = TrainingData(task.data.x, task.data.y, task.data.sample_weight)
-    return prepare_many(weighed(plan, taken), data)
+    return prepare_many(weighed(plan, taken), task.data.to_train_on(task.data.y))
 
 
 def weighed(plan: Plan, task: Task, labels: Any = ()) -> Plan:

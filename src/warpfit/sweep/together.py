@@ -7,14 +7,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from warpfit import backends
 from warpfit.engines.launch_arguments import kernels_of
 from warpfit.engines.launch_plan import PreparedLaunch
 from warpfit.engines.many_networks import Launch, Rungs, kernel_of_many, start_many
 from warpfit.errors import Obstacle
+from warpfit.sweep.folds import SweepData
 from warpfit.sweep.group_rows import GroupRows
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Halving, Rule
@@ -123,15 +127,26 @@ class Together(Runner):
         """Begin to compile kernels, several at once: of groups that go into a launch, and of
         `fit` for others.
         """
-        kernels = [
-            kernel_of_many(launch, keeps_best=any(map(_keeps_best, group.tasks)))
-            for group, launch in zip(together, _launches(together), strict=True)
-        ]
-        for group in groups:
+        ops = backends.get(self.device)
+        launches = zip(together, _launches(together), strict=True)
+        longest_first = sorted(launches, key=lambda each: -_compilation(each[1]))
+        kernels: list[tuple[str, dict[str, Any]]] = []
+        for group, launch in longest_first:
+            x = group.tasks[0].data.x
+            kernels.append(kernel_of_many(launch, keeps_best=any(map(_keeps_best, group.tasks))))
+            if backends.is_device_array(x):
+                place = str(x.dtype), str(launch.network.dtype)
+                kernels.append(("gather_rows", dict(zip(("SOURCE", "DTYPE"), place, strict=True))))
+        left = [group for group in groups if isinstance(group.launch, Obstacle)]
+        for group in left:
             prepared = group.plan.prepared
-            if isinstance(group.launch, Obstacle) and isinstance(prepared, PreparedLaunch):
+            if isinstance(prepared, PreparedLaunch):
                 kernels += kernels_of(prepared.launch, str(group.tasks[0].data.x.dtype))
-        backends.get(self.device).compile_ahead(kernels)
+        ops.compile_ahead(kernels)
+        for data in {id(group.tasks[0].data): group.tasks[0].data for group in left}.values():
+            if backends.is_device_array(data.x):
+                key = data.x.shape, str(data.x.dtype), len(data.folds) > 0
+                ops.rehearse(("rows of a fit", key), partial(_look_through, data))
 
     def run_in_rungs(
         self, groups: Sequence[Group], rule: Rule, metric: Metric, num_folds: int
@@ -219,6 +234,21 @@ class Together(Runner):
         """Return how many networks have room at once."""
         ops: Any = backends.get(self.device)
         return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // launch.network_bytes)
+
+
+def _compilation(launch: ManyLaunch) -> float:
+    """Return what grows with the seconds that a launch's kernel compiles for: the parameters that a
+    thread updates, each by instructions of its own.
+    """
+    return launch.num_parameters / launch.threads
+
+
+def _look_through(data: SweepData, ops: Any) -> None:
+    """Do what finds the magnitude of rows on a device, after they were gathered for a fold."""
+    x = ops.take(data.x, np.arange(len(data.x))) if data.folds else data.x
+    numbers = ops.asarray(x, "float32")
+    for name in ("min", "max"):
+        ops.reduce(name, numbers)
 
 
 def _keeps_best(task: Task) -> bool:

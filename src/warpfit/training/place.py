@@ -1,8 +1,8 @@
-"""Which device ``'auto'`` is for a run: the CPU, if that is done before a GPU compiled a kernel;
-and where the run's data goes.
+"""Which device ``'auto'`` is for a run, or for many: the CPU, if that is done before a GPU compiled
+its kernels; and where a run's data goes.
 
-What is compared follows from sizes, rows and epochs, at prices in ``run_prices.json``: what a run
-takes on one CPU, and on one GPU that has compiled nothing yet. So equal runs have equal places,
+What is compared follows from sizes, rows and epochs, at prices in ``run_prices.json``: what runs
+take on the CPU, and on one GPU that has compiled nothing yet. So equal runs have equal places,
 whatever a cache holds, and a short run does not ask whether there is a GPU. Prices are fitted by
 ``benchmarks/run_costs.py``, with the date.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -30,8 +30,11 @@ from warpfit.nn.network import NetworkSpec
 
 __all__ = [
     "Place",
+    "PlaceOfMany",
+    "RunCosts",
     "expected_seconds",
     "place_of",
+    "place_of_many",
     "predicting_place",
     "run_costs",
     "where_they_run",
@@ -40,6 +43,12 @@ __all__ = [
 
 CPU, GPU = "cpu", "gpu"
 PRICES = Path(__file__).with_name("run_prices.json")
+
+# Of processes as many as there are cores, each takes up to this many times what one alone takes:
+# two share a core's units and its memory.
+CROWDED = 2.0
+# Networks that a GPU trains at once, at least, in the time of one (docs/log/sweeps.md).
+TRAINED_AT_ONCE = 40
 
 # Rows of a step that predicts.
 PREDICTED_ROWS = 1024
@@ -50,6 +59,21 @@ class Place(NamedTuple):
 
     device: str
     reason: str = ""
+
+
+class PlaceOfMany(NamedTuple):
+    """Likewise, of many runs; and in how many processes, if the CPU was chosen for them."""
+
+    device: str
+    reason: str = ""
+    num_processes: int = 0
+
+
+class RunCosts(NamedTuple):
+    """A run of many: its costs, and what tells its kernel from those of others."""
+
+    costs: Mapping[str, float]
+    kernel: Hashable
 
 
 @cache
@@ -96,7 +120,8 @@ def run_costs(
 
 def expected_seconds(device: str, costs: Mapping[str, float]) -> float:
     """Return what a run of these costs is expected to take on ``'cpu'`` or ``'gpu'``, where
-    ``'call'`` and ``'compilation'`` are costs, too.
+    ``'call'`` and ``'compilation'`` are costs, too; of many runs ``'kernel'``, each beside others,
+    and on the CPU ``'processes'``, all of which begin.
     """
     prices = read_prices()[device]["microseconds"]
     return float(sum(prices[name] * count for name, count in costs.items())) / 1e6
@@ -141,6 +166,48 @@ def place_of(
         f"device 'auto': {here:.2g} s are expected on a CPU, and {there:.2g} s on a GPU, "
         "compilation included",
     )
+
+
+def place_of_many(device: Any, runs: Sequence[RunCosts | None], num_processes: int) -> PlaceOfMany:
+    """Return where many runs are trained.
+
+    Parameters
+    ----------
+    device : str
+        Any but ``'auto'`` stays.
+    runs : sequence of RunCosts or None
+        One that is None is of an unknown length, and leaves the device as it is.
+    num_processes : int
+        Of the CPU, that may train at once.
+    """
+    known = [run for run in runs if run is not None]
+    if not known or len(known) < len(runs) or not _is_open(device):
+        return PlaceOfMany(device)
+    total, num_kernels = _total(known), len({run.kernel for run in known})
+    at_once = min(num_processes, len(known))
+    alone = expected_seconds(CPU, total)
+    shared = alone * CROWDED / at_once + expected_seconds(CPU, {"processes": 1})
+    here, chosen = (shared, at_once) if shared < alone else (alone, 1)
+    there = expected_seconds(GPU, total) / TRAINED_AT_ONCE
+    there += expected_seconds(GPU, {"call": 1, "compilation": 1, "kernel": num_kernels})
+    if here > there:
+        return PlaceOfMany(device)
+    where = f"in {chosen} processes of the CPU" if chosen > 1 else "on a CPU"
+    kinds = "a kernel" if num_kernels == 1 else f"{num_kernels} kernels"
+    return PlaceOfMany(
+        CPU,
+        f"device 'auto': {here:.2g} s are expected {where}, and {there:.2g} s on a GPU, "
+        f"compilation of {kinds} included",
+        chosen,
+    )
+
+
+def _total(runs: Sequence[RunCosts]) -> dict[str, float]:
+    total = dict.fromkeys(runs[0].costs, 0.0)
+    for run in runs:
+        for name, count in run.costs.items():
+            total[name] += count
+    return total
 
 
 def predicting_place(device: str, widths: Sequence[int], num_rows: int) -> str:

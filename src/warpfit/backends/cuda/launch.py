@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar
 
@@ -151,6 +151,7 @@ class Kernels:
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
         self._loaded: dict[Any, Kernel] = {}
+        self.rehearsed: set[Hashable] = set()  # see `Backend.rehearse`
 
     @classmethod
     def of(cls, runtime: Any) -> Kernels:

@@ -1,0 +1,83 @@
+"""Where the fits of a search are trained that leave the device to us."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils.validation import _num_samples
+
+from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.engines.scaling import AUTO
+from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
+from warpfit.estimators.splits import Fits
+from warpfit.training.place import PlaceOfMany, RunCosts, place_of_many, run_costs
+
+__all__ = ["place_of_fits"]
+
+# Parameters by which a GPU has one more kernel to compile.
+OF_KERNELS = ("hidden_layer_sizes", "activation", "solver", "batch_size", "loss", "early_stopping")
+
+
+def place_of_fits(fits: Fits, num_processes: int) -> PlaceOfMany:
+    """Return where all fits are trained, `num_processes` at once if that is the CPU.
+
+    What a GPU is expected to take has one compilation for each architecture. Parameters or rows
+    that fits will refuse leave the device as it is.
+    """
+    asked = fits.estimator.get_params(deep=False)
+    if any("device" in parameters for parameters, _ in fits.pairs):
+        return PlaceOfMany(asked["device"])
+    with suppress(Exception):  # which the fits will raise
+        ends = _num_features(fits.X), _num_outputs(fits)
+        all_rows = np.arange(_num_samples(fits.X))
+        num_rows = {id(split): len(all_rows[split[0]]) for split in _different(fits, 1)}
+        runs_of = {
+            (id(parameters), rows): _runs_of({**asked, **parameters}, ends, rows)
+            for parameters in _different(fits, 0)
+            for rows in set(num_rows.values())
+        }
+        runs = [runs_of[id(parameters), num_rows[id(split)]] for parameters, split in fits.pairs]
+        return place_of_many(asked["device"], list(chain(*runs)), num_processes)
+    return PlaceOfMany(asked["device"])
+
+
+def _different(fits: Fits, part: int) -> list[Any]:
+    """Return the parameters, or the splits, of all fits, each once."""
+    return list({id(pair[part]): pair[part] for pair in fits.pairs}.values())
+
+
+def _num_features(X: Any) -> int:
+    return int(X.shape[1] if hasattr(X, "shape") else np.shape(X)[1])
+
+
+def _num_outputs(fits: Fits) -> int:
+    """Return how many outputs a network has that is fitted to all rows."""
+    y = np.asarray(fits.y)
+    if y.ndim == 2 and y.shape[1] > 1:
+        return int(y.shape[1])
+    num_classes = len(np.unique(y)) if is_classifier(fits.estimator) else 1
+    return num_classes if num_classes > 2 else 1
+
+
+def _runs_of(
+    asked: Mapping[str, Any], ends: tuple[int, int], num_rows: int
+) -> list[RunCosts | None]:
+    """Return the runs of a fit with these parameters; one of None if nobody can tell its length."""
+    is_open = asked["engine"] == AUTO and asked["precision"] in (AUTO, *FLOAT_DTYPES)
+    if not is_open or asked["solver"] == LBFGS or asked["callbacks"]:
+        return [None]
+    set_aside = int(num_rows * asked["validation_fraction"]) if asked["early_stopping"] else 0
+    trained = num_rows - set_aside
+    batch = min(
+        batch_rows("auto", trained) if asked["batch_size"] == AUTO else int(asked["batch_size"]),
+        trained,
+    )
+    widths = ends[0], *hidden_sizes(asked["hidden_layer_sizes"]), ends[1]
+    costs = run_costs(widths, trained, batch, int(asked["max_iter"]), set_aside)
+    kernel = widths, batch, *(str(asked.get(name)) for name in OF_KERNELS)
+    return [RunCosts(costs, kernel)] * int(asked["n_ensemble"])
