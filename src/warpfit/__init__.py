@@ -151,4 +151,5 @@ HOMES: dict[str, tuple[str, ...]] = {
 # What has no other home is of `training`.
 HOMES["training"] = tuple({*__all__}.difference(HOMES, *HOMES.values()))
 
-__getattr__, _ = imports_on_demand(__name__, HOMES)
+if not TYPE_CHECKING:  # which is to know what there is
+    __getattr__, _ = imports_on_demand(__name__, HOMES)

@@ -25,6 +25,7 @@ __all__ = [
     "check_flag",
     "check_number",
     "check_readable",
+    "kind_of",
     "register",
     "some",
 ]
@@ -151,6 +152,23 @@ def brief(value: Any) -> str:
         return f"an array of shape {tuple(value.shape)}"
     line = " ".join(repr(value).split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def kind_of(value: Any) -> str:
+    """Return what an object is, in a few words: its class, and whose that is if another package's.
+
+    Layers and optimizers of other packages have the names of this one's.
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, str | Real):
+        return brief(value)
+    if callable(value) and hasattr(value, "__name__"):
+        return f"the function {value.__name__}"
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    other = package not in ("builtins", "warpfit", "__main__")
+    return f"{kind.__name__} of {package}" if other else kind.__name__
 
 
 def check_readable(name: str, value: Any) -> Any:

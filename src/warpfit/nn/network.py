@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES
-from warpfit.checks import as_integers
+from warpfit.checks import as_integers, kind_of
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.conv import Conv2dSpec
@@ -264,7 +264,9 @@ class Sequential(Module):
         given: Sequence[Any] = first if isinstance(first, list | tuple) else layers
         for layer in given:
             if not isinstance(layer, Module):
-                raise ConfigError(f"Sequential: expected layers, got {type(layer).__name__}")
+                raise ConfigError(
+                    f"Sequential: expected layers, such as nn.ReLU(), got {kind_of(layer)}"
+                )
         self.layers: tuple[Module, ...] = tuple(given)
         number_random_layers(self)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
-from warpfit.checks import brief, check_choice, check_count
+from warpfit.checks import brief, check_choice, check_count, kind_of
 from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.losses.base import LossLike
@@ -348,7 +348,7 @@ def _dtype_of(model: Any) -> str:
 def check_model(model: Any) -> None:
     """Raise ConfigError unless it is a model."""
     if not isinstance(model, Module):
-        raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
+        raise ConfigError(f"expected a model (a Module), got {kind_of(model)}")
 
 
 def _check_outputs(outputs: npt.NDArray[Any]) -> None:
