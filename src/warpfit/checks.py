@@ -247,6 +247,8 @@ def _strange(value: Any) -> str | None:
         return f"a {kind}, which can be read only once; make a list of it"
     if _requires_grad(value):
         return f"a {kind} that requires a gradient; its detach() is one"
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which NumPy lacks
+        return f"a {kind} of bfloat16; its float() is one"
     if value is None or isinstance(value, str | bytes):
         return brief(value)
     known = isinstance(value, Real | complex | np.generic) or hasattr(value, "__array__")
@@ -271,7 +273,11 @@ def _of_frame(frame: Any, name: str) -> npt.NDArray[Any]:
     columns = getattr(frame, "columns", None)
     if columns is None:  # one column
         plain = getattr(frame.dtype, "numpy_dtype", None)  # of pandas' own nullable integers
-        return np.asarray(frame if plain is None else frame.to_numpy(dtype=plain))
+        if plain is None:
+            return np.asarray(frame)
+        if _is_numeric(plain) and frame.isna().any():
+            return frame.to_numpy(dtype="float64", na_value=np.nan)
+        return frame.to_numpy(dtype=plain)
     foreign = [
         f"{column!r} ({kind})" for column, kind in frame.dtypes.items() if not _is_numeric(kind)
     ]
