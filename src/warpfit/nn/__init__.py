@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from warpfit.nn import activations
 from warpfit.nn.activations import *  # noqa: F403
-from warpfit.nn.augmentation import RandomFlip, RandomShift
+from warpfit.nn.augmentation import RandomCrop, RandomFlip, RandomShift
 from warpfit.nn.conv import Conv2d
 from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
@@ -45,6 +45,7 @@ __all__ = [
     "ModuleList",
     "NetworkSpec",
     "Parameter",
+    "RandomCrop",
     "RandomFlip",
     "RandomShift",
     "Sequential",
