@@ -19,7 +19,7 @@ from warpfit.other_packages import ANSWERS
 
 NAMED = re.compile(r"\b(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")
 CLASSES = {
-    "Module": nn.Sequential(nn.Linear(4, 2)),
+    "Module": nn.Linear(4, 2),
     "Tensor": wf.tensor([[1.0, 2.0]]),
     "Optimizer": optim.SGD(nn.Linear(4, 2).parameters()),
     "History": wf.History(),
@@ -55,7 +55,7 @@ def test_what_is_answered_is_not_there(owner: str) -> None:
 @pytest.mark.parametrize(
     ("look_for", "told"),
     [
-        (lambda: CLASSES["Module"].fit, r"'Sequential' object has no .*'fit'; .*wf\.fit\(model"),
+        (lambda: CLASSES["Module"].fit, r"'Linear' object has no .*'fit'; .*wf\.fit\(model"),
         (lambda: CLASSES["Tensor"].relu, r"'Tensor' object .*; warpfit has autograd\.relu\(x\)"),
         (lambda: nn.Linear(2, 3).weight.view, r"'Parameter' object .*x\.reshape\(shape\)"),
         (lambda: CLASSES["Optimizer"].param_groups, r"; warpfit has optimizer\.spec\.groups"),
@@ -67,7 +67,7 @@ def test_what_is_answered_is_not_there(owner: str) -> None:
         (lambda: wf.autograd.cat, r"autograd\.concatenate"),
         (lambda: wf.Sequential, r"module 'warpfit' has no .*'Sequential'; warpfit has nn\.Sequ"),
         (lambda: nn.Dance, r"^module 'warpfit\.nn' has no attribute 'Dance'$"),
-        (lambda: CLASSES["Module"].fitt, r"^'Sequential' object has no attribute 'fitt'$"),
+        (lambda: CLASSES["Module"].fitt, r"^'Linear' object has no attribute 'fitt'$"),
     ],
 )
 def test_attributes_of_others(look_for: Callable[[], Any], told: str) -> None:

@@ -115,7 +115,7 @@ ANSWERS: Mapping[str, Mapping[str, str]] = {
         "register_parameter": "attributes: self.scale = nn.Parameter(array)",
         "register_forward_hook": "callbacks of wf.fit, and no hooks",
         "apply": "model.named_modules()",
-        "export": "model.to_onnx(path, input_shape) of nn.Sequential",
+        "export to_onnx": "nn.Sequential.to_onnx(path, input_shape), of the package's layers",
         "build call": "nn.Module with __init__ and forward(x)",
     },
     "Tensor": {
