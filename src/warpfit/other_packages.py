@@ -116,7 +116,7 @@ ANSWERS: Mapping[str, Mapping[str, str]] = {
         "register_forward_hook": "callbacks of wf.fit, and no hooks",
         "apply": "model.named_modules()",
         "export to_onnx": "nn.Sequential.to_onnx(path, input_shape), of the package's layers",
-        "build call": "nn.Module with __init__ and forward(x)",
+        "build": "nn.Module with __init__ and forward(x)",
     },
     "Tensor": {
         "relu sigmoid softmax tanh log_softmax": "autograd.relu(x), autograd.softmax(x) and others",
