@@ -180,6 +180,7 @@ class WithHints:
     if not TYPE_CHECKING:  # which is to know what there is
 
         def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError for what is not there."""
             kind = type(self)
             owners = (base.__name__ for base in kind.__mro__ if base.__name__ in ANSWERS)
             hint = next(filter(None, (instead_of(owner, name) for owner in owners)), "")

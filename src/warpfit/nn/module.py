@@ -250,12 +250,8 @@ class Module(WithHints):
             parameter.grad = None
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Let the parameters of this module and all below be trained, or freeze them; before
-        training starts.
-
-        >>> model[0].requires_grad_(False)
-        Linear(64, 16, 1,040 parameters)
-        >>> history = wf.fit(model, x, y, optimizer="adam", epochs=2)
+        """Let the parameters of this module and all below be trained, or freeze them with False;
+        before training starts.
         """
         check_flag("requires_grad", requires_grad)
         for parameter in self.parameters():
@@ -267,8 +263,9 @@ class Module(WithHints):
         def _refuse(self, value: Any) -> None:
             self.__getattr__("trainable")
 
-        # Keras's, which freezes: set here, it would change nothing.
-        trainable = property(fset=_refuse)
+        trainable = property(
+            fset=_refuse, doc="Not here, where it would change nothing: see `requires_grad_`."
+        )
 
     def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
         """Move all parameters, their gradients and buffers to a device, or to another float dtype,
