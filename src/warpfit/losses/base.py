@@ -356,9 +356,11 @@ def float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) 
     if targets.shape[1:] == () and output_shape == (1,):
         targets = targets.reshape(-1, 1)
     if targets.ndim == 0 or targets.shape[1:] != output_shape:
+        are_labels = targets.ndim == 1 and targets.dtype.kind in "iub" and len(output_shape) == 1
+        hint = "; labels of classes take 'cross_entropy'" if are_labels else ""
         raise ShapeError(
             f"{name}: expected targets of shape (M, {', '.join(map(str, output_shape))}) for the "
-            f"network's outputs, got {targets.shape}"
+            f"network's outputs, got {targets.shape}{hint}"
         )
     return np.ascontiguousarray(targets, dtype=dtype)
 

@@ -225,9 +225,10 @@ class Module(WithHints):
         }
         for name, holder in holders.items():
             if values[name].shape != holder.data.shape:
-                raise ShapeError(
-                    f"{name}: expected shape {tuple(holder.data.shape)}, got {values[name].shape}"
-                )
+                expected, got = tuple(holder.data.shape), tuple(values[name].shape)
+                turned = sorted(got) == sorted(expected)
+                hint = "; PyTorch's are transposed: see docs/from-pytorch.md" if turned else ""
+                raise ShapeError(f"{name}: expected shape {expected}, got {got}{hint}")
         for name, holder in holders.items():
             ops.assign(holder.data, values[name])
 
