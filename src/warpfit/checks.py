@@ -233,6 +233,11 @@ def as_array(value: Any, name: str = "") -> npt.NDArray[Any]:
     except WarpfitError:
         raise
     except Exception as error:  # other libraries' arrays raise almost anything
+        if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which NumPy lacks
+            raise DTypeError(
+                f"{_numbers(name)} of a dtype of NumPy's, got a tensor of bfloat16; its float() is "
+                "one"
+            ) from None
         told = " ".join(str(error).split())
         expected = f"expected {name} to be an array of rows" if name else "expected an array"
         raise ShapeError(f"{expected}, but {told}{_parts_of(value)}") from None
@@ -247,8 +252,6 @@ def _strange(value: Any) -> str | None:
         return f"a {kind}, which can be read only once; make a list of it"
     if _requires_grad(value):
         return f"a {kind} that requires a gradient; its detach() is one"
-    if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which NumPy lacks
-        return f"a {kind} of bfloat16; its float() is one"
     if value is None or isinstance(value, str | bytes):
         return brief(value)
     known = isinstance(value, Real | complex | np.generic) or hasattr(value, "__array__")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 __all__ = ["WithHints", "instead_of", "refuse_attribute"]
@@ -161,8 +162,13 @@ def instead_of(owner: str, name: str) -> str:
     """Return the end of a message, ``"; warpfit has ..."``, on a name that one knows from
     elsewhere; "" for any other.
     """
-    found = (text for names, text in ANSWERS[owner].items() if name in names.split())
-    return next((f"; warpfit has {text}" for text in found), "")
+    found = _by_name(owner).get(name)
+    return "" if found is None else f"; warpfit has {found}"
+
+
+@cache
+def _by_name(owner: str) -> dict[str, str]:
+    return {name: text for names, text in ANSWERS[owner].items() for name in names.split()}
 
 
 def refuse_attribute(module: str, name: str) -> NoReturn:

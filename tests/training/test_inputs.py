@@ -163,7 +163,7 @@ def test_what_is_no_array_of_torch() -> None:
             r"requires a gradient; its detach\(\) is one",
         ),
         (torch.zeros(20, 6).to_sparse(), ShapeError, no_array),
-        (torch.zeros(20, 6).bfloat16(), DTypeError, r"a Tensor of bfloat16; its float\(\) is one"),
+        (torch.zeros(20, 6).bfloat16(), DTypeError, r"a tensor of bfloat16; its float\(\) is one"),
     ):
         test_what_is_no_array_of_rows(x, error, match)
 

@@ -55,6 +55,11 @@ def test_losses_are_those_of_the_loop_written_out() -> None:
         assert loss.item() == got
 
 
+def test_an_optimizer_may_be_named() -> None:
+    found, expected = (find(mlp(6, 16, 3), opt, num_steps=10) for opt in ("sgd", None))
+    np.testing.assert_array_equal(found.losses, expected.losses)
+
+
 @pytest.mark.parametrize("optimizer", [sgd, adam])
 def test_model_and_optimizer_stay_as_they_are(optimizer: Any) -> None:
     model, untouched = mlp(6, 16, 3), mlp(6, 16, 3)
