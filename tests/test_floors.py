@@ -31,7 +31,7 @@ FLOORS = (
     ("autograd",),
     ("data", "backends"),
     ("random", "permutation", "blas", "callers", "extras", "files", "on_demand", "version"),
-    ("checks",),
+    ("checks", "other_packages"),
     ("errors",),
 )
 # What computes with the operations that it is handed, whichever backend they are of.

@@ -68,6 +68,7 @@ def test_import_alone_imports_nothing_else() -> None:
     found = loaded_by("import warpfit")
     assert {name for name in found if name.startswith("warpfit.")} == {
         "warpfit.on_demand",
+        "warpfit.other_packages",
         "warpfit.version",
     }
     assert "numpy" not in found

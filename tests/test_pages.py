@@ -241,7 +241,7 @@ NAMED = re.compile(r"(?<![\w./])(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")
 
 
 @pytest.mark.parametrize(
-    "page", ["from-pytorch", "from-keras", "extending", "own-data", "watching"]
+    "page", ["from-pytorch", "from-keras", "extending", "own-data", "watching", "where"]
 )
 def test_names_that_pages_give_are_there(page: str) -> None:
     modules = {
@@ -254,6 +254,21 @@ def test_names_that_pages_give_are_there(page: str) -> None:
     assert [
         f"{module}.{name}" for module, name in named if not hasattr(modules[module], name)
     ] == []
+
+
+def test_what_one_looks_for_is_on_the_page_that_is_named() -> None:
+    table = (ROOT / "docs" / "where.md").read_text(encoding="utf-8").partition("|---|")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if "](" in line]
+    assert len(rows) > 25
+    missing = []
+    for _, here, pages in rows:
+        code = " ".join(re.findall(r"`([^`]+)`", here))
+        words = re.findall(r"\.(\w+)|\b(\w+)=|--(\w+)", code)
+        for page in re.findall(r"\]\(([^)#]+)", pages):
+            text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+            found = [next(filter(None, word)) for word in words]
+            missing += [(page, word) for word in found if not re.search(rf"\b{word}\b", text)]
+    assert missing == []
 
 
 def test_the_readme_is_a_shop_window() -> None:

@@ -24,7 +24,8 @@ def scripts_of_pages(folder: Path) -> list[Path]:
     scripts = []
     for page in PAGES:
         if blocks := FENCED.findall(page.read_text(encoding="utf-8")):
-            script = folder / f"{page.stem.lower().replace('-', '_')}.py"
+            # A script optuna.py would hide Optuna.
+            script = folder / f"page_{page.stem.lower().replace('-', '_')}.py"
             script.write_text("\n".join(blocks), encoding="utf-8")
             scripts.append(script)
     return scripts

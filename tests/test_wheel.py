@@ -22,13 +22,23 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-def run(*command: str | Path, **environment: str) -> str:
+def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
     """Run a command, and return what it printed."""
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
+    given = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=cwd, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a wheel that the backend builds with what is installed here."""
+    pytest.importorskip("hatchling", reason="hatchling is not installed; make test installs it")
+    folder = tmp_path_factory.mktemp("built")
+    command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder)
+    run(*command, cwd=ROOT, WARPFIT_SOURCE=SOURCE)
+    (found,) = folder.glob("*.whl")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +53,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.mark.slow
-def test_links_of_its_readme_lead_to_the_version(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+def test_links_of_its_readme_lead_to_the_version(built: Path) -> None:
+    with zipfile.ZipFile(built) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         metadata = archive.read(name).decode("utf-8")
     version = re.search(r"^Version: (.+)$", metadata, re.MULTILINE)
@@ -55,6 +64,17 @@ def test_links_of_its_readme_lead_to_the_version(wheel: Path) -> None:
     assert [link for link in links if not re.match(there, link)] == []
     assert [re.sub(there, "", link) for link in links] == LINK.findall(README)
     assert f"Project-URL: Source, {SOURCE}" in metadata
+
+
+def test_it_holds_the_package(built: Path) -> None:
+    package = ROOT / "src" / "warpfit"
+    files = [p for p in package.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    with zipfile.ZipFile(built) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == {
+        "warpfit_accel.pth",
+        *(file.relative_to(package.parent).as_posix() for file in files),
+    }
 
 
 @pytest.mark.slow
@@ -68,8 +88,8 @@ def test_an_empty_environment_runs_the_readmes_examples(wheel: Path, tmp_path: P
     run(programs / "python", "-m", "pip", "install", "--quiet", "--no-compile", packages, **alone)
     script = tmp_path / "readme.py"
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    script.write_text("import os\nos.chdir(os.path.dirname(__file__))\n" + "\n".join(blocks))
-    printed = run(programs / "python", script, **alone)
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    printed = run(programs / "python", script, cwd=tmp_path, **alone)
     assert "layerwise on the CPU" in printed
     assert (tmp_path / "curves.png").exists()
     assert (tmp_path / "model.safetensors").exists()

@@ -126,6 +126,7 @@ SECTIONS = (
         "warpfit",
         ("fit_many", "Halving", "Sweep"),
         "A network for every candidate and fold: [many networks at once](sweep.md).",
+        ("Sweep.plot",),
     ),
     Section(
         "Optuna",

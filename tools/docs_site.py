@@ -30,6 +30,7 @@ ROOT_PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "examples/README.md": "examples.md",
 }
 MODULES = ("", "nn", "optim", "losses", "data", "autograd", "accel", "errors")
 LINK = re.compile(r"(!?)\[([^\]\[]*)\]\(([^)\s]+)\)")

@@ -1,4 +1,4 @@
-"""warpfit trains neural networks with kernels of its own; with NumPy where there is no GPU.
+"""Trains neural networks with CUDA kernels of its own, and with NumPy where there is no GPU.
 
 >>> import numpy as np
 >>> import warpfit as wf
@@ -24,8 +24,11 @@ autograd
 errors
     What is raised, and when.
 
-`fit`, `evaluate` and `predict` work with models, `save` and `load` with their files; `fit_many`
-trains a network for every candidate; `MLPClassifier` and `MLPRegressor` are scikit-learn's.
+`fit`, `evaluate` and `predict` work with models, `save` and `load` with their files. `lr_find`
+looks for a learning rate; `EarlyStopping`, `Checkpoint` and others are callbacks of `fit`.
+`fit_many` trains a network for every candidate, and `optuna` does so for studies. `MLPClassifier`,
+`MLPRegressor` and `SweepCV` are scikit-learn's, `TabularClassifier` and `TabularRegressor` for
+tables. ``help(warpfit.fit)`` describes one of them; all together are below.
 """
 
 from __future__ import annotations
@@ -151,4 +154,5 @@ HOMES: dict[str, tuple[str, ...]] = {
 # What has no other home is of `training`.
 HOMES["training"] = tuple({*__all__}.difference(HOMES, *HOMES.values()))
 
-__getattr__, _ = imports_on_demand(__name__, HOMES)
+if not TYPE_CHECKING:  # which is to know what there is
+    __getattr__, _ = imports_on_demand(__name__, HOMES)

@@ -25,6 +25,7 @@ __all__ = [
     "check_flag",
     "check_number",
     "check_readable",
+    "kind_of",
     "register",
     "some",
 ]
@@ -153,6 +154,23 @@ def brief(value: Any) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
+def kind_of(value: Any) -> str:
+    """Return what an object is, in a few words: its class, and whose that is if another package's.
+
+    Layers and optimizers of other packages have the names of this one's.
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, str | Real):
+        return brief(value)
+    if callable(value) and hasattr(value, "__name__"):
+        return f"the function {value.__name__}"
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    other = package not in ("builtins", "warpfit", "__main__")
+    return f"{kind.__name__} of {package}" if other else kind.__name__
+
+
 def check_readable(name: str, value: Any) -> Any:
     """Return `value`, or raise if it is a masked array, or a list of such, or a tensor that
     requires a gradient.
@@ -215,6 +233,11 @@ def as_array(value: Any, name: str = "") -> npt.NDArray[Any]:
     except WarpfitError:
         raise
     except Exception as error:  # other libraries' arrays raise almost anything
+        if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which NumPy lacks
+            raise DTypeError(
+                f"{_numbers(name)} of a dtype of NumPy's, got a tensor of bfloat16; its float() is "
+                "one"
+            ) from None
         told = " ".join(str(error).split())
         expected = f"expected {name} to be an array of rows" if name else "expected an array"
         raise ShapeError(f"{expected}, but {told}{_parts_of(value)}") from None
@@ -253,7 +276,11 @@ def _of_frame(frame: Any, name: str) -> npt.NDArray[Any]:
     columns = getattr(frame, "columns", None)
     if columns is None:  # one column
         plain = getattr(frame.dtype, "numpy_dtype", None)  # of pandas' own nullable integers
-        return np.asarray(frame if plain is None else frame.to_numpy(dtype=plain))
+        if plain is None:
+            return np.asarray(frame)
+        if _is_numeric(plain) and frame.isna().any():
+            return frame.to_numpy(dtype="float64", na_value=np.nan)
+        return frame.to_numpy(dtype=plain)
     foreign = [
         f"{column!r} ({kind})" for column, kind in frame.dtypes.items() if not _is_numeric(kind)
     ]

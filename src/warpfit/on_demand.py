@@ -11,13 +11,15 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from warpfit.other_packages import WithHints, refuse_attribute
+
 __all__ = ["Maker", "OnDemand", "imported_later", "imports_on_demand"]
 
 # Returns attributes by their names.
 Maker = Callable[[], Mapping[str, Any]]
 
 
-class OnDemand:
+class OnDemand(WithHints):
     """An object some of whose attributes may be promised; asking for one keeps its promise.
 
     Setting an attribute voids its promise. What is pickled or copied has all attributes.
@@ -40,7 +42,7 @@ class OnDemand:
         own = vars(self)
         maker = own.get("_promises", {}).get(name)
         if maker is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return super().__getattr__(name)  # type: ignore[misc]
         for each, value in maker().items():
             own.setdefault(each, value)
         self._forget_kept()
@@ -83,7 +85,7 @@ def imports_on_demand(
 
     def get_attribute(name: str) -> Any:
         if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            refuse_attribute(package, name)
         home = import_module(f"{package}.{home_of[name]}")
         if name == home_of[name]:
             return home

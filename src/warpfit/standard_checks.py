@@ -263,6 +263,9 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.GlobalMaxPool2d(), images
     for pixels in (0, 1, (3, 2)):
         yield f", {pixels} pixels", nn.RandomShift(pixels, seed=0), images
+    for size in (2, (5, 1)):
+        yield f", {size} pixels", nn.RandomCrop(size, seed=0), images
+    yield ", eval", nn.RandomCrop((3, 2), seed=0).eval(), images
     yield "", nn.RandomFlip(seed=1), images
     yield ", eval", nn.RandomFlip(seed=1).eval(), images
 

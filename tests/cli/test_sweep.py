@@ -167,7 +167,7 @@ def test_all_train_as_long_as_the_best_settings_say(invoke: Invoke, tmp_path: Pa
         (["--seeds", "0"], "seeds to be an integer of at least 1, got 0"),
         (["--seeds", "1000000"], "expected at most 100,000 candidates, got 1,000,000"),
         (["--halving", "1"], "factor above 1, got 1.0"),
-        (["--metric", "f1"], "expected metric among val_accuracy"),
+        (["--metric", "f2"], "expected metric among val_accuracy"),
         (["--jobs", "0"], "n_jobs as an integer other than 0"),
         (["--precision", "float16"], "precision 'auto', 'float32' or 'float64'"),
         (["--engine", "one_launch"], "engine 'one_launch'"),

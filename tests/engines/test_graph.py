@@ -121,7 +121,7 @@ def grouped() -> nn.Sequential:
 
 def augmented() -> nn.Sequential:
     layers = (nn.Conv2d(1, 4, 3, seed=1), nn.ReLU(), nn.RandomShift((1, 2)), nn.RandomFlip())
-    head = (nn.Flatten(), nn.Dropout(0.25), nn.Linear(144, 3, seed=2))
+    head = (nn.RandomCrop((5, 4)), nn.Flatten(), nn.Dropout(0.25), nn.Linear(80, 3, seed=2))
     return nn.Sequential(nn.RandomFlip(), nn.RandomShift(2), *layers, *head)
 
 

@@ -120,7 +120,7 @@ def test_a_function_has_its_name_and_is_in_no_registry() -> None:
 @pytest.mark.parametrize("loss", [MeanSquaredError, OfRows])
 def test_a_class_is_no_loss(loss: Any) -> None:
     with pytest.raises(
-        ConfigError, match="a Loss or a function of outputs and targets, got <class"
+        ConfigError, match="a Loss or a function of outputs and targets, got the class"
     ):
         resolve(loss)
 

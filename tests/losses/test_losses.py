@@ -273,7 +273,13 @@ def test_a_vector_of_targets_is_a_column_for_one_output(loss: Loss) -> None:
 @pytest.mark.parametrize(
     ("targets", "shape", "error", "message"),
     [
-        (np.zeros(3), (2,), ShapeError, r"expected targets of shape \(M, 2\) .*, got \(3,\)"),
+        (np.zeros(3), (2,), ShapeError, r"expected targets of shape \(M, 2\) .*, got \(3,\)$"),
+        (
+            np.arange(3),
+            (2,),
+            ShapeError,
+            r".*, got \(3,\); labels of classes take 'cross_entropy'$",
+        ),
         (
             np.zeros((3, 4)),
             (2,),

@@ -1,4 +1,4 @@
-"""Augmentation: each image is flipped or shifted by numbers that follow from where it is."""
+"""Augmentation: an image is flipped, shifted or cropped by numbers that follow from its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.training import Taped, adam, assert_same_weights
 from warpfit import nn
 from warpfit.backends import get
 from warpfit.errors import ConfigError, ShapeError
-from warpfit.nn.augmentation import RandomFlipSpec, RandomShiftSpec
+from warpfit.nn.augmentation import RandomCropSpec, RandomFlipSpec, RandomShiftSpec
 from warpfit.nn.layer import calling
 from warpfit.nn.spec import Call, LayerSpec
 from warpfit.random import DROPOUT, philox_words, stream_key
@@ -22,7 +22,12 @@ from warpfit.random import DROPOUT, philox_words, stream_key
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(0.1, 1, (40, 6, 5, 2)).astype("float32")
 CALL = Call(training=True, step=3, seed=4)
-LAYERS = {"flip": lambda: nn.RandomFlip(0.3), "shift": lambda: nn.RandomShift((3, 2))}
+LAYERS = {
+    "flip": lambda: nn.RandomFlip(0.3),
+    "shift": lambda: nn.RandomShift((3, 2)),
+    "crop": lambda: nn.RandomCrop((3, 4)),
+}
+MIDDLE = IMAGES[:, 1:4, :4]  # what `crop` shows in evaluation
 
 
 def drawn(row: int, unit: int, layer_idx: int = 0) -> int:
@@ -36,11 +41,11 @@ def in_call(layer: Any, x: Any = IMAGES, call: Call = CALL) -> Any:
         return layer(x)
 
 
-def shift_of(row: int, axis: int, pixels: int) -> int:
-    """Return the first pixel of the window of a padded image."""
+def start_of(row: int, axis: int, num_windows: int) -> int:
+    """Return the first pixel of the window of an image."""
     bits = [drawn(row, 16 * axis + i) >> 31 for i in range(16)]
     number = sum(bit << (15 - i) for i, bit in enumerate(bits))
-    return number * (2 * pixels + 1) >> 16
+    return number * num_windows >> 16
 
 
 def test_flips_follow_from_the_words_of_the_rows() -> None:
@@ -55,9 +60,18 @@ def test_shifts_show_windows_of_padded_images(pixels: tuple[int, int]) -> None:
     pads = [(size, size) for size in pixels]
     expected = []
     for row, x in enumerate(IMAGES):
-        top, left = (shift_of(row, axis, size) for axis, size in enumerate(pixels))
+        top, left = (start_of(row, axis, 2 * size + 1) for axis, size in enumerate(pixels))
         expected.append(np.pad(x, [*pads, (0, 0)])[top : top + 6, left : left + 5])
     np.testing.assert_array_equal(in_call(nn.RandomShift(pixels)), expected)
+
+
+@pytest.mark.parametrize("size", [(3, 4), (1, 1), (6, 5), (6, 2)])
+def test_crops_show_windows_of_images(size: tuple[int, int]) -> None:
+    expected = []
+    for row, x in enumerate(IMAGES):
+        top, left = start_of(row, 0, 7 - size[0]), start_of(row, 1, 6 - size[1])
+        expected.append(x[top : top + size[0], left : left + size[1]])
+    np.testing.assert_array_equal(in_call(nn.RandomCrop(size)), expected)
 
 
 def test_all_shifts_are_equally_likely() -> None:
@@ -70,9 +84,11 @@ def test_all_shifts_are_equally_likely() -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_gradient_goes_back_where_the_pixels_came_from(name: str) -> None:
-    other, dy = RNG.integers(-9, 9, (2, *IMAGES.shape)).astype("float32")
+    other = RNG.integers(-9, 9, IMAGES.shape).astype("float32")
     x = wf.tensor(IMAGES, requires_grad=True)
-    in_call(LAYERS[name](), x).backward(dy)
+    y = in_call(LAYERS[name](), x)
+    dy = RNG.integers(-9, 9, y.shape).astype("float32")
+    y.backward(dy)
     forth, back = dy * in_call(LAYERS[name](), other), x.grad * other
     np.testing.assert_array_equal(forth.sum(axis=(1, 2, 3)), back.sum(axis=(1, 2, 3)))
 
@@ -87,13 +103,14 @@ def test_the_call_decides(name: str) -> None:
     np.testing.assert_array_equal(in_call(layer, IMAGES[:7]), first[:7])
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_evaluation_leaves_images_as_they_are(name: str) -> None:
+@pytest.mark.parametrize(("name", "shown"), [("flip", IMAGES), ("shift", IMAGES), ("crop", MIDDLE)])
+def test_evaluation_leaves_images_as_they_are_or_shows_their_middle(name: str, shown: Any) -> None:
     layer = LAYERS[name]()
-    np.testing.assert_array_equal(in_call(layer, call=Call()), IMAGES)
+    np.testing.assert_array_equal(in_call(layer, call=Call()), shown)
     x = wf.tensor(IMAGES, requires_grad=True)
-    layer.eval()(x).backward(2 * IMAGES)
-    np.testing.assert_array_equal(x.grad, 2 * IMAGES)
+    layer.eval()(x).backward(2 * shown)
+    back = 2 * IMAGES if name != "crop" else np.pad(2 * MIDDLE, [(0, 0), (1, 2), (0, 1), (0, 0)])
+    np.testing.assert_array_equal(x.grad, back)
     for idle in (nn.RandomFlip(0), nn.RandomShift(0)):
         np.testing.assert_array_equal(idle(IMAGES), IMAGES)
 
@@ -119,19 +136,27 @@ def test_devices_agree_to_the_bit(cuda: str, name: str, dtype: str) -> None:
     results = []
     for ops in (get("cpu"), get(cuda)):
         y, backward = spec.vjp(ops, {}, ops.asarray(images, dtype), CALL)
-        dx, _ = backward(ops.asarray(images[::-1], dtype))
+        dx, _ = backward(ops.asarray(ops.to_numpy(y)[::-1], dtype))
         assert dx.dtype == y.dtype == dtype
         results.append((ops.to_numpy(y), ops.to_numpy(dx)))
-    np.testing.assert_array_equal(results[1], results[0])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 # -- runs
 # --------------------------------------------------------------------------------------------------
 
 
+class Middle(nn.Module):
+    """What `network` sees of images in evaluation."""
+
+    def forward(self, x: wf.Tensor) -> wf.Tensor:
+        return x[:, :5, :4]
+
+
 def network() -> nn.Sequential:
-    learning = (nn.Conv2d(2, 3, 3, seed=1), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2, seed=2))
-    return nn.Sequential(nn.RandomFlip(), nn.RandomShift(1), *learning)
+    learning = (nn.Conv2d(2, 3, 3, seed=1), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2, seed=2))
+    return nn.Sequential(nn.RandomFlip(), nn.RandomShift(1), nn.RandomCrop((5, 4)), *learning)
 
 
 def fit(model: nn.Module, **settings: Any) -> wf.History:
@@ -142,7 +167,7 @@ def fit(model: nn.Module, **settings: Any) -> wf.History:
 
 
 def test_equal_seeds_give_equal_runs_and_augmentation_matters() -> None:
-    models = [network(), network(), network(), nn.Sequential(*list(network())[2:])]
+    models = [network(), network(), network(), nn.Sequential(Middle(), *list(network())[3:])]
     losses = [
         fit(model, seed=seed)["loss"] for model, seed in zip(models, (5, 5, 6, 5), strict=True)
     ]
@@ -183,7 +208,9 @@ def test_one_launch_says_what_it_takes(cuda: str) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", [RandomFlipSpec(0.25, 3), RandomShiftSpec((1, 2), 3)])
+@pytest.mark.parametrize(
+    "spec", [RandomFlipSpec(0.25, 3), RandomShiftSpec((1, 2), 3), RandomCropSpec((5, 3), 3)]
+)
 def test_specs(spec: LayerSpec) -> None:
     assert LayerSpec.from_dict(spec.to_dict()) == spec
     layer = nn.Layer.from_spec(spec)
@@ -195,8 +222,9 @@ def test_specs(spec: LayerSpec) -> None:
 def test_repr_and_empty_batches() -> None:
     assert repr(nn.RandomFlip(0.2)) == "RandomFlip(p=0.2)"
     assert repr(nn.RandomShift(2)) == "RandomShift(pixels=(2, 2))"
-    for make in LAYERS.values():
-        assert make()(IMAGES[:0]).shape == (0, 6, 5, 2)
+    assert repr(nn.RandomCrop(2)) == "RandomCrop(size=(2, 2))"
+    for name, make in LAYERS.items():
+        assert make()(IMAGES[:0]).shape == (0, *((3, 4) if name == "crop" else (6, 5)), 2)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1, float("nan"), "half"])
@@ -211,13 +239,21 @@ def test_refuses_pixels(pixels: Any) -> None:
         nn.RandomShift(pixels)
 
 
+@pytest.mark.parametrize("size", [0, 1.5, (1, 2, 3), "1"])
+def test_refuses_sizes(size: Any) -> None:
+    with pytest.raises(ConfigError, match="RandomCrop: expected size"):
+        nn.RandomCrop(size)
+
+
 def test_refuses_what_are_no_images_or_too_small() -> None:
-    for layer in (nn.RandomFlip(), nn.RandomShift(1)):
+    for layer in (nn.RandomFlip(), nn.RandomShift(1), nn.RandomCrop(1)):
         with pytest.raises(
             ShapeError, match=r"expected samples of shape \(H, W, C\), got \(6, 5\)"
         ):
             layer(IMAGES[..., 0])
     with pytest.raises(ShapeError, match=r"images of more than \(1, 5\) pixels.*\(6, 5, 2\)"):
         nn.RandomShift((1, 5))(IMAGES)
+    with pytest.raises(ShapeError, match=r"images of at least \(2, 6\) pixels.*\(6, 5, 2\)"):
+        nn.RandomCrop((2, 6))(IMAGES)
     with pytest.raises(ShapeError, match="layer 1: RandomShift"):
         nn.Sequential(nn.ReLU(), nn.RandomShift(6)).spec((6, 5, 2))

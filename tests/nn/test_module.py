@@ -229,9 +229,9 @@ def test_load_state_dict_takes_lists() -> None:
         (
             {"head.weight": np.ones((2, 3))},
             ShapeError,
-            r"head.weight: expected shape \(3, 2\), got \(2, 3\)",
+            r"head.weight: expected shape \(3, 2\), got \(2, 3\); PyTorch's are transposed",
         ),
-        ({"offset": np.ones(4)}, ShapeError, r"offset: expected shape \(3,\), got \(4,\)"),
+        ({"offset": np.ones(4)}, ShapeError, r"offset: expected shape \(3,\), got \(4,\)$"),
         ({"offset": np.array(["a", "b", "c"])}, DTypeError, "expected numbers"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 import warpfit as wf
 from support.sweeps import build
@@ -29,7 +30,13 @@ def sweep(grid: Any = None, **arguments: Any) -> wf.Sweep:
         "verbose": False,
         **arguments,
     }
-    return wf.fit_many(given.pop("build", build), X, Y, **given)
+    return wf.fit_many(given.pop("build", build), X, given.pop("y", Y), **given)
+
+
+def to_one(candidate: dict[str, Any]) -> Any:
+    """Return a network of one output, and its optimizer."""
+    model = wf.nn.Sequential(wf.nn.Linear(X.shape[1], 4), wf.nn.Tanh(), wf.nn.Linear(4, 1))
+    return model, "adam"
 
 
 def alone(
@@ -208,6 +215,38 @@ def test_the_metric_decides() -> None:
     assert wf.evaluate(found.best_model, X, Y).loss > 0
 
 
+def test_a_scorer_of_scikit_learns_decides_by_its_name() -> None:
+    found = sweep(metric="f1_macro", validation_data=(X, Y))
+    labels = [wf.predict(model, X, kind="labels") for model in found.models]
+    expected = [f1_score(Y, each, average="macro") for each in labels]
+    assert [record["score"] for record in found] == expected
+    with pytest.raises(ConfigError, match="the metric 'f1' cannot be computed here: Target is mul"):
+        sweep(metric="f1", folds=2)
+    errors = sweep(metric="neg_mean_absolute_error", folds=2, loss="mse", build=to_one, y=X[:, 0])
+    assert -1 < errors.best["score"] < 0
+
+
+def test_an_optimizer_may_be_named() -> None:
+    def named(candidate: dict[str, Any]) -> tuple[wf.nn.Module, str]:
+        return build(candidate)[0], "adam"
+
+    def made(candidate: dict[str, Any]) -> tuple[wf.nn.Module, wf.optim.Optimizer]:
+        model, _ = build(candidate)
+        return model, wf.optim.Adam(model.parameters())
+
+    grid = {"width": [4, 8]}
+    assert_same_weights(sweep(grid, build=named).best_model, sweep(grid, build=made).best_model)
+    for given, told in (
+        (lambda candidate: named(candidate)[0], r"\(model, optimizer\), got Sequential\( \(0\)"),
+        (
+            lambda candidate: (named(candidate)[0], "adams"),
+            "width=4: expected an opt.*adams",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            sweep(grid, build=given)
+
+
 def test_only_the_best_models_are_kept_if_asked_for() -> None:
     everything, found = sweep(folds=2), sweep(folds=2, keep_models=False)
     assert sum(model is not None for model in found.models) == 2
@@ -280,7 +319,7 @@ def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
             "expected validation_data or folds, got both",
         ),
         ({"validation_data": 3}, ConfigError, "validation_data as a pair"),
-        ({"metric": "f1"}, ConfigError, "expected metric among val_accuracy"),
+        ({"metric": "f2"}, ConfigError, "among val_accuracy, .* scikit-learn, .* got 'f2'"),
         ({"metric": "val_loss"}, ConfigError, "validation_data or folds for the metric 'val_loss'"),
         ({"metric": len}, ConfigError, "metric that is a function"),
         ({"halving": 1}, ConfigError, "factor above 1, got 1"),
@@ -335,7 +374,7 @@ def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
             ConfigError,
             r"candidate lr=0.05 width=4: .* \(model, optimizer\), got 3",
         ),
-        ({"build": lambda candidate: (3, 4)}, ConfigError, "got int and int"),
+        ({"build": lambda candidate: (3, 4)}, ConfigError, "got 3 and 4"),
         ({"sample_weight": [1.0]}, ShapeError, "sample_weight"),
     ],
 )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,6 @@ import warpfit as wf
 from support.sweeps import build
 from support.training import blobs
 from warpfit.errors import ConfigError
-from warpfit.sweep.plots import plot_sweep
 
 X, Y = blobs(60)
 
@@ -87,7 +88,9 @@ def test_a_notebook_shows_the_same_table() -> None:
     assert shown.count("<tr>") == 11
     assert shown.count("<td>&lt;b&gt;</td>") == 10
     assert "<b>" not in shown
-    assert shown.endswith("<p>... and 2 more</p>")
+    table, picture = shown.split("<p>... and 2 more</p>")
+    assert table.endswith("</table>")
+    assert picture.startswith('<img alt="candidates by their values and score" src="data:image/png')
 
 
 def test_without_any_score_there_is_no_best() -> None:
@@ -102,9 +105,9 @@ def test_without_any_score_there_is_no_best() -> None:
 
 
 def test_the_picture_has_an_axis_for_what_varies_and_a_line_for_each_candidate(
-    found: wf.Sweep,
+    found: wf.Sweep, tmp_path: Path
 ) -> None:
-    (axes,) = plot_sweep(found, "title").axes
+    (axes,) = found.plot(title="title").axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names == ["lr", "width", "validation accuracy"]
     curves = [line for line in axes.lines if len(line.get_xdata()) > 2]
@@ -114,12 +117,14 @@ def test_the_picture_has_an_axis_for_what_varies_and_a_line_for_each_candidate(
     assert best.get_ydata()[-1] == (1.0 if max(scores) > min(scores) else 0.0)
     assert sum(line.get_ydata()[-1] < 0 for line in curves) == 2  # the diverged ones
     assert axes.get_title() == "title"
+    found.plot(tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_of_one_candidate_is_a_point() -> None:
     sweep = wf.fit_many(
         build, X, Y, candidates=[{}], epochs=1, n_jobs=1, device="cpu", verbose=False
     )
-    (axes,) = plot_sweep(sweep).axes
+    (axes,) = sweep.plot().axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["training accuracy"]
     assert np.isfinite(axes.lines[0].get_ydata()).all()

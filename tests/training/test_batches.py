@@ -249,5 +249,57 @@ def test_what_batches_leave_no_choice_of(settings: dict[str, Any], match: str) -
 
 
 def test_no_rows_to_validate_on() -> None:
-    with pytest.raises(DataError, match=r"expected batches .* to validate on, got none"):
+    with pytest.raises(DataError, match=r"expected validation batches .*, got none"):
         fit(mlp(6, 3), X, LABELS, validation_data=iter([]))
+
+
+def test_evaluation_and_predictions_of_batches() -> None:
+    model = mlp(6, 3)
+    fit(model, X, LABELS)
+    loader, labels = DataLoader(X, LABELS, 16, shuffle=False), wf.predict(model, X, kind="labels")
+    for source in (loader, list(loader), iter(list(loader)), lambda: iter(list(loader))):
+        assert wf.evaluate(model, source) == wf.evaluate(model, X, LABELS)
+    for batches_of_x in (loader, (x for x, _ in loader), ([x] for x, _ in loader)):
+        np.testing.assert_array_equal(wf.predict(model, batches_of_x, kind="labels"), labels)
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "match"),
+    [
+        (
+            lambda m: wf.evaluate(m, X),
+            ConfigError,
+            r"expected y beside x, .* got an array .* alone",
+        ),
+        (lambda m: wf.evaluate(m, (X, LABELS)), ConfigError, "expected y beside x"),
+        (lambda m: wf.evaluate(m, iter([])), DataError, r"expected batches \(x, y\), got none"),
+        (lambda m: wf.evaluate(m, [X]), ConfigError, r"expected batch 1 as a pair \(x, y\)"),
+        (lambda m: wf.evaluate(m, lambda: 3), ConfigError, "returns an iterator, got 3 of it"),
+        (
+            lambda m: wf.evaluate(m, batches, sample_weight=np.ones(60)),
+            ConfigError,
+            "expected no sample_weight beside batches",
+        ),
+        (lambda m: wf.predict(m, iter([])), DataError, "expected batches of x, got none"),
+        (
+            lambda m: wf.predict(m, iter([(X, X, X)])),
+            ConfigError,
+            "expected batch 1 as x or a pair",
+        ),
+        (lambda m: wf.predict(m, iter([X, X[:, :3]])), ShapeError, r"got \(3,\), which is a row"),
+        (lambda m: fit(m, (X, LABELS)), ConfigError, "x and y as two arguments, got one pair"),
+        (lambda m: fit(m, lambda: 3), ConfigError, "returns an iterator, got 3 of it"),
+    ],
+)
+def test_what_are_no_batches_to_evaluate_or_predict(
+    ask: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        ask(mlp(6, 3))
+
+
+def test_a_data_set_of_pytorchs_needs_a_loader() -> None:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(LABELS))
+    with pytest.raises(ConfigError, match=r"of single samples; a DataLoader of it gives batches"):
+        fit(mlp(6, 3), data)

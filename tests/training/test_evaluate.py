@@ -361,7 +361,7 @@ def test_settings_that_make_no_sense() -> None:
             ConfigError, match="expected batch_size to be an integer of at least 1, got 0"
         ):
             call(model, X, batch_size=0)
-        with pytest.raises(ConfigError, match=r"expected a model \(a Module\), got str"):
+        with pytest.raises(ConfigError, match=r"expected a model \(a Module\), got 'model'"):
             call("model", X)
     with pytest.raises(DataError, match="expected x to have at least one row"):
         wf.evaluate(model, X[:0], LABELS[:0])

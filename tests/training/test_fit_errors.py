@@ -213,7 +213,7 @@ def test_targets(loss: str, y: Any, error: type[Exception], match: str) -> None:
         (
             {"optimizer": optim.Adam},
             ConfigError,
-            "expected an optimizer of warpfit.optim, or its name among .*, got type",
+            "expected an optimizer of warpfit.optim, or its name among .*, got the class Adam",
         ),
         (
             {"optimizer": adam(mlp(6, 3))},

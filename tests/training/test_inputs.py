@@ -107,13 +107,6 @@ class Batches:
     [
         (sparse.csr_matrix(X), DTypeError, r"got a sparse csr_matrix; its toarray\(\) is one"),
         (sparse.coo_array(X), DTypeError, "got a sparse coo_array"),
-        (wf.data.DataLoader(X, LABELS), DTypeError, "got a DataLoader; pass its rows x and y"),
-        (Batches(), DTypeError, "got a Batches$"),
-        (
-            (row for row in X),
-            DTypeError,
-            "got a generator, which can be read only once; make a list of it",
-        ),
         ((X, LABELS), ShapeError, r"\(a tuple of 2 parts, of shapes \[\(20, 6\), \(20,\)\]\)"),
         ([[1.0, 2.0], [3.0]], ShapeError, r"\(a list of 2 parts, of shapes \[\(2,\), \(1,\)\]\)"),
         ({"a": X}, DTypeError, "expected x to hold numbers, got a dict"),
@@ -133,11 +126,6 @@ class Batches:
             "got NaN or infinity in row 1, column 0",
         ),
         (
-            pd.Series([1, None], dtype="Int64"),
-            ShapeError,
-            "expected x to be an array of rows, but ",
-        ),
-        (
             np.full((2, 6), 1e200),
             DataError,
             r"numbers that float32 can hold, got 1e\+200 in row 0, column 0",
@@ -151,18 +139,31 @@ def test_what_is_no_array_of_rows(x: Any, error: type[Exception], match: str) ->
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("x", "match"),
+    [
+        (wf.data.DataLoader(X, LABELS), "got a DataLoader; pass its rows x and y"),
+        (Batches(), "got a Batches$"),
+        ((row for row in X), "got a generator, which can be read only once; make a list of it"),
+    ],
+)
+def test_batches_beside_targets_are_no_rows(x: Any, match: str) -> None:
+    for call in (lambda: trained(x=x), lambda: wf.evaluate(mlp(6, 3), x, LABELS)):
+        with pytest.raises(DTypeError, match=match):
+            call()
+
+
 def test_what_is_no_array_of_torch() -> None:
     torch = pytest.importorskip("torch")
     no_array = "expected x to be an array of rows, but "
     for x, error, match in (
-        (torch.utils.data.DataLoader(X), DTypeError, "got a DataLoader; pass its rows x and y"),
         (
             torch.tensor(X).requires_grad_(),
             DTypeError,
             r"requires a gradient; its detach\(\) is one",
         ),
         (torch.zeros(20, 6).to_sparse(), ShapeError, no_array),
-        (torch.zeros(20, 6, dtype=torch.bfloat16), ShapeError, no_array),
+        (torch.zeros(20, 6).bfloat16(), DTypeError, r"a tensor of bfloat16; its float\(\) is one"),
     ):
         test_what_is_no_array_of_rows(x, error, match)
 
@@ -173,6 +174,8 @@ def test_tables_of_numbers_are_taken() -> None:
     labels = as_rows("y", pd.Series([3, 4], dtype="Int64"))
     assert labels.dtype == np.int64
     np.testing.assert_array_equal(labels, [3, 4])
+    with pytest.raises(DataError, match=r"y to be finite, got NaN or infinity in row 1$"):
+        as_rows("y", pd.Series([3, None], dtype="Int64"))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,11 @@ def test_losses_are_those_of_the_loop_written_out() -> None:
         assert loss.item() == got
 
 
+def test_an_optimizer_may_be_named() -> None:
+    found, expected = (find(mlp(6, 16, 3), opt, num_steps=10) for opt in ("sgd", None))
+    np.testing.assert_array_equal(found.losses, expected.losses)
+
+
 @pytest.mark.parametrize("optimizer", [sgd, adam])
 def test_model_and_optimizer_stay_as_they_are(optimizer: Any) -> None:
     model, untouched = mlp(6, 16, 3), mlp(6, 16, 3)
@@ -143,7 +148,7 @@ def test_what_a_notebook_shows(curve: wf.LRCurve) -> None:
         ({"max_lr": "high"}, ConfigError, "expected max_lr to be a number of at least 0, got"),
         ({"num_steps": 9}, ConfigError, "expected num_steps to be an integer of at least 10, got"),
         ({"batch_size": 0}, ConfigError, "expected batch_size to be an integer of at least 1"),
-        ({"optimizer": 0.1}, ConfigError, "expected an optimizer of warpfit.optim, got float"),
+        ({"optimizer": 0.1}, ConfigError, "expected an optimizer of warpfit.optim, .* got 0.1"),
         ({"loss": "none"}, ConfigError, "none"),
     ],
 )

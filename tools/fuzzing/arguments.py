@@ -481,6 +481,7 @@ LAYERS: list[Call] = [
         lambda: {"num_groups": 2, "num_channels": 4, "eps": 1e-5, "affine": True},
     ),
     (nn.Dropout, lambda: {"p": 0.5, "seed": 0}),
+    (nn.RandomCrop, lambda: {"size": (2, 1), "seed": 0}),
     (nn.RandomFlip, lambda: {"p": 0.5, "seed": 0}),
     (nn.RandomShift, lambda: {"pixels": (2, 1), "seed": 0}),
     (nn.Embedding, lambda: {"num_embeddings": 5, "embedding_dim": 2, "seed": 0}),

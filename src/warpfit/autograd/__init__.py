@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from warpfit.autograd.functions import (
     activate,
     concatenate,
@@ -17,6 +20,7 @@ from warpfit.autograd.functions import (
 )
 from warpfit.autograd.tape import no_grad
 from warpfit.autograd.tensor import Tensor, apply, record, tensor
+from warpfit.other_packages import refuse_attribute
 
 __all__ = [
     "Tensor",
@@ -41,3 +45,7 @@ __all__ = [
 def __dir__() -> list[str]:
     """Return what is public."""
     return __all__
+
+
+if not TYPE_CHECKING:  # which is to know what there is
+    __getattr__ = partial(refuse_attribute, __name__)

@@ -23,13 +23,14 @@ from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Axis
 from warpfit.backends.transfer import device_of, home_of, moved
 from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, IndexingError, ShapeError, WarpfitError
+from warpfit.other_packages import WithHints
 
 __all__ = ["Formula", "Tensor", "apply", "record", "tensor"]
 
 Formula = Callable[..., tuple[Array, formulas.Pullback]]
 
 
-class Tensor(Node):
+class Tensor(WithHints, Node):
     """An array with a gradient.
 
     Operators take tensors, arrays and numbers, broadcast as in NumPy, and keep the tensor's dtype:

@@ -162,7 +162,7 @@ def sweep(
         option(
             SWEEP,
             "NAME",
-            "What decides: val_accuracy, val_loss, accuracy or loss.",
+            "What decides: val_accuracy, val_loss, accuracy, loss, or a scorer of scikit-learn.",
             "val_accuracy for classes, else val_loss",
         ),
     ] = None,

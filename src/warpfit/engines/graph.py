@@ -170,7 +170,10 @@ def _in_the_way(plan: Plan, data: TrainingData) -> Iterator[str]:
                 "the host in a step"
             )
         if spec.num_indices is not None:
-            yield f"expected layers that do not need the host in a step, got {spec.kind}"
+            yield (
+                f"expected layers that do not need the host in a step, got {spec.kind}, which "
+                "'layerwise' runs"
+            )
     if plan.loss_scale == DYNAMIC:
         yield "expected a fixed loss_scale, got 'dynamic', which the host finds after each step"
     for kind, value in (("a loss", plan.loss), ("an optimizer", plan.optimizer)):

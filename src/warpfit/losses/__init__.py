@@ -6,7 +6,11 @@ object is callable on tensors, and offers ``forward_and_grad`` for the explicit 
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from warpfit.losses.base import Loss, resolve
+from warpfit.other_packages import refuse_attribute
 
 # In the order in which help and messages list them.
 # isort: off
@@ -32,3 +36,7 @@ __all__ = [
 def __dir__() -> list[str]:
     """Return what is public."""
     return __all__
+
+
+if not TYPE_CHECKING:  # which is to know what there is
+    __getattr__ = partial(refuse_attribute, __name__)

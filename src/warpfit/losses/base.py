@@ -14,8 +14,9 @@ from warpfit.autograd import Tensor, record
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES, LossTerms, Number
 from warpfit.backends.transfer import moved, to_host
-from warpfit.checks import check_fields, register
+from warpfit.checks import brief, check_fields, kind_of, register
 from warpfit.errors import ConfigError, DTypeError, ShapeError
+from warpfit.other_packages import instead_of
 
 __all__ = ["TINY", "FunctionLoss", "Loss", "LossLike", "float_targets", "resolve"]
 
@@ -355,9 +356,11 @@ def float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) 
     if targets.shape[1:] == () and output_shape == (1,):
         targets = targets.reshape(-1, 1)
     if targets.ndim == 0 or targets.shape[1:] != output_shape:
+        are_labels = targets.ndim == 1 and targets.dtype.kind in "iub" and len(output_shape) == 1
+        hint = "; labels of classes take 'cross_entropy'" if are_labels else ""
         raise ShapeError(
             f"{name}: expected targets of shape (M, {', '.join(map(str, output_shape))}) for the "
-            f"network's outputs, got {targets.shape}"
+            f"network's outputs, got {targets.shape}{hint}"
         )
     return np.ascontiguousarray(targets, dtype=dtype)
 
@@ -403,6 +406,11 @@ class FunctionLoss(Loss):
 LossLike = str | Loss | LossFunction
 
 
+def _is_torchs(loss: Any) -> bool:
+    """Return whether a loss takes PyTorch's tensors, not this package's."""
+    return str(getattr(loss, "__module__", "")).partition(".")[0] == "torch"
+
+
 def resolve(loss: LossLike | Mapping[str, Any]) -> Loss:
     """Return a loss from its name, from `Loss.to_dict`'s description, from a function of tensors
     (outputs, targets), or itself.
@@ -419,16 +427,18 @@ def resolve(loss: LossLike | Mapping[str, Any]) -> Loss:
     """
     if isinstance(loss, Loss):
         return loss
-    if callable(loss) and not isinstance(loss, type):
+    if callable(loss) and not isinstance(loss, type) and not _is_torchs(loss):
         return FunctionLoss(loss)
     settings = (
         {"name": loss} if isinstance(loss, str) else dict(loss) if isinstance(loss, Mapping) else {}
     )
     name = settings.pop("name", None)
     if not isinstance(name, str) or name not in Loss.by_name:
+        called = getattr(loss, "__name__", type(loss).__name__) if name is None else str(name)
         raise ConfigError(
             f"expected a loss among {', '.join(Loss.by_name)}, a Loss or a function of outputs and "
-            f"targets, got {loss!r}"
+            f"targets, got {brief(loss) if name or not callable(loss) else kind_of(loss)}"
+            f"{instead_of('loss', called)}"
         )
     try:
         return Loss.by_name[name](**settings)

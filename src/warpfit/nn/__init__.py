@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from warpfit.nn import activations
 from warpfit.nn.activations import *  # noqa: F403
-from warpfit.nn.augmentation import RandomFlip, RandomShift
+from warpfit.nn.augmentation import RandomCrop, RandomFlip, RandomShift
 from warpfit.nn.conv import Conv2d
 from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
@@ -19,6 +22,7 @@ from warpfit.nn.module_list import ModuleList
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from warpfit.nn.pooling import AvgPool2d, GlobalAvgPool2d, GlobalMaxPool2d, MaxPool2d
+from warpfit.other_packages import refuse_attribute
 
 __all__ = [
     "AvgPool2d",
@@ -41,6 +45,7 @@ __all__ = [
     "ModuleList",
     "NetworkSpec",
     "Parameter",
+    "RandomCrop",
     "RandomFlip",
     "RandomShift",
     "Sequential",
@@ -54,3 +59,7 @@ __all__ += activations.__all__
 def __dir__() -> list[str]:
     """Return what is public."""
     return __all__
+
+
+if not TYPE_CHECKING:  # which is to know what there is
+    __getattr__ = partial(refuse_attribute, __name__)

@@ -1,4 +1,4 @@
-"""Augmentation of images (M, H, W, C): in training each image is flipped or shifted at random.
+"""Augmentation of images (M, H, W, C): in training each is flipped, shifted or cropped at random.
 
 All is made of operations that a graph captures: what is drawn stays on the device.
 """
@@ -17,7 +17,17 @@ from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.sizes import as_pair
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = ["RandomFlip", "RandomFlipSpec", "RandomShift", "RandomShiftSpec", "flipped", "shifted"]
+__all__ = [
+    "RandomCrop",
+    "RandomCropSpec",
+    "RandomFlip",
+    "RandomFlipSpec",
+    "RandomShift",
+    "RandomShiftSpec",
+    "cropped",
+    "flipped",
+    "shifted",
+]
 
 Formula = tuple[Array, Callable[[Array], Array]]
 
@@ -47,22 +57,47 @@ def shifted(ops: Backend, x: Array, pixels: Pair, moves: Sequence[Move]) -> Form
     the one that begins where the sum of its moves says. What the gradient lies in is the window
     that begins at the sum of the moves not made.
     """
+    y = _window(ops, _padded(ops, x, pixels), moves)
+    return y, lambda dy: _window(ops, _padded(ops, dy, pixels), moves, opposite=True)
 
-    def windows(images: Array, *, opposite: bool) -> Array:
-        m, height, width, channels = images.shape
-        inside = tuple(
-            slice(pad, pad + size) for pad, size in zip(pixels, (height, width), strict=True)
-        )
-        padded = (m, height + 2 * pixels[0], width + 2 * pixels[1], channels)
-        images = ops.add_at(padded, images.dtype, (slice(None), *inside), images)
-        for axis, size, made in moves:
-            before = (slice(None),) * axis
-            ahead = ops.take(images, (*before, slice(size, None)))
-            behind = ops.take(images, (*before, slice(None, -size)))
-            images = ops.where(made, *((behind, ahead) if opposite else (ahead, behind)))
-        return images
 
-    return windows(x, opposite=False), lambda dy: windows(dy, opposite=True)
+def cropped(ops: Backend, x: Array, size: Pair, moves: Sequence[Move]) -> Formula:
+    """Return windows (M, *size, C) of images (M, H, W, C), each of which begins where the sum of
+    its moves says, and the function from dy to dx.
+    """
+    less = _less(x.shape[1:3], size)
+    return _window(ops, x, moves), lambda dy: _window(
+        ops, _padded(ops, dy, less), moves, opposite=True
+    )
+
+
+def _less(size: Sequence[int], other: Pair) -> Pair:
+    return size[0] - other[0], size[1] - other[1]
+
+
+def _padded(ops: Backend, images: Array, pads: Pair) -> Array:
+    """Return images with zeros on every side."""
+    m, height, width, channels = images.shape
+    padded = (m, height + 2 * pads[0], width + 2 * pads[1], channels)
+    return _placed(ops, images, padded, pads)
+
+
+def _placed(ops: Backend, images: Array, shape: Shape, start: Pair) -> Array:
+    """Return zeros of a shape with images in them, from a pixel on."""
+    inside = (slice(at, at + size) for at, size in zip(start, images.shape[1:3], strict=True))
+    return ops.add_at(shape, images.dtype, (slice(None), *inside), images)
+
+
+def _window(ops: Backend, images: Array, moves: Sequence[Move], *, opposite: bool = False) -> Array:
+    """Return of each image the window that begins at the sum of the moves made, or `opposite` those
+    not made; along an axis it is as much smaller as all moves are large.
+    """
+    for axis, size, made in moves:
+        before = (slice(None),) * axis
+        ahead = ops.take(images, (*before, slice(size, None)))
+        behind = ops.take(images, (*before, slice(None, -size)))
+        images = ops.where(made, *((behind, ahead) if opposite else (ahead, behind)))
+    return images
 
 
 def _draw(ops: Backend, shape: Shape, p: float, call: Call, layer_idx: int) -> Array:
@@ -84,12 +119,12 @@ def _uniform(ops: Backend, num_rows: int, call: Call, layer_idx: int) -> Array:
     return ops.binary("mul", ops.take(number, (..., 0)), 0.25)
 
 
-def _moves(ops: Backend, uniform: Array, pixels: Pair) -> list[Move]:
-    """Return moves whose sums are the whole parts of uniform (M, 2) times 2 · pixels + 1."""
+def _moves(ops: Backend, uniform: Array, largest: Pair) -> list[Move]:
+    """Return moves whose sums are the whole parts of uniform (M, 2) times largest + 1."""
     moves = []
-    for axis, pad in zip(AXES, pixels, strict=True):
+    for axis, most in zip(AXES, largest, strict=True):
         own = ops.take(uniform, (slice(None), axis - 1, None, None, None))
-        left, most = ops.binary("mul", own, float(2 * pad + 1)), 2 * pad
+        left = ops.binary("mul", own, float(most + 1))
         while most:  # the whole part of what is left is at most that
             size = (most + 1) // 2
             made = ops.binary("ge", left, float(size))
@@ -101,8 +136,8 @@ def _moves(ops: Backend, uniform: Array, pixels: Pair) -> list[Move]:
 
 @dataclass(frozen=True)
 class _AugmentationSpec(LayerSpec):
-    """y = x in evaluation. Subclasses say what becomes of an image in training, and have a
-    `layer_idx`, which tells the random layers of a network apart.
+    """Subclasses say what becomes of an image in training, and in evaluation if that is not y = x.
+    They have a `layer_idx`, which tells the random layers of a network apart.
     """
 
     layer: ClassVar[str]
@@ -115,6 +150,10 @@ class _AugmentationSpec(LayerSpec):
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
         """Return y in training, and the function from dy to dx."""
         raise NotImplementedError
+
+    def still(self, ops: Backend, x: Array) -> Formula:
+        """Return y in evaluation, and the function from dy to dx."""
+        return x, lambda dy: dy
 
     def output_shape(self, input_shape: Shape) -> Shape:
         if len(input_shape) != 3:
@@ -133,9 +172,8 @@ class _AugmentationSpec(LayerSpec):
         needs_dx: bool = True,
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])
-        if not call.training or not self.changes:
-            return x, lambda dy: (dy if needs_dx else None, {})
-        y, backward = self.augmented(ops, x, call)
+        still = not call.training or not self.changes
+        y, backward = self.still(ops, x) if still else self.augmented(ops, x, call)
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
@@ -193,7 +231,54 @@ class RandomShiftSpec(_AugmentationSpec):
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
         uniform = _uniform(ops, len(x), call, self.layer_idx)
-        return shifted(ops, x, self.pixels, _moves(ops, uniform, self.pixels))
+        largest = 2 * self.pixels[0], 2 * self.pixels[1]
+        return shifted(ops, x, self.pixels, _moves(ops, uniform, largest))
+
+
+@dataclass(frozen=True)
+class RandomCropSpec(_AugmentationSpec):
+    """Of each image a window of `size` (vertically, horizontally), in evaluation the middle one."""
+
+    kind: ClassVar[str] = "random_crop"
+    layer: ClassVar[str] = "RandomCrop"
+    size: Pair
+    layer_idx: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", as_pair(self.layer, "size", self.size, 1))
+        super().__post_init__()
+
+    @property
+    def changes(self) -> bool:
+        return True
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        super().output_shape(input_shape)
+        if min(_less(input_shape[:2], self.size)) < 0:
+            raise ShapeError(
+                f"{self.layer}: expected images of at least {self.size} pixels, got samples of "
+                f"shape {input_shape}"
+            )
+        return (*self.size, input_shape[2])
+
+    def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
+        uniform = _uniform(ops, len(x), call, self.layer_idx)
+        return cropped(ops, x, self.size, _moves(ops, uniform, _less(x.shape[1:3], self.size)))
+
+    def still(self, ops: Backend, x: Array) -> Formula:
+        start = self._middle(x.shape[1:3])
+        inside = (slice(at, at + size) for at, size in zip(start, self.size, strict=True))
+        y = ops.take(x, (slice(None), *inside))
+        return y, lambda dy: _placed(ops, dy, tuple(x.shape), start)
+
+    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
+        start = self._middle(input_shape)
+        ends = [at + size for at, size in zip(start, self.size, strict=True)]
+        return graph.add("Slice", x, *map(graph.constant, (start, ends, AXES)))
+
+    def _middle(self, image: Sequence[int]) -> Pair:
+        less = _less(image, self.size)
+        return less[0] // 2, less[1] // 2
 
 
 class RandomFlip(RandomLayer):
@@ -278,3 +363,43 @@ class RandomShift(RandomLayer):
 
     def extra_repr(self) -> str:
         return f"pixels={self.spec.pixels}"
+
+
+class RandomCrop(RandomLayer):
+    """In training a random window of each image (H, W, C), in evaluation the middle one.
+
+    All windows are equally likely, to within 2⁻¹⁶. A window of an image padded with zeros is
+    `RandomShift`. Seeds, steps and engines: see `RandomFlip`.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Height and width of the window, at most the image's.
+    seed : int, optional
+        Fixes the windows outside of `fit`; drawn from `warpfit.manual_seed`'s sequence if None.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is not what is described here.
+    ShapeError
+        When it is called, or before training starts, if samples are no images (H, W, C), or too
+        small.
+
+    Examples
+    --------
+    >>> crop = nn.RandomCrop(2, seed=1)
+    >>> image = np.arange(1.0, 10).reshape(1, 3, 3, 1)
+    >>> np.squeeze(crop(image)).tolist()
+    [[5.0, 6.0], [8.0, 9.0]]
+    >>> np.squeeze(crop.eval()(image)).tolist()
+    [[1.0, 2.0], [4.0, 5.0]]
+    """
+
+    spec_type = RandomCropSpec
+
+    def __init__(self, size: int | Pair, *, seed: int | None = None) -> None:
+        super().__init__(RandomCropSpec(size), seed)  # type: ignore[arg-type]
+
+    def extra_repr(self) -> str:
+        return f"size={self.spec.size}"

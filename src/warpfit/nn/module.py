@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 from warpfit.nn.init import InitialValues, memory_for
 from warpfit.on_demand import Maker, OnDemand
+from warpfit.other_packages import WithHints
 
 __all__ = ["Buffer", "Module", "Parameter"]
 
@@ -86,7 +87,7 @@ class Buffer:
         self.data = data
 
 
-class Module:
+class Module(WithHints):
     """Base of layers and of users' own networks.
 
     Parameters, buffers and modules kept as attributes are found by their names. A subclass defines
@@ -238,9 +239,10 @@ class Module:
         }
         for name, holder in holders.items():
             if values[name].shape != holder.data.shape:
-                raise ShapeError(
-                    f"{name}: expected shape {tuple(holder.data.shape)}, got {values[name].shape}"
-                )
+                expected, got = tuple(holder.data.shape), tuple(values[name].shape)
+                turned = sorted(got) == sorted(expected)
+                hint = "; PyTorch's are transposed: see docs/from-pytorch.md" if turned else ""
+                raise ShapeError(f"{name}: expected shape {expected}, got {got}{hint}")
         for name, holder in holders.items():
             ops.assign(holder.data, values[name])
 
@@ -261,6 +263,24 @@ class Module:
         """Clear the gradients of all parameters."""
         for parameter in self.parameters():
             parameter.grad = None
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Let the parameters of this module and all below be trained, or freeze them with False;
+        before training starts.
+        """
+        check_flag("requires_grad", requires_grad)
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad
+        return self
+
+    if not TYPE_CHECKING:
+
+        def _refuse(self, value: Any) -> None:
+            self.__getattr__("trainable")
+
+        trainable = property(
+            fset=_refuse, doc="Not here, where it would change nothing: see `requires_grad_`."
+        )
 
     def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
         """Move all parameters, their gradients and buffers to a device, or to another float dtype,

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from math import prod
 from typing import Any, TypeGuard
 
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES
-from warpfit.checks import as_integers
+from warpfit.checks import as_integers, kind_of
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
-from warpfit.nn.activations import ActivationSpec
+from warpfit.nn.activations import ActivationLayer, ActivationSpec
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
@@ -58,7 +59,8 @@ class NetworkSpec:
             try:
                 shapes.append(spec.output_shape(shapes[-1]))
             except ShapeError as error:
-                raise ShapeError(f"layer {name}: {error}, which {self._source(idx)}") from None
+                told = f"layer {name}: {error}, which {self._source(idx)}"
+                raise ShapeError(told + _remedy(spec, shapes[-1], is_row=idx == 0)) from None
         return tuple(shapes)
 
     def _source(self, idx: int) -> str:
@@ -66,7 +68,10 @@ class NetworkSpec:
         if idx == 0:
             return "is a row of x"
         name, spec = self.layers[idx - 1]
-        return f"layer {name} ({type(spec).__name__.removesuffix('Spec')}) gives"
+        kind: type = type(spec)
+        if isinstance(spec, ActivationSpec):
+            kind = ActivationLayer.by_name.get(spec.activation.name, kind)
+        return f"layer {name} ({kind.__name__.removesuffix('Spec')}) gives"
 
     @property
     def output_shape(self) -> Shape:
@@ -216,6 +221,29 @@ class NetworkSpec:
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
 
 
+def _takes(spec: LayerSpec, shape: Shape) -> bool:
+    try:
+        spec.output_shape(shape)
+    except ShapeError:
+        return False
+    return True
+
+
+def _remedy(spec: LayerSpec, shape: Shape, *, is_row: bool) -> str:
+    """Return what makes of samples of a shape those that a layer takes, for the end of a message.
+
+    That is so of the slips that are frequent, and only there; `is_row` says that they are x's.
+    """
+    if is_row and _takes(spec, (*shape, 1)):
+        return "; x[..., None] has one more axis"
+    if is_row and len(shape) == 3 and _takes(spec, (*shape[1:], shape[0])):
+        return "; channels come last: x.transpose(0, 2, 3, 1), or permute of PyTorch's"
+    flat = (prod(shape),)
+    if len(shape) > 1 and (_takes(spec, flat) or isinstance(spec, LinearSpec)):
+        return f"; nn.Flatten() before it gives {flat}"
+    return ""
+
+
 @lru_cache(maxsize=64)
 def _network_of(layers: tuple[tuple[str, LayerSpec], ...], input_shape: Shape) -> NetworkSpec:
     """Return a network whose shapes are known: the same for as many models as are alike."""
@@ -264,7 +292,9 @@ class Sequential(Module):
         given: Sequence[Any] = first if isinstance(first, list | tuple) else layers
         for layer in given:
             if not isinstance(layer, Module):
-                raise ConfigError(f"Sequential: expected layers, got {type(layer).__name__}")
+                raise ConfigError(
+                    f"Sequential: expected layers, such as nn.ReLU(), got {kind_of(layer)}"
+                )
         self.layers: tuple[Module, ...] = tuple(given)
         number_random_layers(self)
 

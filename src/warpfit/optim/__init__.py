@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from warpfit.optim.adadelta import Adadelta
 from warpfit.optim.adagrad import Adagrad
 from warpfit.optim.adam import Adam, AdamW
@@ -20,6 +23,7 @@ from warpfit.optim.schedules import (
     Step,
 )
 from warpfit.optim.sgd import SGD
+from warpfit.other_packages import refuse_attribute
 
 __all__ = [
     "SGD",
@@ -46,3 +50,7 @@ __all__ = [
 def __dir__() -> list[str]:
     """Return what is public."""
     return __all__
+
+
+if not TYPE_CHECKING:  # which is to know what there is
+    __getattr__ = partial(refuse_attribute, __name__)

@@ -19,7 +19,15 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
 from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
-from warpfit.checks import as_tuple, brief, check_count, check_fields, check_number, register
+from warpfit.checks import (
+    as_tuple,
+    brief,
+    check_count,
+    check_fields,
+    check_number,
+    kind_of,
+    register,
+)
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.on_demand import OnDemand
 from warpfit.optim.groups import ParameterGroup, Parameters, read_groups
@@ -343,6 +351,11 @@ class Optimizer(OnDemand):
         register(cls, "name", Optimizer.by_name)
 
     def __init__(self, parameters: Parameters, spec: OptimizerSpec) -> None:
+        if hasattr(parameters, "parameters"):
+            raise ConfigError(
+                f"{spec.kind}: expected a sequence of parameters, got {kind_of(parameters)}; "
+                "model.parameters() is one"
+            )
         if not isinstance(parameters, Iterable):
             raise ConfigError(
                 f"{spec.kind}: expected a sequence of parameters, got {brief(parameters)}"
@@ -357,9 +370,7 @@ class Optimizer(OnDemand):
             raise ConfigError(f"{spec.kind}: expected parameters to optimise, got none")
         for parameter in self.parameters:
             if not isinstance(parameter, Tensor):
-                raise ConfigError(
-                    f"{spec.kind}: expected parameters, got {type(parameter).__name__}"
-                )
+                raise ConfigError(f"{spec.kind}: expected parameters, got {kind_of(parameter)}")
         if len(set(map(id, self.parameters))) < len(self.parameters):
             raise ConfigError(f"{spec.kind}: expected each parameter once, got one several times")
         self.spec = spec

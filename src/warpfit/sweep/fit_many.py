@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends, losses
-from warpfit.checks import brief, check_count, check_flag
+from warpfit.checks import brief, check_count, check_flag, kind_of
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.losses.base import LossLike
@@ -32,7 +32,7 @@ from warpfit.sweep.folds import SweepData, as_folds
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Rule, as_halving
 from warpfit.sweep.here import CPU, runner_here
-from warpfit.sweep.metric import as_metric
+from warpfit.sweep.metric import as_metric, as_scoring
 from warpfit.sweep.placing import place_of_tasks
 from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left, plan_groups
 from warpfit.sweep.progress import SweepProgress, tell_no_validation
@@ -40,6 +40,7 @@ from warpfit.sweep.records import Collector, Sweep
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.sending import workers_of
 from warpfit.sweep.tasks import FAILED, INTERRUPTED, Outcome, Task
+from warpfit.training.arguments import optimizer_of
 from warpfit.training.callbacks import Callback
 from warpfit.training.inputs import (
     as_rows,
@@ -52,7 +53,7 @@ from warpfit.training.place import PlaceOfMany
 
 __all__ = ["fit_many", "starting_from"]
 
-Build = Callable[[Candidate], tuple[Module, Optimizer]]
+Build = Callable[[Candidate], tuple[Module, str | Optimizer]]
 
 
 def fit_many(
@@ -96,9 +97,9 @@ def fit_many(
     Parameters
     ----------
     build : function
-        From a candidate, a dict, to a model and its optimizer, new ones at each call. It is called
-        once for each candidate, here, before anything trains; layers that are given no seed draw
-        theirs from the candidate's.
+        From a candidate, a dict, to a model and its optimizer, or the name of one, new ones at each
+        call. It is called once for each candidate, here, before anything trains; layers that are
+        given no seed draw theirs from the candidate's.
     x, y : array_like
         As `fit` takes them.
     grid : mapping of str to sequence, or several
@@ -119,8 +120,9 @@ def fit_many(
         For all networks; not with folds.
     metric : str or function, optional
         What decides: ``'val_accuracy'``, ``'val_loss'``, ``'accuracy'``, ``'loss'``, of the epoch
-        whose weights the model has; or a function of model, x and y, called after training on the
-        validation rows, of which more is better. By default the accuracy, where the losses count
+        whose weights the model has; or the name of a scorer of scikit-learn, such as
+        ``'f1_macro'``, or a function of model, x and y, called after training on the validation
+        rows, of which more is better. By default the accuracy, where the losses count
         right rows, else the loss; on validation rows, if there are any; without, the ranking is by
         training rows, and does not tell how candidates do on new ones. Candidates are ranked by the
         mean over folds, equal ones by the loss.
@@ -176,6 +178,7 @@ def fit_many(
     (8, ['lr', 'width'])
     """
     start = perf_counter()
+    metric = as_scoring(metric)
     found = as_candidates(grid, candidates)
     rule = as_halving(halving)
     _check_callbacks(callbacks)
@@ -374,24 +377,26 @@ def _built(
         arguments["epochs"] = check_count("epochs", arguments["epochs"], 0)
         arguments["loss"] = losses.resolve(arguments["loss"])
         with starting_from(arguments["seed"], arguments["device"]):
-            made = build(dict(candidate))
+            return _model_and_optimizer(build(dict(candidate)))
     except WarpfitError as error:
         raise error_of_candidate(name, error) from error
     except Exception as error:
         raise ConfigError(
             f"candidate {name}: build raised {type(error).__name__}: {error}"
         ) from error
+
+
+def _model_and_optimizer(made: Any) -> tuple[Module, Optimizer]:
+    """Return what `build` made, an optimizer for its name, or raise ConfigError."""
     if not isinstance(made, tuple | list) or len(made) != 2:
-        raise ConfigError(
-            f"candidate {name}: expected build to return (model, optimizer), got {made!r}"
-        )
+        raise ConfigError(f"expected build to return (model, optimizer), got {brief(made)}")
     model, optimizer = made
-    if not isinstance(model, Module) or not isinstance(optimizer, Optimizer):
+    if not isinstance(model, Module) or not isinstance(optimizer, Optimizer | str):
         raise ConfigError(
-            f"candidate {name}: expected build to return a model and an optimizer of warpfit, got "
-            f"{type(model).__name__} and {type(optimizer).__name__}"
+            "expected build to return a model and an optimizer of warpfit, got "
+            f"{kind_of(model)} and {kind_of(optimizer)}"
         )
-    return model, optimizer
+    return model, optimizer_of(optimizer, model)
 
 
 def _planned(

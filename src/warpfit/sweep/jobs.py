@@ -16,7 +16,6 @@ from warpfit.plots import NO_PICTURES, has_matplotlib, save_figure
 from warpfit.sweep.candidates import Candidate, value_text
 from warpfit.sweep.fit_many import fit_many
 from warpfit.sweep.planning import SweepPlan
-from warpfit.sweep.plots import plot_sweep
 from warpfit.sweep.records import Record, Sweep
 from warpfit.sweep.settings import SweepSettings
 from warpfit.training.callbacks import EarlyStopping
@@ -146,7 +145,7 @@ class SweepJob:
             outcome.missing = NO_PICTURES
             return
         outcome.files.append(folder / PICTURE)
-        figure = plot_sweep(sweep, f"{self.dataset.name}, {len(sweep):,} networks")
+        figure = sweep.plot(title=f"{self.dataset.name}, {len(sweep):,} networks")
         save_figure(figure, outcome.files[-1])
 
     def _write_best(self, folder: Path, outcome: SweepOutcome) -> None:

@@ -11,8 +11,9 @@ from warpfit.checks import brief
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.sweep.tasks import Outcome
+from warpfit.training.metrics import Scorer
 
-__all__ = ["COLUMNS", "Metric", "as_metric"]
+__all__ = ["COLUMNS", "Metric", "as_metric", "as_scoring"]
 
 COLUMNS = ("val_accuracy", "val_loss", "accuracy", "loss")
 TRAINING = ("accuracy", "loss")
@@ -81,6 +82,29 @@ def _loss(outcome: Outcome) -> float:
     return inf if isnan(loss) else loss
 
 
+def as_scoring(metric: Any) -> Any:
+    """Return a metric as `as_metric` takes it: of the name of a scikit-learn scorer its function.
+
+    Raises
+    ------
+    ConfigError
+        If it is the name of none.
+    """
+    if not isinstance(metric, str) or metric in COLUMNS:
+        return metric
+    try:
+        return Scorer(metric)
+    except ConfigError:
+        raise _no_metric(metric) from None
+
+
+def _no_metric(metric: Any) -> ConfigError:
+    return ConfigError(
+        f"expected metric among {', '.join(COLUMNS)}, the name of a scorer of scikit-learn, or a "
+        f"function of model, x and y, got {brief(metric)}"
+    )
+
+
 def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> Metric:
     """Return the metric that is asked for; None is the accuracy, where all losses count right rows,
     else the loss.
@@ -102,10 +126,7 @@ def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> M
             )
         return Metric(SCORE)
     if not isinstance(metric, str) or metric not in COLUMNS:
-        raise ConfigError(
-            f"expected metric among {', '.join(COLUMNS)}, or a function of model, x and y, got "
-            f"{brief(metric)}"
-        )
+        raise _no_metric(metric)
     if metric.startswith("val_") and not has_validation:
         raise ConfigError(
             f"expected validation_data or folds for the metric {metric!r}, got neither"

@@ -11,9 +11,12 @@ import numpy as np
 
 from warpfit.plots import new_figure
 from warpfit.sweep.candidates import value_text
-from warpfit.sweep.records import Sweep
+from warpfit.sweep.metric import Metric
 
 __all__ = ["plot_sweep"]
+
+# Of a candidate; see `Sweep.candidates`.
+Summary = dict[str, Any]
 
 LOGARITHMIC_FROM = 10.0  # largest over smallest value
 LEAST_ALPHA, MOST_CANDIDATES_OPAQUE = 0.3, 40
@@ -22,24 +25,22 @@ MOST_TICKS = 8
 SPREAD = 0.06  # of an axis, which candidates of equal values take
 
 
-def plot_sweep(sweep: Sweep, title: str = "") -> Any:
+def plot_sweep(candidates: Sequence[Summary], metric: Metric, title: str = "") -> Any:
     """Return a matplotlib Figure in parallel coordinates: candidates by their values, coloured by
     their scores.
 
     Candidates without a score are grey, and end at the bottom of the last axis; the best one is
     drawn thick.
     """
-    names = _varied(sweep)
-    scored = [summary for summary in sweep.candidates if summary["score"] is not None]
+    names = _varied(candidates)
+    scored = [summary for summary in candidates if summary["score"] is not None]
     figure = new_figure(max(6.0, 1.6 * (len(names) + 2)), 4.5)
     axes = figure.subplots()
-    scales = [
-        _scale([summary["candidate"].get(name) for summary in sweep.candidates]) for name in names
-    ]
+    scales = [_scale([summary["candidate"].get(name) for summary in candidates]) for name in names]
     last = _numbers([summary["score"] for summary in scored] or [0.0, 1.0], is_logarithmic=False)
-    colours = _colours(sweep, scored)
-    alpha = max(LEAST_ALPHA, min(0.9, MOST_CANDIDATES_OPAQUE / max(1, len(sweep.candidates))))
-    ranked = _best_first(sweep)
+    colours = _colours(metric, scored)
+    alpha = max(LEAST_ALPHA, min(0.9, MOST_CANDIDATES_OPAQUE / max(1, len(candidates))))
+    ranked = _best_first(candidates)
     columns = [
         _spread([scale.height(summary["candidate"].get(name)) for summary in ranked])
         for name, scale in zip(names, scales, strict=True)
@@ -56,27 +57,23 @@ def plot_sweep(sweep: Sweep, title: str = "") -> Any:
             zorder=3 if is_best else 2 if is_scored else 1,
             marker="" if names else "o",
         )
-    _draw_axes(axes, [*names, str(sweep.metric)], [*scales, last])
+    _draw_axes(axes, [*names, str(metric)], [*scales, last])
     axes.set_title(title)
     return figure
 
 
-def _varied(sweep: Sweep) -> list[str]:
+def _varied(candidates: Sequence[Summary]) -> list[str]:
     """Return the names of values that are not the same for all candidates."""
-    names = dict.fromkeys(name for summary in sweep.candidates for name in summary["candidate"])
-    return [
-        name
-        for name in names
-        if len({repr(s["candidate"].get(name)) for s in sweep.candidates}) > 1
-    ]
+    names = dict.fromkeys(name for summary in candidates for name in summary["candidate"])
+    return [name for name in names if len({repr(s["candidate"].get(name)) for s in candidates}) > 1]
 
 
-def _best_first(sweep: Sweep) -> list[dict[str, Any]]:
-    lowest = len(sweep.candidates) + 1
-    return sorted(sweep.candidates, key=lambda summary: summary["rank"] or lowest)
+def _best_first(candidates: Sequence[Summary]) -> list[Summary]:
+    lowest = len(candidates) + 1
+    return sorted(candidates, key=lambda summary: summary["rank"] or lowest)
 
 
-def _colours(sweep: Sweep, scored: Sequence[dict[str, Any]]) -> Callable[[float], Any]:
+def _colours(metric: Metric, scored: Sequence[Summary]) -> Callable[[float], Any]:
     """Return the function from a score to its colour, the best bright."""
     from matplotlib import colormaps
 
@@ -86,7 +83,7 @@ def _colours(sweep: Sweep, scored: Sequence[dict[str, Any]]) -> Callable[[float]
 
     def colour(score: float) -> Any:
         share = (score - low) / (high - low) if high > low else 1.0
-        return bright(0.95 * (share if sweep.metric.is_greater_better else 1 - share))
+        return bright(0.95 * (share if metric.is_greater_better else 1 - share))
 
     return colour
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warpfit.display import html_table
+from warpfit.display import html_picture, html_table
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
 from warpfit.nn.module import Module
@@ -200,10 +201,32 @@ class Sweep:
             ", ".join(statuses),
         ]
 
+    def plot(self, path: str | Path | None = None, *, title: str = "") -> Any:
+        """Draw candidates by their values and score; write the picture to `path` if given, and
+        return the figure.
+
+        Raises
+        ------
+        ConfigError
+            If matplotlib is not installed, or the picture cannot be written.
+        """
+        from warpfit.plots import save_figure
+        from warpfit.sweep.plots import plot_sweep
+
+        figure = plot_sweep(self.candidates, self.metric, title)
+        if path is not None:
+            save_figure(figure, path)
+        return figure
+
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: a table of the best candidates."""
+        """Return what a notebook shows: a table of the best candidates, and their picture."""
+        from warpfit.plots import has_matplotlib
+
         header, rows = self.table()
-        return html_table(self._head, header, rows, self._foot(rows))
+        shown = html_table(self._head, header, rows, self._foot(rows))
+        if len(self.candidates) < 2 or not has_matplotlib():
+            return shown
+        return shown + html_picture(self.plot(), "candidates by their values and score")
 
     @property
     def _head(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.backends.transfer import to_host
-from warpfit.checks import brief
+from warpfit.checks import brief, kind_of
 from warpfit.data.dataset import split_rows
 from warpfit.engines.base import Plan
 from warpfit.errors import ConfigError, DataError
@@ -33,10 +33,11 @@ def optimizer_of(optimizer: Any, model: Module) -> Optimizer:
         return optimizer
     if isinstance(optimizer, str) and optimizer in Optimizer.by_name:
         return Optimizer.by_name[optimizer](model.parameters())  # type: ignore[call-arg]
-    came = repr(optimizer) if isinstance(optimizer, str) else type(optimizer).__name__
+    close = str(optimizer).lower()
+    hint = f"; write {close!r}" if close in Optimizer.by_name else ""
     raise ConfigError(
         "expected an optimizer of warpfit.optim, or its name among "
-        f"{', '.join(Optimizer.by_name)}, got {came}"
+        f"{', '.join(Optimizer.by_name)}, got {kind_of(optimizer)}{hint}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from warpfit.backends import Array
 from warpfit.backends.transfer import to_host
-from warpfit.checks import brief
+from warpfit.checks import brief, kind_of
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError, DataError, ShapeError
 from warpfit.training.inputs import as_rows, check_finite, check_same_length
 from warpfit.training.place import where_they_run
 
-__all__ = ["Batches", "as_validation_data"]
+__all__ = ["Batches", "as_validation_data", "gives_batches", "joined_batches", "rows_of_batches"]
 
 Numbers = npt.NDArray[Any]
 ANEW = "an iterable that begins anew in every epoch, or a function that returns an iterator"
@@ -49,6 +49,13 @@ class Batches:
             raise ConfigError(
                 f"expected x without y as {ANEW}, got a {type(source).__name__}, which can be read "
                 "only once; make a list of its batches, or pass the function that makes it"
+            )
+        if isinstance(source, list | tuple) and _is_pair(source):
+            raise ConfigError("expected x and y as two arguments, got one pair of them as x")
+        if hasattr(source, "__getitem__") and not isinstance(source, Iterable | Callable):
+            raise ConfigError(
+                f"expected batches (x, y), got a {kind_of(source)} of single samples; a DataLoader "
+                "of it gives batches"
             )
         if not gives_batches(source) and not isinstance(source, list | tuple):
             raise ConfigError(
@@ -122,8 +129,8 @@ class Batches:
     def _read(self) -> tuple[Numbers, Numbers]:
         """Return all rows of the epoch that comes."""
         self._epoch += 1
-        source = self._source() if callable(self._source) else self._source
-        pairs = [_pair(batch, f"batch {number}") for number, batch in enumerate(source, 1)]
+        batches = enumerate(_begun(self._source), 1)
+        pairs = [_pair(batch, f"batch {number}") for number, batch in batches]
         if not pairs:
             raise DataError(f"expected batches (x, y) in epoch {self._epoch}, got none")
         self._sizes = [len(x) for x, _ in pairs]
@@ -142,20 +149,58 @@ class Batches:
 
 def gives_batches(value: Any) -> bool:
     """Return whether a value, which is no list, is what one gets batches from: it is no array."""
-    is_data = isinstance(value, str | bytes | Mapping | list | tuple) or hasattr(value, "shape")
-    return not is_data and (isinstance(value, Iterable) or callable(value))
+    is_data = isinstance(value, str | bytes | Mapping | Set | list | tuple)
+    if is_data or hasattr(value, "shape") or hasattr(value, "__array__"):
+        return False
+    return isinstance(value, Iterable) or callable(value)
 
 
 def as_validation_data(value: Any) -> Any:
     """Return data to validate on as `fit` takes it; of a loader its rows, which are read once."""
-    if not gives_batches(value):
-        return value
-    source = value() if callable(value) and not isinstance(value, Iterable) else value
-    pairs = [_pair(batch, f"validation batch {n}") for n, batch in enumerate(source, 1)]
+    return joined_batches(value, "validation ") if gives_batches(value) else value
+
+
+def joined_batches(source: Any, name: str = "") -> tuple[Numbers, Numbers]:
+    """Return the rows x and y of all batches, which are read once; errors call both by `name`.
+
+    Raises
+    ------
+    ConfigError, ShapeError, DTypeError, DataError
+        If there are none, or they are no batches, or differ.
+    """
+    if not gives_batches(source) and (not isinstance(source, list | tuple) or _is_pair(source)):
+        raise ConfigError(f"expected y beside x, or x as batches (x, y), got {brief(source)} alone")
+    batches = enumerate(_begun(source), 1)
+    pairs = [_pair(batch, f"{name}batch {number}") for number, batch in batches]
     if not pairs:
-        raise DataError("expected batches (x, y) to validate on, got none")
+        raise DataError(f"expected {name}batches (x, y), got none")
     xs, ys = zip(*pairs, strict=True)
-    return _joined("validation x", xs), _joined("validation y", ys)
+    return _joined(f"{name}x", xs), _joined(f"{name}y", ys)
+
+
+def rows_of_batches(source: Iterable[Any]) -> Iterator[Any]:
+    """Yield the rows x of each batch: of a pair (x, y), or of x alone."""
+    for number, batch in enumerate(source, 1):
+        if isinstance(batch, list | tuple) and len(batch) not in (1, 2):
+            raise ConfigError(f"expected batch {number} as x or a pair (x, y), got {brief(batch)}")
+        yield batch[0] if isinstance(batch, list | tuple) else batch
+
+
+def _begun(source: Any) -> Iterable[Any]:
+    """Return what goes through the batches: of a function, what it returns."""
+    if isinstance(source, Iterable):
+        return source
+    begun = source()
+    if not isinstance(begun, Iterable):
+        raise ConfigError(f"expected a function that returns an iterator, got {brief(begun)} of it")
+    return begun
+
+
+def _is_pair(value: Any) -> bool:
+    """Return whether a list or tuple is x and y, and not two batches."""
+    return len(value) == 2 and all(
+        hasattr(part, "shape") and hasattr(part, "dtype") for part in value
+    )
 
 
 def _pair(batch: Any, name: str) -> tuple[Numbers, Numbers]:

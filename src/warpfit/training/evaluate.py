@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
-from warpfit.checks import brief, check_choice, check_count
+from warpfit.checks import brief, check_choice, check_count, kind_of
 from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.losses.base import LossLike
@@ -20,6 +20,7 @@ from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import Call
 from warpfit.nn.taped import TapedNetwork
+from warpfit.training.batches import gives_batches, joined_batches, rows_of_batches
 from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
@@ -192,7 +193,7 @@ def evaluate_network(
 def evaluate(
     model: Module,
     x: Any,
-    y: Any,
+    y: Any = None,
     *,
     loss: LossLike | None = None,
     sample_weight: Any = None,
@@ -207,7 +208,8 @@ def evaluate(
         uint8 means x / 255. An array on the model's device, of this package or another, is taken as
         it is.
     y : array_like (N,) or (N, ...)
-        As the loss takes them.
+        As the loss takes them. Without y, x gives batches (x, y), as `fit` takes them, or is an
+        iterator of such; they are read into memory.
     loss : str, Loss or function, optional
         By default the one that the model was trained with, ``model.loss``, class weights included;
         if none is known, cross_entropy for two or more outputs.
@@ -226,7 +228,14 @@ def evaluate(
     >>> wf.evaluate(model, x, y).accuracy > 0.9
     True
     """
-    rows = as_rows("x", x, dtype=_dtype_of(model))
+    dtype = _dtype_of(model)
+    if y is None:
+        x, y = joined_batches(x)
+        if sample_weight is not None:
+            raise ConfigError(
+                f"expected no sample_weight beside batches (x, y), got {brief(sample_weight)}"
+            )
+    rows = as_rows("x", x, dtype=dtype)
     warn_of_pixels(rows, network_of(model, rows.shape[1:]))
     return evaluate_rows(
         model, rows, y, loss=loss, sample_weight=sample_weight, batch_size=batch_size
@@ -280,7 +289,7 @@ def predict(
     model : Module
     x : array_like (N, ...)
         uint8 means x / 255. An array on the model's device, of this package or another, is taken as
-        it is.
+        it is. Or batches of a loader or an iterator: of x, or (x, y) without use of y.
     kind : str
         ``'outputs'``: what the network gives, (N, ...). What else there is, the loss says. Of C
         classes (``'cross_entropy'``), ``'probabilities'``: the outputs' softmax, (N, C);
@@ -307,7 +316,14 @@ def predict(
     >>> wf.predict(model, x).shape, wf.predict(model, x, kind="labels").shape
     ((200, 10), (200,))
     """
-    rows = as_rows("x", x, min_rows=0, dtype=_dtype_of(model))
+    dtype = _dtype_of(model)
+    if isinstance(x, Iterable) and gives_batches(x):
+        asked: dict[str, Any] = {"kind": kind, "loss": loss, "batch_size": batch_size}
+        parts = [predict(model, rows, **asked) for rows in rows_of_batches(x)]
+        if not parts:
+            raise DataError("expected batches of x, got none")
+        return np.concatenate(parts)
+    rows = as_rows("x", x, min_rows=0, dtype=dtype)
     warn_of_pixels(rows, network_of(model, rows.shape[1:]))
     return predict_rows(model, rows, kind=kind, loss=loss, batch_size=batch_size)
 
@@ -348,7 +364,7 @@ def _dtype_of(model: Any) -> str:
 def check_model(model: Any) -> None:
     """Raise ConfigError unless it is a model."""
     if not isinstance(model, Module):
-        raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
+        raise ConfigError(f"expected a model (a Module), got {kind_of(model)}")
 
 
 def _check_outputs(outputs: npt.NDArray[Any]) -> None:

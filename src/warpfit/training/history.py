@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from warpfit.display import html_picture, html_table
 from warpfit.engines.base import EpochReport
+from warpfit.other_packages import WithHints
 
 __all__ = ["History"]
 
@@ -23,7 +24,7 @@ COLUMNS = (
 SHOWN_EPOCHS = 10
 
 
-class History:
+class History(WithHints):
     """The reports of a run.
 
     Attributes

@@ -21,6 +21,7 @@ from warpfit.losses import Loss
 from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
+from warpfit.training.arguments import optimizer_of
 from warpfit.training.evaluate import network_of
 from warpfit.training.inputs import as_rows, check_same_length
 from warpfit.training.state import trained_names
@@ -92,7 +93,7 @@ def lr_find(
     x: Any,
     y: Any,
     *,
-    optimizer: Optimizer,
+    optimizer: str | Optimizer,
     loss: LossLike = "cross_entropy",
     batch_size: int = 64,
     min_lr: float = 1e-7,
@@ -110,8 +111,8 @@ def lr_find(
     model : Module
     x, y : array_like (N, ...)
         As `fit` takes them. Steps go through them as often as they need.
-    optimizer : Optimizer
-        Over the model's parameters; its own rate is not used.
+    optimizer : str or Optimizer
+        Over the model's parameters, or a name; its own rate is not used.
     loss : str, Loss or function
     batch_size : int
         As `fit` will have it: the best rate depends on it.
@@ -173,8 +174,7 @@ def _copies(model: Any, optimizer: Any) -> tuple[Module, Optimizer]:
     """Return copies of model and optimizer that belong together."""
     if not isinstance(model, Module):
         raise ConfigError(f"expected a model (a Module), got {brief(model)}")
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(f"expected an optimizer of warpfit.optim, got {type(optimizer).__name__}")
+    optimizer = optimizer_of(optimizer, model)
     trained_names(model, optimizer)
     return deepcopy((model, optimizer))
 

@@ -19,11 +19,13 @@ from warpfit.backends.transfer import to_host
 from warpfit.checks import brief
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError
-from warpfit.losses import Loss
-from warpfit.training.evaluate import predict_network
+from warpfit.losses import Loss, SoftmaxCrossEntropy
+from warpfit.nn.module import Module
+from warpfit.other_packages import instead_of
+from warpfit.training.evaluate import loss_of, predict, predict_network
 from warpfit.training.history import COLUMNS
 
-__all__ = ["Metrics", "as_metrics"]
+__all__ = ["Metrics", "Scorer", "as_metrics"]
 
 ROWS_AT_A_TIME = 1024
 # How scikit-learn names functions of which less, or more, is better.
@@ -192,13 +194,27 @@ def _metric(asked: Any) -> Metric:
     )
 
 
+@dataclass(frozen=True)
+class Scorer:
+    """A scorer of scikit-learn, by its name, as a function of a model and rows."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _of_scorer(self.name)
+
+    def __call__(self, model: Module, x: Any, y: Any) -> Any:
+        predictions = Predictions(loss_of(model) or SoftmaxCrossEntropy(), predict(model, x))
+        return _of_scorer(self.name)(flat(to_host(y)), predictions)
+
+
 def _of_scorer(name: str) -> Callable[[Numbers, Predictions], Any]:
     """Return scikit-learn's scorer of a name as a function of targets and predictions."""
     from sklearn.metrics import get_scorer, get_scorer_names
 
     if name not in get_scorer_names():
         close = get_close_matches(name, get_scorer_names(), n=3)
-        hint = f"; close are {', '.join(close)}" if close else ""
+        hint = instead_of("metric", name) or (f"; close are {', '.join(close)}" if close else "")
         raise ConfigError(
             f"expected a metric among sklearn.metrics.get_scorer_names(), got {name!r}{hint}"
         )
