@@ -1,29 +1,38 @@
-"""The base of classifier and regressor: from frames to a trained network and its outputs."""
+"""The base of classifier and regressor: from frames to trained networks and what they predict."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
 from numbers import Integral, Real
+from time import perf_counter
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, _fit_context
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 
-from warpfit import backends
+from warpfit.backends.activations import ACTIVATIONS
 from warpfit.blas import one_blas_thread
+from warpfit.callers import warn
 from warpfit.checks import check_readable
 from warpfit.data.dataset import is_frame
+from warpfit.errors import ConfigError, TrainingWarning
 from warpfit.extras import needs
 from warpfit.losses import Loss
-from warpfit.tabular.network import RealMLP, set_initial_values
-from warpfit.tabular.preprocessing import Preprocessor
-from warpfit.tabular.training import Outcome, Rows, outputs_of, train
+from warpfit.tabular.bags import Split, Table, folds_of, members_of, seeds_of, set_aside
+from warpfit.tabular.methods import METHODS, Method, Trained, Training
+from warpfit.tabular.targets import Targets
+from warpfit.tabular.training import Outcome
 
 with needs("data", "tables need"):
     import pandas as pd
@@ -32,12 +41,28 @@ __all__ = ["CONSTRAINTS", "BaseTabular"]
 
 Array = npt.NDArray[Any]
 
+_COUNT = Interval(Integral, 1, None, closed="left")
+_SHARE = Interval(Real, 0, 1, closed="left")
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+
+# Of what None stands for the method's own value.
+CHOSEN_BY_METHOD: dict[str, list[Any]] = {
+    "n_epochs": [_COUNT, None],
+    "batch_size": [_COUNT, None],
+    "lr": [_POSITIVE, None],
+    "hidden_layer_sizes": ["array-like", _COUNT, None],
+    "activation": [StrOptions(set(ACTIVATIONS)), None],
+    "dropout": [_SHARE, None],
+    "weight_decay": [Interval(Real, 0, None, closed="left"), None],
+    "frequency_scale": [_POSITIVE, None],
+}
 CONSTRAINTS: dict[str, list[Any]] = {
-    "method": [StrOptions({"realmlp"})],
-    "n_epochs": [Interval(Integral, 1, None, closed="left")],
-    "batch_size": [Interval(Integral, 1, None, closed="left")],
-    "lr": [Interval(Real, 0, None, closed="neither")],
+    **CHOSEN_BY_METHOD,
+    "method": [StrOptions(set(METHODS))],
+    "n_folds": [Interval(Integral, 2, None, closed="left"), None],
+    "n_ensemble": [_COUNT],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "time_limit": [_POSITIVE, None],
     "random_state": ["random_state"],
     "device": [str],
     "verbose": ["verbose"],
@@ -48,29 +73,33 @@ class BaseTabular(BaseEstimator, ABC):
     """Base of both estimators; subclasses have the constructor, and say what targets mean."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = CONSTRAINTS
-    _activation: ClassVar[str]
+    _are_classes: ClassVar[bool]
+
+    members_: list[Trained]
 
     @abstractmethod
-    def _learn_targets(self, y: Any, rows: Array) -> None:
-        """Keep what is to be known of checked targets; scales are those of some rows."""
+    def _checked_targets(self, y: Any) -> Array:
+        """Return targets as an array, (N,) or (N, outputs), or raise ValueError."""
 
     @abstractmethod
-    def _encoded(self, y: Any) -> Array:
-        """Return targets as training takes them: labels (N,), or numbers (N, outputs)."""
+    def _learn_targets(self, y: Array) -> None:
+        """Keep what is to be known of all checked targets."""
 
     @abstractmethod
-    def _loss(self) -> Loss: ...
+    def _targets_of(self, y: Array) -> Targets:
+        """Return what the targets of rows to train on mean."""
 
     @abstractmethod
-    def _error(self, outputs: Array, targets: Array) -> float:
-        """Return the validation error of outputs (N, K) for encoded targets."""
+    def _loss(self, settings: dict[str, Any]) -> Loss: ...
 
-    @property
     @abstractmethod
-    def _num_outputs(self) -> int: ...
+    def _keep_out_of_fold(self, predicted: Array) -> None:
+        """Keep what networks predict for the rows that they were not trained on."""
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, X_val: Any = None, y_val: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
+    ) -> Self:
         """Train on a table.
 
         Parameters
@@ -79,8 +108,12 @@ class BaseTabular(BaseEstimator, ABC):
             Of pandas or polars, with numbers, dates, text, categories, true and false, and missing
             cells; or an array of numbers, or of such cells.
         y : array_like (n_samples,), of numbers also (n_samples, n_outputs)
+        sample_weight : array_like (n_samples,), optional
+            Weights of the rows in the loss and in the validation error, at least 0. Scales are
+            those of the rows without weights.
         X_val, y_val : optional
-            Rows to validate on; otherwise `validation_fraction` of X are set aside for that.
+            Rows to validate on; otherwise folds, or `validation_fraction` of X, are set aside for
+            that. They have no weights.
 
         Returns
         -------
@@ -91,70 +124,153 @@ class BaseTabular(BaseEstimator, ABC):
         ValueError
             If a parameter or the data are not what is described here.
         DivergedError
-            If the network's outputs are not finite after any epoch.
+            If a network's outputs are not finite after any epoch.
+
+        Warns
+        -----
+        TrainingWarning
+            If `time_limit` ended the training.
         """
-        frame, y = self._checked(X, y, reset=True)
-        random_state = check_random_state(self.random_state)
+        start = perf_counter()
+        settings = self._settings()
+        table = self._table(X, y, sample_weight, reset=True)
+        seed = self._seed()
         if X_val is None and y_val is None:
-            places, aside = train_test_split(
-                np.arange(len(frame)), test_size=self.validation_fraction, random_state=random_state
-            )
-        elif X_val is None or y_val is None:
-            raise ValueError("expected both X_val and y_val, or neither, got one of them")
+            splits = self._splits(table.y, seed)
         else:
-            other, y_val = self._checked(X_val, y_val, reset=False)
-            places, aside = np.split(np.arange(len(frame) + len(other)), [len(frame)])
-            frame, y = pd.concat([frame, other]), np.concatenate([y, y_val])
-        self._learn_targets(y, places)
-        self.preprocessor_ = Preprocessor(frame, places)
-        self._train(
-            Rows(self._rows(frame), self._encoded(y)),
-            places,
-            aside,
-            int(random_state.randint(2**31)),
+            table, splits = self._with_validation_rows(table, X_val, y_val)
+        self._learn_targets(table.y)
+        pairs = list(
+            members_of(
+                table,
+                splits,
+                seeds_of(seed, len(splits) * self.n_ensemble),
+                preprocessor=self._method.preprocessor,
+                targets_of=self._targets_of,
+            )
         )
+        training = Training(
+            settings,
+            self._loss(settings),
+            self.device,
+            lambda idx, outcome: self._report(idx, len(pairs), outcome),
+            lambda: self.time_limit is not None and perf_counter() - start > self.time_limit,
+        )
+        with one_blas_thread():
+            self.members_ = list(self._method.train([member for _, member in pairs], training))
+        self._keep_results(len(pairs))
+        if self.n_folds is not None:
+            self._keep_folds(table, splits)
         return self
 
-    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
-        frame, y = self._frame(X, reset=reset), self._checked_targets(y)
-        check_consistent_length(frame, y)
-        return frame, y
+    # -- what is trained
 
-    @abstractmethod
-    def _checked_targets(self, y: Any) -> Array:
-        """Return targets as an array, (N,) or (N, outputs), or raise ValueError."""
+    @property
+    def _method(self) -> Method:
+        return METHODS[self.method]
 
-    def _train(self, rows: Rows, places: Array, aside: Array, seed: int) -> None:
-        """Train a network on the rows at some places, validated on those set aside."""
-        x, targets = rows.x[places], rows.y[aside]
-        network = RealMLP(
-            self.preprocessor_.columns, self._num_outputs, self._activation, seed=seed
-        )
-        set_initial_values(network, x, seed)
-        ops = backends.get(self.device)
-        with one_blas_thread():
-            outcome = train(
-                network.to(self.device),
-                Rows(ops.asarray(x), ops.asarray(rows.y[places])),
-                ops.asarray(rows.x[aside]),
-                lambda outputs: self._error(outputs, targets),
-                loss=self._loss(),
-                lr=self.lr,
-                n_epochs=self.n_epochs,
-                batch_size=self.batch_size,
-                seed=seed,
-                report=self._report,
+    def _settings(self) -> dict[str, Any]:
+        """Return the parameters that the method knows, with its own values for None."""
+        settings = dict(self._method.defaults(self._are_classes))
+        for name in (*CHOSEN_BY_METHOD, "label_smoothing"):
+            value = getattr(self, name, None)
+            if value is None:
+                continue
+            if name not in settings:
+                raise ConfigError(
+                    f"expected {name}=None for method {self.method!r}, which has none, got {value}"
+                )
+            settings[name] = value
+        sizes = np.atleast_1d(settings["hidden_layer_sizes"])
+        if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
+            raise ConfigError(
+                f"expected hidden_layer_sizes as integers of at least 1, got "
+                f"{self.hidden_layer_sizes}"
             )
-        self.network_ = network.to("cpu")
-        self.loss_curve_, self.validation_errors_ = outcome.losses, outcome.errors
-        self.best_epoch_ = outcome.best_epoch
+        return settings
 
-    def _report(self, outcome: Outcome) -> None:
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _splits(self, y: Array, seed: int) -> list[Split]:
+        if self.n_folds is None:
+            return [set_aside(len(y), self.validation_fraction, seed)]
+        return folds_of(y, self.n_folds, are_classes=self._are_classes, seed=seed)
+
+    def _with_validation_rows(
+        self, table: Table, X_val: Any, y_val: Any
+    ) -> tuple[Table, list[Split]]:
+        if X_val is None or y_val is None:
+            raise ConfigError("expected both X_val and y_val, or neither, got one of them")
+        if self.n_folds is not None:
+            raise ConfigError(
+                f"expected n_folds=None with X_val, for each fold is validated on another, got "
+                f"{self.n_folds}"
+            )
+        other = self._table(X_val, y_val, None, reset=False)
+        places = np.arange(len(table.y) + len(other.y))
+        weights = table.weights
+        if weights is not None:
+            weights = np.concatenate([weights, np.ones(len(other.y))])
+        joined = Table(
+            pd.concat([table.frame, other.frame]), np.concatenate([table.y, other.y]), weights
+        )
+        return joined, [Split(*np.split(places, [len(table.y)]))]
+
+    # -- what comes of it
+
+    def _keep_results(self, num_asked: int) -> None:
+        members = self.members_
+        self.left_out_ = list(range(len(members), num_asked))
+        last, n_epochs = members[-1], self._settings()["n_epochs"]
+        self.network_, self.preprocessor_ = members[0].network, members[0].preprocessor
+        self.loss_curve_, self.validation_errors_ = members[0].losses, members[0].errors
+        self.best_epoch_ = members[0].best_epoch
+        if self.time_limit is not None and (self.left_out_ or len(last.losses) < n_epochs):
+            warn(
+                f"time_limit={self.time_limit:g} s was reached: {len(members)} of {num_asked} "
+                f"networks were trained, the last one for {len(last.losses)} of {n_epochs} epochs",
+                TrainingWarning,
+            )
+
+    def _keep_folds(self, table: Table, splits: Sequence[Split]) -> None:
+        """Keep the fold of each row, and what is predicted of it by the networks that do not know
+        it.
+        """
+        self.folds_ = np.empty(len(table.y), np.int64)
+        cells = self.preprocessor_.cells(table.frame)
+        found: list[Array] = []
+        for fold, split in enumerate(splits):
+            self.folds_[split.held_out] = fold
+            members = self.members_[fold :: len(splits)]
+            found.append(self._mean_of(members, cells[split.held_out]) if members else np.nan)
+        shape = (len(table.y), *found[0].shape[1:])
+        predicted = np.full(shape, np.nan)
+        for split, own in zip(splits, found, strict=True):
+            predicted[split.held_out] = own
+        self._keep_out_of_fold(predicted)
+
+    def _report(self, idx: int, num_members: int, outcome: Outcome) -> None:
         if self.verbose:
+            of_all = f"network {idx + 1} of {num_members}, " if num_members > 1 else ""
             print(
-                f"epoch {len(outcome.losses)} of {self.n_epochs}: "
+                f"{of_all}epoch {len(outcome.losses)} of {self._settings()['n_epochs']}: "
                 f"loss {outcome.losses[-1]:.6g}, validation error {outcome.errors[-1]:.6g}"
             )
+
+    # -- tables
+
+    def _table(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Table:
+        frame, y = self._frame(X, reset=reset), self._checked_targets(y)
+        check_consistent_length(frame, y)
+        if sample_weight is None:
+            return Table(frame, y, None)
+        weights = _check_sample_weight(
+            sample_weight, frame, dtype=np.float64, ensure_non_negative=True
+        )
+        return Table(frame, y, weights)
 
     def _frame(self, X: Any, *, reset: bool) -> Any:
         """Return X as a frame of pandas, checked as scikit-learn does."""
@@ -170,15 +286,23 @@ class BaseTabular(BaseEstimator, ABC):
         )
         return pd.DataFrame(X).infer_objects()
 
-    def _rows(self, frame: Any) -> Array:
-        return self.preprocessor_.transform(frame).astype(np.float32)
-
-    def _outputs(self, X: Any) -> Array:
-        """Return the network's outputs (N, K) for a table."""
+    def _predicted(self, X: Any) -> Array:
+        """Return the mean of what all networks predict for a table: probabilities, or numbers."""
         check_is_fitted(self)
-        x = self._rows(self._frame(X, reset=False))
-        network = deepcopy(self.network_).to(self.device)
-        return outputs_of(network, network.backend.asarray(x))
+        cells = self.preprocessor_.cells(self._frame(X, reset=False))
+        return self._mean_of(self.members_, cells)
+
+    def _mean_of(self, members: Sequence[Trained], cells: Array) -> Array:
+        return np.mean([self._predicted_by(member, cells) for member in members], axis=0)
+
+    def _predicted_by(self, member: Trained, cells: Array) -> Array:
+        return member.targets.predicted(self._outputs_of(member, cells))
+
+    def _outputs_of(self, member: Trained, cells: Array) -> Array:
+        """Return a network's outputs (N, K) for the cells of a table."""
+        x = member.preprocessor.scaled(cells).astype(np.float32)
+        network = deepcopy(member.network).to(self.device)
+        return self._method.outputs(network, network.backend.asarray(x))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,35 +93,48 @@ class Preprocessor:
             for place in places
             if place not in self.numbers
         }
-        plain = self._plain(frame)[rows]
+        cells = self.cells(frame)
+        many = [each for each in self.categories.values() if not each.are_few]
         self.columns = Columns(
             len(self.numbers),
-            plain.shape[1] - len(self.numbers),
-            tuple(len(each.texts) + 1 for each in self.categories.values() if not each.are_few),
+            cells.shape[1] - len(many) - len(self.numbers),
+            tuple(len(each.texts) + 1 for each in many),
         )
-        self.centre, self.scale = _scales(plain)
+        self._learn_scales(cells[rows])
 
     def transform(self, frame: Any) -> Array:
         """Return rows (N, columns) float64 of a frame with the same columns in the same order."""
-        x = (self._plain(frame) - self.centre) * self.scale
-        x = np.nan_to_num(x, nan=0.0)
-        codes = [
-            each.codes(frame.iloc[:, place])
-            for place, each in self.categories.items()
-            if not each.are_few
-        ]
-        clipped = x / np.sqrt(1 + (x / LARGEST) ** 2)
-        return np.column_stack([clipped, *codes])
+        return self.scaled(self.cells(frame))
 
-    def _plain(self, frame: Any) -> Array:
-        """Return numbers, NaN for missing ones, and indicators, (N, plain columns)."""
-        parts = [_numbers_of(frame.iloc[:, place]) for place in self.numbers]
-        parts += [
-            each.indicators(frame.iloc[:, place])
-            for place, each in self.categories.items()
-            if each.are_few
-        ]
-        return np.column_stack([np.empty((len(frame), 0)), *parts])
+    def cells(self, frame: Any) -> Array:
+        """Return numbers, NaN for missing ones, indicators, and codes, (N, columns) float64, none
+        of them scaled.
+        """
+        few, many = [], []
+        for place, each in self.categories.items():
+            column = frame.iloc[:, place]
+            if each.are_few:
+                few.append(each.indicators(column))
+            else:
+                many.append(each.codes(column))
+        numbers = [_numbers_of(frame.iloc[:, place]) for place in self.numbers]
+        return np.column_stack([np.empty((len(frame), 0)), *numbers, *few, *many])
+
+    def scaled(self, cells: Array) -> Array:
+        """Return rows as training takes them, (N, columns) float64, of cells."""
+        plain = self.columns.num_plain
+        x = (cells[:, :plain] - self.centre) * self.scale
+        x = np.nan_to_num(x, nan=0.0)
+        return np.column_stack([x / np.sqrt(1 + (x / LARGEST) ** 2), cells[:, plain:]])
+
+    def with_scales_of(self, cells: Array) -> Preprocessor:
+        """Return one with the same categories, and the scales of other rows' cells."""
+        other = copy(self)
+        other._learn_scales(cells)
+        return other
+
+    def _learn_scales(self, cells: Array) -> None:
+        self.centre, self.scale = _scales(cells[:, : self.columns.num_plain])
 
 
 def _is_number(dtype: Any) -> bool:
