@@ -151,7 +151,10 @@ SECTIONS = (
         "warpfit",
         ("TabularClassifier", "TabularRegressor"),
         "Straight from a frame: [from a table to predictions](tables.md).",
-        tuple(f"TabularClassifier.{name}" for name in ("fit", "predict", "predict_proba")),
+        tuple(
+            f"TabularClassifier.{name}"
+            for name in ("fit", "predict", "predict_proba", "save", "load", "to_onnx")
+        ),
     ),
     Section(
         "Networks",

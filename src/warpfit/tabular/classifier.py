@@ -88,6 +88,8 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         Of each of its epochs: the mean training loss, and the share of wrong validation rows.
     best_epoch_ : int
         Counted from 1: the latest of those with the least validation error.
+    method_ : str
+        By which it was fitted.
     left_out_ : list of int
         Places of the networks that `time_limit` left no time for.
     folds_ : ndarray (n_samples,)
@@ -117,6 +119,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         "label_smoothing": [Interval(Real, 0, 1, closed="left"), None],
     }
     _are_classes: ClassVar[bool] = True
+    _out_of_fold: ClassVar[str] = "oof_probabilities_"
 
     def __init__(
         self,
@@ -186,6 +189,3 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
 
     def _loss(self, settings: dict[str, Any]) -> Loss:
         return SoftmaxCrossEntropy(label_smoothing=settings["label_smoothing"])
-
-    def _keep_out_of_fold(self, predicted: Array) -> None:
-        self.oof_probabilities_ = predicted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
@@ -30,7 +31,7 @@ from warpfit.errors import ConfigError, TrainingWarning
 from warpfit.extras import needs
 from warpfit.losses import Loss
 from warpfit.tabular.bags import Split, Table, folds_of, members_of, seeds_of, set_aside
-from warpfit.tabular.methods import METHODS, Method, Trained, Training
+from warpfit.tabular.methods import METHODS, Trained, Training
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import Outcome
 
@@ -74,6 +75,7 @@ class BaseTabular(BaseEstimator, ABC):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = CONSTRAINTS
     _are_classes: ClassVar[bool]
+    _out_of_fold: ClassVar[str]  # the attribute's name
 
     members_: list[Trained]
 
@@ -91,10 +93,6 @@ class BaseTabular(BaseEstimator, ABC):
 
     @abstractmethod
     def _loss(self, settings: dict[str, Any]) -> Loss: ...
-
-    @abstractmethod
-    def _keep_out_of_fold(self, predicted: Array) -> None:
-        """Keep what networks predict for the rows that they were not trained on."""
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
@@ -145,7 +143,7 @@ class BaseTabular(BaseEstimator, ABC):
                 table,
                 splits,
                 seeds_of(seed, len(splits) * self.n_ensemble),
-                preprocessor=self._method.preprocessor,
+                preprocessor=METHODS[self.method].preprocessor,
                 targets_of=self._targets_of,
             )
         )
@@ -157,21 +155,115 @@ class BaseTabular(BaseEstimator, ABC):
             lambda: self.time_limit is not None and perf_counter() - start > self.time_limit,
         )
         with one_blas_thread():
-            self.members_ = list(self._method.train([member for _, member in pairs], training))
-        self._keep_results(len(pairs))
+            members = list(METHODS[self.method].train([member for _, member in pairs], training))
+        self.method_ = self.method
+        self._keep_members(members, list(range(len(members), len(pairs))))
+        self._warn_if_cut(settings["n_epochs"])
+        for name in ("folds_", self._out_of_fold):
+            vars(self).pop(name, None)
         if self.n_folds is not None:
-            self._keep_folds(table, splits)
+            self._predict_folds(table, splits)
         return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all parameters, networks and fitted attributes to a safetensors file, from which
+        `load` makes an equal estimator.
+
+        Reading the file runs no code, unlike unpickling.
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .safetensors
+            It is replaced at once.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If a parameter or a class is something that only pickle can store, such as a
+            RandomState, or the file cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> import warpfit as wf
+        >>> model = wf.TabularRegressor(n_epochs=2, device="cpu").fit([[0.0], [1.0]] * 5, range(10))
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/line.safetensors")
+        ...     again = wf.TabularRegressor.load(f"{folder}/line.safetensors")
+        >>> bool((again.predict([[0.5]]) == model.predict([[0.5]])).all())
+        True
+        """
+        from warpfit.tabular.storage import save_estimator
+
+        check_is_fitted(self)
+        save_estimator(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the estimator in a file that `save` wrote; no device is needed.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is missing, cut short, damaged (its content is not that of its checksum), of
+            another kind or of another estimator.
+
+        Warns
+        -----
+        DataWarning
+            If a weight is NaN or infinite.
+        """
+        from warpfit.tabular.storage import load_estimator
+
+        return load_estimator(cls, path)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write an ONNX file, with which other programs predict: preprocessing and all networks.
+        The package onnx is needed.
+
+        If all columns are numbers, the input is ``X``, float32, (N, n_features_in_), with NaN for
+        missing cells. Otherwise there is an input for each column, (N, 1), by the name of the
+        column (``x0``, ``x1``, ... if there are none). Numbers are float32, dates the days since
+        1970. Categories are strings: text without spaces around it, ``True`` and ``False``, whole
+        numbers without a point; any other string, such as an empty one, is a missing cell.
+
+        A classifier's outputs are ``label``, int64 or string (or bool or float64, as its classes
+        are), (N,), and ``probabilities``, float32, (N, n_classes). A regressor's is ``variable``,
+        float32, (N, n_outputs).
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .onnx
+            It is replaced at once.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If onnx is not installed, classes are neither numbers nor strings, a column is called as
+            something else in the graph is, or the file cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> import warpfit as wf
+        >>> model = wf.TabularRegressor(n_epochs=2, device="cpu").fit([[0.0], [1.0]] * 5, range(10))
+        >>> with TemporaryDirectory() as folder:
+        ...     model.to_onnx(f"{folder}/line.onnx")
+        """
+        from warpfit.tabular.onnx_graph import write_onnx
+
+        check_is_fitted(self)
+        write_onnx(self, path)
 
     # -- what is trained
 
-    @property
-    def _method(self) -> Method:
-        return METHODS[self.method]
-
     def _settings(self) -> dict[str, Any]:
         """Return the parameters that the method knows, with its own values for None."""
-        settings = dict(self._method.defaults(self._are_classes))
+        settings = dict(METHODS[self.method].defaults(self._are_classes))
         for name in (*CHOSEN_BY_METHOD, "label_smoothing"):
             value = getattr(self, name, None)
             if value is None:
@@ -221,36 +313,42 @@ class BaseTabular(BaseEstimator, ABC):
 
     # -- what comes of it
 
-    def _keep_results(self, num_asked: int) -> None:
-        members = self.members_
-        self.left_out_ = list(range(len(members), num_asked))
-        last, n_epochs = members[-1], self._settings()["n_epochs"]
-        self.network_, self.preprocessor_ = members[0].network, members[0].preprocessor
-        self.loss_curve_, self.validation_errors_ = members[0].losses, members[0].errors
-        self.best_epoch_ = members[0].best_epoch
+    def _keep_members(self, members: list[Trained], left_out: list[int]) -> None:
+        self.members_, self.left_out_, first = members, left_out, members[0]
+        self.network_, self.preprocessor_ = first.network, first.preprocessor
+        self.loss_curve_, self.validation_errors_ = first.losses, first.errors
+        self.best_epoch_ = first.best_epoch
+
+    def _warn_if_cut(self, n_epochs: int) -> None:
+        num_done, last = len(self.members_), self.members_[-1]
         if self.time_limit is not None and (self.left_out_ or len(last.losses) < n_epochs):
             warn(
-                f"time_limit={self.time_limit:g} s was reached: {len(members)} of {num_asked} "
-                f"networks were trained, the last one for {len(last.losses)} of {n_epochs} epochs",
+                f"time_limit={self.time_limit:g} s was reached: {num_done} of "
+                f"{num_done + len(self.left_out_)} networks were trained, the last one for "
+                f"{len(last.losses)} of {n_epochs} epochs",
                 TrainingWarning,
             )
 
-    def _keep_folds(self, table: Table, splits: Sequence[Split]) -> None:
+    def _keep_folds(self, folds: Array, predicted: Array) -> None:
         """Keep the fold of each row, and what is predicted of it by the networks that do not know
         it.
         """
-        self.folds_ = np.empty(len(table.y), np.int64)
+        self.folds_ = folds
+        setattr(self, self._out_of_fold, predicted)
+
+    def _predict_folds(self, table: Table, splits: Sequence[Split]) -> None:
+        folds = np.empty(len(table.y), np.int64)
         cells = self.preprocessor_.cells(table.frame)
         found: list[Array] = []
         for fold, split in enumerate(splits):
-            self.folds_[split.held_out] = fold
+            folds[split.held_out] = fold
             members = self.members_[fold :: len(splits)]
             found.append(self._mean_of(members, cells[split.held_out]) if members else np.nan)
         shape = (len(table.y), *found[0].shape[1:])
         predicted = np.full(shape, np.nan)
         for split, own in zip(splits, found, strict=True):
             predicted[split.held_out] = own
-        self._keep_out_of_fold(predicted)
+        self._keep_folds(folds, predicted)
 
     def _report(self, idx: int, num_members: int, outcome: Outcome) -> None:
         if self.verbose:
@@ -302,7 +400,7 @@ class BaseTabular(BaseEstimator, ABC):
         """Return a network's outputs (N, K) for the cells of a table."""
         x = member.preprocessor.scaled(cells).astype(np.float32)
         network = deepcopy(member.network).to(self.device)
-        return self._method.outputs(network, network.backend.asarray(x))
+        return METHODS[self.method_].outputs(network, network.backend.asarray(x))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

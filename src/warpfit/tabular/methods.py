@@ -12,7 +12,9 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.losses import Loss
 from warpfit.nn import Module
+from warpfit.nn.onnx_graph import Graph
 from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, Columns, RealMLP, set_initial_values
+from warpfit.tabular.onnx_network import realmlp_onnx
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import (
@@ -101,6 +103,7 @@ class Trained:
     Attributes
     ----------
     network : Module
+    shape : Shape
     preprocessor : Preprocessor
     targets : Classes or Numbers
     losses, errors : list of float
@@ -111,6 +114,7 @@ class Trained:
     """
 
     network: Any
+    shape: Shape
     preprocessor: Preprocessor
     targets: Targets
     losses: list[float]
@@ -119,9 +123,10 @@ class Trained:
     seed: int
 
     @classmethod
-    def of(cls, member: Member, network: Module, outcome: Outcome) -> Trained:
+    def of(cls, member: Member, network: Module, shape: Shape, outcome: Outcome) -> Trained:
         return cls(
             network.to("cpu"),
+            shape,
             member.preprocessor,
             member.targets,
             outcome.losses,
@@ -149,6 +154,10 @@ class Method:
         for, in the members' order.
     outputs : function
         From a network and rows (N, columns) on its device to outputs (N, K) on the host.
+    onnx : function, optional
+        From a `Graph`, a `Trained`, and the names of numbers and indicators (N, num_plain) float64,
+        none of them scaled, and of codes (N, C) int64 to the name of outputs (N, K). Without it
+        there are no ONNX files.
     """
 
     defaults: Callable[[bool], Mapping[str, Any]]
@@ -156,6 +165,7 @@ class Method:
     network: Callable[[Shape, int], Any]
     train: Callable[[Sequence[Member], Training], Iterator[Trained]]
     outputs: Callable[[Any, Any], Array]
+    onnx: Callable[[Graph, Trained, str, str], str] | None = None
 
 
 def _realmlp_defaults(are_classes: bool) -> Mapping[str, Any]:
@@ -188,7 +198,8 @@ def train_realmlp(members: Sequence[Member], training: Training) -> Iterator[Tra
 
 def _trained(idx: int, member: Member, training: Training) -> Trained:
     settings, rows, validation = training.settings, member.rows(), member.validation()
-    network = _realmlp(shape_of(member, settings), member.seed)
+    shape = shape_of(member, settings)
+    network = _realmlp(shape, member.seed)
     set_initial_values(network, rows.x, member.seed, settings["frequency_scale"])
     ops = backends.get(training.device)
 
@@ -210,7 +221,7 @@ def _trained(idx: int, member: Member, training: Training) -> Trained:
         dropout=settings["dropout"],
         weight_decay=settings["weight_decay"],
     )
-    return Trained.of(member, network, outcome)
+    return Trained.of(member, network, shape, outcome)
 
 
 def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
@@ -224,5 +235,7 @@ def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
 
 
 METHODS: Mapping[str, Method] = {
-    "realmlp": Method(_realmlp_defaults, Preprocessor, _realmlp, train_realmlp, outputs_of),
+    "realmlp": Method(
+        _realmlp_defaults, Preprocessor, _realmlp, train_realmlp, outputs_of, realmlp_onnx
+    ),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import brief
 from warpfit.data.table_columns import as_numbers, as_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
@@ -18,7 +19,7 @@ with needs("data", "tables need"):
     import pandas as pd
     from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
-__all__ = ["Preprocessor"]
+__all__ = ["Categories", "Preprocessor"]
 
 Array = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -28,15 +29,14 @@ LARGEST = 3.0  # what numbers are clipped to, smoothly
 
 
 @dataclass(frozen=True)
-class _Categories:
-    """The categories of a column, as texts; code 0 is a missing or unknown one."""
+class Categories:
+    """The categories of a column, as texts in order; code 0 is a missing or unknown one."""
 
-    name: str
     texts: Any
 
     @classmethod
-    def of(cls, column: Any) -> _Categories:
-        return cls(column.name, pd.Index(sorted(set(as_texts(column[column.notna()])))))
+    def of(cls, column: Any) -> Categories:
+        return cls(pd.Index(sorted(set(as_texts(column[column.notna()]))), dtype=object))
 
     @property
     def are_few(self) -> bool:
@@ -46,13 +46,19 @@ class _Categories:
         found = self.texts.get_indexer(as_texts(column))
         return np.asarray(np.where(column.isna(), 0, found + 1), np.int64)
 
-    def indicators(self, column: Any) -> Array:
-        """Return a column for each category; for one or two categories one of -1 and 1."""
+    @property
+    def table(self) -> Array:
+        """The indicators of each code: a column for each category; for one or two categories one
+        of -1 and 1.
+        """
         count = len(self.texts)
         rows = {1: [[-1.0], [1.0]], 2: [[0.0], [1.0], [-1.0]]}.get(
             count, np.eye(count + 1, count, -1)
         )
-        return np.asarray(rows)[self.codes(column)]
+        return np.asarray(rows)
+
+    def indicators(self, column: Any) -> Array:
+        return self.table[self.codes(column)]
 
 
 class Preprocessor:
@@ -80,7 +86,7 @@ class Preprocessor:
     Raises
     ------
     DataError
-        If the frame has no columns, or a number is infinite.
+        If the frame has no columns, all cells are missing, or a number is infinite.
     """
 
     def __init__(self, frame: Any, rows: Codes) -> None:
@@ -89,18 +95,14 @@ class Preprocessor:
         places = range(frame.shape[1])
         self.numbers = [place for place in places if _is_number(frame.iloc[:, place].dtype)]
         self.categories = {
-            place: _Categories.of(frame.iloc[:, place])
+            place: Categories.of(frame.iloc[:, place])
             for place in places
             if place not in self.numbers
         }
-        cells = self.cells(frame)
-        many = [each for each in self.categories.values() if not each.are_few]
-        self.columns = Columns(
-            len(self.numbers),
-            cells.shape[1] - len(many) - len(self.numbers),
-            tuple(len(each.texts) + 1 for each in many),
-        )
-        self._learn_scales(cells[rows])
+        self._learn_columns()
+        if not (self.columns.num_plain or self.columns.num_codes):
+            raise DataError("expected a column with a cell that is not missing, got none")
+        self._learn_scales(self.cells(frame)[rows])
 
     def transform(self, frame: Any) -> Array:
         """Return rows (N, columns) float64 of a frame with the same columns in the same order."""
@@ -133,6 +135,54 @@ class Preprocessor:
         other._learn_scales(cells)
         return other
 
+    def with_scales(self, centre: Array, scale: Array) -> Preprocessor:
+        """Return one with the same categories, and given scales (num_plain,), or raise
+        ValueError.
+        """
+        expected = (self.columns.num_plain,)
+        if {centre.shape, scale.shape} != {expected}:
+            raise ValueError(
+                f"expected scales of shape {expected}, got {centre.shape} and {scale.shape}"
+            )
+        other = copy(self)
+        other.centre, other.scale = centre, scale
+        return other
+
+    def described(self) -> list[list[Any]]:
+        """Return the place and the texts of each column of categories, as JSON has them."""
+        return [[place, each.texts.tolist()] for place, each in self.categories.items()]
+
+    @classmethod
+    def of_described(cls, categories: Any, num_features: int) -> Preprocessor:
+        """Return one without scales, of what `described` returned, or raise ValueError or
+        TypeError.
+        """
+        found = cls.__new__(cls)
+        found.categories = {}
+        for place, texts in categories:
+            are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+            if not are_texts or texts != sorted(set(texts)):
+                raise ValueError(f"expected categories as texts in order, got {brief(texts)}")
+            if type(place) is not int or not 0 <= place < num_features:
+                raise ValueError(f"expected a place below {num_features}, got {brief(place)}")
+            found.categories[place] = Categories(pd.Index(texts, dtype=object))
+        if list(found.categories) != sorted(found.categories) or len(categories) != len(
+            found.categories
+        ):
+            raise ValueError("expected columns of categories in order")
+        found.numbers = [place for place in range(num_features) if place not in found.categories]
+        found._learn_columns()
+        return found
+
+    def _learn_columns(self) -> None:
+        """Set what the columns of rows are."""
+        few = [each for each in self.categories.values() if each.are_few]
+        self.columns = Columns(
+            len(self.numbers),
+            sum(each.table.shape[1] for each in few),
+            tuple(len(each.texts) + 1 for each in self.categories.values() if not each.are_few),
+        )
+
     def _learn_scales(self, cells: Array) -> None:
         self.centre, self.scale = _scales(cells[:, : self.columns.num_plain])
 
@@ -149,6 +199,8 @@ def _numbers_of(column: Any) -> Array:
 
 def _scales(x: Array) -> tuple[Array, Array]:
     """Return the median of each column, and what its distance from there is multiplied by."""
+    if not x.shape[1]:
+        return np.empty(0), np.empty(0)
     x = np.where(np.isnan(x).all(axis=0), 0.0, x)
     first, centre, third = np.nanquantile(x, [0.25, 0.5, 0.75], axis=0)
     spread = third - first

@@ -52,6 +52,7 @@ class TabularRegressor(RegressorMixin, BaseTabular):
     """
 
     _are_classes: ClassVar[bool] = False
+    _out_of_fold: ClassVar[str] = "oof_prediction_"
 
     def __init__(
         self,
@@ -111,9 +112,6 @@ class TabularRegressor(RegressorMixin, BaseTabular):
 
     def _loss(self, settings: dict[str, Any]) -> Loss:
         return MeanSquaredError()
-
-    def _keep_out_of_fold(self, predicted: Array) -> None:
-        self.oof_prediction_ = predicted
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
