@@ -17,7 +17,7 @@ from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import Rows
 
-__all__ = ["Split", "Table", "folds_of", "members_of", "seeds_of", "set_aside"]
+__all__ = ["HeldOut", "Split", "Table", "folds_of", "members_of", "seeds_of", "set_aside"]
 
 Array = npt.NDArray[Any]
 Places = npt.NDArray[np.int64]
@@ -36,6 +36,17 @@ class Table:
     """Checked rows: a frame, its targets, and the weight of each row if there are weights."""
 
     frame: Any
+    y: Array
+    weights: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Rows to validate on, none of them scaled: their cells, targets, and weights if they have
+    some.
+    """
+
+    cells: Array
     y: Array
     weights: Array | None
 
@@ -81,9 +92,8 @@ def members_of(
     *,
     preprocessor: Callable[[Any, Places], Preprocessor],
     targets_of: Callable[[Array], Targets],
-) -> Iterator[tuple[Split, Member]]:
-    """Yield a network for each seed, with its split: all splits in turns, until there are no more
-    seeds.
+) -> Iterator[Member]:
+    """Yield a network for each seed: all splits in turns, until there are no more seeds.
 
     Parameters
     ----------
@@ -110,7 +120,7 @@ def members_of(
             _rows_of(table, cells, places, scaling, targets)
             for places in (split.trained, split.held_out)
         ]
-        yield split, Member(scaling, targets, *rows, seed)
+        yield Member(scaling, targets, *rows, seed)
 
 
 def _rows_of(

@@ -97,6 +97,9 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     oof_probabilities_ : ndarray (n_samples, n_classes)
         With folds: what the networks that were not trained on a row predict for it; NaN where
         there was no time for one.
+    feature_importances_ : ndarray (n_features_in_,)
+        How much the share of wrong rows grows on average when a column's cells are permuted,
+        among the rows to validate on. Computed when asked for.
 
     References
     ----------

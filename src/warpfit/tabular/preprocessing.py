@@ -122,6 +122,19 @@ class Preprocessor:
         numbers = [_numbers_of(frame.iloc[:, place]) for place in self.numbers]
         return np.column_stack([np.empty((len(frame), 0)), *numbers, *few, *many])
 
+    def places_in_cells(self) -> list[list[int]]:
+        """Return which columns of cells each column of the frame has become."""
+        places: list[list[int]] = [[] for _ in range(len(self.numbers) + len(self.categories))]
+        for own, place in enumerate(self.numbers):
+            places[place] = [own]
+        few, many = len(self.numbers), self.columns.num_plain
+        for place, each in self.categories.items():
+            width = each.table.shape[1] if each.are_few else 1
+            first = few if each.are_few else many
+            places[place] = list(range(first, first + width))
+            few, many = (few + width, many) if each.are_few else (few, many + 1)
+        return places
+
     def scaled(self, cells: Array) -> Array:
         """Return rows as training takes them, (N, columns) float64, of cells."""
         plain = self.columns.num_plain

@@ -35,6 +35,7 @@ MALFORMED = (
     RecursionError,
 )
 OF_NUMBERS = ("mean", "std", "low", "high")
+OF_FOLDS = ("folds", "out of fold")
 LABEL_DTYPES = "iufb"
 
 
@@ -59,6 +60,8 @@ def save_estimator(estimator: Any, path: PathLike) -> None:
     if hasattr(estimator, "folds_"):
         arrays["folds"] = estimator.folds_.astype(np.float64)
         arrays["out of fold"] = np.nan_to_num(getattr(estimator, estimator._out_of_fold))
+    if hasattr(estimator, "_importances"):
+        arrays["importances"] = estimator._importances
     write_file(path, ESTIMATOR, arrays, header)
 
 
@@ -158,10 +161,17 @@ def _estimator_of(kind: Any, header: Mapping[str, Any], arrays: HostArrays) -> A
         [_count("left_out", each, 0) for each in table["left_out"]],
     )
     _check_alike(estimator.members_)
-    if "folds" in arrays:
+    others = sorted(name for name in arrays if "/" not in name)
+    if "folds" in others:
         _take_folds(estimator, arrays)
-    num_known = sum(len(_own(arrays, f"{idx}/")) for idx in range(len(members)))
-    _expect("no other arrays", sorted(arrays), num_known == len(arrays) - 2 * ("folds" in arrays))
+    if "importances" in others:
+        shape = arrays["importances"].shape
+        _expect(f"{num_features} importances", shape, shape == (num_features,))
+        estimator._importances = arrays["importances"]
+    num_known = sum(len(_own(arrays, f"{idx}/")) for idx in range(len(members))) + len(others)
+    is_whole = num_known == len(arrays) and {*others} <= {*OF_FOLDS, "importances"}
+    is_whole &= len({*OF_FOLDS}.intersection(others)) in (0, len(OF_FOLDS))
+    _expect("no other arrays", sorted(arrays), is_whole)
     return estimator
 
 
