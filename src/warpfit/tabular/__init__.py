@@ -14,10 +14,15 @@ from warpfit.on_demand import imports_on_demand
 if TYPE_CHECKING:
     from warpfit.tabular.classifier import TabularClassifier
     from warpfit.tabular.regressor import TabularRegressor
+    from warpfit.tabular.spaces import search_space
 
-__all__ = ["TabularClassifier", "TabularRegressor"]
+__all__ = ["TabularClassifier", "TabularRegressor", "search_space"]
 
 __getattr__, __dir__ = imports_on_demand(
     __name__,
-    {"classifier": ("TabularClassifier",), "regressor": ("TabularRegressor",)},
+    {
+        "classifier": ("TabularClassifier",),
+        "regressor": ("TabularRegressor",),
+        "spaces": ("search_space",),
+    },
 )

@@ -154,6 +154,8 @@ class Method:
         for, in the members' order.
     outputs : function
         From a network and rows (N, columns) on its device to outputs (N, K) on the host.
+    space : function
+        From whether targets are classes to what a search draws parameters from, by name.
     onnx : function, optional
         From a `Graph`, a `Trained`, and the names of numbers and indicators (N, num_plain) float64,
         none of them scaled, and of codes (N, C) int64 to the name of outputs (N, K). Without it
@@ -165,6 +167,7 @@ class Method:
     network: Callable[[Shape, int], Any]
     train: Callable[[Sequence[Member], Training], Iterator[Trained]]
     outputs: Callable[[Any, Any], Array]
+    space: Callable[[bool], Mapping[str, Any]]
     onnx: Callable[[Graph, Trained, str, str], str] | None = None
 
 
@@ -180,6 +183,21 @@ def _realmlp_defaults(are_classes: bool) -> Mapping[str, Any]:
         "frequency_scale": FREQUENCY_SCALE,
         "label_smoothing": 0.1,
     }
+
+
+def _realmlp_space(are_classes: bool) -> Mapping[str, Any]:
+    """Return the authors' space, without those of other embeddings and of no scale."""
+    from scipy.stats import loguniform
+
+    space = {
+        "lr": loguniform(0.02, 0.3),
+        "dropout": [0.0] * 3 + [0.15] * 5 + [0.3] * 2,
+        "weight_decay": [0.0, 0.02],
+        "frequency_scale": loguniform(0.05, 0.5),
+        "activation": ["relu", "selu", "mish"],
+        "hidden_layer_sizes": [(256, 256, 256)] * 3 + [(64, 64, 64, 64, 64), (512,)],
+    }
+    return space | {"label_smoothing": [0.0] * 3 + [0.1] * 7} if are_classes else space
 
 
 def _realmlp(shape: Shape, seed: int) -> RealMLP:
@@ -236,6 +254,12 @@ def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
 
 METHODS: Mapping[str, Method] = {
     "realmlp": Method(
-        _realmlp_defaults, Preprocessor, _realmlp, train_realmlp, outputs_of, realmlp_onnx
+        defaults=_realmlp_defaults,
+        preprocessor=Preprocessor,
+        network=_realmlp,
+        train=train_realmlp,
+        outputs=outputs_of,
+        space=_realmlp_space,
+        onnx=realmlp_onnx,
     ),
 }
