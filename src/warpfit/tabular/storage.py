@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Classes, Numbers, Targets
 from warpfit.training.storage import ESTIMATOR, HostArrays, read_file, write_file
 
-__all__ = ["load_estimator", "save_estimator"]
+__all__ = ["load_estimator", "load_with_metadata", "save_estimator"]
 
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
@@ -39,8 +39,10 @@ OF_FOLDS = ("folds", "out of fold")
 LABEL_DTYPES = "iufb"
 
 
-def save_estimator(estimator: Any, path: PathLike) -> None:
-    """Write a fitted estimator; see `BaseTabular.save`."""
+def save_estimator(
+    estimator: Any, path: PathLike, *, metadata: Mapping[str, str | None] | None = None
+) -> None:
+    """Write a fitted estimator, with more about it; see `BaseTabular.save`."""
     arrays: HostArrays = {}
     header = {
         "estimator": type(estimator).__name__,
@@ -57,6 +59,8 @@ def save_estimator(estimator: Any, path: PathLike) -> None:
             _described(idx, member, arrays) for idx, member in enumerate(estimator.members_)
         ],
     }
+    if metadata is not None:
+        header["metadata"] = dict(metadata)
     if hasattr(estimator, "folds_"):
         arrays["folds"] = estimator.folds_.astype(np.float64)
         arrays["out of fold"] = np.nan_to_num(getattr(estimator, estimator._out_of_fold))
@@ -67,13 +71,22 @@ def save_estimator(estimator: Any, path: PathLike) -> None:
 
 def load_estimator(kind: type[E], path: PathLike) -> E:
     """Return the estimator in a file; see `BaseTabular.load`."""
+    return load_with_metadata((kind,), path)[0]
+
+
+def load_with_metadata(kinds: Sequence[type[E]], path: PathLike) -> tuple[E, dict[str, Any]]:
+    """Return the estimator in a file, of one of some classes, and what else the file says."""
     header, arrays = read_file(path, ESTIMATOR)
-    if header.get("estimator") != kind.__name__:
+    kind = {each.__name__: each for each in kinds}.get(str(header.get("estimator")))
+    if kind is None:
+        expected = " or ".join(each.__name__ for each in kinds)
         raise FileFormatError(
-            f"expected {path} to hold a {kind.__name__}, found {header.get('estimator')!r}"
+            f"expected {path} to hold a {expected}, found {header.get('estimator')!r}"
         )
+    metadata = header.get("metadata", {})
     try:
-        return _estimator_of(kind, header, arrays)
+        _expect("metadata as an object", metadata, isinstance(metadata, dict))
+        return _estimator_of(kind, header, arrays), metadata
     except MALFORMED as error:
         raise FileFormatError(f"{path} holds no {kind.__name__}: {error}") from error
 
