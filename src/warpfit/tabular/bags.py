@@ -116,11 +116,11 @@ def members_of(
     ]
     for idx, seed in enumerate(seeds):
         split, (scaling, targets) = splits[idx % len(splits)], parts[idx % len(splits)]
-        rows = [
+        rows, validation = (
             _rows_of(table, cells, places, scaling, targets)
             for places in (split.trained, split.held_out)
-        ]
-        yield Member(scaling, targets, *rows, seed)
+        )
+        yield Member(scaling, targets, rows, validation, seed)
 
 
 def _rows_of(

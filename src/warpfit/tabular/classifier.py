@@ -66,8 +66,8 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         networks on one device. A network of a bag equals that of a `fit` to the same rows, with the
         same `X_val`, whose `random_state` is the member's ``seed``.
     device : str
-        ``'auto'`` is the first CUDA device, or the CPU where there is none; or ``'cpu'``,
-        ``'cuda'``, ``'cuda:1'``, ...
+        ``'auto'`` is the CPU where that takes less time, and else the first CUDA device, if there
+        is one; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
     verbose : bool or int
         Whether each epoch is printed.
 

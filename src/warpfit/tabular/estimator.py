@@ -40,7 +40,8 @@ from warpfit.tabular.bags import (
     set_aside,
 )
 from warpfit.tabular.importances import NoRowsError, importances_of
-from warpfit.tabular.methods import METHODS, Trained, Training
+from warpfit.tabular.methods import METHODS, Trained, Training, shape_of
+from warpfit.tabular.place import predicted_on, trained_on
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import Outcome
 
@@ -156,20 +157,29 @@ class BaseTabular(BaseEstimator, ABC):
                 targets_of=self._targets_of,
             )
         )
+        method = METHODS[self.method]
+        place = trained_on(
+            self.device,
+            method.widths(shape_of(members[0], settings)),
+            num_rows=len(splits[0].trained),
+            num_validated=len(splits[0].held_out),
+            batch_size=settings["batch_size"],
+            epochs=settings["n_epochs"] * len(members),
+        )
         training = Training(
             settings,
             self._loss(settings),
-            self.device,
+            place.device,
             lambda idx, outcome: self._report(idx, len(members), outcome),
             lambda: self.time_limit is not None and perf_counter() - start > self.time_limit,
         )
         with one_blas_thread():
-            trained = list(METHODS[self.method].train(members, training))
+            trained = list(method.train(members, training))
         self.method_ = self.method
         self._keep_members(trained, list(range(len(trained), len(members))))
         self._warn_if_cut(settings["n_epochs"])
-        for name in ("folds_", self._out_of_fold, "_importances"):
-            vars(self).pop(name, None)
+        for name in vars(self).keys() & {"folds_", self._out_of_fold, "_importances"}:
+            delattr(self, name)
         cells = self.preprocessor_.cells(table.frame)
         if self.n_folds is not None:
             self._predict_folds(cells, splits)
@@ -387,7 +397,9 @@ class BaseTabular(BaseEstimator, ABC):
         for fold, split in enumerate(splits):
             folds[split.held_out] = fold
             members = self.members_[fold :: len(splits)]
-            found.append(self._mean_of(members, cells[split.held_out]) if members else np.nan)
+            found.append(
+                self._mean_of(members, cells[split.held_out]) if members else np.asarray(np.nan)
+            )
         shape = (len(cells), *found[0].shape[1:])
         predicted = np.full(shape, np.nan)
         for split, own in zip(splits, found, strict=True):
@@ -443,8 +455,11 @@ class BaseTabular(BaseEstimator, ABC):
     def _outputs_of(self, member: Trained, cells: Array) -> Array:
         """Return a network's outputs (N, K) for the cells of a table."""
         x = member.preprocessor.scaled(cells).astype(np.float32)
-        network = deepcopy(member.network).to(self.device)
-        return METHODS[self.method_].outputs(network, network.backend.asarray(x))
+        method = METHODS[self.method_]
+        num_rows = len(cells) * len(self.members_)
+        device = predicted_on(self.device, method.widths(member.shape), num_rows)
+        network = deepcopy(member.network).to(device)
+        return method.outputs(network, network.backend.asarray(x))
 
     def __getstate__(self) -> Any:
         """Return what is pickled and copied: all but the rows to validate on."""

@@ -121,7 +121,7 @@ class StoredTable:
         """Return what it predicts for the rows of a ``.csv`` or an ``.npz`` file; errors are those
         of `warpfit.training.tables.predict_table`.
         """
-        path, notes = path.expanduser(), ()
+        path, notes = path.expanduser(), tuple[str, ...]()
         if not path.is_file():
             raise DataError(f"{path} does not exist; expected a .csv or an .npz file")
         names = getattr(self.estimator, "feature_names_in_", None)

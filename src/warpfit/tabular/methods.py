@@ -26,7 +26,7 @@ from warpfit.tabular.training import (
     train,
 )
 
-__all__ = ["METHODS", "Member", "Method", "Shape", "Trained", "Training"]
+__all__ = ["METHODS", "Member", "Method", "Shape", "Trained", "Training", "shape_of"]
 
 Array = npt.NDArray[Any]
 
@@ -149,6 +149,8 @@ class Method:
         From a frame and the places of the rows to train on to a `Preprocessor`.
     network : function
         From a `Shape` and a seed to a network whose parameters have no values yet.
+    widths : function
+        From a `Shape` to the widths of a perceptron with as much to multiply, for the place.
     train : function
         From all members of a bag and a `Training` to the `Trained` of those that time was left
         for, in the members' order.
@@ -165,6 +167,7 @@ class Method:
     defaults: Callable[[bool], Mapping[str, Any]]
     preprocessor: Callable[[Any, Array], Preprocessor]
     network: Callable[[Shape, int], Any]
+    widths: Callable[[Shape], tuple[int, ...]]
     train: Callable[[Sequence[Member], Training], Iterator[Trained]]
     outputs: Callable[[Any, Any], Array]
     space: Callable[[bool], Mapping[str, Any]]
@@ -204,6 +207,10 @@ def _realmlp(shape: Shape, seed: int) -> RealMLP:
     return RealMLP(
         shape.columns, shape.num_outputs, shape.activation, seed=seed, hidden=shape.hidden
     )
+
+
+def _realmlp_widths(shape: Shape) -> tuple[int, ...]:
+    return (shape.columns.num_embedded, *shape.hidden, shape.num_outputs)
 
 
 def train_realmlp(members: Sequence[Member], training: Training) -> Iterator[Trained]:
@@ -257,6 +264,7 @@ METHODS: Mapping[str, Method] = {
         defaults=_realmlp_defaults,
         preprocessor=Preprocessor,
         network=_realmlp,
+        widths=_realmlp_widths,
         train=train_realmlp,
         outputs=outputs_of,
         space=_realmlp_space,

@@ -269,7 +269,8 @@ def _targets_of(text: Mapping[str, Any], labels: Array | None, arrays: HostArray
     _expect("is_2d as true or false", is_2d, isinstance(is_2d, bool))
     _expect("a number for each output", shape, {each.shape for each in values} == {shape})
     _expect("outputs", shape, len(shape) == 1 and shape[0] > 0 and (is_2d or shape == (1,)))
-    return Numbers(*values, is_2d)
+    mean, std, low, high = values
+    return Numbers(mean, std, low, high, is_2d)
 
 
 def _check_size(shape: Shape, num_numbers: int) -> None:
