@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,12 @@ class HeldOut:
 
 
 def set_aside(num_rows: int, fraction: float, seed: int) -> Split:
-    """Return a share of the rows as those to validate on."""
+    """Return a share of the rows as those to validate on, or raise DataError if none are left."""
+    if ceil(fraction * num_rows) >= num_rows:
+        raise DataError(
+            f"expected rows to train on beside validation_fraction={fraction:g} of them, got "
+            f"n_samples={num_rows}"
+        )
     return Split(*train_test_split(np.arange(num_rows), test_size=fraction, random_state=seed))
 
 

@@ -13,9 +13,14 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 
+from warpfit.errors import DataError
+from warpfit.extras import needs
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.tabular.estimator import CONSTRAINTS, BaseTabular
 from warpfit.tabular.targets import Classes
+
+with needs("data", "tables need"):
+    import pandas as pd
 
 __all__ = ["TabularClassifier"]
 
@@ -177,10 +182,16 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     def _checked_targets(self, y: Any) -> Array:
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None")
+        y = _without_extension(y)
         y = column_or_1d(
             check_array(y, ensure_2d=False, dtype=None, ensure_min_samples=0, input_name="y"),
             warn=True,
         )
+        missing = np.flatnonzero(pd.isna(y))
+        if missing.size:
+            raise DataError(
+                f"expected a class in each row, got a missing one in row {missing[0] + 1}"
+            )
         check_classification_targets(y)
         return np.asarray(y)
 
@@ -192,3 +203,9 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
 
     def _loss(self, settings: dict[str, Any]) -> Loss:
         return SoftmaxCrossEntropy(label_smoothing=settings["label_smoothing"])
+
+
+def _without_extension(y: Any) -> Any:
+    """Return labels of pandas' own integers or truth values, if none are missing, as NumPy's."""
+    plain = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    return y if plain is None or pd.isna(y).any() else np.asarray(y, plain)

@@ -25,9 +25,9 @@ from sklearn.utils.validation import (
 from warpfit.backends.activations import ACTIVATIONS
 from warpfit.blas import one_blas_thread
 from warpfit.callers import warn
-from warpfit.checks import check_readable
+from warpfit.checks import brief, check_readable
 from warpfit.data.dataset import is_frame
-from warpfit.errors import ConfigError, TrainingWarning
+from warpfit.errors import ConfigError, DataError, TrainingWarning
 from warpfit.extras import needs
 from warpfit.losses import Loss
 from warpfit.tabular.bags import (
@@ -39,6 +39,7 @@ from warpfit.tabular.bags import (
     seeds_of,
     set_aside,
 )
+from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
 from warpfit.tabular.importances import NoRowsError, importances_of
 from warpfit.tabular.methods import METHODS, Trained, Training, shape_of
 from warpfit.tabular.place import predicted_on, trained_on
@@ -357,6 +358,8 @@ class BaseTabular(BaseEstimator, ABC):
                 f"{self.n_folds}"
             )
         other = self._table(X_val, y_val, None, reset=False)
+        check_alike(table.frame, other.frame)
+        _check_targets_alike(table.y, other.y, are_classes=self._are_classes)
         places = np.arange(len(table.y) + len(other.y))
         weights = table.weights
         if weights is not None:
@@ -428,17 +431,16 @@ class BaseTabular(BaseEstimator, ABC):
 
     def _frame(self, X: Any, *, reset: bool) -> Any:
         """Return X as a frame of pandas, checked as scikit-learn does."""
-        if type(X).__module__.startswith("polars"):
-            X = pd.DataFrame(X.to_dict(as_series=False))
-        if is_frame(X) and X.size:
+        X = as_pandas(X)
+        if is_frame(X) and X.ndim == 2 and len(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
-            return X.infer_objects()
+            return known_kinds(X)
         if isinstance(X, list | tuple):
             X = np.array(X, dtype=object)  # so that numbers beside text stay numbers
         X = validate_data(
             self, check_readable("X", X), dtype=None, ensure_all_finite="allow-nan", reset=reset
         )
-        return pd.DataFrame(X).infer_objects()
+        return known_kinds(pd.DataFrame(X))
 
     def _predicted(self, X: Any) -> Array:
         """Return the mean of what all networks predict for a table: probabilities, or numbers."""
@@ -470,3 +472,12 @@ class BaseTabular(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
         return tags
+
+
+def _check_targets_alike(y: Array, y_val: Array, *, are_classes: bool) -> None:
+    if y.shape[1:] != y_val.shape[1:]:
+        expected = ", ".join(map(str, ("n", *y.shape[1:])))
+        raise DataError(f"expected y_val of shape ({expected}), as y has, got {y_val.shape}")
+    unknown = np.setdiff1d(y_val, y) if are_classes else []
+    if len(unknown):
+        raise DataError(f"expected y_val to hold classes of y, got {brief(unknown[0])} besides")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from warpfit.nn.onnx_graph import Graph
-from warpfit.tabular.preprocessing import LARGEST, Preprocessor
+from warpfit.tabular.preprocessing import FARTHEST, LARGEST, Preprocessor
 
 __all__ = ["realmlp_onnx"]
 
@@ -50,6 +50,8 @@ def _scaled(graph: Graph, preprocessor: Preprocessor, plain: str) -> str:
     scaled = graph.add("Mul", moved, graph.constant(preprocessor.scale))
     zero = graph.constant(np.float64(0))
     scaled = graph.add("Where", graph.add("IsNaN", scaled), zero, scaled)
+    bounds = [graph.constant(np.float64(bound)) for bound in (-FARTHEST, FARTHEST)]
+    scaled = graph.add("Clip", scaled, *bounds)
     x = graph.add("Cast", scaled, to=graph.onnx.TensorProto.FLOAT)
     share = graph.add("Div", x, LARGEST)
     spread = graph.add("Sqrt", graph.add("Add", graph.add("Mul", share, share), 1.0))

@@ -13,11 +13,11 @@ from warpfit.checks import brief
 from warpfit.data.table_columns import as_numbers, as_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
+from warpfit.tabular.frames import CATEGORIES, DATES, NUMBERS, kind_of
 from warpfit.tabular.network import Columns
 
 with needs("data", "tables need"):
     import pandas as pd
-    from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
 __all__ = ["Categories", "Preprocessor"]
 
@@ -26,6 +26,7 @@ Codes = npt.NDArray[np.int64]
 
 MOST_INDICATED = 8  # categories of a column that become indicators, missing cells not counted
 LARGEST = 3.0  # what numbers are clipped to, smoothly
+FARTHEST = 1e9  # from which on that is the same for all numbers
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,13 @@ class Categories:
 class Preprocessor:
     """Makes float rows of frames, as RealMLP-TD has them.
 
-    A column of numbers, or of dates (in days since 1970), is a number; any other, text, true and
-    false or categories, is one of categories. Up to 8 categories become indicators, one for each,
-    zeros for a missing cell; of two there is one column, 1 or -1. More become codes. Numbers and
-    indicators are centred at their median, divided by their interquartile range (where that is 0 by
-    half their range, and where that is 0 they become 0), and clipped smoothly: x / √(1 + x² / 9).
-    A missing number becomes the median, 0. Values of categories that `fit` did not see are missing.
+    A column of numbers, of durations (in days), or of dates (since 1970), is a number; any other,
+    text, true and false or categories, is one of categories. Up to 8 categories become indicators,
+    one for each, zeros for a missing cell; of two there is one column, 1 or -1. More become codes.
+    Numbers and indicators are centred at their median, divided by their interquartile range (where
+    that is 0 by half their range, and where that is 0 they become 0), and clipped smoothly:
+    x / √(1 + x² / 9). A missing number becomes the median, 0. Values of categories that `fit` did
+    not see are missing.
 
     Parameters
     ----------
@@ -93,7 +95,9 @@ class Preprocessor:
         if not frame.shape[1]:
             raise DataError(f"expected a column to learn from, got none in {len(frame)} rows")
         places = range(frame.shape[1])
-        self.numbers = [place for place in places if _is_number(frame.iloc[:, place].dtype)]
+        kinds = [kind_of(frame.iloc[:, place]) for place in places]
+        self.numbers = [place for place in places if kinds[place] != CATEGORIES]
+        self.dates = [place for place in places if kinds[place] == DATES]
         self.categories = {
             place: Categories.of(frame.iloc[:, place])
             for place in places
@@ -119,7 +123,7 @@ class Preprocessor:
                 few.append(each.indicators(column))
             else:
                 many.append(each.codes(column))
-        numbers = [_numbers_of(frame.iloc[:, place]) for place in self.numbers]
+        numbers = [_numbers_of(frame.iloc[:, place], place in self.dates) for place in self.numbers]
         return np.column_stack([np.empty((len(frame), 0)), *numbers, *few, *many])
 
     def places_in_cells(self) -> list[list[int]]:
@@ -138,8 +142,9 @@ class Preprocessor:
     def scaled(self, cells: Array) -> Array:
         """Return rows as training takes them, (N, columns) float64, of cells."""
         plain = self.columns.num_plain
-        x = (cells[:, :plain] - self.centre) * self.scale
-        x = np.nan_to_num(x, nan=0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = (cells[:, :plain] - self.centre) * self.scale
+        x = np.clip(np.nan_to_num(x, nan=0.0), -FARTHEST, FARTHEST)
         return np.column_stack([x / np.sqrt(1 + (x / LARGEST) ** 2), cells[:, plain:]])
 
     def with_scales_of(self, cells: Array) -> Preprocessor:
@@ -161,16 +166,19 @@ class Preprocessor:
         other.centre, other.scale = centre, scale
         return other
 
-    def described(self) -> list[list[Any]]:
-        """Return the place and the texts of each column of categories, as JSON has them."""
-        return [[place, each.texts.tolist()] for place, each in self.categories.items()]
+    def described(self) -> dict[str, list[Any]]:
+        """Return the place and the texts of each column of categories, and the places of dates, as
+        JSON has them.
+        """
+        texts = [[place, each.texts.tolist()] for place, each in self.categories.items()]
+        return {"texts": texts, "dates": self.dates}
 
     @classmethod
-    def of_described(cls, categories: Any, num_features: int) -> Preprocessor:
-        """Return one without scales, of what `described` returned, or raise ValueError or
+    def of_described(cls, text: Any, num_features: int) -> Preprocessor:
+        """Return one without scales, of what `described` returned, or raise ValueError, KeyError or
         TypeError.
         """
-        found = cls.__new__(cls)
+        found, categories = cls.__new__(cls), text["texts"]
         found.categories = {}
         for place, texts in categories:
             are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
@@ -184,6 +192,9 @@ class Preprocessor:
         ):
             raise ValueError("expected columns of categories in order")
         found.numbers = [place for place in range(num_features) if place not in found.categories]
+        found.dates = [place for place in found.numbers if place in text["dates"]]
+        if found.dates != text["dates"]:
+            raise ValueError(f"expected places of dates in order, got {brief(text['dates'])}")
         found._learn_columns()
         return found
 
@@ -200,13 +211,20 @@ class Preprocessor:
         self.centre, self.scale = _scales(cells[:, : self.columns.num_plain])
 
 
-def _is_number(dtype: Any) -> bool:
-    return (is_numeric_dtype(dtype) and not is_bool_dtype(dtype)) or is_datetime64_any_dtype(dtype)
-
-
-def _numbers_of(column: Any) -> Array:
-    if is_datetime64_any_dtype(column.dtype):
+def _numbers_of(column: Any, are_dates: bool) -> Array:
+    """Return a column as float64, dates as days since 1970, durations as days; or raise
+    DataError.
+    """
+    if (kind_of(column) == DATES) != are_dates and column.notna().any():
+        expected = DATES if are_dates else NUMBERS
+        raise DataError(
+            f"expected column {column.name!r} as {expected}, as it was fitted, got "
+            f"{brief(column.dropna().iloc[0])}"
+        )
+    if kind_of(column) == DATES:
         column = (column - pd.Timestamp(0, tz=column.dt.tz)) / pd.Timedelta(days=1)
+    elif column.dtype.kind == "m":
+        column = column / pd.Timedelta(days=1)
     return as_numbers(column)
 
 
@@ -215,8 +233,9 @@ def _scales(x: Array) -> tuple[Array, Array]:
     if not x.shape[1]:
         return np.empty(0), np.empty(0)
     x = np.where(np.isnan(x).all(axis=0), 0.0, x)
-    first, centre, third = np.nanquantile(x, [0.25, 0.5, 0.75], axis=0)
-    spread = third - first
-    half = (np.nanmax(x, axis=0) - np.nanmin(x, axis=0)) / 2
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is too wide nothing is left
+        first, centre, third = np.nanquantile(x, [0.25, 0.5, 0.75], axis=0)
+        spread = third - first
+        half = (np.nanmax(x, axis=0) - np.nanmin(x, axis=0)) / 2
     spread = np.where(spread == 0, half, spread)
     return centre, np.where(spread == 0, 0.0, 1 / np.where(spread == 0, 1.0, spread))

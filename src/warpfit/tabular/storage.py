@@ -158,7 +158,7 @@ def _estimator_of(kind: Any, header: Mapping[str, Any], arrays: HostArrays) -> A
     num_features = _count("num_features", table["num_features"], 1)
     labels = _labels_of(table["labels"])
     _expect("classes of a classifier only", labels, (labels is not None) == kind._are_classes)
-    most = len(table["categories"]) + arrays["0/centre"].size
+    most = len(table["categories"]["texts"]) + arrays["0/centre"].size
     _expect("no more features than the arrays have", num_features, num_features <= most)
     first = Preprocessor.of_described(table["categories"], num_features)
     estimator.method_, estimator.n_features_in_ = table["method"], num_features

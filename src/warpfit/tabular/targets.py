@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
+from warpfit.errors import DataError
+
 __all__ = ["Classes", "Numbers", "Targets"]
 
 Array = npt.NDArray[Any]
@@ -65,9 +67,15 @@ class Numbers:
 
     @classmethod
     def of(cls, y: Array) -> Numbers:
-        """Return those of the targets (N,) or (N, outputs) trained on."""
+        """Return those of the targets (N,) or (N, outputs) trained on, or raise DataError."""
         columns = y.reshape(len(y), -1)
-        mean, std = columns.mean(axis=0), columns.std(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = columns.mean(axis=0), columns.std(axis=0)
+        if not np.isfinite(std).all():
+            raise DataError(
+                "expected targets whose squares float64 holds, got some of "
+                f"{np.abs(columns).max():g}; scale them first"
+            )
         std = np.where(std > 0, std, 1.0)
         standard = (columns - mean) / std
         return cls(mean, std, standard.min(axis=0), standard.max(axis=0), y.ndim == 2)
