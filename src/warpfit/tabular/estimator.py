@@ -53,6 +53,7 @@ __all__ = ["CONSTRAINTS", "BaseTabular"]
 
 Array = npt.NDArray[Any]
 
+MOST_NETWORKS = 1_000_000
 _COUNT = Interval(Integral, 1, None, closed="left")
 _SHARE = Interval(Real, 0, 1, closed="left")
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -72,7 +73,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **CHOSEN_BY_METHOD,
     "method": [StrOptions(set(METHODS))],
     "n_folds": [Interval(Integral, 2, None, closed="left"), None],
-    "n_ensemble": [_COUNT],
+    "n_ensemble": [Interval(Integral, 1, MOST_NETWORKS, closed="both")],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "time_limit": [_POSITIVE, None],
     "random_state": ["random_state"],
@@ -420,12 +421,15 @@ class BaseTabular(BaseEstimator, ABC):
     # -- tables
 
     def _table(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Table:
-        frame, y = self._frame(X, reset=reset), self._checked_targets(y)
+        frame, y = self._frame(X, reset=reset), self._checked_targets(check_readable("y", y))
         check_consistent_length(frame, y)
         if sample_weight is None:
             return Table(frame, y, None)
         weights = _check_sample_weight(
-            sample_weight, frame, dtype=np.float64, ensure_non_negative=True
+            check_readable("sample_weight", sample_weight),
+            frame,
+            dtype=np.float64,
+            ensure_non_negative=True,
         )
         return Table(frame, y, weights)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warpfit import backends
+from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn import Module
 from warpfit.nn.onnx_graph import Graph
@@ -29,6 +31,8 @@ from warpfit.tabular.training import (
 __all__ = ["METHODS", "Member", "Method", "Shape", "Trained", "Training", "shape_of"]
 
 Array = npt.NDArray[Any]
+
+MOST_WEIGHTS = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -250,13 +254,17 @@ def _trained(idx: int, member: Member, training: Training) -> Trained:
 
 
 def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
-    """Return the shape of a member's network."""
-    return Shape(
-        member.preprocessor.columns,
-        member.targets.num_outputs,
-        tuple(map(int, np.atleast_1d(settings["hidden_layer_sizes"]))),
-        settings["activation"],
-    )
+    """Return the shape of a member's network, or raise ConfigError if it is too large for one."""
+    hidden = tuple(map(int, np.atleast_1d(settings["hidden_layer_sizes"])))
+    columns, num_outputs = member.preprocessor.columns, member.targets.num_outputs
+    widths = (columns.num_embedded, *hidden, num_outputs)
+    most = max(fan_in * fan_out for fan_in, fan_out in pairwise(widths))
+    if most > MOST_WEIGHTS:
+        raise ConfigError(
+            f"expected hidden_layer_sizes with at most {MOST_WEIGHTS} weights of a layer, got "
+            f"{most} with {hidden}"
+        )
+    return Shape(columns, num_outputs, hidden, settings["activation"])
 
 
 METHODS: Mapping[str, Method] = {
