@@ -482,6 +482,6 @@ def _check_targets_alike(y: Array, y_val: Array, *, are_classes: bool) -> None:
     if y.shape[1:] != y_val.shape[1:]:
         expected = ", ".join(map(str, ("n", *y.shape[1:])))
         raise DataError(f"expected y_val of shape ({expected}), as y has, got {y_val.shape}")
-    unknown = np.setdiff1d(y_val, y) if are_classes else []
+    unknown = np.setdiff1d(y_val, y) if are_classes else y[:0]
     if len(unknown):
         raise DataError(f"expected y_val to hold classes of y, got {brief(unknown[0])} besides")
