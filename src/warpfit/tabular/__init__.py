@@ -1,8 +1,8 @@
 """Networks for tables, as scikit-learn's estimators: from a frame to predictions.
 
-`classifier` and `regressor` are shells over `estimator`, which makes rows of a frame
-(`preprocessing`), a network with its initial values (`network`, of `layers`), and trains it
-(`training`).
+`classifier` and `regressor` are shells over `estimator`, which makes rows of a frame (`frames`,
+`preprocessing`) for each network of a bag (`bags`), and hands them to a method (`methods`): a
+network with its initial values (`network`, of `layers`) that is trained (`training`).
 """
 
 from __future__ import annotations
