@@ -164,7 +164,7 @@ def test_classes_rarer_than_folds_are_lacked_by_some() -> None:
 @pytest.mark.parametrize(
     ("settings", "given", "kind", "message"),
     [
-        ({"n_folds": 61}, {}, DataError, "at least n_folds=61 rows, got 60"),
+        ({"n_folds": 61}, {}, DataError, "at least n_folds=61 rows, got n_samples=60"),
         (
             {"n_folds": 2},
             {"X_val": table()[0], "y_val": table()[1]},
@@ -184,5 +184,5 @@ def test_refuses(
 
 
 def test_refuses_more_folds_than_rows_of_any_class() -> None:
-    with pytest.raises(DataError, match="at least n_folds=3 rows of a class, got 2"):
+    with pytest.raises(DataError, match="at least n_folds=3 rows of a class, got n_samples=2"):
         TabularClassifier(n_folds=3, **TINY).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])

@@ -71,10 +71,11 @@ def folds_of(y: Array, n_folds: int, *, are_classes: bool, seed: int) -> list[Sp
         If there are fewer rows than folds; of classes, if all have fewer.
     """
     counts = np.unique(y, return_counts=True)[1] if are_classes else np.array([len(y)])
-    if counts.max(initial=0) < n_folds:
+    most = counts.max(initial=0)
+    if most < n_folds:
         of_a_class = " of a class" if are_classes else ""
         raise DataError(
-            f"expected at least n_folds={n_folds} rows{of_a_class}, got {counts.max(initial=0)}"
+            f"expected at least n_folds={n_folds} rows{of_a_class}, got n_samples={most}"
         )
     kind = StratifiedKFold if are_classes else KFold
     splitter = kind(n_folds, shuffle=True, random_state=seed)
