@@ -27,7 +27,7 @@ def test_flips_would_be_silent_without_the_checksum(
     monkeypatch.setattr("sys.argv", ["bit_flips.py", "--flips", "12"])
     assert bit_flips.main() == 1
     _, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert [row[0] for row in rows] == ["model", "estimator", "checkpoint"]
+    assert [row[0] for row in rows] == ["model", "estimator", "table", "checkpoint"]
     assert all(int(silent) > 0 for *_, silent in rows)
     assert all(sum(map(int, counts)) == 12 for _, _, *counts in rows)
 

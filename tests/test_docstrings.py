@@ -18,7 +18,10 @@ from warpfit.training.trained import ModelCard
 MODULES = (
     "warpfit",
     "warpfit.accel",
-    *(f"warpfit.{name}" for name in ("nn", "optim", "losses", "data", "autograd", "optuna")),
+    *(
+        f"warpfit.{name}"
+        for name in ("nn", "optim", "losses", "data", "autograd", "optuna", "tabular")
+    ),
 )
 MANY = 3  # arguments from which on they are described one by one
 

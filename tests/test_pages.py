@@ -95,6 +95,11 @@ def test_the_examples_of_tables(
     assert names["model"].score(names["features"], names["test"]["kind"]) > 0.9
     assert "of the test rows are right" in capsys.readouterr().out
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 46
+    bag, submission = names["bag"], names["submission"]
+    assert len(bag.members_) == 8
+    right = submission.idxmax(axis=1) == names["test"]["kind"]
+    assert right.mean() > 0.9
+    assert len((tmp_path / "submission.csv").read_text().splitlines()) == 46
 
 
 def test_the_examples_of_what_is_ones_own(

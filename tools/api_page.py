@@ -65,7 +65,7 @@ MODULES = (
 
 
 # Where it is not the last part of a module's name; `optuna` alone is Optuna's.
-ALIASES = {"warpfit": "wf", "warpfit.optuna": "wf.optuna"}
+ALIASES = {"warpfit": "wf", "warpfit.optuna": "wf.optuna", "warpfit.tabular": "wf.tabular"}
 
 
 def is_layer(thing: Any) -> bool:
@@ -152,7 +152,16 @@ SECTIONS = (
         "warpfit",
         ("TabularClassifier", "TabularRegressor"),
         "Straight from a frame: [from a table to predictions](tables.md).",
-        tuple(f"TabularClassifier.{name}" for name in ("fit", "predict", "predict_proba")),
+        tuple(
+            f"TabularClassifier.{name}"
+            for name in ("fit", "predict", "predict_proba", "save", "load", "to_onnx")
+        ),
+    ),
+    Section(
+        "Searches over tables",
+        "warpfit.tabular",
+        ("search_space",),
+        "For scikit-learn's `RandomizedSearchCV`.",
     ),
     Section(
         "Networks",

@@ -107,7 +107,7 @@ def described(value: Any) -> Any:
     )
 
 
-# -- the three kinds
+# -- the kinds of files
 # -----------------------------------------------------------------------------------------
 
 _RNG = np.random.default_rng(0)
@@ -178,9 +178,30 @@ def _estimator_result(path: Path) -> Any:
     return estimator, estimator.predict_proba(X), estimator.predict(X)
 
 
+def _write_table(path: Path) -> None:
+    settings = {"n_epochs": 2, "hidden_layer_sizes": (4,), "random_state": 0, "device": "cpu"}
+    labels = np.array(["a", "b", "c"])[LABELS]
+    wf.TabularClassifier(n_folds=2, batch_size=16, **settings).fit(X, labels).save(path)
+
+
+def _table_result(path: Path) -> Any:
+    estimator = wf.TabularClassifier.load(path)
+    attributes = {
+        name: value
+        for name, value in vars(estimator).items()
+        if name not in ("members_", "network_", "preprocessor_")
+    }
+    members = [
+        (each.losses, each.errors, each.best_epoch, each.seed, each.network.state_dict())
+        for each in estimator.members_
+    ]
+    return attributes, members, estimator.predict_proba(X)
+
+
 KINDS = {
     "model": Kind(_write_model, _model_result),
     "estimator": Kind(_write_estimator, _estimator_result),
+    "table": Kind(_write_table, _table_result),
     "checkpoint": Kind(
         lambda path: _trained(path, EPOCHS) and None,
         lambda path: _trained(path, EPOCHS + 1, resume_from=path),

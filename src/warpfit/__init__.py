@@ -39,7 +39,7 @@ from warpfit.on_demand import imports_on_demand
 from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from warpfit import accel, autograd, data, errors, losses, nn, optim, optuna
+    from warpfit import accel, autograd, data, errors, losses, nn, optim, optuna, tabular
     from warpfit.autograd.tape import no_grad
     from warpfit.autograd.tensor import Tensor, tensor
     from warpfit.estimators import (
@@ -122,6 +122,7 @@ __all__ = [
     "optuna",
     "predict",
     "save",
+    "tabular",
     "tensor",
 ]
 

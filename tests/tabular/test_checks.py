@@ -12,14 +12,23 @@ from warpfit import TabularClassifier, TabularRegressor
 
 Check = Callable[[Any], None]
 
-SMALL: dict[str, Any] = {"n_epochs": 24, "batch_size": 32, "device": "cpu"}
-ROUNDED = {"check_methods_subset_invariance": "compares to 1e-7, float32's own precision"}
+SMALL: dict[str, Any] = {
+    "n_epochs": 24,
+    "batch_size": 32,
+    "hidden_layer_sizes": 32,
+    "device": "cpu",
+}
+BAG = {**SMALL, "n_folds": 2, "n_ensemble": 2}
+EXPECTED = {
+    "check_methods_subset_invariance": "compares to 1e-7, float32's own precision",
+    "check_sample_weight_equivalence_on_dense_data": "batches and rows set aside are others",
+}
 
 
 @pytest.mark.in_turns(3)
 @parametrize_with_checks(
-    [TabularClassifier(**SMALL), TabularRegressor(**SMALL)],
-    expected_failed_checks=lambda estimator: ROUNDED,
+    [kind(**own) for own in (SMALL, BAG) for kind in (TabularClassifier, TabularRegressor)],
+    expected_failed_checks=lambda estimator: EXPECTED,
 )
 def test_checks(estimator: Any, check: Check) -> None:
     check(estimator)

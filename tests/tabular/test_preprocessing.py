@@ -87,6 +87,12 @@ def test_many_categories_become_codes() -> None:
     np.testing.assert_array_equal(found[0], missing[0])
 
 
+def test_many_categories_alone() -> None:
+    frame = pd.DataFrame({"town": [f"town {idx}" for idx in range(9)]})
+    table = Preprocessor(frame, np.arange(9))
+    np.testing.assert_array_equal(table.transform(frame)[:, 0], range(1, 10))
+
+
 def test_kinds_of_columns() -> None:
     frame = pd.DataFrame(
         {
@@ -109,6 +115,7 @@ def test_kinds_of_columns() -> None:
     ("frame", "message"),
     [
         (pd.DataFrame({"x": [1.0, np.inf]}), "column 'x' is inf; expected a finite number"),
+        (pd.DataFrame({"x": [None, None]}), "expected a column with a cell that is not missing"),
         (pd.DataFrame(index=range(2)), "expected a column to learn from, got none in 2 rows"),
     ],
 )

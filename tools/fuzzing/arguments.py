@@ -8,6 +8,7 @@ import datetime
 from collections.abc import Callable
 from contextlib import chdir
 from decimal import Decimal
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -802,3 +803,56 @@ def estimators(folder: Path) -> Feed:
             ),
         ]
     return _calls(folder, [*calls, (_search, _search_arguments)])
+
+
+# -- estimators of tables
+# ------------------------------------------------------------------------------------
+
+DAYS = pd.date_range("2020", periods=ROWS)
+TABLE = pd.DataFrame({"x": X[:, 0], "t": ["a", "b", None] * 2, "d": DAYS})
+TABLE_SETTINGS: dict[str, Any] = {
+    "n_epochs": 2,
+    "batch_size": 4,
+    "hidden_layer_sizes": (2,),
+    "device": "cpu",
+    "random_state": 0,
+}
+
+
+def _estimate_table(kind: Any, *, rows: Any, given: dict[str, Any], **settings: Any) -> None:
+    for name in ("n_epochs", "n_ensemble"):  # so many are trained, however long it takes
+        if settings[name] is None or isinstance(settings[name], int | np.integer):
+            settings[name] = min(settings[name] or 2, 2)
+    kind(**settings).fit(**given).predict(rows)
+
+
+def _table_rows() -> dict[str, Any]:
+    return {"X": TABLE, "y": Y, "sample_weight": None, "X_val": TABLE, "y_val": Y}
+
+
+def _fit_table(kind: Any, rows: Any, **given: Any) -> None:
+    settings = kind(**TABLE_SETTINGS).get_params()
+    _estimate_table(kind, rows=rows, given=given, **settings)
+
+
+def _fold_table(kind: Any, **settings: Any) -> None:
+    _estimate_table(kind, rows=TABLE, given={"X": TABLE, "y": Y}, **settings)
+
+
+def _folds(kind: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = kind(**TABLE_SETTINGS, n_folds=2).get_params()
+    return {name: value for name, value in settings.items() if name != "verbose"}
+
+
+@family("estimators of tables", ValueError, TypeError)
+def estimators_of_tables(folder: Path) -> Feed:
+    """Feed the estimators of tables, which refuse as scikit-learn's do."""
+    calls: list[Call] = [
+        (wf.tabular.search_space, lambda: {"method": "realmlp", "task": "regression"})
+    ]
+    for kind in (wf.TabularClassifier, wf.TabularRegressor):
+        calls += [
+            (partial(_fit_table, kind), lambda: {**_table_rows(), "rows": TABLE}),
+            (partial(_fold_table, kind), partial(_folds, kind)),
+        ]
+    return _calls(folder, calls)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from safetensors.numpy import load, save
 
 import warpfit as wf
@@ -326,6 +327,59 @@ def estimator_files(folder: Path) -> Feed:
             path = folder / f"estimator {number}.safetensors"
             estimator.save(path)
             feeds.append(_feeding(path, partial(_use_estimator, type(estimator))))
+    return lambda rng: feeds[rng.integers(len(feeds))](rng)
+
+
+# -- estimators of tables
+# ------------------------------------------------------------------------------------
+
+
+def _fitted_tables() -> Iterator[tuple[Any, Any]]:
+    """Yield fitted estimators of tables, and a table that each takes."""
+    rng = np.random.default_rng(0)
+    towns = [f"town {idx}" for idx in range(10)]
+    frame = pd.DataFrame(
+        {"x": rng.normal(size=40), "town": towns * 4, "plan": list("ab") * 20, "y": [1.0] * 40}
+    )
+    settings: dict[str, Any] = {
+        "n_epochs": 2,
+        "batch_size": 16,
+        "hidden_layer_sizes": (4,),
+        "random_state": 0,
+        "device": "cpu",
+    }
+    labels = np.array(["a", "b", "c"])[rng.integers(0, 3, 40)]
+    yield wf.TabularClassifier(n_folds=2, **settings).fit(frame, labels), frame
+    yield wf.TabularRegressor(n_ensemble=2, **settings).fit(frame, frame[["x", "y"]]), frame
+    yield wf.TabularRegressor(**settings).fit(frame[["x"]].to_numpy(), frame["x"]), None
+
+
+def _use_table(kind: Any, frame: Any, path: Path) -> None:
+    """Load an estimator of tables and do with it what can be done."""
+    estimator = kind.load(path)
+    with must_work():
+        estimator.set_params(device="cpu")
+        known = frame is not None and estimator.n_features_in_ == frame.shape[1]
+        if known and list(getattr(estimator, "feature_names_in_", frame.columns)) == list(frame):
+            rows = frame if hasattr(estimator, "feature_names_in_") else frame.to_numpy()
+        else:
+            rows = np.ones((2, estimator.n_features_in_))
+            names = getattr(estimator, "feature_names_in_", None)
+            rows = rows if names is None else pd.DataFrame(rows, columns=names)
+        assert len(estimator.predict(rows)) == len(rows)
+        repr(estimator)
+        estimator.save(path)
+        kind.load(path)
+
+
+@family("files of tables")
+def table_files(folder: Path) -> Feed:
+    """Feed `TabularClassifier.load` and `TabularRegressor.load`, and what they return."""
+    feeds = []
+    for number, (estimator, frame) in enumerate(_fitted_tables()):
+        path = folder / f"table {number}.safetensors"
+        estimator.save(path)
+        feeds.append(_feeding(path, partial(_use_table, type(estimator), frame)))
     return lambda rng: feeds[rng.integers(len(feeds))](rng)
 
 

@@ -10,9 +10,11 @@ import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json, score_rows
 from warpfit.data.targets import CLASSIFICATION, REGRESSION
+from warpfit.errors import ConfigError
 
 if TYPE_CHECKING:
     from warpfit.data import Dataset
+    from warpfit.tabular.jobs import StoredTable
     from warpfit.training.trained import TrainedModel
 
 __all__ = ["evaluate"]
@@ -47,11 +49,17 @@ def evaluate(
     """Say how good a model is: accuracy with recall and precision of each class, or R² and errors;
     and the loss.
     """
+    from warpfit.training.storage import ESTIMATOR, kind_of
     from warpfit.training.trained import class_scores
 
-    trained, data, dataset = _opened(model, data, data_dir, label_column, device)
-    result = trained.test_on(dataset, split)
-    scores = class_scores(result, trained.card.class_names)
+    if kind_of(model) == ESTIMATOR:
+        stored, data, dataset = _opened_table(model, data, data_dir, label_column, device)
+        result, class_names, used = stored.score_on(dataset, split), stored.class_names, device
+    else:
+        trained, data, dataset = _opened(model, data, data_dir, label_column, device)
+        result, class_names = trained.test_on(dataset, split), trained.card.class_names
+        used = trained.model.device
+    scores = class_scores(result, class_names)
     if as_json:
         print_json(
             {
@@ -65,7 +73,7 @@ def evaluate(
         )
         return
     printer = Printer()
-    printer.fallback(device, trained.model.device)
+    printer.fallback(device, used)
     rows = ("rows", f"{result.evaluation.num_rows:,} ({split} rows of {dataset.name})")
     printer.pairs([rows, *score_rows(result)])
     if scores:
@@ -75,6 +83,24 @@ def evaluate(
             [(s.name, f"{s.num_rows:,}", percent(s.recall), percent(s.precision)) for s in scores],
             right=("rows", "recall", "precision"),
         )
+
+
+def _opened_table(
+    path: str, data: str | None, data_dir: str | None, label_column: str | None, device: str
+) -> tuple[StoredTable, str, Dataset]:
+    """Return an estimator of tables, the name of what it is tested on, and that."""
+    from warpfit.tabular.jobs import load_table
+    from warpfit.training.recipes import open_data
+
+    stored = load_table(path, device=device)
+    data = stored.data if data is None else data
+    if not data:
+        raise ConfigError(f"expected --data, for {path} does not say what it was trained on")
+    if label_column is None and data.lower().endswith(".csv"):
+        label_column = stored.label_column
+    task = CLASSIFICATION if stored.class_names else REGRESSION
+    dataset = open_data(data, data_dir=data_dir, label_column=label_column, task=task)
+    return stored, data, dataset
 
 
 def _opened(

@@ -55,29 +55,43 @@ def predict(
     in a folder.
     """
     from warpfit.training.images import predict_images
+    from warpfit.training.storage import ESTIMATOR, kind_of
     from warpfit.training.tables import TABLE_SUFFIXES, predict_table
     from warpfit.training.trained import load_trained
 
     path, printer = Path(samples), Printer(quiet=as_json)
+    default = f"{path.stem}-predictions.csv"
     is_table = path.suffix.lower() in TABLE_SUFFIXES
     if (is_table and invert) or (not is_table and out is not None):
         raise ConfigError("--invert is for images, --out for the predictions of a table")
+    if kind_of(model) == ESTIMATOR:
+        from warpfit.tabular.jobs import load_table
+
+        if not is_table:
+            raise ConfigError(f"expected a .csv or an .npz file of rows for {model}, got {samples}")
+        predictions = load_table(model, device=device).predict_file(path)
+        _write_table(printer, predictions, model, out or default, as_json=as_json)
+        return
     trained = load_trained(model, device=device)
     printer.fallback(device, trained.model.device)
     if is_table:
-        predictions, file = predict_table(trained, path), out or f"{path.stem}-predictions.csv"
-        predictions.write(file)
-        _print_table(printer, predictions, file)
-        if as_json:
-            rows = [dict(zip(predictions.header, row, strict=True)) for row in predictions.rows]
-            print_json(
-                {"model": model, "file": file, "notes": predictions.notes, "predictions": rows}
-            )
+        predictions = predict_table(trained, path)
+        _write_table(printer, predictions, model, out or default, as_json=as_json)
         return
     found, skipped = predict_images(trained, path, invert=invert, top=top)
     _print(printer, found, skipped)
     if as_json:
         print_json(_as_json(model, found, skipped))
+
+
+def _write_table(
+    printer: Printer, predictions: TablePredictions, model: str, file: str, *, as_json: bool
+) -> None:
+    predictions.write(file)
+    _print_table(printer, predictions, file)
+    if as_json:
+        rows = [dict(zip(predictions.header, row, strict=True)) for row in predictions.rows]
+        print_json({"model": model, "file": file, "notes": predictions.notes, "predictions": rows})
 
 
 def _print_table(printer: Printer, predictions: TablePredictions, file: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +37,7 @@ from warpfit.cli.options import (
     suggested,
     switch,
 )
+from warpfit.errors import ConfigError
 from warpfit.training.callbacks import Callback
 from warpfit.training.plan import ENGINES
 from warpfit.training.progress import epoch_line
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["INTERRUPTED", "train"]
 
 INTERRUPTED = 130
+METHODS = ("realmlp",)
+OF_METHODS = ("method", "folds", "ensemble", "time_limit")
 
 
 def train(
@@ -75,6 +79,25 @@ def train(
     preprocess: Preprocess = None,
     limit: Annotated[
         Integer, option(DATA, "N", "Train on the first N rows only; 0 for all.")
+    ] = None,
+    method: Annotated[
+        Text,
+        option(
+            NETWORK,
+            "NAME",
+            f"{' or '.join(METHODS)}: tuned networks for tables, in place of a model; all that is "
+            "not asked for is the method's own.",
+        ),
+    ] = None,
+    folds: Annotated[
+        Integer,
+        option(NETWORK, "N", "With --method: one network a fold of N, averaged."),
+    ] = None,
+    ensemble: Annotated[
+        Integer, option(NETWORK, "N", "With --method: N networks with other seeds each time.")
+    ] = None,
+    time_limit: Annotated[
+        Number, option(RUN, "S", "With --method: end after the epoch in which S seconds are over.")
     ] = None,
     model: Model = None,
     hidden: Annotated[
@@ -202,6 +225,12 @@ def train(
 ) -> None:
     """Train a network, test it, and write model, history and pictures into a folder."""
     flags = dict(context.params)
+    if method is not None:
+        _train_table(flags)
+        return
+    for name in OF_METHODS:
+        if flags.pop(name) is not None:
+            raise ConfigError(f"expected --{name.replace('_', '-')} with --method, got no method")
     settings = merged_settings(flags, flags.pop("config"))
 
     printer = Printer(quiet=settings.quiet)
@@ -217,6 +246,27 @@ def train(
     _print_outcome(printer, outcome)
     if outcome.history.stopped_by == "interrupt":
         raise typer.Exit(INTERRUPTED)
+
+
+def _train_table(flags: dict[str, Any]) -> None:
+    """Train by a method for tables, and say what came of it."""
+    from warpfit.tabular.jobs import prepare
+
+    quiet = bool(flags["quiet"])
+    printer, job = Printer(quiet=quiet), prepare(flags)
+    job.estimator.set_params(verbose=not quiet)
+    printer.line(str(job.dataset), style="bold")
+    printer.lines(job.dataset.notes)
+    start = perf_counter()
+    stored, test, files = job.run(flags["out"] or default_folder())
+    seconds = perf_counter() - start
+    members = stored.estimator.members_
+    rows = [("networks", f"{len(members)}"), ("epochs", f"{sum(len(m.losses) for m in members)}")]
+    rows += score_rows(test, "test ") if test is not None else []
+    printer.line()
+    printer.pairs([*rows, ("seconds", f"{seconds:.2f}")])
+    printer.line()
+    printer.lines(map(str, files))
 
 
 class _Narrator(Callback):

@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 from warpfit.estimators.fitted import networks_of
@@ -16,8 +15,6 @@ from warpfit.estimators.recipes import hidden_activation
 from warpfit.nn.onnx_graph import Graph, check_size
 
 __all__ = ["write_onnx"]
-
-Array = npt.NDArray[Any]
 
 # `out_activation_` as an operator; 'identity' needs none.
 OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
@@ -82,7 +79,10 @@ class _Graph(Graph):
             self.add("Mean", *predicted, output="probabilities")
         if estimator.out_activation_ == "logistic" and estimator.n_outputs_ > 1:
             return self._several_labels()
-        return self._one_label()
+        classes = estimator.classes_
+        if len(classes) == 1:
+            classes = np.repeat(classes, 2)  # there are probabilities of two all the same
+        return self.most_probable(classes, "probabilities")
 
     def _several_labels(self) -> list[Any]:
         is_there = self.add("Greater", "probabilities", 0.5)
@@ -92,32 +92,3 @@ class _Graph(Graph):
             self.value("label", "INT64", num_labels),
             self.value("probabilities", "FLOAT", num_labels),
         ]
-
-    def _one_label(self) -> list[Any]:
-        classes, kind = _as_onnx_has_them(self.estimator.classes_)
-        if len(classes) == 1:
-            classes = np.repeat(classes, 2)  # there are probabilities of two all the same
-        place = self.add("ArgMax", "probabilities", axis=1, keepdims=0)
-        self.add("Gather", self.constant(classes), place, output="label")
-        return [self.value("label", kind), self.value("probabilities", "FLOAT", len(classes))]
-
-
-def _as_onnx_has_them(classes: Array) -> tuple[Array, str]:
-    """Return classes (C,) in a dtype that ONNX has, and its name there.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
-    if classes.dtype.kind in "iu":
-        return classes.astype(np.int64), "INT64"
-    if classes.dtype.kind == "b":
-        return classes, "BOOL"
-    if classes.dtype.kind == "f":
-        return classes.astype(np.float64), "DOUBLE"
-    if classes.dtype.kind in "UO" and all(isinstance(label, str) for label in classes):
-        return classes.astype(object), "STRING"
-    raise ConfigError(
-        f"to_onnx: expected classes that are numbers or strings, got dtype {classes.dtype}"
-    )

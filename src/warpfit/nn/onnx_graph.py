@@ -21,7 +21,7 @@ __all__ = ["Graph", "HostArrays", "check_size"]
 HostArrays = Mapping[str, npt.NDArray[Any]]
 
 # Old enough for the runtimes of years past; all that is needed has been there since.
-OPSET, IR_VERSION = 17, 8
+OPSETS, IR_VERSION = {"": 17, "ai.onnx.ml": 3}, 8
 # What protobuf, of which ONNX files are made, takes at most.
 MOST_BYTES = (1 << 31) - (1 << 20)
 
@@ -92,6 +92,15 @@ class Graph:
         dtype = getattr(self.onnx.TensorProto, kind)
         return self.onnx.helper.make_tensor_value_info(name, dtype, ["N", *sizes])
 
+    def most_probable(self, classes: npt.NDArray[Any], probabilities: str) -> list[Any]:
+        """Add the most probable of classes (C,) as ``label``, and return the descriptions of both
+        outputs, or raise ConfigError.
+        """
+        classes, kind = _as_onnx_has_them(classes)
+        place = self.add("ArgMax", probabilities, axis=1, keepdims=0)
+        self.add("Gather", self.constant(classes), place, output="label")
+        return [self.value("label", kind), self.value(probabilities, "FLOAT", len(classes))]
+
     def model(self, name: str, inputs: list[Any], outputs: list[Any]) -> Any:
         """Return the whole model, without the nodes that no output follows from."""
         helper = self.onnx.helper
@@ -103,7 +112,10 @@ class Graph:
         graph = helper.make_graph(nodes[::-1], name, inputs, outputs, initializer=self.constants)
         return helper.make_model(
             graph,
-            opset_imports=[helper.make_opsetid("", OPSET)],
+            opset_imports=[
+                helper.make_opsetid(domain, OPSETS[domain])
+                for domain in sorted({"", *(node.domain for node in nodes)})
+            ],
             ir_version=IR_VERSION,
             producer_name="warpfit",
             producer_version=__version__,
@@ -116,3 +128,24 @@ class Graph:
         content = self.model(name, inputs, outputs).SerializeToString()
         with atomic_path(path) as temporary:
             temporary.write_bytes(content)
+
+
+def _as_onnx_has_them(classes: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
+    """Return classes (C,) in a dtype that ONNX has, and its name there.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    if classes.dtype.kind in "iu":
+        return classes.astype(np.int64), "INT64"
+    if classes.dtype.kind == "b":
+        return classes, "BOOL"
+    if classes.dtype.kind == "f":
+        return classes.astype(np.float64), "DOUBLE"
+    if classes.dtype.kind in "UO" and all(isinstance(label, str) for label in classes):
+        return classes.astype(object), "STRING"
+    raise ConfigError(
+        f"to_onnx: expected classes that are numbers or strings, got dtype {classes.dtype}"
+    )

@@ -1,8 +1,8 @@
 """Networks for tables, as scikit-learn's estimators: from a frame to predictions.
 
-`classifier` and `regressor` are shells over `estimator`, which makes rows of a frame
-(`preprocessing`), a network with its initial values (`network`, of `layers`), and trains it
-(`training`).
+`classifier` and `regressor` are shells over `estimator`, which makes rows of a frame (`frames`,
+`preprocessing`) for each network of a bag (`bags`), and hands them to a method (`methods`): a
+network with its initial values (`network`, of `layers`) that is trained (`training`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from warpfit.on_demand import imports_on_demand
 if TYPE_CHECKING:
     from warpfit.tabular.classifier import TabularClassifier
     from warpfit.tabular.regressor import TabularRegressor
+    from warpfit.tabular.spaces import search_space
 
-__all__ = ["TabularClassifier", "TabularRegressor"]
+__all__ = ["TabularClassifier", "TabularRegressor", "search_space"]
 
 __getattr__, __dir__ = imports_on_demand(
     __name__,
-    {"classifier": ("TabularClassifier",), "regressor": ("TabularRegressor",)},
+    {
+        "classifier": ("TabularClassifier",),
+        "regressor": ("TabularRegressor",),
+        "spaces": ("search_space",),
+    },
 )

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 
+from warpfit.errors import DataError
+from warpfit.extras import needs
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.tabular.estimator import CONSTRAINTS, BaseTabular
+from warpfit.tabular.targets import Classes
+
+with needs("data", "tables need"):
+    import pandas as pd
 
 __all__ = ["TabularClassifier"]
 
@@ -31,23 +37,42 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     Parameters
     ----------
     method : {'realmlp'}
-    n_epochs : int
-        The network of the epoch with the fewest wrong validation rows remains.
-    batch_size : int
-        Rows of a step; the last of an epoch that are fewer are left out. All rows, if they are
+        Of what may be None, None is what the method's authors found best.
+    n_folds : int or None
+        The rows are split into so many folds, the classes in equal shares. For each a network is
+        trained on the others, and validated on it. Probabilities are the mean of all networks'.
+    n_ensemble : int
+        Networks with other seeds for each fold, or for the rows set aside.
+    n_epochs : int or None
+        256. The network of the epoch with the fewest wrong validation rows remains.
+    batch_size : int or None
+        Rows of a step, 256; the last of an epoch that are fewer are left out. All rows, if they are
         fewer.
-    lr : float
-        The largest learning rate, for weights; other parameters have multiples of it.
-    label_smoothing : float
-        Share of each target that is spread evenly over all classes, in [0, 1). With 0
-        probabilities are further from 0 and 1 than with the default.
+    lr : float or None
+        The largest learning rate, for weights, 0.04; other parameters have multiples of it.
+    hidden_layer_sizes : int, sequence of int or None
+        Units of the hidden layers, (256, 256, 256).
+    activation : str or None
+        Of the hidden layers, ``'selu'``.
+    dropout, weight_decay : float or None
+        In the first half of the training, 0.15 and 0.02; then they fall to 0.
+    frequency_scale : float or None
+        Standard deviation of the frequencies that the waves of numbers have at first, 0.1.
+    label_smoothing : float or None
+        Share of each target that is spread evenly over all classes, 0.1, below 1. With 0
+        probabilities are further from 0 and 1.
     validation_fraction : float
-        Share of the rows that are set aside to choose the epoch by.
+        Share of the rows that are set aside to choose the epoch by, where there are no folds.
+    time_limit : float or None
+        Seconds from the beginning of `fit`. Then the running epoch ends; of that network the best
+        epoch counts, and others do not begin. The first network has at least one epoch.
     random_state : int, RandomState or None
-        Decides rows set aside, initial values, orders and dropout.
+        Decides folds, rows set aside, initial values, orders and dropout. Equal integers give equal
+        networks on one device. A network of a bag equals that of a `fit` to the same rows, with the
+        same `X_val`, whose `random_state` is the member's ``seed``.
     device : str
-        ``'auto'`` is the first CUDA device, or the CPU where there is none; or ``'cpu'``,
-        ``'cuda'``, ``'cuda:1'``, ...
+        ``'auto'`` is the CPU where that takes less time, and else the first CUDA device, if there
+        is one; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
     verbose : bool or int
         Whether each epoch is printed.
 
@@ -57,14 +82,29 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     n_features_in_ : int
     feature_names_in_ : ndarray (n_features_in_,)
         If X has names for all.
-    loss_curve_, validation_errors_ : list of float
-        Of each epoch: the mean training loss, and the share of wrong validation rows.
-    best_epoch_ : int
-        Counted from 1: the latest of those with the least validation error.
+    members_ : list of Trained
+        Each network with what belongs to it: ``network``, ``preprocessor``, ``seed``, ``losses``,
+        ``errors``, ``best_epoch``. All folds once, then all folds with other seeds.
     network_ : Module
-        On the CPU.
+        The first one, on the CPU.
     preprocessor_ : Preprocessor
         What makes its input of a frame.
+    loss_curve_, validation_errors_ : list of float
+        Of each of its epochs: the mean training loss, and the share of wrong validation rows.
+    best_epoch_ : int
+        Counted from 1: the latest of those with the least validation error.
+    method_ : str
+        By which it was fitted.
+    left_out_ : list of int
+        Places of the networks that `time_limit` left no time for.
+    folds_ : ndarray (n_samples,)
+        With folds: the fold of each row.
+    oof_probabilities_ : ndarray (n_samples, n_classes)
+        With folds: what the networks that were not trained on a row predict for it; NaN where
+        there was no time for one.
+    feature_importances_ : ndarray (n_features_in_,)
+        How much the share of wrong rows grows on average when a column's cells are permuted,
+        among the rows to validate on. Computed when asked for.
 
     References
     ----------
@@ -84,32 +124,39 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
-        "label_smoothing": [Interval(Real, 0, 1, closed="left")],
+        "label_smoothing": [Interval(Real, 0, 1, closed="left"), None],
     }
-    _activation: ClassVar[str] = "selu"
+    _are_classes: ClassVar[bool] = True
+    _out_of_fold: ClassVar[str] = "oof_probabilities_"
 
     def __init__(
         self,
         method: str = "realmlp",
         *,
-        n_epochs: int = 256,
-        batch_size: int = 256,
-        lr: float = 0.04,
-        label_smoothing: float = 0.1,
+        n_folds: int | None = None,
+        n_ensemble: int = 1,
+        n_epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        hidden_layer_sizes: int | Sequence[int] | None = None,
+        activation: str | None = None,
+        dropout: float | None = None,
+        weight_decay: float | None = None,
+        frequency_scale: float | None = None,
+        label_smoothing: float | None = None,
         validation_fraction: float = 0.2,
+        time_limit: float | None = None,
         random_state: Any = None,
         device: str = "auto",
         verbose: bool | int = False,
     ) -> None:
-        self.method = method
-        self.n_epochs = n_epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.label_smoothing = label_smoothing
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+        self.method, self.n_folds, self.n_ensemble = method, n_folds, n_ensemble
+        self.n_epochs, self.batch_size, self.lr = n_epochs, batch_size, lr
+        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
+        self.dropout, self.weight_decay = dropout, weight_decay
+        self.frequency_scale, self.label_smoothing = frequency_scale, label_smoothing
+        self.validation_fraction, self.time_limit = validation_fraction, time_limit
+        self.random_state, self.device, self.verbose = random_state, device, verbose
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each row, (n_samples,).
@@ -123,39 +170,42 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        outputs = self._outputs(X)
-        return self.classes_[outputs.argmax(axis=1)]
+        chances = self.predict_proba(X)
+        return self.classes_[chances.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class for each row, (n_samples, n_classes), as `classes_`
-        has them; parameters and errors as `predict`'s.
+        has them: the mean over all networks; parameters and errors as `predict`'s.
         """
-        return np.asarray(softmax(self._outputs(X).astype(np.float64), axis=1))
+        return self._predicted(X)
 
     def _checked_targets(self, y: Any) -> Array:
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None")
+        y = _without_extension(y)
         y = column_or_1d(
             check_array(y, ensure_2d=False, dtype=None, ensure_min_samples=0, input_name="y"),
             warn=True,
         )
+        missing = np.flatnonzero(pd.isna(y))
+        if missing.size:
+            raise DataError(
+                f"expected a class in each row, got a missing one in row {missing[0] + 1}"
+            )
         check_classification_targets(y)
         return np.asarray(y)
 
-    def _learn_targets(self, y: Array, rows: Array) -> None:
+    def _learn_targets(self, y: Array) -> None:
         self.classes_ = np.unique(y)
 
-    def _encoded(self, y: Array) -> Array:
-        return np.searchsorted(self.classes_, y).astype(np.int64)
+    def _targets_of(self, y: Array) -> Classes:
+        return Classes(self.classes_)
 
-    def _loss(self) -> Loss:
-        return SoftmaxCrossEntropy(label_smoothing=self.label_smoothing)
+    def _loss(self, settings: dict[str, Any]) -> Loss:
+        return SoftmaxCrossEntropy(label_smoothing=settings["label_smoothing"])
 
-    def _error(self, outputs: Array, targets: Array) -> float:
-        if not np.isfinite(outputs).all():
-            return float("nan")
-        return float((outputs.argmax(axis=1) != targets).mean())
 
-    @property
-    def _num_outputs(self) -> int:
-        return len(self.classes_)
+def _without_extension(y: Any) -> Any:
+    """Return labels of pandas' own integers or truth values, if none are missing, as NumPy's."""
+    plain = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    return y if plain is None or pd.isna(y).any() else np.asarray(y, plain)

@@ -1,29 +1,50 @@
-"""The base of classifier and regressor: from frames to a trained network and its outputs."""
+"""The base of classifier and regressor: from frames to trained networks and what they predict."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
 from numbers import Integral, Real
+from time import perf_counter
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, _fit_context
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 
-from warpfit import backends
+from warpfit.backends.activations import ACTIVATIONS
 from warpfit.blas import one_blas_thread
-from warpfit.checks import check_readable
+from warpfit.callers import warn
+from warpfit.checks import brief, check_readable
 from warpfit.data.dataset import is_frame
+from warpfit.errors import ConfigError, DataError, TrainingWarning
 from warpfit.extras import needs
 from warpfit.losses import Loss
-from warpfit.tabular.network import RealMLP, set_initial_values
-from warpfit.tabular.preprocessing import Preprocessor
-from warpfit.tabular.training import Outcome, Rows, outputs_of, train
+from warpfit.tabular.bags import (
+    HeldOut,
+    Split,
+    Table,
+    folds_of,
+    members_of,
+    seeds_of,
+    set_aside,
+)
+from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
+from warpfit.tabular.importances import NoRowsError, importances_of
+from warpfit.tabular.methods import METHODS, Trained, Training, shape_of
+from warpfit.tabular.place import predicted_on, trained_on
+from warpfit.tabular.targets import Targets
+from warpfit.tabular.training import Outcome
 
 with needs("data", "tables need"):
     import pandas as pd
@@ -32,12 +53,29 @@ __all__ = ["CONSTRAINTS", "BaseTabular"]
 
 Array = npt.NDArray[Any]
 
+MOST_NETWORKS = 1_000_000
+_COUNT = Interval(Integral, 1, None, closed="left")
+_SHARE = Interval(Real, 0, 1, closed="left")
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+
+# Of what None stands for the method's own value.
+CHOSEN_BY_METHOD: dict[str, list[Any]] = {
+    "n_epochs": [_COUNT, None],
+    "batch_size": [_COUNT, None],
+    "lr": [_POSITIVE, None],
+    "hidden_layer_sizes": ["array-like", _COUNT, None],
+    "activation": [StrOptions(set(ACTIVATIONS)), None],
+    "dropout": [_SHARE, None],
+    "weight_decay": [Interval(Real, 0, None, closed="left"), None],
+    "frequency_scale": [_POSITIVE, None],
+}
 CONSTRAINTS: dict[str, list[Any]] = {
-    "method": [StrOptions({"realmlp"})],
-    "n_epochs": [Interval(Integral, 1, None, closed="left")],
-    "batch_size": [Interval(Integral, 1, None, closed="left")],
-    "lr": [Interval(Real, 0, None, closed="neither")],
+    **CHOSEN_BY_METHOD,
+    "method": [StrOptions(set(METHODS))],
+    "n_folds": [Interval(Integral, 2, None, closed="left"), None],
+    "n_ensemble": [Interval(Integral, 1, MOST_NETWORKS, closed="both")],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "time_limit": [_POSITIVE, None],
     "random_state": ["random_state"],
     "device": [str],
     "verbose": ["verbose"],
@@ -48,29 +86,30 @@ class BaseTabular(BaseEstimator, ABC):
     """Base of both estimators; subclasses have the constructor, and say what targets mean."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = CONSTRAINTS
-    _activation: ClassVar[str]
+    _are_classes: ClassVar[bool]
+    _out_of_fold: ClassVar[str]  # the attribute's name
+
+    members_: list[Trained]
 
     @abstractmethod
-    def _learn_targets(self, y: Any, rows: Array) -> None:
-        """Keep what is to be known of checked targets; scales are those of some rows."""
+    def _checked_targets(self, y: Any) -> Array:
+        """Return targets as an array, (N,) or (N, outputs), or raise ValueError."""
 
     @abstractmethod
-    def _encoded(self, y: Any) -> Array:
-        """Return targets as training takes them: labels (N,), or numbers (N, outputs)."""
+    def _learn_targets(self, y: Array) -> None:
+        """Keep what is to be known of all checked targets."""
 
     @abstractmethod
-    def _loss(self) -> Loss: ...
+    def _targets_of(self, y: Array) -> Targets:
+        """Return what the targets of rows to train on mean."""
 
     @abstractmethod
-    def _error(self, outputs: Array, targets: Array) -> float:
-        """Return the validation error of outputs (N, K) for encoded targets."""
-
-    @property
-    @abstractmethod
-    def _num_outputs(self) -> int: ...
+    def _loss(self, settings: dict[str, Any]) -> Loss: ...
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, X_val: Any = None, y_val: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
+    ) -> Self:
         """Train on a table.
 
         Parameters
@@ -79,8 +118,12 @@ class BaseTabular(BaseEstimator, ABC):
             Of pandas or polars, with numbers, dates, text, categories, true and false, and missing
             cells; or an array of numbers, or of such cells.
         y : array_like (n_samples,), of numbers also (n_samples, n_outputs)
+        sample_weight : array_like (n_samples,), optional
+            Weights of the rows in the loss and in the validation error, at least 0. Scales are
+            those of the rows without weights.
         X_val, y_val : optional
-            Rows to validate on; otherwise `validation_fraction` of X are set aside for that.
+            Rows to validate on; otherwise folds, or `validation_fraction` of X, are set aside for
+            that. They have no weights.
 
         Returns
         -------
@@ -91,96 +134,354 @@ class BaseTabular(BaseEstimator, ABC):
         ValueError
             If a parameter or the data are not what is described here.
         DivergedError
-            If the network's outputs are not finite after any epoch.
+            If a network's outputs are not finite after any epoch.
+
+        Warns
+        -----
+        TrainingWarning
+            If `time_limit` ended the training.
         """
-        frame, y = self._checked(X, y, reset=True)
-        random_state = check_random_state(self.random_state)
+        start = perf_counter()
+        settings = self._settings()
+        table = self._table(X, y, sample_weight, reset=True)
+        seed = self._seed()
         if X_val is None and y_val is None:
-            places, aside = train_test_split(
-                np.arange(len(frame)), test_size=self.validation_fraction, random_state=random_state
-            )
-        elif X_val is None or y_val is None:
-            raise ValueError("expected both X_val and y_val, or neither, got one of them")
+            splits = self._splits(table.y, seed)
         else:
-            other, y_val = self._checked(X_val, y_val, reset=False)
-            places, aside = np.split(np.arange(len(frame) + len(other)), [len(frame)])
-            frame, y = pd.concat([frame, other]), np.concatenate([y, y_val])
-        self._learn_targets(y, places)
-        self.preprocessor_ = Preprocessor(frame, places)
-        self._train(
-            Rows(self._rows(frame), self._encoded(y)),
-            places,
-            aside,
-            int(random_state.randint(2**31)),
+            table, splits = self._with_validation_rows(table, X_val, y_val)
+        self._learn_targets(table.y)
+        members = list(
+            members_of(
+                table,
+                splits,
+                seeds_of(seed, len(splits) * self.n_ensemble),
+                preprocessor=METHODS[self.method].preprocessor,
+                targets_of=self._targets_of,
+            )
         )
+        method = METHODS[self.method]
+        place = trained_on(
+            self.device,
+            method.widths(shape_of(members[0], settings)),
+            num_rows=len(splits[0].trained),
+            num_validated=len(splits[0].held_out),
+            batch_size=settings["batch_size"],
+            epochs=settings["n_epochs"] * len(members),
+        )
+        training = Training(
+            settings,
+            self._loss(settings),
+            place.device,
+            lambda idx, outcome: self._report(idx, len(members), outcome),
+            lambda: self.time_limit is not None and perf_counter() - start > self.time_limit,
+        )
+        with one_blas_thread():
+            trained = list(method.train(members, training))
+        self.method_ = self.method
+        self._keep_members(trained, list(range(len(trained), len(members))))
+        self._warn_if_cut(settings["n_epochs"])
+        for name in vars(self).keys() & {"folds_", self._out_of_fold, "_importances"}:
+            delattr(self, name)
+        cells = self.preprocessor_.cells(table.frame)
+        if self.n_folds is not None:
+            self._predict_folds(cells, splits)
+        self._held_out = [
+            HeldOut(
+                cells[split.held_out],
+                table.y[split.held_out],
+                None if table.weights is None else table.weights[split.held_out],
+            )
+            for split in splits
+        ]
         return self
 
-    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
-        frame, y = self._frame(X, reset=reset), self._checked_targets(y)
-        check_consistent_length(frame, y)
-        return frame, y
+    @property
+    def feature_importances_(self) -> Array:
+        """How much the validation error grows when the cells of a column are permuted, for each
+        column, (n_features_in_,).
 
-    @abstractmethod
-    def _checked_targets(self, y: Any) -> Array:
-        """Return targets as an array, (N,) or (N, outputs), or raise ValueError."""
+        It is the mean over five permutations of the rows that a network was validated on, and over
+        all networks: the share of wrong rows, or, for numbers, the root of the mean squared error
+        in standard deviations. Around 0 a column says nothing that others do not say. Computed
+        when asked for, and kept; `save` and pickle store it if it was, but not the rows.
 
-    def _train(self, rows: Rows, places: Array, aside: Array, seed: int) -> None:
-        """Train a network on the rows at some places, validated on those set aside."""
-        x, targets = rows.x[places], rows.y[aside]
-        network = RealMLP(
-            self.preprocessor_.columns, self._num_outputs, self._activation, seed=seed
-        )
-        set_initial_values(network, x, seed)
-        ops = backends.get(self.device)
-        with one_blas_thread():
-            outcome = train(
-                network.to(self.device),
-                Rows(ops.asarray(x), ops.asarray(rows.y[places])),
-                ops.asarray(rows.x[aside]),
-                lambda outputs: self._error(outputs, targets),
-                loss=self._loss(),
-                lr=self.lr,
-                n_epochs=self.n_epochs,
-                batch_size=self.batch_size,
-                seed=seed,
-                report=self._report,
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If the estimator was loaded without them.
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "_importances"):
+            if not hasattr(self, "_held_out"):
+                raise NoRowsError(
+                    "expected feature_importances_ to be asked for before the estimator is stored, "
+                    "for files have no rows; sklearn.inspection.permutation_importance takes yours"
+                )
+            self._importances = importances_of(self.members_, self._held_out, self._outputs_of)
+        return self._importances
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all parameters, networks and fitted attributes to a safetensors file, from which
+        `load` makes an equal estimator.
+
+        Reading the file runs no code, unlike unpickling.
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .safetensors
+            It is replaced at once.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If a parameter or a class is something that only pickle can store, such as a
+            RandomState, or the file cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> import warpfit as wf
+        >>> model = wf.TabularRegressor(n_epochs=2, device="cpu").fit([[0.0], [1.0]] * 5, range(10))
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/line.safetensors")
+        ...     again = wf.TabularRegressor.load(f"{folder}/line.safetensors")
+        >>> bool((again.predict([[0.5]]) == model.predict([[0.5]])).all())
+        True
+        """
+        from warpfit.tabular.storage import save_estimator
+
+        check_is_fitted(self)
+        save_estimator(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the estimator in a file that `save` wrote; no device is needed.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is missing, cut short, damaged (its content is not that of its checksum), of
+            another kind or of another estimator.
+
+        Warns
+        -----
+        DataWarning
+            If a weight is NaN or infinite.
+        """
+        from warpfit.tabular.storage import load_estimator
+
+        return load_estimator(cls, path)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write an ONNX file, with which other programs predict: preprocessing and all networks.
+        The package onnx is needed.
+
+        If all columns are numbers, the input is ``X``, float32, (N, n_features_in_), with NaN for
+        missing cells. Otherwise there is an input for each column, (N, 1), by the name of the
+        column (``x0``, ``x1``, ... if there are none). Numbers are float32, dates the days since
+        1970. Categories are strings: text without spaces around it, ``True`` and ``False``, whole
+        numbers without a point; any other string, such as an empty one, is a missing cell.
+
+        A classifier's outputs are ``label``, int64 or string (or bool or float64, as its classes
+        are), (N,), and ``probabilities``, float32, (N, n_classes). A regressor's is ``variable``,
+        float32, (N, n_outputs).
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .onnx
+            It is replaced at once.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If onnx is not installed, classes are neither numbers nor strings, a column is called as
+            something else in the graph is, or the file cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> import warpfit as wf
+        >>> model = wf.TabularRegressor(n_epochs=2, device="cpu").fit([[0.0], [1.0]] * 5, range(10))
+        >>> with TemporaryDirectory() as folder:
+        ...     model.to_onnx(f"{folder}/line.onnx")
+        """
+        from warpfit.tabular.onnx_graph import write_onnx
+
+        check_is_fitted(self)
+        write_onnx(self, path)
+
+    # -- what is trained
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the parameters that the method knows, with its own values for None."""
+        settings = dict(METHODS[self.method].defaults(self._are_classes))
+        for name in (*CHOSEN_BY_METHOD, "label_smoothing"):
+            value = getattr(self, name, None)
+            if value is None:
+                continue
+            if name not in settings:
+                raise ConfigError(
+                    f"expected {name}=None for method {self.method!r}, which has none, got {value}"
+                )
+            settings[name] = value
+        sizes = np.atleast_1d(settings["hidden_layer_sizes"])
+        if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
+            raise ConfigError(
+                f"expected hidden_layer_sizes as integers of at least 1, got "
+                f"{self.hidden_layer_sizes}"
             )
-        self.network_ = network.to("cpu")
-        self.loss_curve_, self.validation_errors_ = outcome.losses, outcome.errors
-        self.best_epoch_ = outcome.best_epoch
+        return settings
 
-    def _report(self, outcome: Outcome) -> None:
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _splits(self, y: Array, seed: int) -> list[Split]:
+        if self.n_folds is None:
+            return [set_aside(len(y), self.validation_fraction, seed)]
+        return folds_of(y, self.n_folds, are_classes=self._are_classes, seed=seed)
+
+    def _with_validation_rows(
+        self, table: Table, X_val: Any, y_val: Any
+    ) -> tuple[Table, list[Split]]:
+        if X_val is None or y_val is None:
+            raise ConfigError("expected both X_val and y_val, or neither, got one of them")
+        if self.n_folds is not None:
+            raise ConfigError(
+                f"expected n_folds=None with X_val, for each fold is validated on another, got "
+                f"{self.n_folds}"
+            )
+        other = self._table(X_val, y_val, None, reset=False)
+        check_alike(table.frame, other.frame)
+        _check_targets_alike(table.y, other.y, are_classes=self._are_classes)
+        places = np.arange(len(table.y) + len(other.y))
+        weights = table.weights
+        if weights is not None:
+            weights = np.concatenate([weights, np.ones(len(other.y))])
+        joined = Table(
+            pd.concat([table.frame, other.frame]), np.concatenate([table.y, other.y]), weights
+        )
+        return joined, [Split(*np.split(places, [len(table.y)]))]
+
+    # -- what comes of it
+
+    def _keep_members(self, members: list[Trained], left_out: list[int]) -> None:
+        self.members_, self.left_out_, first = members, left_out, members[0]
+        self.network_, self.preprocessor_ = first.network, first.preprocessor
+        self.loss_curve_, self.validation_errors_ = first.losses, first.errors
+        self.best_epoch_ = first.best_epoch
+
+    def _warn_if_cut(self, n_epochs: int) -> None:
+        num_done, last = len(self.members_), self.members_[-1]
+        if self.time_limit is not None and (self.left_out_ or len(last.losses) < n_epochs):
+            warn(
+                f"time_limit={self.time_limit:g} s was reached: {num_done} of "
+                f"{num_done + len(self.left_out_)} networks were trained, the last one for "
+                f"{len(last.losses)} of {n_epochs} epochs",
+                TrainingWarning,
+            )
+
+    def _keep_folds(self, folds: Array, predicted: Array) -> None:
+        """Keep the fold of each row, and what is predicted of it by the networks that do not know
+        it.
+        """
+        self.folds_ = folds
+        setattr(self, self._out_of_fold, predicted)
+
+    def _predict_folds(self, cells: Array, splits: Sequence[Split]) -> None:
+        folds = np.empty(len(cells), np.int64)
+        found: list[Array] = []
+        for fold, split in enumerate(splits):
+            folds[split.held_out] = fold
+            members = self.members_[fold :: len(splits)]
+            found.append(
+                self._mean_of(members, cells[split.held_out]) if members else np.asarray(np.nan)
+            )
+        shape = (len(cells), *found[0].shape[1:])
+        predicted = np.full(shape, np.nan)
+        for split, own in zip(splits, found, strict=True):
+            predicted[split.held_out] = own
+        self._keep_folds(folds, predicted)
+
+    def _report(self, idx: int, num_members: int, outcome: Outcome) -> None:
         if self.verbose:
+            of_all = f"network {idx + 1} of {num_members}, " if num_members > 1 else ""
             print(
-                f"epoch {len(outcome.losses)} of {self.n_epochs}: "
+                f"{of_all}epoch {len(outcome.losses)} of {self._settings()['n_epochs']}: "
                 f"loss {outcome.losses[-1]:.6g}, validation error {outcome.errors[-1]:.6g}"
             )
 
+    # -- tables
+
+    def _table(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Table:
+        frame, y = self._frame(X, reset=reset), self._checked_targets(check_readable("y", y))
+        check_consistent_length(frame, y)
+        if sample_weight is None:
+            return Table(frame, y, None)
+        weights = _check_sample_weight(
+            check_readable("sample_weight", sample_weight),
+            frame,
+            dtype=np.float64,
+            ensure_non_negative=True,
+        )
+        return Table(frame, y, weights)
+
     def _frame(self, X: Any, *, reset: bool) -> Any:
         """Return X as a frame of pandas, checked as scikit-learn does."""
-        if type(X).__module__.startswith("polars"):
-            X = pd.DataFrame(X.to_dict(as_series=False))
-        if is_frame(X) and X.size:
+        X = as_pandas(X)
+        if is_frame(X) and X.ndim == 2 and len(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
-            return X.infer_objects()
+            return known_kinds(X)
         if isinstance(X, list | tuple):
             X = np.array(X, dtype=object)  # so that numbers beside text stay numbers
         X = validate_data(
             self, check_readable("X", X), dtype=None, ensure_all_finite="allow-nan", reset=reset
         )
-        return pd.DataFrame(X).infer_objects()
+        return known_kinds(pd.DataFrame(X))
 
-    def _rows(self, frame: Any) -> Array:
-        return self.preprocessor_.transform(frame).astype(np.float32)
-
-    def _outputs(self, X: Any) -> Array:
-        """Return the network's outputs (N, K) for a table."""
+    def _predicted(self, X: Any) -> Array:
+        """Return the mean of what all networks predict for a table: probabilities, or numbers."""
         check_is_fitted(self)
-        x = self._rows(self._frame(X, reset=False))
-        network = deepcopy(self.network_).to(self.device)
-        return outputs_of(network, network.backend.asarray(x))
+        cells = self.preprocessor_.cells(self._frame(X, reset=False))
+        return self._mean_of(self.members_, cells)
+
+    def _mean_of(self, members: Sequence[Trained], cells: Array) -> Array:
+        return np.mean([self._predicted_by(member, cells) for member in members], axis=0)
+
+    def _predicted_by(self, member: Trained, cells: Array) -> Array:
+        return member.targets.predicted(self._outputs_of(member, cells))
+
+    def _outputs_of(self, member: Trained, cells: Array) -> Array:
+        """Return a network's outputs (N, K) for the cells of a table."""
+        x = member.preprocessor.scaled(cells).astype(np.float32)
+        method = METHODS[self.method_]
+        num_rows = len(cells) * len(self.members_)
+        device = predicted_on(self.device, method.widths(member.shape), num_rows)
+        network = deepcopy(member.network).to(device)
+        return method.outputs(network, network.backend.asarray(x))
+
+    def __getstate__(self) -> Any:
+        """Return what is pickled and copied: all but the rows to validate on."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_held_out"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
         return tags
+
+
+def _check_targets_alike(y: Array, y_val: Array, *, are_classes: bool) -> None:
+    if y.shape[1:] != y_val.shape[1:]:
+        expected = ", ".join(map(str, ("n", *y.shape[1:])))
+        raise DataError(f"expected y_val of shape ({expected}), as y has, got {y_val.shape}")
+    unknown = np.setdiff1d(y_val, y) if are_classes else y[:0]
+    if len(unknown):
+        raise DataError(f"expected y_val to hold classes of y, got {brief(unknown[0])} besides")

@@ -26,7 +26,7 @@ __all__ = ["Columns", "RealMLP", "set_initial_values"]
 
 Array = npt.NDArray[Any]
 
-HIDDEN = (256, 256, 256)
+HIDDEN, FREQUENCY_SCALE = (256, 256, 256), 0.1
 MOST_ROWS = 1 << 18  # that initial values are made of; more say the same
 POINTS = 5  # of the data, between which each unit's kink lies at first
 
@@ -62,7 +62,7 @@ class Columns:
 
 
 class RealMLP(Module):
-    """Embeddings, a scale, and hidden layers of 256 with parametric activations and dropout.
+    """Embeddings, a scale, and hidden layers with parametric activations and dropout.
 
     x (M, columns) becomes (M, num_outputs). Parameters are zeros and ones until
     `set_initial_values`. Dropout's `p` and `step` change from step to step.
@@ -76,6 +76,8 @@ class RealMLP(Module):
     seed : int
         Of dropout.
     dtype : {'float32', 'float64'}
+    hidden : tuple of int, optional
+        Widths of the hidden layers; three of 256 if none are given.
     """
 
     p, step = 0.0, 0
@@ -88,17 +90,19 @@ class RealMLP(Module):
         *,
         seed: int = 0,
         dtype: str = "float32",
+        hidden: tuple[int, ...] | None = None,
     ) -> None:
         self.columns, self.seed = columns, seed
+        hidden = HIDDEN if hidden is None else hidden
         self.numbers = PeriodicEmbedding(columns.num_numbers, dtype)
         self.codes = Embedding(columns.num_codes, dtype)
         self.scale = Scale(columns.num_embedded, dtype)
-        sizes = (columns.num_embedded, *HIDDEN, num_outputs)
+        sizes = (columns.num_embedded, *hidden, num_outputs)
         self.linears = ModuleList(
             NTKLinear(fan_in, fan_out, dtype) for fan_in, fan_out in pairwise(sizes)
         )
         self.activations = ModuleList(
-            ParametricActivation(activation, size, dtype) for size in HIDDEN
+            ParametricActivation(activation, size, dtype) for size in hidden
         )
 
     def embedded(self, x: Tensor) -> Tensor:
@@ -154,7 +158,9 @@ class _Draws:
 
 
 @no_grad()
-def set_initial_values(network: RealMLP, x: Array, seed: int) -> None:
+def set_initial_values(
+    network: RealMLP, x: Array, seed: int, frequency_scale: float = FREQUENCY_SCALE
+) -> None:
     """Set the parameters of a network on the CPU as training begins with them.
 
     Each linear layer's outputs, before the bias, have standard deviation 1 over the rows ("std"),
@@ -167,11 +173,13 @@ def set_initial_values(network: RealMLP, x: Array, seed: int) -> None:
     x : ndarray (N, columns)
         Rows to train on; of more than 2**18 the first count.
     seed : int
+    frequency_scale : float
+        Standard deviation of the periodic embeddings' frequencies.
     """
     draws = _Draws(seed)
     _set(network.codes.weight, draws.normal(network.codes.weight.shape))
     numbers, bound = network.numbers, 1 / sqrt(PeriodicEmbedding.WAVES)
-    _set(numbers.frequency, 0.1 * draws.normal(numbers.frequency.shape))
+    _set(numbers.frequency, frequency_scale * draws.normal(numbers.frequency.shape))
     _set(numbers.phase, draws.uniform(numbers.phase.shape, pi))
     _set(numbers.weight, draws.uniform(numbers.weight.shape, bound))
     _set(numbers.bias, draws.uniform(numbers.bias.shape, bound))

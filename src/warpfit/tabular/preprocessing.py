@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import brief
 from warpfit.data.table_columns import as_numbers, as_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
+from warpfit.tabular.frames import CATEGORIES, DATES, NUMBERS, kind_of
 from warpfit.tabular.network import Columns
 
 with needs("data", "tables need"):
     import pandas as pd
-    from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
-__all__ = ["Preprocessor"]
+__all__ = ["Categories", "Preprocessor"]
 
 Array = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 MOST_INDICATED = 8  # categories of a column that become indicators, missing cells not counted
 LARGEST = 3.0  # what numbers are clipped to, smoothly
+FARTHEST = 1e9  # from which on that is the same for all numbers
 
 
 @dataclass(frozen=True)
-class _Categories:
-    """The categories of a column, as texts; code 0 is a missing or unknown one."""
+class Categories:
+    """The categories of a column, as texts in order; code 0 is a missing or unknown one."""
 
-    name: str
     texts: Any
 
     @classmethod
-    def of(cls, column: Any) -> _Categories:
-        return cls(column.name, pd.Index(sorted(set(as_texts(column[column.notna()])))))
+    def of(cls, column: Any) -> Categories:
+        return cls(pd.Index(sorted(set(as_texts(column[column.notna()]))), dtype=object))
 
     @property
     def are_few(self) -> bool:
@@ -45,24 +47,31 @@ class _Categories:
         found = self.texts.get_indexer(as_texts(column))
         return np.asarray(np.where(column.isna(), 0, found + 1), np.int64)
 
-    def indicators(self, column: Any) -> Array:
-        """Return a column for each category; for one or two categories one of -1 and 1."""
+    @property
+    def table(self) -> Array:
+        """The indicators of each code: a column for each category; for one or two categories one
+        of -1 and 1.
+        """
         count = len(self.texts)
         rows = {1: [[-1.0], [1.0]], 2: [[0.0], [1.0], [-1.0]]}.get(
             count, np.eye(count + 1, count, -1)
         )
-        return np.asarray(rows)[self.codes(column)]
+        return np.asarray(rows)
+
+    def indicators(self, column: Any) -> Array:
+        return self.table[self.codes(column)]
 
 
 class Preprocessor:
     """Makes float rows of frames, as RealMLP-TD has them.
 
-    A column of numbers, or of dates (in days since 1970), is a number; any other, text, true and
-    false or categories, is one of categories. Up to 8 categories become indicators, one for each,
-    zeros for a missing cell; of two there is one column, 1 or -1. More become codes. Numbers and
-    indicators are centred at their median, divided by their interquartile range (where that is 0 by
-    half their range, and where that is 0 they become 0), and clipped smoothly: x / √(1 + x² / 9).
-    A missing number becomes the median, 0. Values of categories that `fit` did not see are missing.
+    A column of numbers, of durations (in days), or of dates (since 1970), is a number; any other,
+    text, true and false or categories, is one of categories. Up to 8 categories become indicators,
+    one for each, zeros for a missing cell; of two there is one column, 1 or -1. More become codes.
+    Numbers and indicators are centred at their median, divided by their interquartile range (where
+    that is 0 by half their range, and where that is 0 they become 0), and clipped smoothly:
+    x / √(1 + x² / 9). A missing number becomes the median, 0. Values of categories that `fit` did
+    not see are missing.
 
     Parameters
     ----------
@@ -79,65 +88,154 @@ class Preprocessor:
     Raises
     ------
     DataError
-        If the frame has no columns, or a number is infinite.
+        If the frame has no columns, all cells are missing, or a number is infinite.
     """
 
     def __init__(self, frame: Any, rows: Codes) -> None:
         if not frame.shape[1]:
             raise DataError(f"expected a column to learn from, got none in {len(frame)} rows")
         places = range(frame.shape[1])
-        self.numbers = [place for place in places if _is_number(frame.iloc[:, place].dtype)]
+        kinds = [kind_of(frame.iloc[:, place]) for place in places]
+        self.numbers = [place for place in places if kinds[place] != CATEGORIES]
+        self.dates = [place for place in places if kinds[place] == DATES]
         self.categories = {
-            place: _Categories.of(frame.iloc[:, place])
+            place: Categories.of(frame.iloc[:, place])
             for place in places
             if place not in self.numbers
         }
-        plain = self._plain(frame)[rows]
-        self.columns = Columns(
-            len(self.numbers),
-            plain.shape[1] - len(self.numbers),
-            tuple(len(each.texts) + 1 for each in self.categories.values() if not each.are_few),
-        )
-        self.centre, self.scale = _scales(plain)
+        self._learn_columns()
+        if not (self.columns.num_plain or self.columns.num_codes):
+            raise DataError("expected a column with a cell that is not missing, got none")
+        self._learn_scales(self.cells(frame)[rows])
 
     def transform(self, frame: Any) -> Array:
         """Return rows (N, columns) float64 of a frame with the same columns in the same order."""
-        x = (self._plain(frame) - self.centre) * self.scale
-        x = np.nan_to_num(x, nan=0.0)
-        codes = [
-            each.codes(frame.iloc[:, place])
-            for place, each in self.categories.items()
-            if not each.are_few
-        ]
-        clipped = x / np.sqrt(1 + (x / LARGEST) ** 2)
-        return np.column_stack([clipped, *codes])
+        return self.scaled(self.cells(frame))
 
-    def _plain(self, frame: Any) -> Array:
-        """Return numbers, NaN for missing ones, and indicators, (N, plain columns)."""
-        parts = [_numbers_of(frame.iloc[:, place]) for place in self.numbers]
-        parts += [
-            each.indicators(frame.iloc[:, place])
-            for place, each in self.categories.items()
-            if each.are_few
-        ]
-        return np.column_stack([np.empty((len(frame), 0)), *parts])
+    def cells(self, frame: Any) -> Array:
+        """Return numbers, NaN for missing ones, indicators, and codes, (N, columns) float64, none
+        of them scaled.
+        """
+        few, many = [], []
+        for place, each in self.categories.items():
+            column = frame.iloc[:, place]
+            if each.are_few:
+                few.append(each.indicators(column))
+            else:
+                many.append(each.codes(column))
+        numbers = [_numbers_of(frame.iloc[:, place], place in self.dates) for place in self.numbers]
+        return np.column_stack([np.empty((len(frame), 0)), *numbers, *few, *many])
+
+    def places_in_cells(self) -> list[list[int]]:
+        """Return which columns of cells each column of the frame has become."""
+        places: list[list[int]] = [[] for _ in range(len(self.numbers) + len(self.categories))]
+        for own, place in enumerate(self.numbers):
+            places[place] = [own]
+        few, many = len(self.numbers), self.columns.num_plain
+        for place, each in self.categories.items():
+            width = each.table.shape[1] if each.are_few else 1
+            first = few if each.are_few else many
+            places[place] = list(range(first, first + width))
+            few, many = (few + width, many) if each.are_few else (few, many + 1)
+        return places
+
+    def scaled(self, cells: Array) -> Array:
+        """Return rows as training takes them, (N, columns) float64, of cells."""
+        plain = self.columns.num_plain
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = (cells[:, :plain] - self.centre) * self.scale
+        x = np.clip(np.nan_to_num(x, nan=0.0), -FARTHEST, FARTHEST)
+        return np.column_stack([x / np.sqrt(1 + (x / LARGEST) ** 2), cells[:, plain:]])
+
+    def with_scales_of(self, cells: Array) -> Preprocessor:
+        """Return one with the same categories, and the scales of other rows' cells."""
+        other = copy(self)
+        other._learn_scales(cells)
+        return other
+
+    def with_scales(self, centre: Array, scale: Array) -> Preprocessor:
+        """Return one with the same categories, and given scales (num_plain,), or raise
+        ValueError.
+        """
+        expected = (self.columns.num_plain,)
+        if {centre.shape, scale.shape} != {expected}:
+            raise ValueError(
+                f"expected scales of shape {expected}, got {centre.shape} and {scale.shape}"
+            )
+        other = copy(self)
+        other.centre, other.scale = centre, scale
+        return other
+
+    def described(self) -> dict[str, list[Any]]:
+        """Return the place and the texts of each column of categories, and the places of dates, as
+        JSON has them.
+        """
+        texts = [[place, each.texts.tolist()] for place, each in self.categories.items()]
+        return {"texts": texts, "dates": self.dates}
+
+    @classmethod
+    def of_described(cls, text: Any, num_features: int) -> Preprocessor:
+        """Return one without scales, of what `described` returned, or raise ValueError, KeyError or
+        TypeError.
+        """
+        found, categories = cls.__new__(cls), text["texts"]
+        found.categories = {}
+        for place, texts in categories:
+            are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+            if not are_texts or texts != sorted(set(texts)):
+                raise ValueError(f"expected categories as texts in order, got {brief(texts)}")
+            if type(place) is not int or not 0 <= place < num_features:
+                raise ValueError(f"expected a place below {num_features}, got {brief(place)}")
+            found.categories[place] = Categories(pd.Index(texts, dtype=object))
+        if list(found.categories) != sorted(found.categories) or len(categories) != len(
+            found.categories
+        ):
+            raise ValueError("expected columns of categories in order")
+        found.numbers = [place for place in range(num_features) if place not in found.categories]
+        found.dates = [place for place in found.numbers if place in text["dates"]]
+        if found.dates != text["dates"]:
+            raise ValueError(f"expected places of dates in order, got {brief(text['dates'])}")
+        found._learn_columns()
+        return found
+
+    def _learn_columns(self) -> None:
+        """Set what the columns of rows are."""
+        few = [each for each in self.categories.values() if each.are_few]
+        self.columns = Columns(
+            len(self.numbers),
+            sum(each.table.shape[1] for each in few),
+            tuple(len(each.texts) + 1 for each in self.categories.values() if not each.are_few),
+        )
+
+    def _learn_scales(self, cells: Array) -> None:
+        self.centre, self.scale = _scales(cells[:, : self.columns.num_plain])
 
 
-def _is_number(dtype: Any) -> bool:
-    return (is_numeric_dtype(dtype) and not is_bool_dtype(dtype)) or is_datetime64_any_dtype(dtype)
-
-
-def _numbers_of(column: Any) -> Array:
-    if is_datetime64_any_dtype(column.dtype):
+def _numbers_of(column: Any, are_dates: bool) -> Array:
+    """Return a column as float64, dates as days since 1970, durations as days; or raise
+    DataError.
+    """
+    if (kind_of(column) == DATES) != are_dates and column.notna().any():
+        expected = DATES if are_dates else NUMBERS
+        raise DataError(
+            f"expected column {column.name!r} as {expected}, as it was fitted, got "
+            f"{brief(column.dropna().iloc[0])}"
+        )
+    if kind_of(column) == DATES:
         column = (column - pd.Timestamp(0, tz=column.dt.tz)) / pd.Timedelta(days=1)
+    elif column.dtype.kind == "m":
+        column = column / pd.Timedelta(days=1)
     return as_numbers(column)
 
 
 def _scales(x: Array) -> tuple[Array, Array]:
     """Return the median of each column, and what its distance from there is multiplied by."""
+    if not x.shape[1]:
+        return np.empty(0), np.empty(0)
     x = np.where(np.isnan(x).all(axis=0), 0.0, x)
-    first, centre, third = np.nanquantile(x, [0.25, 0.5, 0.75], axis=0)
-    spread = third - first
-    half = (np.nanmax(x, axis=0) - np.nanmin(x, axis=0)) / 2
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is too wide nothing is left
+        first, centre, third = np.nanquantile(x, [0.25, 0.5, 0.75], axis=0)
+        spread = third - first
+        half = (np.nanmax(x, axis=0) - np.nanmin(x, axis=0)) / 2
     spread = np.where(spread == 0, half, spread)
     return centre, np.where(spread == 0, 0.0, 1 / np.where(spread == 0, 1.0, spread))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.utils import check_array
 
 from warpfit.losses import Loss, MeanSquaredError
 from warpfit.tabular.estimator import BaseTabular
+from warpfit.tabular.targets import Numbers
 
 __all__ = ["TabularRegressor"]
 
@@ -25,13 +27,16 @@ class TabularRegressor(RegressorMixin, BaseTabular):
 
     Parameters
     ----------
-    method, n_epochs, batch_size, lr, ...
-        As `TabularClassifier`'s, but for ``label_smoothing``.
+    method, n_folds, n_ensemble, n_epochs, batch_size, lr, ...
+        As `TabularClassifier`'s, but for ``label_smoothing``; the method's own `lr` is 0.2, its
+        `activation` ``'mish'``.
 
     Attributes
     ----------
     validation_errors_ : list of float
         Of each epoch: the root of the mean squared error of the standardised validation targets.
+    oof_prediction_ : ndarray (n_samples,) or (n_samples, n_outputs)
+        In place of probabilities.
     n_features_in_, loss_curve_, ...
         All others as `TabularClassifier`'s, but for ``classes_``.
 
@@ -46,28 +51,36 @@ class TabularRegressor(RegressorMixin, BaseTabular):
     True
     """
 
-    _activation: ClassVar[str] = "mish"
+    _are_classes: ClassVar[bool] = False
+    _out_of_fold: ClassVar[str] = "oof_prediction_"
 
     def __init__(
         self,
         method: str = "realmlp",
         *,
-        n_epochs: int = 256,
-        batch_size: int = 256,
-        lr: float = 0.2,
+        n_folds: int | None = None,
+        n_ensemble: int = 1,
+        n_epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        hidden_layer_sizes: int | Sequence[int] | None = None,
+        activation: str | None = None,
+        dropout: float | None = None,
+        weight_decay: float | None = None,
+        frequency_scale: float | None = None,
         validation_fraction: float = 0.2,
+        time_limit: float | None = None,
         random_state: Any = None,
         device: str = "auto",
         verbose: bool | int = False,
     ) -> None:
-        self.method = method
-        self.n_epochs = n_epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+        self.method, self.n_folds, self.n_ensemble = method, n_folds, n_ensemble
+        self.n_epochs, self.batch_size, self.lr = n_epochs, batch_size, lr
+        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
+        self.dropout, self.weight_decay = dropout, weight_decay
+        self.frequency_scale = frequency_scale
+        self.validation_fraction, self.time_limit = validation_fraction, time_limit
+        self.random_state, self.device, self.verbose = random_state, device, verbose
 
     def predict(self, X: Any) -> Array:
         """Return the prediction for each row, (n_samples,), or (n_samples, n_outputs) if y was of
@@ -82,9 +95,7 @@ class TabularRegressor(RegressorMixin, BaseTabular):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        outputs = self._outputs(X)
-        found = self._clamped(outputs) * self._std + self._mean
-        return found if self._is_2d else found[:, 0]
+        return self._predicted(X)
 
     def _checked_targets(self, y: Any) -> Array:
         if y is None:
@@ -93,29 +104,14 @@ class TabularRegressor(RegressorMixin, BaseTabular):
             check_array(y, ensure_2d=False, dtype=np.float64, ensure_min_samples=0, input_name="y")
         )
 
-    def _learn_targets(self, y: Array, rows: Array) -> None:
-        self._is_2d = y.ndim == 2
-        trained = y[rows].reshape(len(rows), -1)
-        std = trained.std(axis=0)
-        self._mean, self._std = trained.mean(axis=0), np.where(std > 0, std, 1.0)
-        standard = (trained - self._mean) / self._std
-        self._low, self._high = standard.min(axis=0), standard.max(axis=0)
+    def _learn_targets(self, y: Array) -> None:
+        """There is nothing to learn of all numbers."""
 
-    def _encoded(self, y: Array) -> Array:
-        return ((y.reshape(len(y), -1) - self._mean) / self._std).astype(np.float32)
+    def _targets_of(self, y: Array) -> Numbers:
+        return Numbers.of(y)
 
-    def _clamped(self, outputs: Array) -> Array:
-        return np.clip(outputs.astype(np.float64), self._low, self._high)
-
-    def _loss(self) -> Loss:
+    def _loss(self, settings: dict[str, Any]) -> Loss:
         return MeanSquaredError()
-
-    def _error(self, outputs: Array, targets: Array) -> float:
-        return float(np.sqrt(np.square(self._clamped(outputs) - targets).mean()))
-
-    @property
-    def _num_outputs(self) -> int:
-        return len(self._mean)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

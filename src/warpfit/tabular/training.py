@@ -48,10 +48,13 @@ def flat_cos(t: float) -> float:
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs (N, columns) and targets, labels (N,) int64 or numbers (N, outputs)."""
+    """Inputs (N, columns), targets, labels (N,) int64 or numbers (N, outputs), and the weight of
+    each row (N,), if they have weights.
+    """
 
     x: Any
     y: Any
+    weights: Any = None
 
 
 @dataclass
@@ -83,10 +86,22 @@ class Steps:
         The largest learning rate.
     num_steps : int
         Of the whole training, over which the schedules run.
+    dropout, weight_decay : float
+        The largest ones.
     """
 
-    def __init__(self, network: RealMLP, loss: Loss, lr: float, num_steps: int) -> None:
+    def __init__(
+        self,
+        network: RealMLP,
+        loss: Loss,
+        lr: float,
+        num_steps: int,
+        *,
+        dropout: float = DROPOUT,
+        weight_decay: float = WEIGHT_DECAY,
+    ) -> None:
         self.network, self.loss, self.lr, self.num_steps = network, loss, lr, num_steps
+        self.dropout, self.weight_decay = dropout, weight_decay
         self.ops = network.backend
         self.num_done = 0
         self.groups = _groups(network)
@@ -95,15 +110,15 @@ class Steps:
             for _, group in self.groups
         ]
 
-    def step(self, x: Array, y: Array) -> Array:
+    def step(self, x: Array, y: Array, weights: Array | None = None) -> Array:
         """Train on a batch x (M, columns) and y, and return its loss, (), before the update."""
         t = self.num_done / self.num_steps
-        self.network.p, self.network.step = DROPOUT * flat_cos(t), self.num_done
+        self.network.p, self.network.step = self.dropout * flat_cos(t), self.num_done
         outputs = self.network(Tensor(x))
-        loss, _, gradient = self.loss.vjp(self.ops, outputs.data, y)
+        loss, _, gradient = self.loss.vjp(self.ops, outputs.data, y, sample_weight=weights)
         self.network.zero_grad()
         outputs.backward(gradient())
-        self._update(self.lr * coslog4(t), WEIGHT_DECAY * flat_cos(t))
+        self._update(self.lr * coslog4(t), self.weight_decay * flat_cos(t))
         return loss
 
     def _update(self, lr: float, decay: float) -> None:
@@ -144,7 +159,9 @@ def train(
     n_epochs: int,
     batch_size: int,
     seed: int,
-    report: Callable[[Outcome], None],
+    report: Callable[[Outcome], object],
+    dropout: float = DROPOUT,
+    weight_decay: float = WEIGHT_DECAY,
 ) -> Outcome:
     """Train a network; afterwards it has the weights of the epoch with the least validation error,
     the latest of equal ones.
@@ -169,7 +186,9 @@ def train(
     seed : int
         Of the orders.
     report : function
-        Called with what there is after each epoch.
+        Called with what there is after each epoch; training ends there if it returns true.
+    dropout, weight_decay : float
+        The largest ones.
 
     Raises
     ------
@@ -179,18 +198,26 @@ def train(
     ops, num_rows = network.backend, rows.x.shape[0]
     batch_size = min(batch_size, num_rows)
     num_batches = num_rows // batch_size
-    steps = Steps(network, loss, lr, n_epochs * num_batches)
+    steps = Steps(
+        network,
+        loss,
+        lr,
+        n_epochs * num_batches,
+        dropout=dropout,
+        weight_decay=weight_decay,
+    )
     outcome, best_error, best = Outcome(), inf, []
     for epoch in range(n_epochs):
         order = epoch_order(num_rows, seed, epoch)[: num_batches * batch_size]
         network.train()
-        losses = [steps.step(x, y) for x, y in _batches(ops, rows, order, batch_size)]
+        losses = [steps.step(*batch) for batch in _batches(ops, rows, order, batch_size)]
         outcome.losses.append(float(np.mean([ops.to_numpy(each) for each in losses])))
         outcome.errors.append(error(outputs_of(network, validation)))
         if outcome.errors[-1] <= best_error and isfinite(outcome.errors[-1]):
             best_error, outcome.best_epoch = outcome.errors[-1], epoch + 1
             best = [ops.copy(parameter.data) for parameter in network.parameters()]
-        report(outcome)
+        if report(outcome):
+            break
     if not best:
         raise DivergedError(
             epoch=1, step=1, lr=lr, last_finite_loss=None, remedies="a lower learning rate"
@@ -203,11 +230,11 @@ def train(
 
 def _batches(
     ops: backends.Backend, rows: Rows, order: npt.NDArray[np.int64], size: int
-) -> Iterator[tuple[Array, Array]]:
-    x, y = ops.take(rows.x, order), ops.take(rows.y, order)
+) -> Iterator[list[Array]]:
+    parts = [each for each in (rows.x, rows.y, rows.weights) if each is not None]
+    in_order = [ops.take(each, order) for each in parts]
     for start in range(0, len(order), size):
-        part = slice(start, start + size)
-        yield ops.take(x, part), ops.take(y, part)
+        yield [ops.take(each, slice(start, start + size)) for each in in_order]
 
 
 def outputs_of(network: RealMLP, x: Any) -> npt.NDArray[Any]:

@@ -137,6 +137,7 @@ def place_of(
     num_validated: int = 0,
     engine: str = AUTO,
     precision: str = AUTO,
+    cpu_factor: float = 1.0,
 ) -> Place:
     """Return where a run is trained.
 
@@ -149,6 +150,8 @@ def place_of(
     num_rows, batch_size, epochs, num_validated : int
     engine, precision : str
         One that was asked for and that the CPU does not have leaves the device as it is.
+    cpu_factor : float
+        How many times as long as the prices say a run takes on the CPU.
     """
     if not all(isinstance(asked, str) for asked in (device, engine, precision)):
         return Place(device)  # which is refused by what checks them
@@ -157,7 +160,7 @@ def place_of(
     if precision not in (AUTO, *FLOAT_DTYPES):
         return Place(device)
     costs = run_costs(widths, num_rows, batch_size, epochs, num_validated)
-    here = expected_seconds(CPU, costs)
+    here = cpu_factor * expected_seconds(CPU, costs)
     there = expected_seconds(GPU, {**costs, "call": 1, "compilation": 1})
     if here > there:
         return Place(device)
@@ -210,11 +213,13 @@ def _total(runs: Sequence[RunCosts]) -> dict[str, float]:
     return total
 
 
-def predicting_place(device: str, widths: Sequence[int], num_rows: int) -> str:
+def predicting_place(
+    device: str, widths: Sequence[int], num_rows: int, cpu_factor: float = 1.0
+) -> str:
     """Return where a network predicts rows: on the CPU, if a call to a GPU takes longer."""
     costs = run_costs(widths, 0, PREDICTED_ROWS, 1, num_rows)
     costs["layer"] = (len(widths) - 1) * -(-num_rows // PREDICTED_ROWS)
-    is_short = expected_seconds(CPU, costs) <= expected_seconds(GPU, {"call": 1})
+    is_short = cpu_factor * expected_seconds(CPU, costs) <= expected_seconds(GPU, {"call": 1})
     return CPU if is_short and _is_open(device) else device
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "HostArrays",
     "PathLike",
     "checksum",
+    "kind_of",
     "load",
     "load_metadata",
     "metadata_of",
@@ -174,6 +175,23 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
             )
     _warn_unless_finite(path, arrays)
     return header, arrays
+
+
+def kind_of(path: PathLike) -> str | None:
+    """Return the kind of a file by its own word, None if it says none that is known, or raise
+    FileFormatError where it is no readable file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = as_path("path", path)
+    check_is_file(path, f"{KINDS[MODEL].noun} file")
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            text, _ = unsealed((file.metadata() or {}).get(HEADER, "{}"))
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise FileFormatError(f"{path} is no readable {MODEL} file: {error}") from error
+    found = _parsed(text, path, MODEL).get("format")
+    return found if isinstance(found, str) and found in KINDS else None
 
 
 def _warn_unless_finite(path: PathLike, arrays: HostArrays) -> None:

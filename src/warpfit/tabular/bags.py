@@ -1,0 +1,145 @@
+"""Which rows and seeds the networks of a bag have."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
+
+from warpfit.errors import DataError
+from warpfit.tabular.methods import Member
+from warpfit.tabular.preprocessing import Preprocessor
+from warpfit.tabular.targets import Targets
+from warpfit.tabular.training import Rows
+
+__all__ = ["HeldOut", "Split", "Table", "folds_of", "members_of", "seeds_of", "set_aside"]
+
+Array = npt.NDArray[Any]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The places of rows to train on, and of those to validate on."""
+
+    trained: Places
+    held_out: Places
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Checked rows: a frame, its targets, and the weight of each row if there are weights."""
+
+    frame: Any
+    y: Array
+    weights: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Rows to validate on, none of them scaled: their cells, targets, and weights if they have
+    some.
+    """
+
+    cells: Array
+    y: Array
+    weights: Array | None
+
+
+def set_aside(num_rows: int, fraction: float, seed: int) -> Split:
+    """Return a share of the rows as those to validate on, or raise DataError if none are left."""
+    if ceil(fraction * num_rows) >= num_rows:
+        raise DataError(
+            f"expected rows to train on beside validation_fraction={fraction:g} of them, got "
+            f"n_samples={num_rows}"
+        )
+    return Split(*train_test_split(np.arange(num_rows), test_size=fraction, random_state=seed))
+
+
+def folds_of(y: Array, n_folds: int, *, are_classes: bool, seed: int) -> list[Split]:
+    """Return a split for each fold, with the classes in equal shares as far as their rows allow.
+
+    Raises
+    ------
+    DataError
+        If there are fewer rows than folds; of classes, if all have fewer.
+    """
+    counts = np.unique(y, return_counts=True)[1] if are_classes else np.array([len(y)])
+    most = counts.max(initial=0)
+    if most < n_folds:
+        of_a_class = " of a class" if are_classes else ""
+        raise DataError(
+            f"expected at least n_folds={n_folds} rows{of_a_class}, got n_samples={most}"
+        )
+    kind = StratifiedKFold if are_classes else KFold
+    splitter = kind(n_folds, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():  # of a class with fewer rows than folds, which some then lack
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        return [Split(*places) for places in splitter.split(np.empty(len(y)), y)]
+
+
+def seeds_of(seed: int, count: int) -> list[int]:
+    """Return a seed for each of some networks, of which the first ones do not depend on how many
+    follow; the first is the given one.
+    """
+    others = np.random.SeedSequence(seed).generate_state(count - 1)
+    return [seed, *others.tolist()]
+
+
+def members_of(
+    table: Table,
+    splits: Sequence[Split],
+    seeds: Sequence[int],
+    *,
+    preprocessor: Callable[[Any, Places], Preprocessor],
+    targets_of: Callable[[Array], Targets],
+) -> Iterator[Member]:
+    """Yield a network for each seed: all splits in turns, until there are no more seeds.
+
+    Parameters
+    ----------
+    table : Table
+    splits : sequence of Split
+    seeds : sequence of int
+    preprocessor : function
+        From a frame and the places of the rows to train on.
+    targets_of : function
+        From the targets to train on to what they mean.
+    """
+    first = preprocessor(table.frame, splits[0].trained)
+    cells = first.cells(table.frame)
+    parts = [
+        (
+            first.with_scales_of(cells[split.trained]) if idx else first,
+            targets_of(table.y[split.trained]),
+        )
+        for idx, split in enumerate(splits)
+    ]
+    for idx, seed in enumerate(seeds):
+        split, (scaling, targets) = splits[idx % len(splits)], parts[idx % len(splits)]
+        rows, validation = (
+            _rows_of(table, cells, places, scaling, targets)
+            for places in (split.trained, split.held_out)
+        )
+        yield Member(scaling, targets, rows, validation, seed)
+
+
+def _rows_of(
+    table: Table, cells: Array, places: Places, scaling: Preprocessor, targets: Targets
+) -> Callable[[], Rows]:
+    """Return what returns the rows at some places."""
+
+    def rows() -> Rows:
+        return Rows(
+            scaling.scaled(cells[places]).astype(np.float32),
+            targets.encoded(table.y[places]),
+            None if table.weights is None else table.weights[places].astype(np.float32),
+        )
+
+    return rows

@@ -1,0 +1,107 @@
+"""Frames as users have them: of pandas or polars, with columns of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from warpfit.checks import brief
+from warpfit.data.dataset import is_frame
+from warpfit.data.table_columns import as_numbers
+from warpfit.errors import DataError
+from warpfit.extras import needs
+
+with needs("data", "tables need"):
+    import pandas as pd
+    from pandas.api.types import (
+        infer_dtype,
+        is_bool_dtype,
+        is_datetime64_any_dtype,
+        is_numeric_dtype,
+    )
+
+__all__ = ["CATEGORIES", "DATES", "NUMBERS", "as_pandas", "check_alike", "kind_of", "known_kinds"]
+
+NUMBERS, DATES, CATEGORIES = "numbers", "dates", "categories"
+
+
+def as_pandas(X: Any) -> Any:
+    """Return a frame of polars as one of pandas, and all else as it is, or raise DataError for
+    frames whose columns cannot be told apart.
+    """
+    if type(X).__module__.startswith("polars"):
+        if not hasattr(X, "to_dict"):
+            raise DataError(f"expected a frame, got a {type(X).__name__}; its collect() is one")
+        X = pd.DataFrame(X.to_dict(as_series=False))
+    if not is_frame(X) or X.ndim != 2:
+        return X
+    if not X.shape[1]:
+        raise DataError(f"expected a column to learn from, got none in {len(X)} rows")
+    doubled = X.columns[X.columns.duplicated()]
+    if len(doubled):
+        count = int((X.columns == doubled[0]).sum())
+        raise DataError(
+            f"expected columns with names of their own, got {doubled[0]!r} {count} times"
+        )
+    return X
+
+
+def known_kinds(frame: Any) -> Any:
+    """Return a frame whose columns of objects have the kind that all of their cells have, and whose
+    periods are dates.
+    """
+    frame = frame.infer_objects()
+    converted = {}
+    for place, dtype in enumerate(frame.dtypes):
+        column = frame.iloc[:, place]
+        if isinstance(dtype, pd.PeriodDtype):
+            converted[place] = column.dt.to_timestamp()
+        elif dtype == np.dtype(object) and (
+            convert := CONVERTERS.get(infer_dtype(column, skipna=True))
+        ):
+            converted[place] = convert(column)
+    if not converted:
+        return frame
+    columns = [converted.get(place, frame.iloc[:, place]) for place in range(frame.shape[1])]
+    return pd.concat(columns, axis=1)
+
+
+def _as_floats(column: Any) -> Any:
+    return pd.Series(as_numbers(column), index=column.index, name=column.name)
+
+
+# By what pandas calls the cells of a column of objects.
+CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "date": pd.to_datetime,
+    "decimal": _as_floats,
+    "integer": _as_floats,
+    "mixed-integer-float": _as_floats,
+}
+
+
+def kind_of(column: Any) -> str:
+    """Return whether a column is one of numbers, durations among them, of dates, or of categories;
+    or raise DataError for complex numbers.
+    """
+    if column.dtype.kind == "c":
+        raise DataError(f"expected column {column.name!r} as numbers or text, got complex numbers")
+    if is_datetime64_any_dtype(column.dtype):
+        return DATES
+    is_plain = is_numeric_dtype(column.dtype) and not is_bool_dtype(column.dtype)
+    return NUMBERS if is_plain or column.dtype.kind == "m" else CATEGORIES
+
+
+def check_alike(frame: Any, other: Any) -> None:
+    """Raise DataError unless a frame to validate on has numbers and dates where one to train on
+    has.
+    """
+    for place in range(frame.shape[1]):
+        column, validated = frame.iloc[:, place], other.iloc[:, place]
+        kind = kind_of(column)
+        if kind not in (CATEGORIES, kind_of(validated)) and validated.notna().any():
+            raise DataError(
+                f"expected column {column.name!r} of X_val as {kind}, as in X, got "
+                f"{brief(validated.dropna().iloc[0])}"
+            )

@@ -1,0 +1,295 @@
+"""``warpfit train --method``: a table from its file to a folder of results, and what follows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.backends import resolve_device
+from warpfit.checks import check_choice, some
+from warpfit.data import Dataset
+from warpfit.data.csv_tables import read_features
+from warpfit.data.dataset import is_frame, joined, taken
+from warpfit.data.user import npz_samples
+from warpfit.errors import ConfigError, DataError
+from warpfit.files import ResultsFolder, atomic_path
+from warpfit.pictures import confusion_svg
+from warpfit.tabular.bags import folds_of
+from warpfit.tabular.classifier import TabularClassifier
+from warpfit.tabular.methods import METHODS
+from warpfit.tabular.regressor import TabularRegressor
+from warpfit.tabular.storage import load_with_metadata, save_estimator
+from warpfit.training.evaluate import Evaluation
+from warpfit.training.recipes import open_data
+from warpfit.training.settings import parse_hidden
+from warpfit.training.tables import TablePredictions
+from warpfit.training.trained import RegressionScore, Score
+
+__all__ = ["StoredTable", "TableJob", "load_table", "prepare"]
+
+Array = npt.NDArray[Any]
+PathLike = str | os.PathLike[str]
+Estimator = TabularClassifier | TabularRegressor
+
+# Settings of ``warpfit train`` that name the data or are none of the estimator's.
+OF_DATA = ("data", "data_dir", "label_column", "task")
+OTHERS = (*OF_DATA, "limit", "out", "quiet", "method")
+# All others that a method has, with the estimator's parameter.
+PARAMETERS = {
+    "hidden": "hidden_layer_sizes",
+    "activation": "activation",
+    "dropout": "dropout",
+    "lr": "lr",
+    "weight_decay": "weight_decay",
+    "label_smoothing": "label_smoothing",
+    "epochs": "n_epochs",
+    "batch_size": "batch_size",
+    "device": "device",
+    "seed": "random_state",
+    "folds": "n_folds",
+    "ensemble": "n_ensemble",
+    "time_limit": "time_limit",
+}
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A fitted estimator and what its file says of the data: their name, and the label's column."""
+
+    estimator: Estimator
+    data: str
+    label_column: str | None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes; none of numbers."""
+        return tuple(map(str, getattr(self.estimator, "classes_", ())))
+
+    def score(self, x: Any, y: Array, class_names: tuple[str, ...]) -> Score:
+        """Return how it does on samples x with targets y, labels of those classes or numbers.
+
+        Raises
+        ------
+        DataError
+            If a class is none of the estimator's, or one has classes and the other has not.
+        """
+        ours = self.class_names
+        if bool(ours) != bool(class_names):
+            kinds = ("labels of classes", "float targets")
+            raise DataError(
+                f"expected {kinds[not ours]}, as the model was trained on, got "
+                f"{kinds[not class_names]}"
+            )
+        if not isinstance(self.estimator, TabularClassifier):
+            predicted = self.estimator.predict(x)
+            loss = float(np.mean(np.square(predicted - y)))
+            return Score(
+                Evaluation(loss, None, len(y)), None, None, RegressionScore.of(y, predicted)
+            )
+        foreign = [name for name in class_names if name not in ours]
+        if foreign:
+            raise DataError(f"expected classes of the model ({some(ours)}), got {some(foreign)}")
+        labels = np.array([ours.index(name) for name in class_names])[y]
+        chances = self.estimator.predict_proba(x)
+        of_label = chances[np.arange(len(labels)), labels]
+        predicted = chances.argmax(axis=1)
+        loss = -np.log(np.maximum(of_label, np.finfo(float).tiny)).mean()
+        evaluation = Evaluation(float(loss), float((predicted == labels).mean()), len(labels))
+        return Score(evaluation, labels, predicted)
+
+    def score_on(self, dataset: Dataset, split: str) -> Score:
+        """Return how it does on ``'test'``, ``'train'`` or ``'all'`` rows of a dataset; errors are
+        `score`'s.
+        """
+        check_choice("split", split, ("test", "train", "all"))
+        train, test = (dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)
+        x, y = {"train": train, "test": test}.get(
+            split, (joined(train[0], test[0]), np.concatenate([train[1], test[1]]))
+        )
+        if not len(x):
+            raise DataError(f"{dataset.name} has no {split} rows")
+        return self.score(x, y, dataset.class_names)
+
+    def predict_file(self, path: Path) -> TablePredictions:
+        """Return what it predicts for the rows of a ``.csv`` or an ``.npz`` file; errors are those
+        of `warpfit.training.tables.predict_table`.
+        """
+        path, notes = path.expanduser(), tuple[str, ...]()
+        if not path.is_file():
+            raise DataError(f"{path} does not exist; expected a .csv or an .npz file")
+        names = getattr(self.estimator, "feature_names_in_", None)
+        if path.suffix.lower() == ".npz":
+            x = npz_samples(path)
+        elif names is None:
+            raise DataError(
+                f"{path} is a table, but the model was trained on an array without names of "
+                "columns; expected an .npz file"
+            )
+        else:
+            x, notes = read_features(path, tuple(names), self.label_column)
+        if not self.class_names:
+            predicted = self.estimator.predict(x).reshape(len(x), -1)
+            header = ["prediction"]
+            if predicted.shape[1] > 1:
+                header = [f"prediction {idx + 1}" for idx in range(predicted.shape[1])]
+            return TablePredictions(tuple(header), predicted.tolist(), notes)
+        chances = self.estimator.predict_proba(x)
+        names = self.class_names
+        header = ["prediction", *(f"probability {name}" for name in names)]
+        rows = [[names[row.argmax()], *row.tolist()] for row in chances]
+        return TablePredictions(tuple(header), rows, notes)
+
+
+@dataclass(frozen=True)
+class TableJob:
+    """A training that is ready to run: an estimator and its data."""
+
+    estimator: Estimator
+    dataset: Dataset
+    data: str
+
+    def run(self, folder: PathLike) -> tuple[StoredTable, Score | None, list[Path]]:
+        """Train, test, and write everything into a folder; return the estimator, its score on the
+        test rows, if there are some, and the files.
+
+        Raises
+        ------
+        WarpfitError
+            As the estimator; ConfigError if the folder cannot be written to.
+        """
+        results, dataset = ResultsFolder(folder), self.dataset
+        results.make()
+        try:
+            y = dataset.y_train
+            if dataset.class_names:
+                y = np.array(dataset.class_names)[y]
+            self.estimator.fit(dataset.x_train, y)
+            stored = StoredTable(self.estimator, self.data, dataset.label_column)
+            test = stored.score_on(dataset, "test") if len(dataset.x_test) else None
+            return stored, test, self._written(results.path, stored, test)
+        finally:
+            results.remove_if_empty()
+
+    def _written(self, folder: Path, stored: StoredTable, test: Score | None) -> list[Path]:
+        model, history = folder / "model.safetensors", folder / "history.json"
+        metadata = {"data": stored.data, "label_column": stored.label_column}
+        save_estimator(self.estimator, model, metadata=metadata)
+        with atomic_path(history) as temporary:
+            temporary.write_text(json.dumps(_report(self.estimator, test)) + "\n", encoding="utf-8")
+        files = [history, model]
+        if test is not None and test.labels is not None and test.predicted is not None:
+            files.append(folder / "confusion.svg")
+            picture = confusion_svg(
+                test.labels, test.predicted, stored.class_names, self.dataset.name
+            )
+            with atomic_path(files[-1]) as temporary:
+                temporary.write_text(picture, encoding="utf-8")
+        return sorted(files)
+
+
+def prepare(given: Mapping[str, Any]) -> TableJob:
+    """Return the job that settings of ``warpfit train`` describe, those that are not None.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If a setting is none of a method's, or the data are no table or cannot be had.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    check_choice("method", given["method"], METHODS)
+    foreign = sorted(given.keys() - {*OTHERS, *PARAMETERS})
+    if foreign:
+        raise ConfigError(
+            f"expected no {some(foreign)} with method {given['method']}, which has its own"
+        )
+    if "data" not in given:
+        raise ConfigError(f"expected data, a table, with method {given['method']}, got none")
+    source = given["data"]
+    dataset = open_data(source, **{name: given[name] for name in OF_DATA[1:] if name in given})
+    x, y = dataset.x_train, dataset.y_train
+    if not is_frame(x) and x.ndim != 2:
+        raise DataError(
+            f"{dataset.name}: expected rows of a table with method {given['method']}, got samples "
+            f"of shape {x.shape[1:]}"
+        )
+    if given.get("limit"):
+        rows = slice(given["limit"])
+        x, y = taken(x, rows), y[rows]
+    dataset = Dataset(
+        dataset.name,
+        x,
+        y,
+        dataset.x_test,
+        dataset.y_test,
+        dataset.class_names,
+        dataset.label_column,
+        dataset.notes,
+    )
+    path = Path(source).expanduser()
+    estimator = _estimator(given, bool(dataset.class_names))
+    if estimator.n_folds is not None:  # so that it is refused before anything is printed
+        folds_of(dataset.y_train, estimator.n_folds, are_classes=estimator._are_classes, seed=0)
+    return TableJob(
+        estimator,
+        dataset,
+        str(path.resolve()) if path.exists() else source,
+    )
+
+
+def _estimator(given: Mapping[str, Any], are_classes: bool) -> Estimator:
+    settings = {own: given[name] for name, own in PARAMETERS.items() if name in given}
+    if isinstance(settings.get("hidden_layer_sizes"), str):
+        settings["hidden_layer_sizes"] = parse_hidden(settings["hidden_layer_sizes"])
+    settings.setdefault("random_state", 0)
+    if not are_classes and settings.pop("label_smoothing", None):
+        raise ConfigError("expected label_smoothing for labels of classes, got float targets")
+    kind = TabularClassifier if are_classes else TabularRegressor
+    estimator: Estimator = kind(given["method"], **settings)
+    try:
+        estimator._validate_params()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    estimator._settings()
+    resolve_device(estimator.device)
+    return estimator
+
+
+def _report(estimator: Estimator, test: Score | None) -> dict[str, Any]:
+    members = [
+        {"loss": each.losses, "validation_error": each.errors, "best_epoch": each.best_epoch}
+        for each in estimator.members_
+    ]
+    report: dict[str, Any] = {"networks": members, "left_out": estimator.left_out_}
+    if test is not None:
+        report["test"] = {"loss": test.evaluation.loss, "rows": test.evaluation.num_rows}
+        if test.evaluation.accuracy is not None:
+            report["test"]["accuracy"] = test.evaluation.accuracy
+        if test.regression is not None:
+            report["test"] |= vars(test.regression)
+    return report
+
+
+def load_table(path: PathLike, *, device: str = "auto") -> StoredTable:
+    """Return the estimator in a file that ``warpfit train --method`` or an estimator's `save`
+    wrote.
+
+    Raises
+    ------
+    FileFormatError
+        If it is no whole file of such an estimator.
+    """
+    estimator, metadata = load_with_metadata((TabularClassifier, TabularRegressor), path)
+    estimator.set_params(device=device)
+    data, label_column = (metadata.get(name) for name in ("data", "label_column"))
+    return StoredTable(
+        estimator,
+        data if isinstance(data, str) else "",
+        label_column if isinstance(label_column, str) else None,
+    )

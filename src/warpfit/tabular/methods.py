@@ -1,0 +1,281 @@
+"""The methods that an estimator may be asked for: how a network is made, trained and evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.errors import ConfigError
+from warpfit.losses import Loss
+from warpfit.nn import Module
+from warpfit.nn.onnx_graph import Graph
+from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, Columns, RealMLP, set_initial_values
+from warpfit.tabular.onnx_network import realmlp_onnx
+from warpfit.tabular.preprocessing import Preprocessor
+from warpfit.tabular.targets import Targets
+from warpfit.tabular.training import (
+    DROPOUT,
+    WEIGHT_DECAY,
+    Outcome,
+    Rows,
+    outputs_of,
+    train,
+)
+
+__all__ = ["METHODS", "Member", "Method", "Shape", "Trained", "Training", "shape_of"]
+
+Array = npt.NDArray[Any]
+
+MOST_WEIGHTS = 1 << 30
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a network's size and form follow from; a file of an estimator holds it.
+
+    Attributes
+    ----------
+    columns : Columns
+    num_outputs : int
+    hidden : tuple of int
+    activation : str
+    """
+
+    columns: Columns
+    num_outputs: int
+    hidden: tuple[int, ...]
+    activation: str
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One network to train: its rows, its seed, and what its outputs mean.
+
+    Attributes
+    ----------
+    preprocessor : Preprocessor
+        With the scales of its rows.
+    targets : Classes or Numbers
+        So, too.
+    rows, validation : function
+        Return `Rows` on the host when they are needed.
+    seed : int
+        Of initial values, orders and dropout.
+    """
+
+    preprocessor: Preprocessor
+    targets: Targets
+    rows: Callable[[], Rows]
+    validation: Callable[[], Rows]
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What all members of a bag have in common.
+
+    Attributes
+    ----------
+    settings : mapping
+        By the names of the estimator's parameters: ``n_epochs``, ``batch_size``, ``lr``, ...
+    loss : Loss
+    device : str
+    report : function
+        Called with a member's place and outcome after each of its epochs.
+    is_over : function
+        Whether no time is left: members that have not begun then do not, and others end with
+        the epoch.
+    """
+
+    settings: Mapping[str, Any]
+    loss: Loss
+    device: str
+    report: Callable[[int, Outcome], object]
+    is_over: Callable[[], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained network, on the CPU, with what makes its inputs and reads its outputs.
+
+    Attributes
+    ----------
+    network : Module
+    shape : Shape
+    preprocessor : Preprocessor
+    targets : Classes or Numbers
+    losses, errors : list of float
+        Of each epoch: the mean training loss, and the validation error.
+    best_epoch : int
+        From 1, whose weights the network has.
+    seed : int
+    """
+
+    network: Any
+    shape: Shape
+    preprocessor: Preprocessor
+    targets: Targets
+    losses: list[float]
+    errors: list[float]
+    best_epoch: int
+    seed: int
+
+    @classmethod
+    def of(cls, member: Member, network: Module, shape: Shape, outcome: Outcome) -> Trained:
+        return cls(
+            network.to("cpu"),
+            shape,
+            member.preprocessor,
+            member.targets,
+            outcome.losses,
+            outcome.errors,
+            outcome.best_epoch,
+            member.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method as a value.
+
+    Attributes
+    ----------
+    defaults : function
+        From whether targets are classes to what parameters that are None stand for, by name.
+        Parameters that are not among them are none of this method's.
+    preprocessor : function
+        From a frame and the places of the rows to train on to a `Preprocessor`.
+    network : function
+        From a `Shape` and a seed to a network whose parameters have no values yet.
+    widths : function
+        From a `Shape` to the widths of a perceptron with as much to multiply, for the place.
+    train : function
+        From all members of a bag and a `Training` to the `Trained` of those that time was left
+        for, in the members' order.
+    outputs : function
+        From a network and rows (N, columns) on its device to outputs (N, K) on the host.
+    space : function
+        From whether targets are classes to what a search draws parameters from, by name.
+    onnx : function, optional
+        From a `Graph`, a `Trained`, and the names of numbers and indicators (N, num_plain) float64,
+        none of them scaled, and of codes (N, C) int64 to the name of outputs (N, K). Without it
+        there are no ONNX files.
+    """
+
+    defaults: Callable[[bool], Mapping[str, Any]]
+    preprocessor: Callable[[Any, Array], Preprocessor]
+    network: Callable[[Shape, int], Any]
+    widths: Callable[[Shape], tuple[int, ...]]
+    train: Callable[[Sequence[Member], Training], Iterator[Trained]]
+    outputs: Callable[[Any, Any], Array]
+    space: Callable[[bool], Mapping[str, Any]]
+    onnx: Callable[[Graph, Trained, str, str], str] | None = None
+
+
+def _realmlp_defaults(are_classes: bool) -> Mapping[str, Any]:
+    return {
+        "n_epochs": 256,
+        "batch_size": 256,
+        "lr": 0.04 if are_classes else 0.2,
+        "hidden_layer_sizes": HIDDEN,
+        "activation": "selu" if are_classes else "mish",
+        "dropout": DROPOUT,
+        "weight_decay": WEIGHT_DECAY,
+        "frequency_scale": FREQUENCY_SCALE,
+        "label_smoothing": 0.1,
+    }
+
+
+def _realmlp_space(are_classes: bool) -> Mapping[str, Any]:
+    """Return the authors' space, without those of other embeddings and of no scale."""
+    from scipy.stats import loguniform
+
+    space = {
+        "lr": loguniform(0.02, 0.3),
+        "dropout": [0.0] * 3 + [0.15] * 5 + [0.3] * 2,
+        "weight_decay": [0.0, 0.02],
+        "frequency_scale": loguniform(0.05, 0.5),
+        "activation": ["relu", "selu", "mish"],
+        "hidden_layer_sizes": [(256, 256, 256)] * 3 + [(64, 64, 64, 64, 64), (512,)],
+    }
+    return space | {"label_smoothing": [0.0] * 3 + [0.1] * 7} if are_classes else space
+
+
+def _realmlp(shape: Shape, seed: int) -> RealMLP:
+    return RealMLP(
+        shape.columns, shape.num_outputs, shape.activation, seed=seed, hidden=shape.hidden
+    )
+
+
+def _realmlp_widths(shape: Shape) -> tuple[int, ...]:
+    return (shape.columns.num_embedded, *shape.hidden, shape.num_outputs)
+
+
+def train_realmlp(members: Sequence[Member], training: Training) -> Iterator[Trained]:
+    """Train one member after the other."""
+    for idx, member in enumerate(members):
+        if idx and training.is_over():
+            return
+        yield _trained(idx, member, training)
+
+
+def _trained(idx: int, member: Member, training: Training) -> Trained:
+    settings, rows, validation = training.settings, member.rows(), member.validation()
+    shape = shape_of(member, settings)
+    network = _realmlp(shape, member.seed)
+    set_initial_values(network, rows.x, member.seed, settings["frequency_scale"])
+    ops = backends.get(training.device)
+
+    def report(outcome: Outcome) -> bool:
+        training.report(idx, outcome)
+        return training.is_over()
+
+    outcome = train(
+        network.to(training.device),
+        Rows(*(None if each is None else ops.asarray(each) for each in vars(rows).values())),
+        ops.asarray(validation.x),
+        lambda outputs: member.targets.error(outputs, validation.y, validation.weights),
+        loss=training.loss,
+        lr=settings["lr"],
+        n_epochs=settings["n_epochs"],
+        batch_size=settings["batch_size"],
+        seed=member.seed,
+        report=report,
+        dropout=settings["dropout"],
+        weight_decay=settings["weight_decay"],
+    )
+    return Trained.of(member, network, shape, outcome)
+
+
+def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
+    """Return the shape of a member's network, or raise ConfigError if it is too large for one."""
+    hidden = tuple(map(int, np.atleast_1d(settings["hidden_layer_sizes"])))
+    columns, num_outputs = member.preprocessor.columns, member.targets.num_outputs
+    widths = (columns.num_embedded, *hidden, num_outputs)
+    most = max(fan_in * fan_out for fan_in, fan_out in pairwise(widths))
+    if most > MOST_WEIGHTS:
+        raise ConfigError(
+            f"expected hidden_layer_sizes with at most {MOST_WEIGHTS} weights of a layer, got "
+            f"{most} with {hidden}"
+        )
+    return Shape(columns, num_outputs, hidden, settings["activation"])
+
+
+METHODS: Mapping[str, Method] = {
+    "realmlp": Method(
+        defaults=_realmlp_defaults,
+        preprocessor=Preprocessor,
+        network=_realmlp,
+        widths=_realmlp_widths,
+        train=train_realmlp,
+        outputs=outputs_of,
+        space=_realmlp_space,
+        onnx=realmlp_onnx,
+    ),
+}

@@ -1,0 +1,112 @@
+"""What targets and a network's outputs mean: classes, or numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import softmax
+
+from warpfit.errors import DataError
+
+__all__ = ["Classes", "Numbers", "Targets"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """A class for each row: outputs (N, classes) are logits.
+
+    Attributes
+    ----------
+    labels : ndarray (classes,)
+        Ascending.
+    """
+
+    labels: Array
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.labels)
+
+    def encoded(self, y: Array) -> Array:
+        """Return labels (N,) as places among the classes, int64."""
+        return np.searchsorted(self.labels, y).astype(np.int64)
+
+    def predicted(self, outputs: Array) -> Array:
+        """Return probabilities (N, classes) of outputs."""
+        return np.asarray(softmax(outputs.astype(np.float64), axis=1))
+
+    def error(self, outputs: Array, encoded: Array, weights: Array | None) -> float:
+        """Return the share of the rows whose most probable class is wrong."""
+        if not np.isfinite(outputs).all():
+            return float("nan")
+        return _mean(outputs.argmax(axis=1) != encoded, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """One number for each row or several, standardised; none beyond those of the rows trained on.
+
+    Attributes
+    ----------
+    mean, std, low, high : ndarray (outputs,)
+        Of the rows trained on; the latter two are standardised.
+    is_2d : bool
+        Whether predictions are (N, outputs), or (N,).
+    """
+
+    mean: Array
+    std: Array
+    low: Array
+    high: Array
+    is_2d: bool
+
+    @classmethod
+    def of(cls, y: Array) -> Numbers:
+        """Return those of the targets (N,) or (N, outputs) trained on, or raise DataError."""
+        columns = y.reshape(len(y), -1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = columns.mean(axis=0), columns.std(axis=0)
+        if not np.isfinite(std).all():
+            raise DataError(
+                "expected targets whose squares float64 holds, got some of "
+                f"{np.abs(columns).max():g}; scale them first"
+            )
+        std = np.where(std > 0, std, 1.0)
+        standard = (columns - mean) / std
+        return cls(mean, std, standard.min(axis=0), standard.max(axis=0), y.ndim == 2)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.mean)
+
+    def encoded(self, y: Array) -> Array:
+        """Return numbers (N,) or (N, outputs) standardised, (N, outputs) float32."""
+        return ((y.reshape(len(y), -1) - self.mean) / self.std).astype(np.float32)
+
+    def predicted(self, outputs: Array) -> Array:
+        """Return numbers in the units of the targets."""
+        found = self._clamped(outputs) * self.std + self.mean
+        return found if self.is_2d else found[:, 0]
+
+    def error(self, outputs: Array, encoded: Array, weights: Array | None) -> float:
+        """Return the root of the mean squared error."""
+        squares = np.square(self._clamped(outputs) - encoded).mean(axis=1)
+        return float(np.sqrt(_mean(squares, weights)))
+
+    def _clamped(self, outputs: Array) -> Array:
+        return np.clip(outputs.astype(np.float64), self.low, self.high)
+
+
+Targets = Classes | Numbers
+
+
+def _mean(values: Array, weights: Array | None) -> float:
+    if weights is None:
+        return float(values.mean())
+    total = weights.sum()
+    return float(values @ weights / total) if total > 0 else 0.0

@@ -1,0 +1,140 @@
+"""``warpfit train --method`` on a table, and what the other commands do with its file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import warpfit as wf
+from support.commands import Invoke
+from warpfit.cli.train import METHODS as OF_COMMAND
+from warpfit.tabular.methods import METHODS
+
+ROWS = 80
+FEW = ("--epochs", 2, "--hidden", 8, "--batch-size", 16, "--device", "cpu", "--out", "run")
+
+
+def houses() -> pd.DataFrame:
+    draws = np.random.default_rng(0)
+    area, town = draws.uniform(20, 200, ROWS), draws.choice(["Bonn", "Köln", "Ulm"], ROWS)
+    price = 3000 * area + np.where(town == "Köln", 2e5, 0)
+    area[::9] = np.nan
+    kind = np.where(price > 4e5, "villa", "flat")
+    return pd.DataFrame({"area": area, "town": town, "price": price.round(), "kind": kind})
+
+
+def test_the_command_knows_the_methods() -> None:
+    assert tuple(METHODS) == OF_COMMAND
+
+
+def test_classes_from_a_csv_file_to_predictions(invoke: Invoke) -> None:
+    houses().drop(columns="price").to_csv("houses.csv", index=False)
+    outcome = invoke("train", "--data", "houses.csv", "--method", "realmlp", "--folds", 2, *FEW)
+    assert outcome.code == 0, outcome
+    assert "labels: the column 'kind'" in outcome.out
+    assert "network 2 of 2, epoch 2 of 2: loss" in outcome.out
+    assert "test accuracy" in outcome.out
+    files = sorted(path.name for path in Path("run").iterdir())
+    assert files == ["confusion.svg", "history.json", "model.safetensors"]
+    history = json.loads(Path("run/history.json").read_text())
+    assert [len(each["loss"]) for each in history["networks"]] == [2, 2]
+    assert history["test"]["rows"] == 16
+
+    model = wf.TabularClassifier.load("run/model.safetensors")
+    houses().head(5).to_csv("new.csv", index=False)
+    outcome = invoke("predict", "run/model.safetensors", "new.csv")
+    assert outcome.code == 0, outcome
+    assert "left out: 'price', which the model was not trained on" in outcome.out
+    assert "'kind'" not in outcome.out
+    found = pd.read_csv("new-predictions.csv")
+    expected = model.predict_proba(houses().head(5)[["area", "town"]])
+    np.testing.assert_allclose(found.filter(like="probability"), expected, rtol=1e-6)
+    assert set(found["prediction"]) <= {"flat", "villa"}
+
+    outcome = invoke("evaluate", "run/model.safetensors", "--json")
+    assert outcome.code == 0, outcome
+    report = json.loads(outcome.out)
+    assert report["accuracy"] == history["test"]["accuracy"]
+    assert [each["name"] for each in report["classes"]] == ["flat", "villa"]
+    outcome = invoke("evaluate", "run/model.safetensors", "--split", "all")
+    assert "80 (all rows of houses" in outcome.out
+
+
+def test_numbers(invoke: Invoke) -> None:
+    houses().drop(columns="kind").to_csv("houses.csv", index=False)
+    arguments = ("--data", "houses.csv", "--label-column", "price", "--task", "regression")
+    outcome = invoke("train", *arguments, "--method", "realmlp", "--ensemble", 2, *FEW, "--quiet")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert sorted(path.name for path in Path("run").iterdir()) == [
+        "history.json",
+        "model.safetensors",
+    ]
+    houses().drop(columns=["kind", "price"]).to_csv("new.csv", index=False)
+    outcome = invoke("predict", "run/model.safetensors", "new.csv", "--json")
+    assert outcome.code == 0, outcome
+    predictions = json.loads(outcome.out)["predictions"]
+    expected = wf.TabularRegressor.load("run/model.safetensors").predict(pd.read_csv("new.csv"))
+    np.testing.assert_allclose([each["prediction"] for each in predictions], expected)
+    outcome = invoke("evaluate", "run/model.safetensors")
+    assert "root mean square error" in outcome.out
+
+
+def test_rows_of_an_npz_file(invoke: Invoke, blobs: Path) -> None:
+    outcome = invoke("train", "--data", blobs, "--method", "realmlp", *FEW, "--limit", 30)
+    assert outcome.code == 0, outcome
+    outcome = invoke("predict", "run/model.safetensors", blobs, "--out", "found.csv")
+    assert outcome.code == 0, outcome
+    assert len(pd.read_csv("found.csv")) == 60
+
+
+@pytest.mark.filterwarnings("default::warpfit.errors.TrainingWarning")
+def test_a_time_limit_is_said(invoke: Invoke) -> None:
+    houses().drop(columns="price").to_csv("houses.csv", index=False)
+    limit = ("--time-limit", 1e-9, "--folds", 3)
+    outcome = invoke("train", "--data", "houses.csv", "--method", "realmlp", *limit, *FEW)
+    assert outcome.code == 0, outcome
+    assert "1 of 3 networks were trained, the last one for 1 of 2 epochs" in outcome.err
+    assert json.loads(Path("run/history.json").read_text())["left_out"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--method", "forest"), "expected method among realmlp"),
+        (("--method", "realmlp", "--optimizer", "adam"), "expected no optimizer with method"),
+        (("--method", "realmlp", "--folds", 1), "The 'n_folds' parameter"),
+        (("--method", "realmlp", "--folds", 1000), "expected at least n_folds=1000 rows"),
+        (("--method", "realmlp", "--hidden", "a"), "expected hidden widths like 256"),
+        (("--method", "realmlp", "--device", "tpu"), "expected device 'auto', 'cpu', 'cuda'"),
+        (("--folds", 2), "expected --folds with --method, got no method"),
+    ],
+)
+def test_mistakes_are_said_in_one_sentence(
+    misuse: Invoke, arguments: tuple[object, ...], message: str
+) -> None:
+    houses().drop(columns="price").to_csv("houses.csv", index=False)
+    outcome = misuse("train", "--data", "houses.csv", *map(str, arguments))
+    assert message in outcome.err
+
+
+def test_other_mistakes(misuse: Invoke, invoke: Invoke, tiny_images: Path) -> None:
+    assert "expected data, a table" in misuse("train", "--method", "realmlp").err
+    message = "expected rows of a table with method realmlp, got samples of shape (8, 8)"
+    assert message in misuse("train", "--data", str(tiny_images), "--method", "realmlp").err
+    houses().drop(columns="price").to_csv("houses.csv", index=False)
+    assert invoke("train", "--data", "houses.csv", "--method", "realmlp", *FEW).code == 0
+    model = "run/model.safetensors"
+    assert "lacks 'town'" in misuse_of(misuse, houses().drop(columns="town"), model)
+    assert "expected a .csv or an .npz file" in misuse("predict", model, "picture.png").err
+    assert "does not exist" in misuse("predict", model, "none.csv").err
+    assert "none.csv does not exist" in misuse("evaluate", model, "--data", "none.csv").err
+
+
+def misuse_of(misuse: Invoke, frame: pd.DataFrame, model: str) -> str:
+    """Return what predicting a frame's file fails with."""
+    frame.to_csv("other.csv", index=False)
+    return misuse("predict", model, "other.csv").err

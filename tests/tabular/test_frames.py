@@ -1,0 +1,232 @@
+"""Frames as users have them: what works, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from warpfit import TabularClassifier, TabularRegressor
+from warpfit.errors import DataError
+from warpfit.tabular.network import Columns
+
+TINY: dict[str, Any] = {
+    "n_epochs": 2,
+    "batch_size": 8,
+    "hidden_layer_sizes": (4,),
+    "random_state": 0,
+    "device": "cpu",
+}
+ROWS = 20
+Y = np.arange(ROWS) % 2
+DAYS = pd.date_range("2020-01-01", periods=ROWS)
+
+
+def table(**columns: Any) -> pd.DataFrame:
+    return pd.DataFrame({"x": np.arange(ROWS) / 1.0, "t": list("ab") * 10}).assign(**columns)
+
+
+def fitted(frame: Any, y: Any = Y, **given: Any) -> TabularClassifier:
+    return TabularClassifier(**TINY).fit(frame, y, **given)
+
+
+NUMBER, TWO, MANY = Columns(2, 1), Columns(1, 2), Columns(1, 1, (ROWS + 1,))
+
+
+@pytest.mark.parametrize(
+    ("column", "columns"),
+    [
+        (pd.array([1, None] * 10, dtype="Int64"), NUMBER),
+        (pd.array([1.5, None] * 10, dtype="Float64"), NUMBER),
+        (pd.array([True, None] * 10, dtype="boolean"), TWO),
+        ([True, None] * 10, TWO),
+        (pd.array(["a", None] * 10, dtype="string"), TWO),
+        ([1, "a", 2.5, None] * 5, Columns(1, 4)),
+        (["a", b"a"] * 10, TWO),
+        ([2**70 + row for row in range(ROWS)], NUMBER),
+        ([Decimal(row) / 3 for row in range(ROWS)], NUMBER),
+        (pd.to_timedelta(range(ROWS), "h"), NUMBER),
+        (DAYS.tz_localize("Europe/Berlin"), NUMBER),
+        (DAYS.to_period("D"), NUMBER),
+        ([datetime.date(2020, 1, 1 + row) for row in range(ROWS)], NUMBER),
+        (pd.Categorical(range(ROWS)), MANY),
+        (pd.cut(np.arange(ROWS), 3), Columns(1, 4)),
+        (pd.arrays.SparseArray(np.arange(ROWS)), NUMBER),
+        ([-1e308, 1e308] * 10, NUMBER),
+        ([None] * ROWS, Columns(1, 1)),
+        ([np.nan] * ROWS, NUMBER),
+        ([3] * ROWS, NUMBER),
+    ],
+)
+def test_columns_of_every_kind(column: Any, columns: Columns) -> None:
+    frame = table(q=column)
+    model = fitted(frame)
+    assert model.preprocessor_.columns == columns
+    assert set(model.predict(frame[:3])) <= {0, 1}
+    assert np.isfinite(model.predict_proba(frame)).all()
+
+
+def test_dates_of_one_moment_are_one_number() -> None:
+    naive = fitted(table(q=DAYS))
+    utc = table(q=DAYS.tz_localize("UTC"))
+    np.testing.assert_array_equal(naive.predict_proba(table(q=DAYS)), naive.predict_proba(utc))
+    dates = table(q=[day.date() for day in DAYS])
+    np.testing.assert_array_equal(naive.predict_proba(table(q=DAYS)), naive.predict_proba(dates))
+
+
+def test_numbers_far_beyond_those_of_the_fit_are_the_largest() -> None:
+    model = fitted(table())
+    far, farther = (model.predict_proba(table(x=x)[:1]) for x in (1e12, 1e300))
+    np.testing.assert_array_equal(far, farther)
+
+
+def test_text_where_all_cells_were_missing_is_unknown() -> None:
+    model = fitted(table(q=None))
+    np.testing.assert_array_equal(
+        model.predict_proba(table(q="new")), model.predict_proba(table(q=None))
+    )
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (pd.array([1, 2] * 10, dtype="Int64"), [1, 2]),
+        (pd.array([True, False] * 10, dtype="boolean"), [False, True]),
+        (pd.Series(["b", "a"] * 10, dtype="string"), ["a", "b"]),
+        (pd.Categorical(["b", "a"] * 10), ["a", "b"]),
+        (np.zeros(ROWS), [0.0]),
+        (pd.Series(Y, index=range(100, 100 + ROWS)), [0, 1]),
+    ],
+)
+def test_targets_of_every_kind(y: Any, classes: list[Any]) -> None:
+    model = fitted(table(), y)
+    assert model.classes_.tolist() == classes
+    assert model.predict_proba(table()).shape == (ROWS, len(classes))
+
+
+def test_two_rows_are_enough() -> None:
+    assert TabularRegressor(**TINY).fit(table()[:2], [1.0, 2.0]).predict(table()).shape == (ROWS,)
+
+
+def test_frames_of_polars_of_every_kind() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    frame = polars.DataFrame(
+        {
+            "x": [1.0, None] * 10,
+            "text": ["a", "b"] * 10,
+            "flag": [True, None] * 10,
+            "category": polars.Series(["u", "v"] * 10, dtype=polars.Categorical),
+            "moment": DAYS.to_pydatetime().tolist(),
+            "day": [day.date() for day in DAYS],
+        }
+    )
+    model = fitted(frame, polars.Series(["no", "yes"] * 10))
+    assert model.preprocessor_.columns == Columns(3, 3)
+    assert set(model.predict(frame[:2])) <= {"no", "yes"}
+    with pytest.raises(DataError, match=r"got a LazyFrame; its collect\(\) is one"):
+        fitted(frame.lazy())
+    with pytest.raises(DataError, match="got cells of list"):
+        fitted(polars.DataFrame({"x": [[1.0]] * ROWS}))
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (table()[[]], "expected a column to learn from, got none in 20 rows"),
+        (table(x=np.inf), "row 1, column 'x' is inf; expected a finite number"),
+        (table(x=1j), "expected column 'x' as numbers or text, got complex numbers"),
+        (table(x=[[1, 2]] * ROWS), "expected column 'x' as numbers or text, got cells of list"),
+        (table(x=[10**400] * ROWS), "column 'x' is too large an integer"),
+        (table(x=None, t=None), "expected a column with a cell that is not missing"),
+        (pd.concat([table(), table()], axis=1), "names of their own, got 'x' 2 times"),
+        (np.ma.masked_array(np.ones((ROWS, 2)), True), "expected X without masked values"),
+    ],
+)
+def test_refuses_frames(frame: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        fitted(frame)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (table()[:0], "0 sample"),
+        (table()["x"], "Expected a 2-dimensional container"),
+        (table()["x"].to_numpy(), "Expected 2D array"),
+        ("table.csv", "Expected 2D array"),
+        (None, "Expected 2D array"),
+        (sparse.eye(ROWS, format="csr"), "dense data is required"),
+    ],
+)
+def test_refuses_as_scikit_learn_does(frame: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        fitted(frame)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (table(q=DAYS)[["t", "x", "q"]], "must be in the same order"),
+        (table(), "now missing"),
+        (table(q=DAYS, z=1), "unseen at fit time"),
+        (table(x="old", q=DAYS), "column 'x' is 'old'; expected a finite number"),
+        (table(x=DAYS, q=DAYS), "expected column 'x' as numbers, as it was fitted, got Timestamp"),
+        (table(q="2020-01-01"), "expected column 'q' as dates, as it was fitted, got '2020-01-01'"),
+        (table(q=7), "expected column 'q' as dates, as it was fitted, got 7"),
+        (table(x=-np.inf, q=DAYS), "column 'x' is -inf"),
+    ],
+)
+def test_refuses_to_predict(frame: Any, message: str) -> None:
+    model = fitted(table(q=DAYS))
+    with pytest.raises(ValueError, match=message):
+        model.predict(frame)
+
+
+@pytest.mark.parametrize(
+    ("kind", "y", "message"),
+    [
+        (TabularClassifier, [None, "a"] * 10, "expected a class in each row, got a missing one"),
+        (TabularClassifier, [np.nan, 1.0] * 10, "y contains NaN"),
+        (TabularClassifier, np.linspace(0, 1, ROWS), "Unknown label type: continuous"),
+        (TabularClassifier, np.zeros((ROWS, 2)), "y should be a 1d array"),
+        (TabularRegressor, np.linspace(-1e300, 1e300, ROWS), "whose squares float64 holds"),
+        (TabularRegressor, ["a"] * ROWS, "could not convert string to float"),
+        (TabularRegressor, Y[:5], "inconsistent numbers of samples"),
+    ],
+)
+def test_refuses_targets(kind: Any, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**TINY).fit(table(), y)
+
+
+@pytest.mark.parametrize(
+    ("x_val", "y_val", "message"),
+    [
+        (table(x="a"), Y, "expected column 'x' of X_val as numbers, as in X, got 'a'"),
+        (table(x=DAYS), Y, "expected column 'x' of X_val as numbers, as in X, got Timestamp"),
+        (table()[["x"]], Y, "now missing"),
+        (table(), Y + 5, "expected y_val to hold classes of y, got 5 besides"),
+        (table()[:0], Y[:0], "0 sample"),
+        (table(), Y[:3], "inconsistent numbers of samples"),
+    ],
+)
+def test_refuses_rows_to_validate_on(x_val: Any, y_val: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fitted(table(), X_val=x_val, y_val=y_val)
+
+
+def test_refuses_validation_targets_of_another_shape() -> None:
+    with pytest.raises(DataError, match=r"expected y_val of shape \(n\), as y has, got \(20, 2\)"):
+        TabularRegressor(**TINY).fit(table(), Y, X_val=table(), y_val=np.ones((ROWS, 2)))
+
+
+@pytest.mark.parametrize(("rows", "fraction"), [(1, 0.2), (20, 0.99)])
+def test_refuses_to_set_all_rows_aside(rows: int, fraction: float) -> None:
+    model = TabularRegressor(**TINY, validation_fraction=fraction)
+    with pytest.raises(DataError, match=f"validation_fraction={fraction} .* n_samples={rows}"):
+        model.fit(table()[:rows], Y[:rows])
