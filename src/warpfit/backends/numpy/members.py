@@ -1,4 +1,4 @@
-"""Ensembles whose members share weights, a member at a time so that its numbers stay in the
+"""Ensembles whose members share weights, a few members at a time so that their numbers stay in the
 cache.
 """
 
@@ -19,6 +19,7 @@ from warpfit.random import DROPOUT, stream_key
 
 __all__ = ["MemberOps"]
 
+ELEMENTS_OF_A_BLOCK = 1 << 17
 WORDS = 16  # of 16 bits that a counter gives
 ALL_BITS = 2**64 - 1
 
@@ -49,19 +50,18 @@ class MemberOps(Backend):
     ) -> tuple[Array, Array]:
         check_member_relu("member_relu_forward", z, scale, bias, next_scale, p)
         y, kept = self.empty(z.shape, z.dtype), self.empty(z.shape, bool)
-        factors = np.empty(z.shape[1:], z.dtype)
-        masks = _masks(z.shape, p, stream_key(seed, DROPOUT), (layer_idx, int(step)), first_member)
+        key, place = stream_key(seed, DROPOUT), (layer_idx, int(step))
         with np.errstate(all="ignore"):
-            for member, mask in enumerate(masks):
-                out, is_kept = y[member], kept[member]
-                np.multiply(z[member], scale[member], out=out)
-                out += bias[member]
-                np.greater(out, 0, out=is_kept)
+            for own in _blocks(z.shape):
+                out, are_kept = y[own], kept[own]
+                np.multiply(z[own], scale[own, None], out=out)
+                out += bias[own, None]
+                np.greater(out, 0, out=are_kept)
                 if p:
-                    is_kept &= mask
-                factors[...] = is_kept
-                out *= factors
-                out *= next_scale[member] * z.dtype.type(1 / (1 - p))
+                    for member, each in enumerate(are_kept, first_member + own.start):
+                        each &= _mask(each.shape, p, key, (member, *place))
+                out *= are_kept.astype(z.dtype)
+                out *= (next_scale[own] * z.dtype.type(1 / (1 - p)))[:, None]
         return y, kept
 
     def member_relu_backward(
@@ -77,42 +77,39 @@ class MemberOps(Backend):
     ) -> tuple[Array, Array, Array, Array]:
         check_member_relu("member_relu_backward", z, scale, bias, next_scale, p)
         check_member_relu_backward(dy, z, kept)
-        dz, factors = self.empty(z.shape, z.dtype), np.empty(z.shape[1:], z.dtype)
+        of_kept = z.dtype.type(1 / (1 - p))
+        dz = self.empty(z.shape, z.dtype)
         sums, products = np.empty(scale.shape, z.dtype), np.empty(scale.shape, z.dtype)
         with np.errstate(all="ignore"):
-            for member, out in enumerate(dz):
-                factors[...] = kept[member]
-                np.multiply(dy[member], factors, out=out)
-                np.add.reduce(out, axis=0, out=sums[member])
-                np.einsum("mn,mn->n", out, z[member], out=products[member])
-                out *= next_scale[member] * scale[member] * z.dtype.type(1 / (1 - p))
+            for own in _blocks(z.shape):
+                out = dz[own]
+                np.multiply(dy[own], kept[own].astype(z.dtype), out=out)
+                np.add.reduce(out, axis=1, out=sums[own])
+                np.einsum("emn,emn->en", out, z[own], out=products[own])
+                out *= (next_scale[own] * scale[own] * of_kept)[:, None]
             for each in (sums, products):
-                each *= z.dtype.type(1 / (1 - p))
+                each *= of_kept
             dnext_scale = scale * products + bias * sums
             return dz, next_scale * products, next_scale * sums, dnext_scale
 
 
-def _masks(
-    shape: tuple[int, ...],
-    p: float,
-    key: tuple[int, int],
-    place: tuple[int, int],
-    first_member: int,
-) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield what dropout keeps of each member's rows."""
+def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
     num_members, *rows = shape
-    size = rows[0] * rows[1]
+    step = max(1, ELEMENTS_OF_A_BLOCK // max(1, rows[0] * rows[1]))
+    for first in range(0, num_members, step):
+        yield slice(first, min(first + step, num_members))
+
+
+def _mask(
+    shape: tuple[int, ...], p: float, key: tuple[int, int], place: tuple[int, int, int]
+) -> npt.NDArray[np.bool_]:
+    """Return what dropout keeps of a member's rows."""
+    size = shape[0] * shape[1]
     num_words = -(-size // WORDS) * WORDS // 4
-    threshold = round(p * 2**16)
-    for member in range(first_member, first_member + num_members):
-        if not p:
-            yield np.ones(rows, bool)
-            continue
-        # The generator goes on to the next counter before it draws, so that 0 gives counter 1.
-        counter = np.array([0, member, *place], np.uint64)
-        bits = np.random.Philox(counter=counter, key=np.array(key, np.uint64))
-        drawn = np.random.Generator(bits).integers(
-            0, ALL_BITS, num_words, dtype=np.uint64, endpoint=True
-        )
-        words = drawn.astype("<u8", copy=False).view("<u2")[:size]
-        yield (words >= threshold).reshape(rows)
+    # The generator goes on to the next counter before it draws, so that 0 gives counter 1.
+    bits = np.random.Philox(counter=np.array([0, *place], np.uint64), key=np.array(key, np.uint64))
+    drawn = np.random.Generator(bits).integers(
+        0, ALL_BITS, num_words, dtype=np.uint64, endpoint=True
+    )
+    words = drawn.astype("<u8", copy=False).view("<u2")[:size]
+    return (words >= round(p * 2**16)).reshape(shape)
