@@ -20,7 +20,8 @@ from warpfit.losses import MeanSquaredError, SoftmaxCrossEntropy
 from warpfit.tabular.piecewise_linear import quantile_edges
 from warpfit.tabular.quantiles import QuantilePreprocessor
 from warpfit.tabular.tabm_network import TabM, set_initial_values
-from warpfit.tabular.tabm_training import Settings, Steps
+from warpfit.tabular.tabm_steps import Settings, Steps
+from warpfit.tabular.tabm_training import ThreadEpochs
 from warpfit.tabular.training import Rows
 
 # Without embeddings as pytabkit has it, with them as TabArena.
@@ -118,12 +119,10 @@ def losses_of_steps(task: Task, num_bins: int) -> Any:
     x, network = rows_and_network(task, num_bins)
     data = Rows(x, task.targets[:NUM_TRAINED])
     loss = SoftmaxCrossEntropy() if task.y.ndim == 1 else MeanSquaredError()
-    record = np.zeros((NUM_STEPS, 3))
+    steps = Steps(network, loss, settings_of(num_bins), SEED)
     with ThreadPoolExecutor(1) as threads:
-        steps = Steps(network, data, loss, settings_of(num_bins), SEED, threads)
-        for step, rows in enumerate(batches()):
-            steps.step(rows, record, step)
-    return record[:, 0]
+        epochs = ThreadEpochs(steps, data, BATCH, SEED, threads)
+        return [epochs.step(rows) for rows in batches()]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class PiecewiseLinear(Module):
         name; x is data.
         """
         num_rows, num_features = x.shape
-        columns = ops.reshape(ops.copy(ops.transpose(x)), (num_features, num_rows, 1))
+        columns = ops.reshape(ops.transpose(x), (num_features, num_rows, 1))
         scaled = ops.binary("mul", columns, self.factor.data)
         scaled = ops.binary("add", scaled, self.offset.data)
         scaled = ops.binary("maximum", scaled, self.low.data)
@@ -99,7 +99,7 @@ class PiecewiseLinear(Module):
 
         def pullback(dy: Array) -> dict[str, Array]:
             of_columns = ops.reshape(dy, (num_rows, num_features, self.SIZE))
-            of_columns = ops.copy(ops.transpose(of_columns, (1, 0, 2)))
+            of_columns = ops.transpose(of_columns, (1, 0, 2))
             dweight = ops.batched_matmul(columns, of_columns, transpose_a=True)
             return {
                 "weight": ops.reshape(dweight, self.weight.shape),
@@ -107,7 +107,7 @@ class PiecewiseLinear(Module):
                 "pieces": ops.batched_matmul(scaled, of_columns, transpose_a=True),
             }
 
-        rows = ops.copy(ops.transpose(made, (1, 0, 2)))
+        rows = ops.transpose(made, (1, 0, 2))
         return ops.reshape(rows, (num_rows, num_features * self.SIZE)), pullback
 
     def forward(self, x: Tensor) -> Tensor:

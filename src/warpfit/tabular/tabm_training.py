@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +15,16 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.blas import one_blas_thread
-from warpfit.data.order import round_keys
+from warpfit.data.order import epoch_order
 from warpfit.errors import DivergedError
 from warpfit.losses import Loss
-from warpfit.optim.adam import AdamSpec
-from warpfit.optim.schedules import as_schedule
-from warpfit.tabular.tabm_network import Draw, TabM
+from warpfit.tabular.tabm_graphs import GraphEpochs
+from warpfit.tabular.tabm_network import TabM
+from warpfit.tabular.tabm_steps import Batch, Part, Settings, Steps
 from warpfit.tabular.training import Error, Outcome, Rows
 
-__all__ = ["PATIENCE", "Settings", "Steps", "outputs_of", "train"]
+__all__ = ["PATIENCE", "Settings", "outputs_of", "train"]
 
-ADAM = AdamSpec(as_schedule(1.0))
 PATIENCE = 16
 # Members that a thread of the CPU takes together; it decides how sums are split, and so the bits.
 MEMBERS_OF_A_THREAD = 8
@@ -34,24 +32,11 @@ MEMBERS_OF_A_THREAD = 8
 ROWS_OF_A_THREAD, ROWS_OF_A_DEVICE = 128, 1024
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How TabM learns.
+class Epochs(Protocol):
+    """What trains one epoch after the other."""
 
-    Attributes
-    ----------
-    lr : float
-    weight_decay : float
-        Decoupled, of all but biases and the lines of embeddings.
-    dropout : float
-    max_norm : float or None
-        Largest joint norm of a step's gradients.
-    """
-
-    lr: float = 2e-3
-    weight_decay: float = 3e-4
-    dropout: float = 0.1
-    max_norm: float | None = None
+    def train(self, epoch: int) -> float:
+        """Train an epoch, counted from 0, and return the mean of its steps' losses."""
 
 
 class _Group(NamedTuple):
@@ -61,153 +46,98 @@ class _Group(NamedTuple):
     ops: Backend
 
 
-class _Part(NamedTuple):
-    """What a group has of a step: its mean loss, its weight, and its gradients by name."""
-
-    loss: Array
-    weight: Array
-    gradients: dict[str, Array]
-
-
-class Steps:
-    """The steps of one training: forward, backward and AdamW.
-
-    On the CPU members are computed in groups, each by a thread; on a device all at once. What
-    differs from step to step may lie on the device: rows, the record's row, the step's numbers.
+class ThreadEpochs:
+    """Epochs on the CPU: members are computed in groups, each by a thread.
 
     Parameters
     ----------
-    network : TabM
-        Where its parameters live, steps are computed.
+    steps : Steps
     data : Rows
-        There, too.
-    loss : Loss
-    settings : Settings
+    batch_size : int
     seed : int
-        Of dropout.
+        Of orders.
     threads : Executor
-        That groups are given to.
     """
 
     def __init__(
-        self,
-        network: TabM,
-        data: Rows,
-        loss: Loss,
-        settings: Settings,
-        seed: int,
-        threads: ThreadPoolExecutor,
+        self, steps: Steps, data: Rows, batch_size: int, seed: int, threads: ThreadPoolExecutor
     ) -> None:
-        self.network, self.data, self.loss, self.settings = network, data, loss, settings
-        self.seed, self.threads, self.num_done = seed, threads, 0
-        self.ops = network.backend
-        self.groups = list(_groups(network))
-        self.decays = {
-            name: decays
-            for decays in (True, False)
-            for name, each in network.named_parameters()
-            if each.size and _decays(name) == decays
-        }
-        parameters = dict(network.named_parameters())
-        self.parameters = {name: parameters[name].data for name in self.decays}
-        self.moments = {
-            name: [self.ops.zeros(each.shape, each.dtype) for _ in range(2)]
-            for name, each in self.parameters.items()
-        }
+        self.steps, self.data, self.batch_size, self.seed = steps, data, batch_size, seed
+        self.threads, self.num_done = threads, 0
+        count = steps.network.num_members
+        self.groups = [
+            _Group(slice(first, min(first + MEMBERS_OF_A_THREAD, count)), backends.create("cpu"))
+            for first in range(0, count, MEMBERS_OF_A_THREAD)
+        ]
 
-    def step(self, rows: Array, record: Array, row: Any) -> None:
-        """Train on some rows (E, M) of each member, and write the loss before the update to a row
-        of the record (steps, 3), as `Backend.record_step` does.
-        """
-        draw = Draw(self.settings.dropout, self.seed, self.num_done)
+    def train(self, epoch: int) -> float:
+        num_rows, num_members = len(self.data.x), self.steps.network.num_members
+        order = np.stack(
+            [
+                epoch_order(num_rows, self.seed, epoch * num_members + member)
+                for member in range(num_members)
+            ]
+        )
+        losses = [
+            self.step(order[:, start : start + self.batch_size])
+            for start in range(0, num_rows, self.batch_size)
+        ]
+        return float(np.mean(losses))
+
+    def step(self, rows: npt.NDArray[np.int64]) -> float:
+        """Train on some rows (E, M) of each member, and return the loss before the update."""
+        numbers, shares = self.steps.numbers(self.num_done, 0), self._shares(rows)
         self.num_done += 1
-        shares = self._shares(rows)
         parts = list(
             self.threads.map(
-                lambda group, share: self._part(group, rows, draw, share), self.groups, shares
+                lambda group, share: self._part(group, rows[group.members], numbers.step, share),
+                self.groups,
+                shares,
             )
         )
-        loss = parts[0].loss
-        if len(parts) > 1:
-            loss = np.dot(shares, [float(part.loss) for part in parts])
-        self.ops.record_step(record, row, loss, parts[0].weight, None, None)
-        self._update(_joined(self.ops, parts))
+        self.steps.update(self.steps.network.backend, _joined(parts), numbers)
+        return float(np.dot(shares, [float(part.loss) for part in parts]))
 
-    def _shares(self, rows: Array) -> list[float]:
+    def _shares(self, rows: npt.NDArray[np.int64]) -> list[float]:
         """Return the share that each group's loss has in the mean of all."""
-        if len(self.groups) == 1:
-            return [1.0]
-        counts = np.array([group.members.stop - group.members.start for group in self.groups])
+        weights = np.ones(len(rows))
         if self.data.weights is not None:
-            of_members = self.data.weights[rows].sum(axis=1, dtype=np.float64)
-            counts = np.array([of_members[group.members].sum() for group in self.groups])
-        return list(counts / (counts.sum() or 1.0))
+            weights = self.data.weights[rows].sum(axis=1, dtype=np.float64)
+        of_groups = [float(weights[group.members].sum()) for group in self.groups]
+        return [each / (weights.sum() or 1.0) for each in of_groups]
 
-    def _part(self, group: _Group, rows: Array, draw: Draw, share: float) -> _Part:
-        """Compute a group's loss, and its share of the gradients."""
-        ops, own = group.ops, group.members
+    def _part(self, group: _Group, rows: npt.NDArray[np.int64], step: Any, share: float) -> Part:
+        ops, places = group.ops, rows.ravel()
         ops.begin_step()
-        rows = ops.take(rows, own)
-        count, size = rows.shape
-        places = ops.reshape(rows, (count * size,))
         x, y, weights = (
             None if each is None else ops.gather_rows(each, places, str(each.dtype))
             for each in (self.data.x, self.data.y, self.data.weights)
         )
-        x = ops.reshape(x, (count, size, x.shape[1]))
-        outputs, pullback = self.network.vjp(ops, x, draw, own)
-        flat = ops.reshape(outputs, (count * size, outputs.shape[2]))
-        loss, weight, gradient = self.loss.vjp(ops, flat, y, sample_weight=weights)
-        dy = gradient()
-        if share != 1:
-            dy = ops.binary("mul", dy, share)
-        return _Part(loss, weight, pullback(ops.reshape(dy, outputs.shape)))
-
-    def _update(self, gradients: dict[str, Array]) -> None:
-        if self.settings.max_norm is not None:
-            self.ops.clip_by_norm(list(gradients.values()), self.settings.max_norm)
-        lr = self.settings.lr
-        numbers = ADAM.update_numbers(self.num_done, lr)
-        for decays in (True, False):
-            names = [name for name, each in self.decays.items() if each == decays]
-            self.ops.update_parameters(
-                ADAM.rule,
-                [self.parameters[name] for name in names],
-                [gradients[name] for name in names],
-                [[self.moments[name][slot] for name in names] for slot in range(2)],
-                numbers._replace(kept=1 - lr * self.settings.weight_decay * decays),
-            )
+        batch = Batch(ops.reshape(x, (*rows.shape, x.shape[1])), y, weights)
+        return self.steps.part(ops, batch, step, group.members, share)
 
 
-def _groups(network: TabM) -> Iterator[_Group]:
-    count = network.num_members
-    size = min(MEMBERS_OF_A_THREAD, count) if network.backend.synchronous else count
-    for first in range(0, count, size):
-        own = slice(first, min(first + size, count))
-        yield _Group(own, backends.create(network.device))
-
-
-def _decays(name: str) -> bool:
-    return not name.endswith("bias") and name != "embedding.weight"
-
-
-def _joined(ops: Backend, parts: Sequence[_Part]) -> dict[str, Array]:
+def _joined(parts: Sequence[Part]) -> dict[str, Array]:
     """Return the gradients of all parameters: sums of those that members share, and all members'
     own.
     """
     if len(parts) == 1:
         return parts[0].gradients
     found = {}
-    for name in parts[0].gradients:
-        all_own = [part.gradients[name] for part in parts]
-        if name.startswith("embedding.") or (name.endswith("weight") and name != "head.weight"):
-            total = all_own[0]
-            for each in all_own[1:]:
+    for name, total in parts[0].gradients.items():
+        others = [part.gradients[name] for part in parts[1:]]
+        if _is_shared(name):
+            for each in others:
                 total += each
             found[name] = total
         else:
-            found[name] = ops.concatenate(all_own, axis=0)
+            found[name] = np.concatenate([total, *others])
     return found
+
+
+def _is_shared(name: str) -> bool:
+    in_layer = name.startswith("layers.") and name.endswith(".weight")
+    return in_layer or name.startswith("embedding.")
 
 
 @contextmanager
@@ -271,10 +201,15 @@ def train(
     """
     ops, outcome, best_error = network.backend, Outcome(), inf
     best: list[Array] = []
+    steps = Steps(network, loss, settings, seed)
     with _threads_of(network) as threads:
-        steps = Steps(network, data, loss, settings, seed, threads)
+        epochs: Epochs
+        if ops.synchronous:
+            epochs = ThreadEpochs(steps, data, batch_size, seed, threads)
+        else:
+            epochs = GraphEpochs(steps, data, batch_size, seed)
         for epoch in range(n_epochs):
-            outcome.losses.append(_train_epoch(steps, epoch, batch_size, seed))
+            outcome.losses.append(epochs.train(epoch))
             outcome.errors.append(error(_outputs_of(network, validation, threads)))
             if isfinite(outcome.errors[-1]) and outcome.errors[-1] < best_error:
                 best_error, outcome.best_epoch = outcome.errors[-1], epoch + 1
@@ -292,21 +227,6 @@ def train(
     for parameter, values in zip(network.parameters(), best, strict=True):
         ops.assign(parameter.data, values)
     return outcome
-
-
-def _train_epoch(steps: Steps, epoch: int, batch_size: int, seed: int) -> float:
-    """Train one epoch, and return the mean of its steps' losses."""
-    ops, num_rows, num_members = steps.ops, len(steps.data.x), steps.network.num_members
-    orders = ops.zeros((num_members, num_rows), "int64")
-    for member in range(num_members):
-        keys = round_keys(seed, epoch * num_members + member)
-        ops.assign(ops.take(orders, member), ops.epoch_order(num_rows, keys))
-    starts = range(0, num_rows, batch_size)
-    record = ops.zeros((len(starts), 3), "float64")
-    for row, start in enumerate(starts):
-        rows = ops.take(orders, (slice(None), slice(start, start + batch_size)))
-        steps.step(ops.copy(rows), record, row)
-    return float(ops.to_numpy(record)[:, 0].mean())
 
 
 def outputs_of(network: TabM, x: Any) -> npt.NDArray[Any]:
