@@ -7,7 +7,7 @@ import pytest
 
 from warpfit.errors import DivergedError
 from warpfit.losses import SoftmaxCrossEntropy
-from warpfit.tabular import tabm_training
+from warpfit.tabular import tabm_graphs, tabm_training
 from warpfit.tabular.network import Columns
 from warpfit.tabular.tabm_network import TabM, set_initial_values
 from warpfit.tabular.tabm_steps import Settings, Steps
@@ -158,8 +158,14 @@ def test_outputs_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(outputs_of(network, x), whole, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_bins", [0, 3])
-def test_a_device_trains_as_the_cpu_does(cuda: str, num_bins: int) -> None:
+@pytest.mark.parametrize(
+    ("num_bins", "precision", "limit"),
+    [(0, "float32", 1e-3), (3, "float32", 1e-3), (3, "bfloat16", 4e-2), (0, "tf32", 1e-2)],
+)
+def test_a_device_trains_as_the_cpu_does(
+    cuda: str, num_bins: int, precision: str, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabm_graphs, "PRECISION", precision)
     x, y = table(24)
     weights = np.linspace(0.5, 1.5, 24, dtype=np.float32)
     found = []
@@ -177,4 +183,4 @@ def test_a_device_trains_as_the_cpu_does(cuda: str, num_bins: int) -> None:
         )
         assert (network.device != "cpu") == (device != "cpu")
         found.append([*outcome.losses, *outputs_of(network, ops.asarray(x)).ravel()])
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found[1], found[0], rtol=limit, atol=limit)

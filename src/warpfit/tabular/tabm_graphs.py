@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from warpfit import backends
-from warpfit.data.order import round_keys
+from warpfit.data.order import round_keys_of
 from warpfit.engines.graph import sizes_of_graphs
+from warpfit.tabular.tabm_network import TabM
 from warpfit.tabular.tabm_steps import Batch, StepNumbers, Steps
 from warpfit.tabular.training import Rows
 
-__all__ = ["GraphEpochs"]
+__all__ = ["GraphEpochs", "outputs_of"]
 
+ROWS_AT_ONCE = 1024
 STEPS_OF_A_GRAPH = 16
+PRECISION = "tf32"
 
 
 class GraphEpochs:
@@ -32,14 +37,21 @@ class GraphEpochs:
     seed : int
         Of orders.
     precision : str
-        Of products, ``'float32'`` or ``'tf32'``.
+        ``'float32'``, ``'tf32'`` or ``'bfloat16'``; in the last members' layers compute with copies
+        of their parameters.
     """
 
     def __init__(
-        self, steps: Steps, data: Rows, batch_size: int, seed: int, precision: str = "float32"
+        self,
+        steps: Steps,
+        data: Rows,
+        batch_size: int,
+        seed: int,
+        precision: str | None = None,
     ) -> None:
         from warpfit.backends.cuda.next_batch import StepSource
 
+        precision = PRECISION if precision is None else precision
         self.steps, self.seed = steps, seed
         self.num_rows, self.num_members = len(data.x), steps.network.num_members
         self.batch_size = min(batch_size, self.num_rows)
@@ -59,6 +71,15 @@ class GraphEpochs:
             self.table,
         )
         self.graphs: dict[tuple[int, ...], Any] = {}
+        self.own = steps.network.values()
+        self.copies: dict[str, Any] | None = None
+        if precision == "bfloat16":
+            self.copies = {
+                name: self.ops.zeros(each.shape, precision)
+                for name, each in self.own.items()
+                if not name.startswith("embedding.")
+            }
+            self._copy_parameters()
 
     def train(self, epoch: int) -> float:
         """Train an epoch, counted from 0, and return the mean of its steps' losses."""
@@ -73,6 +94,10 @@ class GraphEpochs:
             done += len(sizes)
         return float(self.ops.to_numpy(self.record)[:, 0].mean())
 
+    def outputs(self, x: Any) -> npt.NDArray[Any]:
+        """Return what members say together of rows x (N, columns), (N, K), on the host."""
+        return outputs_of(self.steps.network, x, self.ops, self.copies)
+
     def _put_order(self, epoch: int) -> None:
         """Let steps find the rows of this epoch: of each step all members' one after the other."""
         ops, members, size = self.ops, self.num_members, self.batch_size
@@ -82,9 +107,9 @@ class GraphEpochs:
         rest = ops.reshape(
             ops.take(self.order, slice(begin, None)), (members, self.num_rows - num_full * size)
         )
+        keys = round_keys_of(self.seed, range(epoch * members, (epoch + 1) * members))
         for member in range(members):
-            keys = round_keys(self.seed, epoch * members + member)
-            own = ops.epoch_order(self.num_rows, keys)
+            own = ops.epoch_order(self.num_rows, keys[member])
             in_batches = ops.reshape(ops.take(own, slice(0, num_full * size)), (num_full, size))
             ops.assign(ops.take(whole, (slice(None), member)), in_batches)
             if rest.size:
@@ -118,6 +143,24 @@ class GraphEpochs:
                 y,
                 weights[0] if weights else None,
             )
-            part = self.steps.part(ops, batch, numbers.step)
-            ops.record_step(self.record, numbers.row, part.loss, part.weight, None, None)
-            self.steps.update(ops, part.gradients, numbers)
+            gradients = self.steps.recorded(ops, batch, numbers, self.record, self.copies)
+            self.steps.update(ops, gradients, numbers)
+            self._copy_parameters()
+
+    def _copy_parameters(self) -> None:
+        if self.copies is not None:
+            self.ops.cast_into(list(self.copies.values()), [self.own[name] for name in self.copies])
+
+
+def outputs_of(
+    network: TabM, x: Any, ops: Any, values: Mapping[str, Any] | None = None
+) -> npt.NDArray[Any]:
+    """Return what members say together of rows x (N, columns) on a device, (N, K), on the host;
+    `values` are those of `TabM.vjp`.
+    """
+    parts = []
+    for start in range(0, max(1, x.shape[0]), ROWS_AT_ONCE):
+        ops.begin_step()
+        rows = ops.take(x, slice(start, start + ROWS_AT_ONCE))
+        parts.append(ops.to_numpy(network.together(ops, rows, values)))
+    return np.concatenate(parts)

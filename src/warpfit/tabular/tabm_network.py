@@ -8,7 +8,7 @@ Ensembling (2025). The programs are tabm 0.0.3 and pytabkit 1.7.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, pairwise
 from typing import Any, NamedTuple
 
@@ -139,15 +139,30 @@ class TabM(Module):
         return [of_number] * self.columns.num_numbers + list(self.columns.num_codes)
 
     def forward(self, x: Tensor) -> Tensor:
-        ops = backend_of(x.data)
-        outputs, _ = self.vjp(ops, ops.reshape(x.data, (1, *x.shape)))
+        return Tensor(self.together(backend_of(x.data), x.data))
+
+    def together(self, ops: Backend, x: Array, values: Mapping[str, Array] | None = None) -> Array:
+        """Return what members say together of rows x (M, columns); `values` as of `vjp`."""
+        outputs, _ = self.vjp(ops, ops.reshape(x, (1, *x.shape)), values=values)
+        if outputs.dtype != x.dtype:
+            outputs = ops.cast(outputs, str(x.dtype))
         if not self.are_classes:
-            return Tensor(ops.reduce("mean", outputs, 0))
+            return ops.reduce("mean", outputs, 0)
         mean = ops.reduce("mean", ops.softmax_forward(outputs), 0)
-        return Tensor(ops.unary("log", ops.binary("add", mean, LEAST_PROBABILITY)))
+        return ops.unary("log", ops.binary("add", mean, LEAST_PROBABILITY))
+
+    def values(self) -> dict[str, Array]:
+        """Return what members' layers compute with, by name: parameters, and ones."""
+        found = {name: each.data for name, each in self.named_parameters()}
+        return {**found, "ones": self.ones.data}
 
     def vjp(
-        self, ops: Backend, x: Array, draw: Draw = NO_DROPOUT, members: slice = slice(None)
+        self,
+        ops: Backend,
+        x: Array,
+        draw: Draw = NO_DROPOUT,
+        members: slice = slice(None),
+        values: Mapping[str, Array] | None = None,
     ) -> tuple[Array, Pullback]:
         """Return some members' outputs, and the function from their gradient to the parameters'.
 
@@ -159,17 +174,25 @@ class TabM(Module):
         draw : Draw
         members : slice
             Which E of them; gradients of what is a member's own are those of these.
+        values : mapping, optional
+            What stands in for `values`: copies in half precision, which decide what layers compute
+            in. Gradients are in the parameters' dtype nevertheless.
 
         Returns
         -------
         array (E, M, num_outputs), function
         """
-        first = members.start or 0
+        first, values = members.start or 0, self.values() if values is None else values
         embedded, to_embedding = self._embedded(ops, x)
-        layers = [_values(ops, layer, members) for layer in self.layers]
+        dtype = str(values["ones"].dtype)
+        if embedded.dtype != dtype:
+            embedded = ops.cast(embedded, dtype)
+        layers = [
+            _own(ops, values, f"layers.{idx}", members) for idx in range(len(list(self.layers)))
+        ]
         next_scales = [
             *(layer["scale_in"] for layer in layers[1:]),
-            ops.take(self.ones.data, members),
+            ops.take(values["ones"], members),
         ]
         hidden = ops.binary("mul", embedded, _of_rows(ops, layers[0]["scale_in"]))
         passed = []
@@ -182,7 +205,7 @@ class TabM(Module):
                 z, *scales, **draw._asdict(), layer_idx=idx, first_member=first
             )
             passed.append((rows, z, kept, scales))
-        head = _values(ops, self.head, members, shared=())
+        head = _own(ops, values, "head", members, shared=())
         outputs = ops.batched_matmul(hidden, head["weight"])
         outputs = ops.binary("add", outputs, _of_rows(ops, head["bias"]))
 
@@ -207,6 +230,7 @@ class TabM(Module):
                 if idx + 1 < len(layers):
                     found[f"layers.{idx + 1}.scale_in"] = dnext
             found["layers.0.scale_in"] = _sums(ops, ops.binary("mul", arrived, embedded))
+            found = _cast(ops, found, str(x.dtype))
             return found | to_embedding(arrived, layers[0]["scale_in"])
 
         return outputs, pullback
@@ -238,20 +262,37 @@ class TabM(Module):
             gradient = ops.binary("mul", made, _of_rows(ops, own))
             if shape[0] == 1:  # one batch of all members
                 gradient = ops.unbroadcast(gradient, (1, *gradient.shape[1:]))
+            if gradient.dtype != x.dtype:
+                gradient = ops.cast(gradient, str(x.dtype))
             found = to_numbers(_flat(ops, gradient))
             return {f"embedding.{name}": each for name, each in found.items()}
 
         return ops.reshape(joined, (*shape[:2], joined.shape[1])), pullback
 
 
-def _values(
-    ops: Backend, layer: Module, members: slice, shared: Sequence[str] = ("weight",)
+def _own(
+    ops: Backend,
+    values: Mapping[str, Array],
+    layer: str,
+    members: slice,
+    shared: Sequence[str] = ("weight",),
 ) -> dict[str, Array]:
-    """Return a layer's parameters by name, of what is a member's own that of some members."""
+    """Return a layer's values by name, of what is a member's own that of some members."""
+    names = {name.rpartition(".")[2]: name for name in values if name.startswith(f"{layer}.")}
     return {
-        name: each.data if name in shared else ops.take(each.data, members)
-        for name, each in layer.named_parameters()
+        short: values[name] if short in shared else ops.take(values[name], members)
+        for short, name in names.items()
     }
+
+
+def _cast(ops: Backend, arrays: dict[str, Array], dtype: str) -> dict[str, Array]:
+    """Return arrays by name, all in this dtype."""
+    others = [name for name, each in arrays.items() if each.dtype != dtype]
+    if not others:
+        return arrays
+    found = {name: ops.empty(arrays[name].shape, dtype) for name in others}
+    ops.cast_into(list(found.values()), [arrays[name] for name in others])
+    return arrays | found
 
 
 def _flat(ops: Backend, x: Array) -> Array:

@@ -68,10 +68,9 @@ class Batch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What some members have of a step: their mean loss, its weight, and gradients by name."""
+    """What some members have of a step: their mean loss, and gradients by name."""
 
     loss: Array
-    weight: Array
     gradients: dict[str, Array]
 
 
@@ -116,12 +115,35 @@ class Steps:
         """Return what some members have of a step, their loss counted by a share."""
         draw = Draw(self.settings.dropout, self.seed, step)
         outputs, pullback = self.network.vjp(ops, batch.x, draw, members)
-        flat = ops.reshape(outputs, (outputs.shape[0] * outputs.shape[1], outputs.shape[2]))
-        loss, weight, gradient = self.loss.vjp(ops, flat, batch.y, sample_weight=batch.weights)
+        loss, _, gradient = self.loss.vjp(
+            ops, _flat(ops, outputs), batch.y, sample_weight=batch.weights
+        )
         dy = gradient()
         if share != 1:
             dy = ops.binary("mul", dy, share)
-        return Part(loss, weight, pullback(ops.reshape(dy, outputs.shape)))
+        return Part(loss, pullback(ops.reshape(dy, outputs.shape)))
+
+    def recorded(
+        self,
+        ops: Backend,
+        batch: Batch,
+        numbers: StepNumbers,
+        record: Array,
+        values: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
+        """Return the gradients of a step of all members, by name, and write its loss to the record
+        (steps, 3); `values` are those of `TabM.vjp`.
+        """
+        draw = Draw(self.settings.dropout, self.seed, numbers.step)
+        outputs, pullback = self.network.vjp(ops, batch.x, draw, values=values)
+        flat = _flat(ops, outputs)
+        weights = {"sample_weight": batch.weights}
+        dy = self.loss.train_step(ops, flat, batch.y, record, numbers.row, **weights)
+        if dy is None:  # no operation does all of that
+            loss, weight, gradient = self.loss.vjp(ops, flat, batch.y, **weights)
+            ops.record_step(record, numbers.row, loss, weight, None, None)
+            dy = gradient()
+        return pullback(ops.reshape(dy, outputs.shape))
 
     def update(self, ops: Backend, gradients: Mapping[str, Array], numbers: StepNumbers) -> None:
         """Change all parameters by their gradients, which may be clipped in place."""
@@ -139,6 +161,11 @@ class Steps:
                 [[self.moments[name][slot] for name in names] for slot in range(2)],
                 of_rule._replace(kept=1 - self.settings.lr * decay),
             )
+
+
+def _flat(ops: Backend, outputs: Array) -> Array:
+    """Return the outputs of all members' rows, one after the other."""
+    return ops.reshape(outputs, (outputs.shape[0] * outputs.shape[1], outputs.shape[2]))
 
 
 def _is_kept(name: str) -> bool:

@@ -18,6 +18,7 @@ from warpfit.blas import one_blas_thread
 from warpfit.data.order import epoch_order
 from warpfit.errors import DivergedError
 from warpfit.losses import Loss
+from warpfit.tabular import tabm_graphs
 from warpfit.tabular.tabm_graphs import GraphEpochs
 from warpfit.tabular.tabm_network import TabM
 from warpfit.tabular.tabm_steps import Batch, Part, Settings, Steps
@@ -28,8 +29,8 @@ __all__ = ["PATIENCE", "Settings", "outputs_of", "train"]
 PATIENCE = 16
 # Members that a thread of the CPU takes together; it decides how sums are split, and so the bits.
 MEMBERS_OF_A_THREAD = 8
-# Rows whose predictions are made at once, by a thread of the CPU or by a device.
-ROWS_OF_A_THREAD, ROWS_OF_A_DEVICE = 128, 1024
+# Rows whose predictions a thread of the CPU makes at once.
+ROWS_OF_A_THREAD = 128
 
 
 class Epochs(Protocol):
@@ -37,6 +38,9 @@ class Epochs(Protocol):
 
     def train(self, epoch: int) -> float:
         """Train an epoch, counted from 0, and return the mean of its steps' losses."""
+
+    def outputs(self, x: Any) -> npt.NDArray[Any]:
+        """Return what members say together of rows x (N, columns), (N, K), on the host."""
 
 
 class _Group(NamedTuple):
@@ -98,6 +102,10 @@ class ThreadEpochs:
         self.steps.update(self.steps.network.backend, _joined(parts), numbers)
         return float(np.dot(shares, [float(part.loss) for part in parts]))
 
+    def outputs(self, x: Any) -> npt.NDArray[Any]:
+        """Return what members say together of rows x (N, columns), (N, K)."""
+        return _outputs_by(self.threads, self.steps.network, x)
+
     def _shares(self, rows: npt.NDArray[np.int64]) -> list[float]:
         """Return the share that each group's loss has in the mean of all."""
         weights = np.ones(len(rows))
@@ -141,10 +149,9 @@ def _is_shared(name: str) -> bool:
 
 
 @contextmanager
-def _threads_of(network: TabM) -> Iterator[ThreadPoolExecutor]:
-    """Yield threads, as many as there are cores, each with one of BLAS; for a device one."""
-    num_threads = _num_cores() if network.backend.synchronous else 1
-    with one_blas_thread(), ThreadPoolExecutor(num_threads) as threads:
+def _threads() -> Iterator[ThreadPoolExecutor]:
+    """Yield threads, as many as there are cores, each with one of BLAS."""
+    with one_blas_thread(), ThreadPoolExecutor(_num_cores()) as threads:
         yield threads
 
 
@@ -202,7 +209,7 @@ def train(
     ops, outcome, best_error = network.backend, Outcome(), inf
     best: list[Array] = []
     steps = Steps(network, loss, settings, seed)
-    with _threads_of(network) as threads:
+    with _threads() as threads:
         epochs: Epochs
         if ops.synchronous:
             epochs = ThreadEpochs(steps, data, batch_size, seed, threads)
@@ -210,7 +217,7 @@ def train(
             epochs = GraphEpochs(steps, data, batch_size, seed)
         for epoch in range(n_epochs):
             outcome.losses.append(epochs.train(epoch))
-            outcome.errors.append(error(_outputs_of(network, validation, threads)))
+            outcome.errors.append(error(epochs.outputs(validation)))
             if isfinite(outcome.errors[-1]) and outcome.errors[-1] < best_error:
                 best_error, outcome.best_epoch = outcome.errors[-1], epoch + 1
                 best = [ops.copy(parameter.data) for parameter in network.parameters()]
@@ -231,13 +238,14 @@ def train(
 
 def outputs_of(network: TabM, x: Any) -> npt.NDArray[Any]:
     """Return what members say together of rows x (N, columns), (N, K), on the host."""
-    with _threads_of(network) as threads:
-        return _outputs_of(network, x, threads)
+    if not network.backend.synchronous:
+        return tabm_graphs.outputs_of(network, x, network.backend)
+    with _threads() as threads:
+        return _outputs_by(threads, network, x)
 
 
-def _outputs_of(network: TabM, x: Any, threads: ThreadPoolExecutor) -> npt.NDArray[Any]:
-    ops = network.backend
-    size = ROWS_OF_A_THREAD if ops.synchronous else ROWS_OF_A_DEVICE
-    starts = range(0, max(1, x.shape[0]), size)
-    parts = threads.map(lambda start: ops.to_numpy(network(x[start : start + size])), starts)
-    return np.concatenate(list(parts))
+def _outputs_by(threads: ThreadPoolExecutor, network: TabM, x: Any) -> npt.NDArray[Any]:
+    starts = range(0, max(1, x.shape[0]), ROWS_OF_A_THREAD)
+    return np.concatenate(
+        list(threads.map(lambda start: network(x[start : start + ROWS_OF_A_THREAD]), starts))
+    )

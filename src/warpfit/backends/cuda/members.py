@@ -19,7 +19,9 @@ from warpfit.errors import ShapeError
 
 __all__ = ["MemberOps", "variants"]
 
-TILE = 32  # rows and columns of a product that a block computes
+# Rows and columns of a product that a block computes, and up to how many columns they are thin.
+TILE, THIN_TILE = (32, 32), (128, 8)
+THREADS_OF_A_TILE = 256
 COLUMNS, ROWS = 32, 8  # threads of a block that sums over a member's rows
 THREADS, UNITS = 128, 16  # of a block; that a thread takes, as a counter decides so many
 MOST_MEMBERS = 65535  # of a grid
@@ -38,15 +40,18 @@ class MemberOps(ArrayOps):
         n = b.shape[1 if transpose_b else 2]
         out = self.empty((count, m, n), a.dtype)
         if out.size:
+            is_thin = n <= THIN_TILE[1]
+            rows, columns = THIN_TILE if is_thin else TILE
             kernel = self.kernel(
                 "batched_matmul",
                 DTYPE=a.dtype,
                 TRANSPOSE_A=int(transpose_a),
                 TRANSPOSE_B=int(transpose_b),
+                IS_THIN=int(is_thin),
             )
-            grid = (blocks_for(n, TILE), blocks_for(m, TILE), count)
-            block = (TILE // 2, TILE // 2)
-            kernel(grid, block, self.contiguous(a), self.contiguous(b), out, m, n, k)
+            grid = (blocks_for(n, columns), blocks_for(m, rows), count)
+            arrays = (self.contiguous(a), self.contiguous(b), out)
+            kernel(grid, THREADS_OF_A_TILE, *arrays, m, n, k)
         return out
 
     def member_relu_forward(
@@ -117,9 +122,9 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     products = [
         (
             "batched_matmul",
-            {"DTYPE": dtype, "TRANSPOSE_A": str(int(a)), "TRANSPOSE_B": str(int(b))},
+            {"DTYPE": dtype, "TRANSPOSE_A": a, "TRANSPOSE_B": b, "IS_THIN": is_thin},
         )
-        for dtype, a, b in product(DEVICE_FLOATS, (False, True), (False, True))
+        for dtype, a, b, is_thin in product(DEVICE_FLOATS, *["01"] * 3)
     ]
     return products + [
         (name, {"DTYPE": dtype})
