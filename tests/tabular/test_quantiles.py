@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.preprocessing import QuantileTransformer
 
 from warpfit.tabular.network import Columns
 from warpfit.tabular.quantiles import QuantilePreprocessor
@@ -61,6 +62,17 @@ def test_scales_of_other_rows_leave_out_other_columns() -> None:
     second = first.with_scales_of(first.cells(frame)[3:])
     assert (first.columns, second.columns) == (Columns(1), Columns(2))
     assert first.scaled(first.cells(frame)).shape == (6, 1)
+
+
+def test_numbers_are_transformed_as_scikit_learn_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpfit.tabular.quantiles.NOISE", 0.0)
+    x = np.random.default_rng(0).normal(size=(400, 2))
+    x[:, 1] = np.round(x[:, 1])
+    x[::9, 0] = np.nan
+    theirs = QuantileTransformer(n_quantiles=10, output_distribution="normal").fit(x[:300])
+    frame = pd.DataFrame(x)
+    found = QuantilePreprocessor(frame, np.arange(300)).transform(frame)
+    np.testing.assert_allclose(found, np.nan_to_num(theirs.transform(x)), rtol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore")

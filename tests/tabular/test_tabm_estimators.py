@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,33 @@ def test_two_classes_and_pickle(method: str) -> None:
     np.testing.assert_allclose(model.predict_proba(frame).sum(axis=1), 1)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_files(method: str, tmp_path: Path) -> None:
+    frame = people().assign(same=1.0)
+    ages = frame["age"].fillna(50)
+    models: list[Any] = [
+        TabularClassifier(method, **FAST).fit(frame, frame["member"]),
+        TabularRegressor(method, n_folds=2, **FAST).fit(frame, ages),
+    ]
+    for model in models:
+        model.save(tmp_path / "model.safetensors")
+        again = type(model).load(tmp_path / "model.safetensors")
+        np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+
+
+def test_importances() -> None:
+    frame = people()
+    model = TabularClassifier("tabm", **FAST).fit(frame, frame["member"])
+    found = model.feature_importances_
+    assert found.argmax() == list(frame.columns).index("member")
+
+
+def test_no_onnx_files(tmp_path: Path) -> None:
+    model = TabularClassifier("tabm", **FAST).fit(np.eye(8), [0, 1] * 4)
+    with pytest.raises(ConfigError, match="expected a method that ONNX files are written of"):
+        model.to_onnx(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("method", METHODS)

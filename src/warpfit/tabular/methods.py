@@ -159,8 +159,7 @@ class Method:
     defaults : function
         From whether targets are classes to what parameters that are None stand for, by name.
         Parameters that are not among them are none of this method's.
-    preprocessor : function
-        From a frame and the places of the rows to train on to a `Preprocessor`.
+    preprocessor : type of Preprocessor
     network : function
         From a `Shape` and a seed to a network whose parameters have no values yet.
     widths : function
@@ -179,7 +178,7 @@ class Method:
     """
 
     defaults: Callable[[bool], Mapping[str, Any]]
-    preprocessor: Callable[[Any, Array], Preprocessor]
+    preprocessor: type[Preprocessor]
     network: Callable[[Shape, int], Any]
     widths: Callable[[Shape], tuple[int, ...]]
     train: Callable[[Sequence[Member], Training], Iterator[Trained]]

@@ -23,6 +23,8 @@ __all__ = ["PiecewiseLinear", "quantile_edges"]
 
 Numbers = npt.NDArray[Any]
 
+NO_LIMIT = 1e30  # finite, as files of networks want all numbers
+
 
 def quantile_edges(x: Numbers, num_bins: int) -> list[Numbers]:
     """Return the edges of each column's bins, which hold as many rows each, as far as values
@@ -79,7 +81,7 @@ class PiecewiseLinear(Module):
             widths, count = np.diff(each), len(each) - 1
             self.factor.data[idx, 0, :count] = 1 / widths
             self.offset.data[idx, 0, :count] = -each[:-1] / widths
-            self.low.data[idx, 0, 0], self.high.data[idx, 0, count - 1] = -np.inf, np.inf
+            self.low.data[idx, 0, 0], self.high.data[idx, 0, count - 1] = -NO_LIMIT, NO_LIMIT
 
     def vjp(self, ops: Backend, x: Array) -> tuple[Array, Callable[[Array], dict[str, Array]]]:
         """Return e (M, 16 F), and the function from its gradient to those of the parameters, by
