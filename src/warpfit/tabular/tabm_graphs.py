@@ -41,6 +41,9 @@ class GraphEpochs:
         of their parameters.
     """
 
+    # A device's; the contract knows no graphs.
+    ops: Any
+
     def __init__(
         self,
         steps: Steps,
@@ -57,8 +60,7 @@ class GraphEpochs:
         self.batch_size = min(batch_size, self.num_rows)
         self.sizes = sizes_of_graphs(self.num_rows, self.batch_size, STEPS_OF_A_GRAPH)
         self.steps_per_epoch = sum(map(len, self.sizes))
-        # A device's; the contract knows no graphs.
-        self.ops: Any = backends.create(steps.network.device, precision=precision)
+        self.ops = backends.create(steps.network.device, precision=precision)
         self.order = self.ops.zeros((self.num_members * self.num_rows,), "int64")
         self.table = self.ops.zeros((self.steps_per_epoch, len(StepNumbers._fields)), "float64")
         self.record = self.ops.zeros((self.steps_per_epoch, 3), "float64")

@@ -332,7 +332,8 @@ def set_initial_values(network: TabM, x: Numbers, seed: int) -> None:
         drawn = 2 * random.uniform(shape, key, next(places)) - 1
         return np.asarray(drawn / np.sqrt(max(1, fan_in)))
 
-    for layer in network.layers:
+    layers: list[Any] = list(network.layers)
+    for layer in layers:
         fan_in, fan_out = layer.weight.shape
         layer.weight.data[...] = uniform((fan_in, fan_out), fan_in)
         layer.bias.data[...] = uniform((fan_out,), fan_in)
@@ -346,6 +347,6 @@ def set_initial_values(network: TabM, x: Numbers, seed: int) -> None:
         network.embedding.set_edges(quantile_edges(numbers, network.embedding.pieces.shape[1]))
         for each in (network.embedding.weight, network.embedding.bias):
             each.data[...] = uniform(each.shape, PiecewiseLinear.SIZE)
-    network.layers[0].scale_in.data[...] = np.repeat(drawn, np.array(sections, int), axis=1)
+    layers[0].scale_in.data[...] = np.repeat(drawn, np.array(sections, int), axis=1)
     for each in (network.head.weight, network.head.bias):
         each.data[...] = uniform(each.shape, network.head.weight.shape[1])

@@ -137,10 +137,10 @@ class Steps:
         draw = Draw(self.settings.dropout, self.seed, numbers.step)
         outputs, pullback = self.network.vjp(ops, batch.x, draw, values=values)
         flat = _flat(ops, outputs)
-        weights = {"sample_weight": batch.weights}
-        dy = self.loss.train_step(ops, flat, batch.y, record, numbers.row, **weights)
+        weights = batch.weights
+        dy = self.loss.train_step(ops, flat, batch.y, record, numbers.row, sample_weight=weights)
         if dy is None:  # no operation does all of that
-            loss, weight, gradient = self.loss.vjp(ops, flat, batch.y, **weights)
+            loss, weight, gradient = self.loss.vjp(ops, flat, batch.y, sample_weight=weights)
             ops.record_step(record, numbers.row, loss, weight, None, None)
             dy = gradient()
         return pullback(ops.reshape(dy, outputs.shape))

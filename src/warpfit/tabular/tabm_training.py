@@ -117,11 +117,12 @@ class ThreadEpochs:
     def _part(self, group: _Group, rows: npt.NDArray[np.int64], step: Any, share: float) -> Part:
         ops, places = group.ops, rows.ravel()
         ops.begin_step()
-        x, y, weights = (
-            None if each is None else ops.gather_rows(each, places, str(each.dtype))
+        x, y, *weights = (
+            ops.gather_rows(each, places, str(each.dtype))
             for each in (self.data.x, self.data.y, self.data.weights)
+            if each is not None
         )
-        batch = Batch(ops.reshape(x, (*rows.shape, x.shape[1])), y, weights)
+        batch = Batch(ops.reshape(x, (*rows.shape, x.shape[1])), y, weights[0] if weights else None)
         return self.steps.part(ops, batch, step, group.members, share)
 
 
