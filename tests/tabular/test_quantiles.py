@@ -33,6 +33,12 @@ def test_order_stays_and_far_away_is_the_edge() -> None:
     assert found[201] <= found[0]
 
 
+def test_the_largest_numbers() -> None:
+    found = rows_of([-1.7e308, 1.7e308, 0.0, 1.0, np.nan] * 4)
+    assert np.isfinite(found).all()
+    assert found[0] < found[4] < found[1]
+
+
 def test_missing_numbers_become_the_median() -> None:
     found = rows_of([1.0, np.nan, 2, 3, 9, 5])
     assert found[1, 0] == 0

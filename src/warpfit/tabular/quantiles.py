@@ -18,6 +18,7 @@ __all__ = ["QuantilePreprocessor"]
 Array = npt.NDArray[np.float64]
 
 NOISE = 1e-3  # in which equal numbers get quantiles of their own
+FARTHEST = 1e100  # lest differences and squares overflow
 EDGE = 1e-7  # nearer to the first or last quantile numbers count as beyond it
 ROWS_OF_A_QUANTILE, LEAST_QUANTILES, MOST_QUANTILES = 30, 10, 1000
 
@@ -102,7 +103,7 @@ class QuantilePreprocessor(Preprocessor):
 
 def _quantiles_of(numbers: Array) -> Array:
     """Return quantiles of each column, (Q, columns), ascending."""
-    numbers = np.where(np.isnan(numbers).all(axis=0), 0.0, numbers)
+    numbers = np.where(np.isnan(numbers).all(axis=0), 0.0, _bounded(numbers))
     # The less noise, the wider a column is spread: as the authors' programs have it.
     noise = NOISE / np.maximum(np.nanstd(numbers, axis=0), NOISE)
     noisy = numbers + noise * np.random.default_rng(0).standard_normal(numbers.shape)
@@ -112,10 +113,15 @@ def _quantiles_of(numbers: Array) -> Array:
     return np.asarray(np.maximum.accumulate(found, axis=0))
 
 
+def _bounded(numbers: Array) -> Array:
+    return np.clip(numbers, -FARTHEST, FARTHEST)
+
+
 def _normal(numbers: Array, quantiles: Array) -> Array:
     """Return normally distributed numbers of others, 0 of missing ones: scikit-learn's
     transformation.
     """
+    numbers = _bounded(numbers)
     shares, found = np.linspace(0, 1, len(quantiles)), np.empty(numbers.shape)
     for column, own, edges in zip(found.T, numbers.T, quantiles.T, strict=True):
         # Where quantiles are equal, halfway between the first and the last one.
