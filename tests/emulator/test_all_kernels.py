@@ -65,6 +65,7 @@ FAMILIES = {
         ("backends/cuda/test_layer_kernels.py",),
         "forward and (half_precision or any_alignment) or forward and every_update",
     ),
+    "members": Family(("members",), ("backends/test_members.py",), "emulator"),
     "training": Family(
         ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
         (
@@ -111,7 +112,7 @@ FAMILIES = {
     ),
 }
 # The others build many kernels.
-QUICK = {"layers"}
+QUICK = {"layers", "members"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

@@ -19,6 +19,7 @@ SMALL: dict[str, Any] = {
     "device": "cpu",
 }
 BAG = {**SMALL, "n_folds": 2, "n_ensemble": 2}
+TABM = {**SMALL, "method": "tabm_ple", "hidden_layer_sizes": 16, "lr": 0.02}
 EXPECTED = {
     "check_methods_subset_invariance": "compares to 1e-7, float32's own precision",
     "check_sample_weight_equivalence_on_dense_data": "batches and rows set aside are others",
@@ -27,7 +28,7 @@ EXPECTED = {
 
 @pytest.mark.in_turns(3)
 @parametrize_with_checks(
-    [kind(**own) for own in (SMALL, BAG) for kind in (TabularClassifier, TabularRegressor)],
+    [kind(**own) for own in (SMALL, BAG, TABM) for kind in (TabularClassifier, TabularRegressor)],
     expected_failed_checks=lambda estimator: EXPECTED,
 )
 def test_checks(estimator: Any, check: Check) -> None:

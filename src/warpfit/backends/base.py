@@ -29,6 +29,7 @@ from warpfit.backends.activations import ACTIVATIONS, IDENTITY, Activation
 from warpfit.backends.contract.elements import ElementContract
 from warpfit.backends.contract.layers import LayerContract
 from warpfit.backends.contract.losses import LossContract
+from warpfit.backends.contract.members import MemberContract
 from warpfit.backends.contract.optimizers import OptimizerContract
 from warpfit.backends.contract.terms import (
     BINARY,
@@ -67,7 +68,7 @@ __all__ = [
 ]
 
 
-class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
+class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, ElementContract):
     """A device's operations. See the module's text for the rules that hold for all of them."""
 
     name: str

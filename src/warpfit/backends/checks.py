@@ -14,6 +14,7 @@ __all__ = [
     "check_activation_backward",
     "check_axis",
     "check_batch_norm",
+    "check_batched_matmul",
     "check_broadcast",
     "check_conv2d",
     "check_cross_entropy",
@@ -27,6 +28,8 @@ __all__ = [
     "check_linear_backward",
     "check_matmul",
     "check_matrix",
+    "check_member_relu",
+    "check_member_relu_backward",
     "check_pair",
     "check_pool2d",
     "check_pool2d_backward",
@@ -349,3 +352,39 @@ def check_dropout(op: str, x: Array, p: float) -> None:
         raise ConfigError(f"{op}: expected p in [0, 1), got {p!r}")
     if x.ndim == 0:
         raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
+
+
+def check_batched_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> None:
+    """Raise ShapeError or DTypeError unless op(a[e]) @ op(b[e]) is a product for every e."""
+    check_float("batched_matmul", a, b)
+    if a.ndim != 3 or b.ndim != 3 or a.shape[0] != b.shape[0]:
+        raise ShapeError(
+            f"batched_matmul: expected as many matrices of both, got shapes {a.shape} and {b.shape}"
+        )
+    inner_a, inner_b = a.shape[1 if transpose_a else 2], b.shape[2 if transpose_b else 1]
+    if inner_a != inner_b:
+        raise ShapeError(
+            f"batched_matmul: expected equal inner sizes, got {inner_a} and {inner_b} (shapes "
+            f"{a.shape}{' transposed' * transpose_a} and {b.shape}{' transposed' * transpose_b})"
+        )
+
+
+def check_member_relu(
+    op: str, z: Array, scale: Array, bias: Array, next_scale: Array, p: float
+) -> None:
+    """Raise unless z is (E, M, N), all else (E, N), all of one float dtype, and 0 ≤ p < 1."""
+    check_float(op, z, scale, bias, next_scale)
+    if z.ndim != 3:
+        raise ShapeError(f"{op}: expected z of shape (E, M, N), got {z.shape}")
+    for what, array in (("scale", scale), ("bias", bias), ("next_scale", next_scale)):
+        check_shape(op, what, array, (z.shape[0], z.shape[2]))
+    check_dropout(op, z, p)
+
+
+def check_member_relu_backward(dy: Array, z: Array, kept: Array) -> None:
+    """Raise unless dy and `kept`, which is bool, are of z's shape, and dy of its dtype."""
+    check_float("member_relu_backward", dy, z)
+    check_same_shape("member_relu_backward", dy, z)
+    check_shape("member_relu_backward", "kept", kept, z.shape)
+    if kept.dtype != bool:
+        raise DTypeError(f"member_relu_backward: expected kept of bool, got {kept.dtype}")

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["INTERRUPTED", "train"]
 
 INTERRUPTED = 130
-METHODS = ("realmlp",)
+METHODS = ("realmlp", "tabm", "tabm_ple")
 OF_METHODS = ("method", "folds", "ensemble", "time_limit")
 
 

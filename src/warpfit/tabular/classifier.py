@@ -28,38 +28,44 @@ Array = npt.NDArray[Any]
 
 
 class TabularClassifier(ClassifierMixin, BaseTabular):
-    """A network for the classes of a table's rows, straight from a frame: RealMLP-TD.
+    """A network for the classes of a table's rows, straight from a frame: RealMLP-TD or TabM.
 
-    Numbers become periodic embeddings, few categories indicators, many categories embeddings; three
-    hidden layers of 256 units follow. All that is learned and how has tuned defaults, so that
-    nothing needs to be chosen. Missing cells are allowed everywhere.
+    RealMLP makes periodic embeddings of numbers, indicators of few categories and embeddings of
+    many; three hidden layers of 256 units follow. TabM is 32 networks of three layers of 512 that
+    share most weights. All that is learned and how has tuned defaults, so that nothing needs to be
+    chosen. Missing cells are allowed everywhere.
 
     Parameters
     ----------
-    method : {'realmlp'}
-        Of what may be None, None is what the method's authors found best.
+    method : {'realmlp', 'tabm', 'tabm_ple'}
+        The last is TabM with two layers above piecewise-linear embeddings of numbers, and with
+        limited gradients. Of what may be None, None is what the method's authors found best; it is
+        given here for RealMLP, for TabM in brackets.
     n_folds : int or None
         The rows are split into so many folds, the classes in equal shares. For each a network is
         trained on the others, and validated on it. Probabilities are the mean of all networks'.
     n_ensemble : int
         Networks with other seeds for each fold, or for the rows set aside.
     n_epochs : int or None
-        256. The network of the epoch with the fewest wrong validation rows remains.
+        256 (10,000, or until 17 epochs have brought nothing). The network of the epoch with the
+        fewest wrong validation rows remains.
     batch_size : int or None
-        Rows of a step, 256; the last of an epoch that are fewer are left out. All rows, if they are
-        fewer.
+        Rows of a step, 256; the last of an epoch that are fewer are left out (are not). All rows,
+        if they are fewer.
     lr : float or None
-        The largest learning rate, for weights, 0.04; other parameters have multiples of it.
+        The largest learning rate, for weights, 0.04; other parameters have multiples of it
+        (0.002 always, of all).
     hidden_layer_sizes : int, sequence of int or None
-        Units of the hidden layers, (256, 256, 256).
+        Units of the hidden layers, 256 three times (512 three times, or twice above embeddings).
     activation : str or None
-        Of the hidden layers, ``'selu'``.
+        Of the hidden layers, ``'selu'`` (none to choose).
     dropout, weight_decay : float or None
-        In the first half of the training, 0.15 and 0.02; then they fall to 0.
+        In the first half of the training, 0.15 and 0.02; then they fall to 0 (0.1 and 0.0003,
+        always).
     frequency_scale : float or None
-        Standard deviation of the frequencies that the waves of numbers have at first, 0.1.
+        Standard deviation of the frequencies that the waves of numbers have at first, 0.1 (none).
     label_smoothing : float or None
-        Share of each target that is spread evenly over all classes, 0.1, below 1. With 0
+        Share of each target that is spread evenly over all classes, 0.1 (0), below 1. With 0
         probabilities are further from 0 and 1.
     validation_fraction : float
         Share of the rows that are set aside to choose the epoch by, where there are no folds.
@@ -92,7 +98,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     loss_curve_, validation_errors_ : list of float
         Of each of its epochs: the mean training loss, and the share of wrong validation rows.
     best_epoch_ : int
-        Counted from 1: the latest of those with the least validation error.
+        Counted from 1: the latest (the first) of those with the least validation error.
     method_ : str
         By which it was fitted.
     left_out_ : list of int

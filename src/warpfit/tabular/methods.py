@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,13 @@ from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn import Module
 from warpfit.nn.onnx_graph import Graph
+from warpfit.tabular import tabm_network, tabm_training
 from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, Columns, RealMLP, set_initial_values
 from warpfit.tabular.onnx_network import realmlp_onnx
 from warpfit.tabular.preprocessing import Preprocessor
-from warpfit.tabular.targets import Targets
+from warpfit.tabular.quantiles import QuantilePreprocessor
+from warpfit.tabular.tabm_network import TabM
+from warpfit.tabular.targets import Classes, Targets
 from warpfit.tabular.training import (
     DROPOUT,
     WEIGHT_DECAY,
@@ -45,12 +49,18 @@ class Shape:
     num_outputs : int
     hidden : tuple of int
     activation : str
+    are_classes : bool
+        Whether outputs are logits.
+    num_bins : int
+        Of the embeddings of numbers, at most; 0 without such.
     """
 
     columns: Columns
     num_outputs: int
     hidden: tuple[int, ...]
     activation: str
+    are_classes: bool = True
+    num_bins: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +159,7 @@ class Method:
     defaults : function
         From whether targets are classes to what parameters that are None stand for, by name.
         Parameters that are not among them are none of this method's.
-    preprocessor : function
-        From a frame and the places of the rows to train on to a `Preprocessor`.
+    preprocessor : type of Preprocessor
     network : function
         From a `Shape` and a seed to a network whose parameters have no values yet.
     widths : function
@@ -169,7 +178,7 @@ class Method:
     """
 
     defaults: Callable[[bool], Mapping[str, Any]]
-    preprocessor: Callable[[Any, Array], Preprocessor]
+    preprocessor: type[Preprocessor]
     network: Callable[[Shape, int], Any]
     widths: Callable[[Shape], tuple[int, ...]]
     train: Callable[[Sequence[Member], Training], Iterator[Trained]]
@@ -257,14 +266,117 @@ def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
     """Return the shape of a member's network, or raise ConfigError if it is too large for one."""
     hidden = tuple(map(int, np.atleast_1d(settings["hidden_layer_sizes"])))
     columns, num_outputs = member.preprocessor.columns, member.targets.num_outputs
-    widths = (columns.num_embedded, *hidden, num_outputs)
+    widths = (max(columns.num_embedded, sum(columns.num_codes)), *hidden, num_outputs)
     most = max(fan_in * fan_out for fan_in, fan_out in pairwise(widths))
     if most > MOST_WEIGHTS:
         raise ConfigError(
             f"expected hidden_layer_sizes with at most {MOST_WEIGHTS} weights of a layer, got "
             f"{most} with {hidden}"
         )
-    return Shape(columns, num_outputs, hidden, settings["activation"])
+    return Shape(
+        columns,
+        num_outputs,
+        hidden,
+        settings.get("activation", "relu"),
+        isinstance(member.targets, Classes),
+        settings.get("num_bins", 0),
+    )
+
+
+# -- TabM: as pytabkit has it; and with embeddings of numbers and limited gradients, as TabArena
+
+NUM_BINS, LARGEST_NORM = 48, 1.0
+
+
+def _tabm_defaults(are_classes: bool) -> Mapping[str, Any]:
+    return {
+        "n_epochs": 10_000,
+        "batch_size": 256,
+        "lr": 2e-3,
+        "hidden_layer_sizes": (512, 512, 512),
+        "dropout": 0.1,
+        "weight_decay": 3e-4,
+        "label_smoothing": 0.0,
+        "num_bins": 0,
+    }
+
+
+def _tabm_ple_defaults(are_classes: bool) -> Mapping[str, Any]:
+    others = {"hidden_layer_sizes": (512, 512), "num_bins": NUM_BINS}
+    return {**_tabm_defaults(are_classes), **others}
+
+
+def _tabm_space(are_classes: bool) -> Mapping[str, Any]:
+    """Return the authors' space, without those of other embeddings."""
+    from scipy.stats import loguniform, uniform
+
+    return {
+        "lr": loguniform(1e-4, 3e-3),
+        "weight_decay": [0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1],
+        "dropout": uniform(0, 0.5),
+        "hidden_layer_sizes": [
+            (width,) * depth for depth in (2, 3, 4, 5) for width in range(128, 1025, 128)
+        ],
+    }
+
+
+def _tabm(shape: Shape, seed: int) -> TabM:
+    return TabM(
+        shape.columns,
+        shape.num_outputs,
+        are_classes=shape.are_classes,
+        num_bins=shape.num_bins,
+        hidden=shape.hidden,
+    )
+
+
+def _tabm_widths(shape: Shape) -> tuple[int, ...]:
+    # A layer of all members multiplies as much as one of so many times the units on both sides.
+    times = sqrt(tabm_network.NUM_MEMBERS)
+    hidden = tuple(int(size * times) for size in shape.hidden)
+    of_number = tabm_network.PiecewiseLinear.SIZE if shape.num_bins else 1
+    inputs = of_number * shape.columns.num_numbers + sum(shape.columns.num_codes)
+    return (inputs, *hidden, shape.num_outputs)
+
+
+def train_tabm(members: Sequence[Member], training: Training) -> Iterator[Trained]:
+    """Train one member after the other."""
+    for idx, member in enumerate(members):
+        if idx and training.is_over():
+            return
+        yield _trained_tabm(idx, member, training)
+
+
+def _trained_tabm(idx: int, member: Member, training: Training) -> Trained:
+    settings, rows, validation = training.settings, member.rows(), member.validation()
+    shape = shape_of(member, settings)
+    network = _tabm(shape, member.seed)
+    tabm_network.set_initial_values(network, rows.x, member.seed)
+    ops = backends.get(training.device)
+
+    def report(outcome: Outcome) -> bool:
+        training.report(idx, outcome)
+        return training.is_over()
+
+    outcome = tabm_training.train(
+        network.to(training.device),
+        Rows(*(None if each is None else ops.asarray(each) for each in vars(rows).values())),
+        ops.asarray(validation.x),
+        lambda outputs: member.targets.error(outputs, validation.y, validation.weights),
+        loss=training.loss,
+        settings=tabm_training.Settings(
+            settings["lr"],
+            settings["weight_decay"],
+            settings["dropout"],
+            LARGEST_NORM if shape.num_bins else None,
+        ),
+        n_epochs=settings["n_epochs"],
+        batch_size=settings["batch_size"],
+        patience=tabm_training.PATIENCE,
+        seed=member.seed,
+        report=report,
+    )
+    return Trained.of(member, network, shape, outcome)
 
 
 METHODS: Mapping[str, Method] = {
@@ -278,4 +390,16 @@ METHODS: Mapping[str, Method] = {
         space=_realmlp_space,
         onnx=realmlp_onnx,
     ),
+    **{
+        name: Method(
+            defaults=defaults,
+            preprocessor=QuantilePreprocessor,
+            network=_tabm,
+            train=train_tabm,
+            outputs=tabm_training.outputs_of,
+            space=_tabm_space,
+            widths=_tabm_widths,
+        )
+        for name, defaults in (("tabm", _tabm_defaults), ("tabm_ple", _tabm_ple_defaults))
+    },
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,9 @@ class Preprocessor:
         If the frame has no columns, all cells are missing, or a number is infinite.
     """
 
+    # The arrays that `with_scales` takes, in this order; the last has a number for each column.
+    SCALES: ClassVar[tuple[str, ...]] = ("centre", "scale")
+
     def __init__(self, frame: Any, rows: Codes) -> None:
         if not frame.shape[1]:
             raise DataError(f"expected a column to learn from, got none in {len(frame)} rows")
@@ -153,10 +156,11 @@ class Preprocessor:
         other._learn_scales(cells)
         return other
 
-    def with_scales(self, centre: Array, scale: Array) -> Preprocessor:
+    def with_scales(self, *scales: Array) -> Preprocessor:
         """Return one with the same categories, and given scales (num_plain,), or raise
         ValueError.
         """
+        centre, scale = scales
         expected = (self.columns.num_plain,)
         if {centre.shape, scale.shape} != {expected}:
             raise ValueError(

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class TabularRegressor(RegressorMixin, BaseTabular):
-    """A network for numbers of a table's rows, straight from a frame: RealMLP-TD.
+    """A network for numbers of a table's rows, straight from a frame: RealMLP-TD or TabM.
 
     It learns standardised targets by their mean squared error, and predicts nothing beyond the
     smallest and the largest target that it was trained on.
@@ -28,7 +28,7 @@ class TabularRegressor(RegressorMixin, BaseTabular):
     Parameters
     ----------
     method, n_folds, n_ensemble, n_epochs, batch_size, lr, ...
-        As `TabularClassifier`'s, but for ``label_smoothing``; the method's own `lr` is 0.2, its
+        As `TabularClassifier`'s, but for ``label_smoothing``; RealMLP's own `lr` is 0.2, its
         `activation` ``'mish'``.
 
     Attributes

@@ -130,13 +130,14 @@ def _described_labels(labels: Array | None) -> dict[str, Any] | None:
 def _described(idx: int, member: Trained, arrays: HostArrays) -> dict[str, Any]:
     """Put a network's arrays among the others, and return what else there is of it."""
     own = {f"network/{name}": each for name, each in member.network.state_dict().items()}
-    own |= {name: getattr(member.preprocessor, name) for name in ("centre", "scale")}
+    own |= {name: getattr(member.preprocessor, name) for name in member.preprocessor.SCALES}
     if isinstance(member.targets, Numbers):
         own |= {name: getattr(member.targets, name) for name in OF_NUMBERS}
     arrays.update({f"{idx}/{name}": each for name, each in own.items()})
     return {
         "hidden": list(member.shape.hidden),
         "activation": member.shape.activation,
+        "num_bins": member.shape.num_bins,
         "losses": member.losses,
         "errors": member.errors,
         "best_epoch": member.best_epoch,
@@ -158,9 +159,10 @@ def _estimator_of(kind: Any, header: Mapping[str, Any], arrays: HostArrays) -> A
     num_features = _count("num_features", table["num_features"], 1)
     labels = _labels_of(table["labels"])
     _expect("classes of a classifier only", labels, (labels is not None) == kind._are_classes)
-    most = len(table["categories"]["texts"]) + arrays["0/centre"].size
+    preprocessor = METHODS[table["method"]].preprocessor
+    most = len(table["categories"]["texts"]) + arrays[f"0/{preprocessor.SCALES[-1]}"].size
     _expect("no more features than the arrays have", num_features, num_features <= most)
-    first = Preprocessor.of_described(table["categories"], num_features)
+    first = preprocessor.of_described(table["categories"], num_features)
     estimator.method_, estimator.n_features_in_ = table["method"], num_features
     if table["names"] is not None:
         estimator.feature_names_in_ = _names(table["names"], num_features)
@@ -238,13 +240,18 @@ def _member_of(
     targets = _targets_of(text, labels, arrays)
     hidden = tuple(_count("hidden", size, 1) for size in text["hidden"])
     _expect("an activation", text["activation"], isinstance(text["activation"], str))
-    shape = Shape(preprocessor.columns, targets.num_outputs, hidden, text["activation"])
+    preprocessor = preprocessor.with_scales(*(arrays[name] for name in preprocessor.SCALES))
+    num_bins = _count("num_bins", text.get("num_bins", 0), 0)
+    outputs = (targets.num_outputs, hidden, text["activation"], labels is not None)
+    shape = Shape(preprocessor.columns, *outputs, num_bins)
     weights = _own(arrays, "network/")
     _check_size(shape, sum(each.size for each in weights.values()))
     network = METHODS[method].network(shape, _count("seed", text["seed"], 0))
     network.load_state_dict(weights)
     network.eval()
-    num_known = len(weights) + 2 + (0 if labels is not None else len(OF_NUMBERS))
+    num_known = (
+        len(weights) + len(preprocessor.SCALES) + (0 if labels is not None else len(OF_NUMBERS))
+    )
     _expect(f"{num_known} arrays of network {idx}", sorted(arrays), len(arrays) == num_known)
     losses, errors = _curve(text["losses"]), _curve(text["errors"])
     best_epoch = _count("best_epoch", text["best_epoch"], 1)
@@ -252,7 +259,7 @@ def _member_of(
     return Trained(
         network=network,
         shape=shape,
-        preprocessor=preprocessor.with_scales(arrays["centre"], arrays["scale"]),
+        preprocessor=preprocessor,
         targets=targets,
         losses=losses,
         errors=errors,
@@ -277,7 +284,8 @@ def _check_size(shape: Shape, num_numbers: int) -> None:
     """Raise ValueError if a network is larger than its file, before there is memory for it."""
     columns: Columns = shape.columns
     widths = (columns.num_plain + len(columns.num_codes), *shape.hidden, shape.num_outputs)
-    least = sum(columns.num_codes) + sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths))
+    least = columns.num_numbers * shape.num_bins + sum(columns.num_codes)
+    least += sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths))
     _expect(f"at least {least} weights of {asdict(shape)}", num_numbers, least <= num_numbers)
 
 

@@ -14,6 +14,7 @@ from warpfit.backends.cuda.conv import ConvOps
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.dropout import DropoutOps
 from warpfit.backends.cuda.elementwise import ElementwiseOps
+from warpfit.backends.cuda.members import MemberOps
 from warpfit.backends.cuda.narrow_step import NarrowOps
 from warpfit.backends.cuda.norm import NormOps
 from warpfit.backends.cuda.optim import OptimOps
@@ -32,6 +33,7 @@ class CudaBackend(
     PoolOps,
     NormOps,
     DropoutOps,
+    MemberOps,
     ElementwiseOps,
     ArrayOps,
 ):

@@ -13,7 +13,7 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
 from warpfit.random import DROPOUT, stream_key
 
-__all__ = ["DropoutOps", "variants"]
+__all__ = ["DropoutOps", "key_of", "variants"]
 
 THREADS = 256
 # A random counter decides so many units.
@@ -23,7 +23,7 @@ BLOCKS_PER_MULTIPROCESSOR = 64
 MOST_GRID_ROWS = 65535
 
 # Seeds are few, and a key costs more than a launch.
-_key = lru_cache(maxsize=64, typed=True)(lambda seed: stream_key(seed, DROPOUT))
+key_of = lru_cache(maxsize=64, typed=True)(lambda seed: stream_key(seed, DROPOUT))
 
 
 @lru_cache(maxsize=512)
@@ -49,7 +49,7 @@ class DropoutOps(ArrayOps):
         check_dropout("dropout_forward", x, p)
         if type(step) is not DeviceArray and not 0 <= step < 2**32:
             raise ShapeError(f"dropout_forward: expected a step from 0 to {2**32 - 1}, got {step}")
-        key = _key(seed)
+        key = key_of(seed)
         x = self.contiguous(x)
         mask, y = self.empty(x.shape, x.dtype), self.empty(x.shape, x.dtype)
         if not x.size:

@@ -36,6 +36,7 @@ SIGNATURES = {
     "batch_norm_statistics": (
         "const T*, T*, T*, Acc*, double*, unsigned*, int64, int, int, int, int64, double, double"
     ),
+    "batched_matmul": "const T*, const T*, T*, int, int, int",
     "binary": "const DTYPE*, Layout, double, const DTYPE*, Layout, double, Result::type*, int64",
     "cast": "const Source*, T*, double, int64",
     "cast_into": "TensorList",
@@ -86,6 +87,14 @@ SIGNATURES = {
     "matmul_naive": _MATMUL,
     "matmul_register": _MATMUL,
     "matmul_tiled": _MATMUL,
+    "member_relu_backward": (
+        "const T*, const T*, const bool*, const T*, const T*, const T*, T*, Acc*, Acc*, Acc*, int, "
+        "int, double, double"
+    ),
+    "member_relu_forward": (
+        "const T*, const T*, const T*, const T*, T*, bool*, int64, int, Scalar, unsigned, "
+        "unsigned, unsigned, unsigned, unsigned, double, int"
+    ),
     "narrow_step": (
         "const SOURCE*, const int64*, Scalar, int64, int64, NarrowNetwork, const Target*, "
         "float*, double*, Scalar, double*, unsigned*, double, double, double, int64"

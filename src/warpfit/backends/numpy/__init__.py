@@ -9,6 +9,7 @@ from warpfit.backends.numpy.dense import DenseOps
 from warpfit.backends.numpy.dropout import DropoutOps
 from warpfit.backends.numpy.elementwise import ElementwiseOps
 from warpfit.backends.numpy.loss import LossOps
+from warpfit.backends.numpy.members import MemberOps
 from warpfit.backends.numpy.norm import NormOps
 from warpfit.backends.numpy.optim import OptimOps
 from warpfit.backends.numpy.pool import PoolOps
@@ -25,6 +26,7 @@ class NumpyBackend(
     PoolOps,
     NormOps,
     DropoutOps,
+    MemberOps,
     ElementwiseOps,
     ArrayOps,
 ):

@@ -1,0 +1,65 @@
+"""The contract of ensembles whose members share weights: their products, and what is their own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from warpfit.backends.contract.terms import Array, Number
+
+__all__ = ["MemberContract"]
+
+
+class MemberContract(ABC):
+    """Of E members, whose rows stand one after the other."""
+
+    @abstractmethod
+    def batched_matmul(
+        self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> Array:
+        """Return op(a[e]) @ op(b[e]) of every e: (E, M, K) @ (E, K, N) → (E, M, N), op being a
+        transposition of the last two axes or nothing.
+        """
+
+    @abstractmethod
+    def member_relu_forward(
+        self,
+        z: Array,
+        scale: Array,
+        bias: Array,
+        next_scale: Array,
+        *,
+        p: float,
+        seed: int,
+        step: Number,
+        layer_idx: int,
+        first_member: int = 0,
+    ) -> tuple[Array, Array]:
+        """Return y = relu(z · scale + bias) · mask · next_scale, and bool (E, M, N): where neither
+        relu nor the mask is 0.
+
+        z and y (E, M, N); scale, bias and next_scale (E, N), which all rows of a member share. The
+        mask is 0 with probability p, to 2⁻¹⁶, else 1 / (1 - p). Unit i = m N + n of member e is
+        decided by word i % 16, of 16 bits, of Philox4x64-10 with the counter (1 + i // 16,
+        first_member + e, layer_idx, step) and the key ``stream_key(seed, DROPOUT)`` of
+        `warpfit.random`, and kept if that word is at least round(p · 2¹⁶). The words of a counter
+        are the four of 64 bits in their order, the lowest 16 bits of each first. p in [0, 1); step
+        and layer_idx below 2³².
+        """
+
+    @abstractmethod
+    def member_relu_backward(
+        self,
+        dy: Array,
+        z: Array,
+        kept: Array,
+        scale: Array,
+        bias: Array,
+        next_scale: Array,
+        *,
+        p: float,
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return dz (E, M, N), and dscale, dbias and dnext_scale (E, N), which are sums over rows.
+
+        `kept` is what `member_relu_forward` returned. With q = dy · kept / (1 - p) these are q ·
+        next_scale · scale, next_scale · Σ q z, next_scale · Σ q, and scale · Σ q z + bias · Σ q.
+        """

@@ -1,0 +1,168 @@
+"""TabM's epochs on a device: many steps as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.data.order import round_keys_of
+from warpfit.engines.graph import sizes_of_graphs
+from warpfit.tabular.tabm_network import TabM
+from warpfit.tabular.tabm_steps import Batch, StepNumbers, Steps
+from warpfit.tabular.training import Rows
+
+__all__ = ["GraphEpochs", "outputs_of"]
+
+ROWS_AT_ONCE = 1024
+STEPS_OF_A_GRAPH = 16
+PRECISION = "tf32"
+
+
+class GraphEpochs:
+    """Epochs of steps that are captured, as those of the engine ``graph``.
+
+    The first time the operations of a graph are started one by one, the second time they are
+    captured. Orders, and the numbers of steps, lie on the device.
+
+    Parameters
+    ----------
+    steps : Steps
+    data : Rows
+        On the device.
+    batch_size : int
+    seed : int
+        Of orders.
+    precision : str
+        ``'float32'``, ``'tf32'`` or ``'bfloat16'``; in the last members' layers compute with copies
+        of their parameters.
+    """
+
+    # A device's; the contract knows no graphs.
+    ops: Any
+
+    def __init__(
+        self,
+        steps: Steps,
+        data: Rows,
+        batch_size: int,
+        seed: int,
+        precision: str | None = None,
+    ) -> None:
+        from warpfit.backends.cuda.next_batch import StepSource
+
+        precision = PRECISION if precision is None else precision
+        self.steps, self.seed = steps, seed
+        self.num_rows, self.num_members = len(data.x), steps.network.num_members
+        self.batch_size = min(batch_size, self.num_rows)
+        self.sizes = sizes_of_graphs(self.num_rows, self.batch_size, STEPS_OF_A_GRAPH)
+        self.steps_per_epoch = sum(map(len, self.sizes))
+        self.ops = backends.create(steps.network.device, precision=precision)
+        self.order = self.ops.zeros((self.num_members * self.num_rows,), "int64")
+        self.table = self.ops.zeros((self.steps_per_epoch, len(StepNumbers._fields)), "float64")
+        self.record = self.ops.zeros((self.steps_per_epoch, 3), "float64")
+        arrays = [each for each in (data.x, data.y, data.weights) if each is not None]
+        self.source = StepSource(
+            self.ops,
+            [(each, each.dtype.name) for each in arrays],
+            self.order,
+            self.num_members * self.batch_size,
+            self.table,
+        )
+        self.graphs: dict[tuple[int, ...], Any] = {}
+        self.own = steps.network.values()
+        self.copies: dict[str, Any] | None = None
+        if precision == "bfloat16":
+            self.copies = {
+                name: self.ops.zeros(each.shape, precision)
+                for name, each in self.own.items()
+                if not name.startswith("embedding.")
+            }
+            self._copy_parameters()
+
+    def train(self, epoch: int) -> float:
+        """Train an epoch, counted from 0, and return the mean of its steps' losses."""
+        self._put_order(epoch)
+        first = epoch * self.steps_per_epoch
+        numbers = [self.steps.numbers(first + row, row) for row in range(self.steps_per_epoch)]
+        self.ops.assign(self.table, self.ops.asarray(np.array(numbers, np.float64)))
+        done = 0
+        for sizes in self.sizes:
+            self.source.begin(done)
+            self._start(sizes)
+            done += len(sizes)
+        return float(self.ops.to_numpy(self.record)[:, 0].mean())
+
+    def outputs(self, x: Any) -> npt.NDArray[Any]:
+        """Return what members say together of rows x (N, columns), (N, K), on the host."""
+        return outputs_of(self.steps.network, x, self.ops, self.copies)
+
+    def _put_order(self, epoch: int) -> None:
+        """Let steps find the rows of this epoch: of each step all members' one after the other."""
+        ops, members, size = self.ops, self.num_members, self.batch_size
+        num_full = self.num_rows // size
+        begin = num_full * members * size
+        whole = ops.reshape(ops.take(self.order, slice(0, begin)), (num_full, members, size))
+        rest = ops.reshape(
+            ops.take(self.order, slice(begin, None)), (members, self.num_rows - num_full * size)
+        )
+        keys = round_keys_of(self.seed, range(epoch * members, (epoch + 1) * members))
+        for member in range(members):
+            own = ops.epoch_order(self.num_rows, keys[member])
+            in_batches = ops.reshape(ops.take(own, slice(0, num_full * size)), (num_full, size))
+            ops.assign(ops.take(whole, (slice(None), member)), in_batches)
+            if rest.size:
+                ops.assign(ops.take(rest, member), ops.take(own, slice(num_full * size, None)))
+
+    def _start(self, sizes: tuple[int, ...]) -> None:
+        """Start the operations of steps whose members have so many rows each."""
+        if sizes not in self.graphs:
+            self.graphs[sizes] = None
+            self._start_each(sizes)
+            return
+        if self.graphs[sizes] is None:
+            with self.ops.runtime.capture() as graph:
+                self._start_each(sizes)
+            # Buffers may yet be replaced by larger ones, for other batches.
+            graph.holds += self.ops.step_memory()
+            self.graphs[sizes] = graph
+        self.graphs[sizes].launch()
+
+    def _start_each(self, sizes: tuple[int, ...]) -> None:
+        ops = self.ops
+        numbers = StepNumbers(
+            *(self.source.numbers[idx] for idx in range(len(StepNumbers._fields)))
+        )
+        for offset, size in enumerate(sizes):
+            ops.begin_step()
+            taken = self.source.take(offset, self.num_members * size, (0, 0, 0))
+            x, y, *weights = taken
+            batch = Batch(
+                ops.reshape(x, (self.num_members, size, x.shape[1])),
+                y,
+                weights[0] if weights else None,
+            )
+            gradients = self.steps.recorded(ops, batch, numbers, self.record, self.copies)
+            self.steps.update(ops, gradients, numbers)
+            self._copy_parameters()
+
+    def _copy_parameters(self) -> None:
+        if self.copies is not None:
+            self.ops.cast_into(list(self.copies.values()), [self.own[name] for name in self.copies])
+
+
+def outputs_of(
+    network: TabM, x: Any, ops: Any, values: Mapping[str, Any] | None = None
+) -> npt.NDArray[Any]:
+    """Return what members say together of rows x (N, columns) on a device, (N, K), on the host;
+    `values` are those of `TabM.vjp`.
+    """
+    parts = []
+    for start in range(0, max(1, x.shape[0]), ROWS_AT_ONCE):
+        ops.begin_step()
+        rows = ops.take(x, slice(start, start + ROWS_AT_ONCE))
+        parts.append(ops.to_numpy(network.together(ops, rows, values)))
+    return np.concatenate(parts)

@@ -1,0 +1,173 @@
+"""A step of TabM's training: its loss and gradients, and AdamW's update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from warpfit.backends import Array, Backend
+from warpfit.backends.base import Number
+from warpfit.losses import Loss
+from warpfit.optim.adam import AdamSpec
+from warpfit.optim.schedules import as_schedule
+from warpfit.tabular.tabm_network import Draw, TabM
+
+__all__ = ["Batch", "Part", "Settings", "StepNumbers", "Steps"]
+
+ADAM = AdamSpec(as_schedule(1.0))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How TabM learns.
+
+    Attributes
+    ----------
+    lr : float
+    weight_decay : float
+        Decoupled, of all but biases and the lines of embeddings.
+    dropout : float
+    max_norm : float or None
+        Largest joint norm of a step's gradients.
+    """
+
+    lr: float = 2e-3
+    weight_decay: float = 3e-4
+    dropout: float = 0.1
+    max_norm: float | None = None
+
+
+class StepNumbers(NamedTuple):
+    """What differs from step to step besides rows; each may lie on the device.
+
+    Attributes
+    ----------
+    step : Number
+        Of the run, for dropout.
+    row : Number
+        Of the record.
+    rate, eps : Number
+        AdamW's, with its bias corrections.
+    """
+
+    step: Number
+    row: Number
+    rate: Number
+    eps: Number
+
+
+class Batch(NamedTuple):
+    """Rows of each of E members: x (E, M, columns); targets and weights (E M, ...), one member's
+    after another's.
+    """
+
+    x: Array
+    y: Array
+    weights: Array | None
+
+
+class Part(NamedTuple):
+    """What some members have of a step: their mean loss, and gradients by name."""
+
+    loss: Array
+    gradients: dict[str, Array]
+
+
+class Steps:
+    """The steps of one training.
+
+    Parameters
+    ----------
+    network : TabM
+        Where its parameters live, steps are computed.
+    loss : Loss
+    settings : Settings
+    seed : int
+        Of dropout.
+    """
+
+    def __init__(self, network: TabM, loss: Loss, settings: Settings, seed: int) -> None:
+        self.network, self.loss, self.settings, self.seed = network, loss, settings, seed
+        parameters = {name: each.data for name, each in network.named_parameters() if each.size}
+        # Those that decay first.
+        self.names = sorted(parameters, key=_is_kept)
+        self.parameters = parameters
+        zeros = network.backend.zeros
+        self.moments = {
+            name: [zeros(each.shape, each.dtype) for _ in range(2)]
+            for name, each in parameters.items()
+        }
+
+    def numbers(self, step: int, row: int) -> StepNumbers:
+        """Return the numbers of a step, counted from 0."""
+        update = ADAM.update_numbers(step + 1, self.settings.lr)
+        return StepNumbers(step, row, update.rate, update.eps)
+
+    def part(
+        self,
+        ops: Backend,
+        batch: Batch,
+        step: Number,
+        members: slice = slice(None),
+        share: float = 1.0,
+    ) -> Part:
+        """Return what some members have of a step, their loss counted by a share."""
+        draw = Draw(self.settings.dropout, self.seed, step)
+        outputs, pullback = self.network.vjp(ops, batch.x, draw, members)
+        loss, _, gradient = self.loss.vjp(
+            ops, _flat(ops, outputs), batch.y, sample_weight=batch.weights
+        )
+        dy = gradient()
+        if share != 1:
+            dy = ops.binary("mul", dy, share)
+        return Part(loss, pullback(ops.reshape(dy, outputs.shape)))
+
+    def recorded(
+        self,
+        ops: Backend,
+        batch: Batch,
+        numbers: StepNumbers,
+        record: Array,
+        values: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
+        """Return the gradients of a step of all members, by name, and write its loss to the record
+        (steps, 3); `values` are those of `TabM.vjp`.
+        """
+        draw = Draw(self.settings.dropout, self.seed, numbers.step)
+        outputs, pullback = self.network.vjp(ops, batch.x, draw, values=values)
+        flat = _flat(ops, outputs)
+        weights = batch.weights
+        dy = self.loss.train_step(ops, flat, batch.y, record, numbers.row, sample_weight=weights)
+        if dy is None:  # no operation does all of that
+            loss, weight, gradient = self.loss.vjp(ops, flat, batch.y, sample_weight=weights)
+            ops.record_step(record, numbers.row, loss, weight, None, None)
+            dy = gradient()
+        return pullback(ops.reshape(dy, outputs.shape))
+
+    def update(self, ops: Backend, gradients: Mapping[str, Array], numbers: StepNumbers) -> None:
+        """Change all parameters by their gradients, which may be clipped in place."""
+        if self.settings.max_norm is not None:
+            ops.clip_by_norm([gradients[name] for name in self.names], self.settings.max_norm)
+        of_rule = ADAM.update_numbers(1, self.settings.lr)
+        of_rule = of_rule._replace(rate=numbers.rate, eps=numbers.eps)
+        for is_kept in (False, True):
+            names = [name for name in self.names if _is_kept(name) == is_kept]
+            decay = 0.0 if is_kept else self.settings.weight_decay
+            ops.update_parameters(
+                ADAM.rule,
+                [self.parameters[name] for name in names],
+                [gradients[name] for name in names],
+                [[self.moments[name][slot] for name in names] for slot in range(2)],
+                of_rule._replace(kept=1 - self.settings.lr * decay),
+            )
+
+
+def _flat(ops: Backend, outputs: Array) -> Array:
+    """Return the outputs of all members' rows, one after the other."""
+    return ops.reshape(outputs, (outputs.shape[0] * outputs.shape[1], outputs.shape[2]))
+
+
+def _is_kept(name: str) -> bool:
+    """Whether a parameter does not decay."""
+    return name.endswith("bias") or name == "embedding.weight"
