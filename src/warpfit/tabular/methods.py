@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warpfit import backends
+from warpfit.errors import Obstacle, required
 from warpfit.losses import Loss
 from warpfit.nn import Module
 from warpfit.nn.onnx_graph import Graph
 from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, Columns, RealMLP, set_initial_values
 from warpfit.tabular.onnx_network import realmlp_onnx
 from warpfit.tabular.preprocessing import Preprocessor
-from warpfit.tabular.targets import Targets
-from warpfit.tabular.training import (
-    DROPOUT,
-    WEIGHT_DECAY,
-    Outcome,
-    Rows,
-    outputs_of,
-    train,
-)
+from warpfit.tabular.schedules import DROPOUT, WEIGHT_DECAY
+from warpfit.tabular.targets import Numbers, Targets
+from warpfit.tabular.training import Outcome, Rows, outputs_of, train
+
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.table_networks import TableLaunch
 
 __all__ = ["METHODS", "Member", "Method", "Shape", "Trained", "Training"]
 
 Array = npt.NDArray[Any]
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def _realmlp_defaults(are_classes: bool) -> Mapping[str, Any]:
         "weight_decay": WEIGHT_DECAY,
         "frequency_scale": FREQUENCY_SCALE,
         "label_smoothing": 0.1,
+        "precision": AUTO,
     }
 
 
@@ -189,28 +191,117 @@ def _realmlp(shape: Shape, seed: int) -> RealMLP:
 
 
 def train_realmlp(members: Sequence[Member], training: Training) -> Iterator[Trained]:
-    """Train one member after the other."""
-    for idx, member in enumerate(members):
+    """Train all members as one kernel, where there is one; else one after the other."""
+    begun = 0
+    for _, group in groupby(members, lambda member: _num_batches(member, training)):
+        together = list(group)
+        if begun and training.is_over():
+            return
+        launch = _launch_of(together, training)
+        if launch is not None:
+            yield from _trained_together(begun, together, training, launch)
+        else:
+            yield from _trained_in_turn(begun, together, training)
+        begun += len(together)
+
+
+def _num_batches(member: Member, training: Training) -> int:
+    num_rows = len(member.rows().y)
+    return num_rows // min(num_rows, training.settings["batch_size"])
+
+
+def _launch_of(members: Sequence[Member], training: Training) -> TableLaunch | None:
+    """Return how a kernel trains some members, or None if none does."""
+    precision = training.settings["precision"]
+    is_on_cpu = backends.resolve_device(training.device) == "cpu"
+    if precision == "float32" or (precision == AUTO and is_on_cpu):
+        return None
+    from warpfit.tabular.launched import launch_of
+
+    rows, validation = members[0].rows(), members[0].validation()
+    launch = launch_of(
+        training.device,
+        _realmlp(shape_of(members[0], training.settings), 0),
+        training.loss,
+        min(training.settings["batch_size"], len(rows.y)),
+        len(members),
+        dtype="float16" if precision == AUTO else precision,
+        is_weighted=rows.weights is not None or validation.weights is not None,
+    )
+    if precision == AUTO:
+        return None if isinstance(launch, Obstacle) else launch
+    return required(launch)
+
+
+def _trained_together(
+    first: int, members: Sequence[Member], training: Training, launch: TableLaunch
+) -> Iterator[Trained]:
+    from warpfit.tabular.launched import Launched, Task
+
+    settings = training.settings
+    tasks, shape = [], shape_of(members[0], settings)
+    for member in members:
+        network, rows, validation = _begun(member, training)
+        targets = member.targets
+        bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
+        tasks.append(Task(network, rows, validation, bounds, member.seed))
+    run = Launched(
+        tasks,
+        launch,
+        lr=settings["lr"],
+        n_epochs=settings["n_epochs"],
+        dropout=settings["dropout"],
+        weight_decay=settings["weight_decay"],
+    )
+    outcomes = [Outcome() for _ in members]
+    for losses, errors in run.epochs():
+        for epoch in zip(losses.T.tolist(), errors.T.tolist(), strict=True):
+            for idx, (outcome, loss, error) in enumerate(zip(outcomes, *epoch, strict=True)):
+                outcome.add(loss, error)
+                training.report(first + idx, outcome)
+        if training.is_over():
+            break
+    run.hand_over()
+    for member, task, outcome in zip(members, tasks, outcomes, strict=True):
+        outcome.check(settings["lr"])
+        yield Trained.of(member, task.network, shape, outcome)
+
+
+def _trained_in_turn(
+    first: int, members: Sequence[Member], training: Training
+) -> Iterator[Trained]:
+    for idx, member in enumerate(members, first):
         if idx and training.is_over():
             return
         yield _trained(idx, member, training)
 
 
+def _begun(member: Member, training: Training) -> tuple[RealMLP, Rows, Rows]:
+    """Return a member's network, with its initial values, and its rows to train and to validate on,
+    on the device.
+    """
+    ops, rows = backends.get(training.device), member.rows()
+    network = _realmlp(shape_of(member, training.settings), member.seed)
+    set_initial_values(network, rows.x, member.seed, training.settings["frequency_scale"])
+
+    def moved(own: Rows) -> Rows:
+        return Rows(*(None if each is None else ops.asarray(each) for each in vars(own).values()))
+
+    return network.to(training.device), moved(rows), moved(member.validation())
+
+
 def _trained(idx: int, member: Member, training: Training) -> Trained:
-    settings, rows, validation = training.settings, member.rows(), member.validation()
-    shape = shape_of(member, settings)
-    network = _realmlp(shape, member.seed)
-    set_initial_values(network, rows.x, member.seed, settings["frequency_scale"])
-    ops = backends.get(training.device)
+    settings, validation = training.settings, member.validation()
+    network, rows, on_device = _begun(member, training)
 
     def report(outcome: Outcome) -> bool:
         training.report(idx, outcome)
         return training.is_over()
 
     outcome = train(
-        network.to(training.device),
-        Rows(*(None if each is None else ops.asarray(each) for each in vars(rows).values())),
-        ops.asarray(validation.x),
+        network,
+        rows,
+        on_device.x,
         lambda outputs: member.targets.error(outputs, validation.y, validation.weights),
         loss=training.loss,
         lr=settings["lr"],
@@ -221,7 +312,7 @@ def _trained(idx: int, member: Member, training: Training) -> Trained:
         dropout=settings["dropout"],
         weight_decay=settings["weight_decay"],
     )
-    return Trained.of(member, network, shape, outcome)
+    return Trained.of(member, network, shape_of(member, settings), outcome)
 
 
 def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
