@@ -134,7 +134,9 @@ class TableLaunch:
         rows = sum(map(tiles_of, widths)) * tiles_of(shape.batch)
         codes = max(1, len(shape.num_codes)) * shape.batch
         numbers = self.row_blocks * shape.num_vectors + codes * (OF_CODE + 1)
-        return -(-(2 * TILE_BYTES * (weights + rows) + 4 * numbers) // TILE) * TILE
+        # A tile of weights lies there for both products, and with its moments in float32.
+        of_tiles = TILE_BYTES * ((2 + 6) * weights + 2 * rows)
+        return -(-(of_tiles + 4 * numbers) // TILE) * TILE
 
     @property
     def shared_bytes(self) -> int:

@@ -179,12 +179,14 @@ __device__ inline void differentiate_factors(TableShared& shared, float* sums) {
     }
 }
 
-__device__ inline void differentiate_wave(const TableShared& shared, float* sums, int place) {
+// The gradients of a wave's parameters: two lanes have half of the rows each.
+__device__ inline void differentiate_wave(const TableShared& shared, float* sums, int place,
+                                          bool is_there) {
     const int number = place / WAVES;
     const Wave wave(shared, number, place % WAVES);
     float of_frequency = 0, of_phase = 0, of_mixes[MADE] = {};
 #pragma unroll 2
-    for (int row = 0; row < ROWS; ++row) {
+    for (int row = threadIdx.x % 2; row < ROWS; row += 2) {
         const float x = shared.x[row][number], angle = wave.at(x);
         const float sine = sinpif(angle), cosine = cospif(angle);
         float of_cosine = 0;
@@ -197,11 +199,14 @@ __device__ inline void differentiate_wave(const TableShared& shared, float* sums
         of_phase -= of_cosine * sine;
         of_frequency -= of_cosine * sine * x * (2 * PI);
     }
-    sums[place] = of_frequency;
-    sums[PHASES - FREQUENCIES + place] = of_phase;
+    const auto write = [&](int vector, float half) {
+        const float sum = half + __shfl_xor_sync(FULL_WARP, half, 1);
+        if (is_there && threadIdx.x % 2 == 0) sums[vector - FREQUENCIES + place] = sum;
+    };
+    write(FREQUENCIES, of_frequency);
+    write(PHASES, of_phase);
 #pragma unroll
-    for (int j = 0; j < MADE; ++j)
-        sums[MIXES - FREQUENCIES + j * NUMBERS * WAVES + place] = of_mixes[j];
+    for (int j = 0; j < MADE; ++j) write(MIXES + j * NUMBERS * WAVES, of_mixes[j]);
 }
 
 // The embeddings' gradients: of vectors their sums over the block's rows, of codes row by row.
@@ -209,8 +214,12 @@ __device__ inline void differentiate_embeddings(TableShared& shared, const RowBl
     float* sums = rows.memory.sums[rows.index];
     differentiate_factors(shared, sums);
     __syncthreads();
-    for (int place = threadIdx.x; place < NUMBERS * WAVES; place += THREADS)
-        differentiate_wave(shared, sums, place);
+    constexpr int NUM_WAVES = NUMBERS * WAVES;
+    for (int first = 0; first < NUM_WAVES; first += THREADS / 2) {
+        const int place = first + threadIdx.x / 2;
+        if (first + own_warp() * 16 < NUM_WAVES)  // for whole warps
+            differentiate_wave(shared, sums, smaller(place, NUM_WAVES - 1), place < NUM_WAVES);
+    }
     for (int made = threadIdx.x; made < MADE * NUMBERS; made += THREADS) {
         float sum = 0;
 #pragma unroll

@@ -116,35 +116,56 @@ struct Tasks {
 
     static constexpr int ALL_EARLY = NETWORKS * EARLY_TASKS;
 
-    __device__ bool has_early() const { return first < ALL_EARLY; }
-    __device__ bool has_late() const { return last > ALL_EARLY; }
+    // This warp's first task of those that come early or late, and where those of its block end.
+    __device__ int begin(bool late) const {
+        int i = first + step * own_warp();
+        while (late && i < ALL_EARLY) i += step * WARPS;
+        return i;
+    }
+    __device__ int end(bool late) const { return late ? last : smaller(last, ALL_EARLY); }
+    __device__ bool has(bool late) const { return late ? last > ALL_EARLY : first < ALL_EARLY; }
 
-    // f(network's number, task) for each task of this warp, or only for those that come late or do
-    // not; late ones are counted from EARLY_TASKS on.
+    __device__ static int network_of(int i) {
+        return i < ALL_EARLY ? i / EARLY_TASKS : (i - ALL_EARLY) / LATE_TASKS;
+    }
+    // Late ones are counted from EARLY_TASKS on.
+    __device__ static int task_of(int i) {
+        return i < ALL_EARLY ? i % EARLY_TASKS : EARLY_TASKS + (i - ALL_EARLY) % LATE_TASKS;
+    }
+
+    // f(network's number, task) for each task of this warp.
     template <class F>
-    __device__ void each(bool early, bool late, F f) const {
-        for (int i = first + step * own_warp(); i < last; i += step * WARPS) {
-            const bool is_late = i >= ALL_EARLY;
-            const int count = is_late ? LATE_TASKS : EARLY_TASKS, place = is_late ? i - ALL_EARLY : i;
-            if (is_late ? late : early)
-                f(place / count, (is_late ? EARLY_TASKS : 0) + place % count);
-        }
+    __device__ void each(F f) const {
+        for (int i = begin(false); i < last; i += step * WARPS) f(network_of(i), task_of(i));
+    }
+
+    __device__ void load(TileState& state, int i) const {
+        if (task_of(i) < ALL_TILES)
+            state.load(arguments.memory[network_of(i)], tile_of(task_of(i)));
     }
 };
 
-// Updates what falls to this block, each part once the blocks with rows, so many times each, have
-// left what it needs.
+// Updates what falls to this block, each part once the blocks with rows have told of it so many
+// times.
 __device__ inline void update(const Tasks& tasks, const TableStep& now, unsigned arrivals) {
     if (!tasks.is_updater()) return;
     const Arguments& arguments = tasks.arguments;
     Turns& turns = *arguments.turns;
 #pragma unroll 1
     for (int late = 0; late < 2; ++late) {
-        if (late ? !tasks.has_late() : !tasks.has_early()) continue;
+        if (!tasks.has(late)) continue;
+        const int end = tasks.end(late);
+        int i = tasks.begin(late);
+        TileState state;
+        if (i < end) tasks.load(state, i);  // while others still have rows
         wait_for(late ? &turns.rows : &turns.gradients, arrivals);
-        tasks.each(!late, late, [&](int network, int task) {
-            update_by_task(arguments.networks[network], arguments.memory[network], now, task);
-        });
+        while (i < end) {
+            const int network = tasks.network_of(i);
+            update_by_task(arguments.networks[network], arguments.memory[network], now,
+                           tasks.task_of(i), state);
+            i += tasks.step * WARPS;
+            if (i < end) tasks.load(state, i);
+        }
     }
     arrive(&turns.updates);
 }
@@ -165,21 +186,23 @@ __device__ inline void keep_best(TableShared& shared, const Tasks& tasks, int ep
         networks[i].errors[0] = shared.best[i];
     }
     __syncthreads();
-    tasks.each(true, true, [&](int network, int task) {
-        if (shared.is_best[network]) keep_by_task(networks[network], task);
+    tasks.each([&](int network, int task) {
+        if (shared.is_best[network])
+            keep_by_task(networks[network], tasks.arguments.memory[network], task);
     });
 }
 
-// Writes all weights as products take them.
+// Before the first step: writes all weights as products take them.
 __device__ inline void prepare(TableShared& shared, const Tasks& tasks) {
     const Arguments& arguments = tasks.arguments;
     for (int i = threadIdx.x; i < NETWORKS; i += THREADS)
         shared.best[i] = arguments.networks[i].errors[0];
-    for (int i = blockIdx.x + gridDim.x * own_warp(); i < NETWORKS * ALL_TILES;
-         i += gridDim.x * WARPS) {
-        const int network = i / ALL_TILES;
-        update_tile(arguments.networks[network], arguments.memory[network], nullptr,
-                    i % ALL_TILES);
+    if (arguments.first_epoch == 0) {
+        tasks.each([&](int network, int task) {
+            if (task < ALL_TILES)
+                prepare_tile(arguments.networks[network], arguments.memory[network],
+                             tile_of(task));
+        });
     }
     arrive(&arguments.turns->validations);
     wait_for(&arguments.turns->validations, gridDim.x);

@@ -78,7 +78,7 @@ struct TableNetwork {
     const float* validation_x;
     const Target* validation_targets;
     const float* bounds;    // (2, OUTPUTS): what predictions are clipped to, of numbers
-    float* parameters;      // and after them both moments and the best parameters
+    float* parameters;      // and after them both moments, but for weights, and the best parameters
     const uint32* keys;     // of each epoch's order
     float* losses;          // (steps, ROW_BLOCKS), sums over rows
     float* error_sums;      // (blocks of rows to validate on,)
@@ -93,6 +93,7 @@ struct TableNetwork {
 // products that make the gradients of weights take them: by tiles of 16 units and 16 rows.
 struct TableMemory {
     uint4 forward[ALL_TILES][32], backward[ALL_TILES][32];
+    float4 states[ALL_TILES][6][32];  // of tiles of weights; see TileState
     uint4 rows[WIDTH_TILES][BATCH_TILES][32], gradients[WIDTH_TILES][BATCH_TILES][32];
     float sums[ROW_BLOCKS][VECTORS];  // of the gradients of vectors
     float code_gradients[BATCH][larger(CODES, 1) * OF_CODE];

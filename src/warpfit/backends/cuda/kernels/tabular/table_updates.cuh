@@ -1,15 +1,14 @@
 // Updates of a network's parameters by Adam, by tasks: a tile of weights, eight vectors, or the
 // embedding of a code. In every step a warp has the same tasks.
 //
-// A tile's gradient is a product of what the blocks of rows have left; its weights in float32 lie
-// in memory as the host has them, and whoever updates them writes them for both products, too.
+// A tile's gradient is a product of what the blocks of rows have left. Its weights and moments in
+// float32 lie in memory, a lane's together; whoever updates them writes them for both products, too.
 // Tiles behind the first layer come first: their gradients are there while those of the embeddings
 // are still computed.
 //
 // Users: table_networks.cu.
 #pragma once
 
-#include "ops/optim/update_rules.cuh"
 #include "tabular/table_outputs.cuh"
 
 constexpr int AT_ONCE = 8;  // vectors of a task
@@ -29,22 +28,30 @@ __device__ inline LearningFactors factors_of_vector(int parameter) {
     return {0.1f, parameter >= BIASES ? 0.0f : 1.0f};
 }
 
-// Adam with decoupled decay, which takes both factors twice.
-__device__ inline AdamStep<float, 2> rule_of(const TableStep& now, LearningFactors factors) {
-    const auto number = [](double value) { return Scalar{nullptr, value}; };
-    const float kept =
-        1 - now.decay * factors.rate * factors.rate * factors.decay * factors.decay;
-    return {number(now.rate * factors.rate), number(now.eps), number(kept),
-            number(BETA1),                   number(BETA2),   number(0)};
-}
+// w ← kept w - rate m / (√v + eps), the host having put the bias corrections into rate and eps.
+struct Adam {
+    float rate, eps, kept;
+
+    // Decay is decoupled, and takes both factors twice.
+    __device__ Adam(const TableStep& now, LearningFactors of)
+        : rate(now.rate * of.rate),
+          eps(now.eps),
+          kept(1 - now.decay * of.rate * of.rate * of.decay * of.decay) {}
+
+    __device__ void apply(float& value, float gradient, float& mean, float& square) const {
+        mean = BETA1 * mean + (1 - BETA1) * gradient;
+        square = BETA2 * square + (1 - BETA2) * gradient * gradient;
+        value = kept * value - rate * mean * reciprocal(square_root_near(square) + eps);
+    }
+};
 
 // Updates a parameter with its gradient, which comes scaled.
-__device__ inline void update(const AdamStep<float, 2>& rule, float* place, float gradient) {
-    float value = place[0], moments[2] = {place[PARAMETERS], place[2 * PARAMETERS]};
-    rule.apply(value, gradient * GRADIENT_UNSCALE, moments);
+__device__ inline void update(const Adam& rule, float* place, float gradient) {
+    float value = place[0], mean = place[PARAMETERS], square = place[2 * PARAMETERS];
+    rule.apply(value, gradient * GRADIENT_UNSCALE, mean, square);
     place[0] = value;
-    place[PARAMETERS] = moments[0];
-    place[2 * PARAMETERS] = moments[1];
+    place[PARAMETERS] = mean;
+    place[2 * PARAMETERS] = square;
 }
 
 // Where the weights of a tile lie: a lane has of rows g and g + 8 of inputs the units 2 t, 2 t + 1,
@@ -124,32 +131,51 @@ __device__ inline void multiply_rows(float (&gradient)[2][4], const TableMemory&
     }
 }
 
-// Updates a tile, or before the first step only writes it for the products.
-__device__ inline void update_tile(const TableNetwork& network, TableMemory& memory,
-                                   const TableStep* now, int number) {
-    const TilePlace tile(number);
-    float weights[2][4] = {}, moments[2][4][2] = {};
-    tile.each([&](int place, int h, int part) {
-        weights[h][part] = network.parameters[place];
-        moments[h][part][0] = network.parameters[PARAMETERS + place];
-        moments[h][part][1] = network.parameters[2 * PARAMETERS + place];
-    });
-    if (now) {
-        float gradient[2][4] = {};
-        multiply_rows(gradient, memory, tile);
-        const AdamStep<float, 2> rule = rule_of(*now, {1, 1});
-        const float unscale = GRADIENT_UNSCALE * root_of(tile.layer);
+// What a lane has of a tile: weights, and both moments, of either half of the units.
+struct TileState {
+    float numbers[3][2][4] = {};
+
+    __device__ void load(const TableMemory& memory, int tile) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-            rule.apply(weights[i / 4][i % 4], gradient[i / 4][i % 4] * unscale,
-                       moments[i / 4][i % 4]);
-        tile.each([&](int place, int h, int part) {
-            network.parameters[place] = weights[h][part];
-            network.parameters[PARAMETERS + place] = moments[h][part][0];
-            network.parameters[2 * PARAMETERS + place] = moments[h][part][1];
-        });
+        for (int i = 0; i < 6; ++i)
+            reinterpret_cast<float4&>(numbers[i / 2][i % 2]) = memory.states[tile][i][own_lane()];
     }
-    write_tile(memory, tile, weights);
+
+    __device__ void store(TableMemory& memory, int tile) const {
+#pragma unroll
+        for (int i = 0; i < 6; ++i)
+            memory.states[tile][i][own_lane()] =
+                reinterpret_cast<const float4&>(numbers[i / 2][i % 2]);
+    }
+};
+
+__device__ inline void update_tile(TableMemory& memory, const TableStep& now, int number,
+                                   TileState& state) {
+    const TilePlace tile(number);
+    float gradient[2][4] = {};
+    multiply_rows(gradient, memory, tile);
+    const Adam rule(now, {1, 1});
+    const float unscale = GRADIENT_UNSCALE * root_of(tile.layer);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part)
+            rule.apply(state.numbers[0][h][part], gradient[h][part] * unscale,
+                       state.numbers[1][h][part], state.numbers[2][h][part]);
+    }
+    write_tile(memory, tile, state.numbers[0]);
+    state.store(memory, number);
+}
+
+// Before the first step: takes a tile of weights from where the host has left them.
+__device__ inline void prepare_tile(const TableNetwork& network, TableMemory& memory, int number) {
+    const TilePlace tile(number);
+    TileState state;
+    tile.each([&](int place, int h, int part) {
+        state.numbers[0][h][part] = network.parameters[place];
+    });
+    write_tile(memory, tile, state.numbers[0]);
+    state.store(memory, number);
 }
 
 // Lanes have a vector each, and every fourth block of rows.
@@ -166,7 +192,7 @@ __device__ inline void update_vectors(const TableNetwork& network, const TableMe
     sum += __shfl_xor_sync(FULL_WARP, sum, 16);
     if (own_lane() >= AT_ONCE || vector >= VECTORS) return;
     const int parameter = FREQUENCIES + vector;
-    update(rule_of(now, factors_of_vector(parameter)), network.parameters + parameter, sum);
+    update(Adam(now, factors_of_vector(parameter)), network.parameters + parameter, sum);
 }
 
 // A code's embedding: lanes look for the rows that have it, and add them up in their order.
@@ -186,7 +212,7 @@ __device__ inline void update_code(const TableNetwork& network, const TableMemor
         }
     }
     if (own_lane() < OF_CODE)
-        update(rule_of(now, {1, 1}),
+        update(Adam(now, {1, 1}),
                network.parameters + EMBEDDINGS + code * OF_CODE + part, sum);
 }
 
@@ -195,20 +221,28 @@ __device__ inline int tile_of(int task) {
     return task < EARLY_TASKS ? FIRST_TILES + task : task - EARLY_TASKS;
 }
 
+// `state` is that of the tile, if the task is one.
 __device__ inline void update_by_task(const TableNetwork& network, TableMemory& memory,
-                                      const TableStep& now, int task) {
-    if (task < ALL_TILES) return update_tile(network, memory, &now, tile_of(task));
+                                      const TableStep& now, int task, TileState& state) {
+    if (task < ALL_TILES) return update_tile(memory, now, tile_of(task), state);
     task -= ALL_TILES;
     if (task < VECTOR_TASKS) return update_vectors(network, memory, now, task);
     if (NUM_CODES > 0) update_code(network, memory, now, task - VECTOR_TASKS);
 }
 
 // Keeps what a task updates, as the best so far.
-__device__ inline void keep_by_task(const TableNetwork& network, int task) {
+__device__ inline void keep_by_task(const TableNetwork& network, const TableMemory& memory,
+                                    int task) {
     float* best = network.parameters + 3 * PARAMETERS;
+    if (task < ALL_TILES) {
+        TileState state;
+        state.load(memory, tile_of(task));
+        TilePlace(tile_of(task)).each([&](int place, int h, int part) {
+            best[place] = state.numbers[0][h][part];
+        });
+        return;
+    }
     const auto keep = [&](int place) { best[place] = network.parameters[place]; };
-    if (task < ALL_TILES)
-        return TilePlace(tile_of(task)).each([&](int place, int, int) { keep(place); });
     task -= ALL_TILES;
     if (task < VECTOR_TASKS) {
         const int vector = task * AT_ONCE + own_lane();
