@@ -70,14 +70,14 @@ class Case:
         x, y = self.table()
         ops = backends.get(device)
         rows = Rows(ops.asarray(x), ops.asarray(y))
-        return Task(self.network(x, seed).to(device), rows, rows, self.bounds(y), SEED)
+        return Task(self.network(x, seed), rows, rows, self.bounds(y), SEED)
 
     def run(self, device: str, seeds: Sequence[int] = (1,), **changes: Any) -> Launched:
         """Return what is trained of networks of some seeds, as one launch with some changes."""
         tasks = [self.task(device, seed) for seed in seeds]
         found = launch_of(device, tasks[0].network, self.loss, self.batch, len(tasks))
         launch = replace(required(found), **changes)
-        run = Launched(tasks, launch, lr=LR, n_epochs=self.epochs)
+        run = Launched(device, tasks, launch, lr=LR, n_epochs=self.epochs)
         for _ in run.epochs():
             pass
         return run
@@ -157,7 +157,7 @@ def test_errors_and_the_best_parameters_are_those_of_the_reference(cuda: str) ->
         )
         found = run.ops.to_numpy(run.errors)[0, 1:]
         np.testing.assert_allclose(found, outcome.errors, rtol=1e-2, atol=0.026)
-        trained = run.tasks[0].network.to("cpu")
+        trained = run.tasks[0].network
         for own, theirs in zip(trained.parameters(), network.parameters(), strict=True):
             np.testing.assert_allclose(own.numpy(), theirs.numpy(), rtol=0.1, atol=0.05)
 
@@ -165,15 +165,14 @@ def test_errors_and_the_best_parameters_are_those_of_the_reference(cuda: str) ->
 def test_an_error_that_is_not_finite_is_never_the_best(cuda: str) -> None:
     x, _ = CLASSES.table()
     task = CLASSES.task(cuda)
-    ops = task.network.backend
-    ops.assign(task.network.linears[2].bias.data, ops.asarray(np.full(3, np.nan, np.float32)))
+    task.network.linears[2].bias.data[:] = np.nan
     launch = required(launch_of(cuda, task.network, CLASSES.loss, CLASSES.batch))
-    run = Launched([task], launch, lr=LR, n_epochs=2)
+    run = Launched(cuda, [task], launch, lr=LR, n_epochs=2)
     ((_, errors),) = run.epochs()
     assert np.isnan(errors).all()
     run.hand_over()
     np.testing.assert_array_equal(
-        task.network.to("cpu").scale.weight.numpy(), CLASSES.network(x).scale.weight.numpy()
+        task.network.scale.weight.numpy(), CLASSES.network(x).scale.weight.numpy()
     )
 
 

@@ -28,13 +28,13 @@ __all__ = ["Launched", "Task", "launch_of"]
 # Of a launch, with one network: it takes a tenth of a second.
 STEPS_AT_ONCE = 4096
 # Slots of an array of parameters: their values, two moments, and the best.
-SLOTS, BEST = 4, 3
+SLOTS, VALUES, BEST = 4, 0, 3
 TURNS_BYTES = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A network that is trained beside others, and its data on the same device.
+    """A network that is trained beside others, and its data; all of it may be on the host.
 
     Attributes
     ----------
@@ -125,6 +125,7 @@ class Launched:
 
     Parameters
     ----------
+    device : str
     tasks : sequence of Task
         Whose epochs have the same number of whole batches.
     launch : TableLaunch
@@ -136,6 +137,7 @@ class Launched:
 
     def __init__(
         self,
+        device: str,
         tasks: Sequence[Task],
         launch: TableLaunch,
         *,
@@ -145,7 +147,7 @@ class Launched:
         weight_decay: float = WEIGHT_DECAY,
     ) -> None:
         self.tasks, self.launch, self.n_epochs = tasks, launch, n_epochs
-        self.ops: Any = backends.create(tasks[0].network.device)
+        self.ops: Any = backends.create(backends.resolve_device(device))
         self.steps_per_epoch = len(tasks[0].rows.x) // launch.shape.batch
         num_steps = n_epochs * self.steps_per_epoch
         self.kernel = self.ops.kernel(launch.kernel, **launch.config.settings())
@@ -165,11 +167,15 @@ class Launched:
         return self.ops.copy(self.ops.asarray(host.view(np.uint8).ravel()))
 
     def _parameters(self) -> Array:
-        values = np.zeros((len(self.tasks), SLOTS, self.launch.shape.num_parameters), np.float32)
-        for own, task in zip(values, self.tasks, strict=True):
-            own[0] = np.concatenate([each.numpy().ravel() for each in _in_order(task.network)])
-        values[:, BEST] = values[:, 0]
-        return self.ops.copy(self.ops.asarray(values))
+        """Return the parameters of each network, and room for what else there is of them."""
+        shape = (len(self.tasks), SLOTS, self.launch.shape.num_parameters)
+        parameters = self.ops.zeros(shape, "float32")
+        for own, task in zip(parameters, self.tasks, strict=True):
+            parts = [each.numpy().ravel() for each in _in_order(task.network)]
+            values = self.ops.asarray(np.concatenate(parts))
+            for slot in (VALUES, BEST):
+                self.ops.assign(own[slot], values)
+        return parameters
 
     def _held(self, array: Any, dtype: str = "float32") -> Array:
         """Return an array as the kernel takes it, which stays as long as the run."""
@@ -219,7 +225,8 @@ class Launched:
     def losses_of_steps(self, first: int, count: int) -> npt.NDArray[Any]:
         """Return the loss of each step (networks, steps) of some epochs that are done."""
         steps = slice(first * self.steps_per_epoch, (first + count) * self.steps_per_epoch)
-        sums = self.ops.to_numpy(self.losses)[:, steps].sum(axis=2, dtype=np.float64)
+        of_blocks = [self.ops.to_numpy(own[steps]) for own in self.losses]
+        sums = np.sum(of_blocks, axis=2, dtype=np.float64)
         return np.asarray(sums / self.launch.shape.batch)
 
     def _start(self, first: int, count: int) -> None:
@@ -248,12 +255,11 @@ class Launched:
         """Give the networks the parameters of the epoch with the least error, the latest of equal
         ones; those that they had, if none is finite.
         """
-        best = self.ops.to_numpy(self.parameters[:, BEST])
-        for task, values in zip(self.tasks, best, strict=True):
-            place, ops = 0, task.network.backend
+        for task, own in zip(self.tasks, self.parameters, strict=True):
+            values, place, ops = self.ops.to_numpy(own[BEST]), 0, task.network.backend
             for parameter in _in_order(task.network):
-                own = values[place : place + parameter.size].reshape(parameter.shape)
-                ops.assign(parameter.data, ops.asarray(own))
+                best = values[place : place + parameter.size].reshape(parameter.shape)
+                ops.assign(parameter.data, ops.asarray(best))
                 place += parameter.size
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from warpfit.tabular.training import Outcome, Rows, outputs_of, train
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.table_networks import TableLaunch
+    from warpfit.tabular.launched import Task
 
 __all__ = ["METHODS", "Member", "Method", "Shape", "Trained", "Training"]
 
@@ -236,16 +239,13 @@ def _launch_of(members: Sequence[Member], training: Training) -> TableLaunch | N
 def _trained_together(
     first: int, members: Sequence[Member], training: Training, launch: TableLaunch
 ) -> Iterator[Trained]:
-    from warpfit.tabular.launched import Launched, Task
+    from warpfit.tabular.launched import Launched
 
-    settings = training.settings
-    tasks, shape = [], shape_of(members[0], settings)
-    for member in members:
-        network, rows, validation = _begun(member, training)
-        targets = member.targets
-        bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
-        tasks.append(Task(network, rows, validation, bounds, member.seed))
+    settings, shape = training.settings, shape_of(members[0], training.settings)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        tasks = list(threads.map(lambda member: _task_of(member, training), members))
     run = Launched(
+        training.device,
         tasks,
         launch,
         lr=settings["lr"],
@@ -267,6 +267,16 @@ def _trained_together(
         yield Trained.of(member, task.network, shape, outcome)
 
 
+def _task_of(member: Member, training: Training) -> Task:
+    """Return a member as a kernel trains it, with its initial values; all of it on the host."""
+    from warpfit.tabular.launched import Task
+
+    rows, targets = member.rows(), member.targets
+    bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
+    network = _begun(member, training, rows)
+    return Task(network.eval(), rows, member.validation(), bounds, member.seed)
+
+
 def _trained_in_turn(
     first: int, members: Sequence[Member], training: Training
 ) -> Iterator[Trained]:
@@ -276,32 +286,25 @@ def _trained_in_turn(
         yield _trained(idx, member, training)
 
 
-def _begun(member: Member, training: Training) -> tuple[RealMLP, Rows, Rows]:
-    """Return a member's network, with its initial values, and its rows to train and to validate on,
-    on the device.
-    """
-    ops, rows = backends.get(training.device), member.rows()
+def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
+    """Return a member's network with its initial values, on the host."""
     network = _realmlp(shape_of(member, training.settings), member.seed)
     set_initial_values(network, rows.x, member.seed, training.settings["frequency_scale"])
-
-    def moved(own: Rows) -> Rows:
-        return Rows(*(None if each is None else ops.asarray(each) for each in vars(own).values()))
-
-    return network.to(training.device), moved(rows), moved(member.validation())
+    return network
 
 
 def _trained(idx: int, member: Member, training: Training) -> Trained:
-    settings, validation = training.settings, member.validation()
-    network, rows, on_device = _begun(member, training)
+    settings, rows, validation = training.settings, member.rows(), member.validation()
+    network, ops = _begun(member, training, rows), backends.get(training.device)
 
     def report(outcome: Outcome) -> bool:
         training.report(idx, outcome)
         return training.is_over()
 
     outcome = train(
-        network,
-        rows,
-        on_device.x,
+        network.to(training.device),
+        Rows(*(None if each is None else ops.asarray(each) for each in vars(rows).values())),
+        ops.asarray(validation.x),
         lambda outputs: member.targets.error(outputs, validation.y, validation.weights),
         loss=training.loss,
         lr=settings["lr"],
