@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import warpfit as wf
 from conftest import on_emulator
 from support.devices import assert_bits_when_late, open_emulated
 from warpfit import backends
 from warpfit.data.order import epoch_order
-from warpfit.errors import Obstacle, required
+from warpfit.errors import ConfigError, Obstacle, TrainingWarning, required
 from warpfit.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from warpfit.tabular import launched
 from warpfit.tabular.launched import Launched, Task, launch_of
@@ -210,6 +211,65 @@ def test_a_warp_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
         return [run.ops.to_numpy(run.parameters), run.losses_of_steps(0, case.epochs)]
 
     assert_bits_when_late(monkeypatch, trained, blocks=3, warps=16, num_multiprocessors=4)
+
+
+def classes_of(num_rows: int) -> tuple[Array, Array]:
+    x = np.random.default_rng(0).normal(size=(num_rows, 3))
+    return x, np.where(x[:, 0] > 0, "yes", "no")
+
+
+SMALL: dict[str, Any] = {"hidden_layer_sizes": 16, "n_epochs": 3, "batch_size": 16}
+
+
+def test_an_estimator_trains_its_bag_as_one_launch(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, init = [], Launched.__init__
+
+    def noted(self: Launched, device: str, tasks: Sequence[Task], *rest: Any, **more: Any) -> None:
+        sizes.append(len(tasks))
+        init(self, device, tasks, *rest, **more)
+
+    monkeypatch.setattr(Launched, "__init__", noted)
+    x, y = classes_of(60)
+    settings: dict[str, Any] = {**SMALL, "n_folds": 2, "random_state": 0}
+    model = wf.TabularClassifier(device=cuda, **settings).fit(x, y)
+    assert sizes == [2]
+    slow = wf.TabularClassifier(device="cpu", **settings).fit(x, y)
+    for own, other in zip(model.members_, slow.members_, strict=True):
+        np.testing.assert_allclose(own.losses, other.losses, rtol=1e-2)
+        np.testing.assert_allclose(own.errors, other.errors, atol=0.07)
+    wf.TabularClassifier(device=cuda, precision="float32", **{**settings, "n_epochs": 1}).fit(x, y)
+    assert sizes == [2]
+
+
+@pytest.mark.parametrize("num_rows", [63, 31])
+def test_folds_with_batches_of_their_own_are_launched_apart(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, num_rows: int
+) -> None:
+    """One has 31 rows and the other 32, which are two batches; or 15, which are a batch, and 16."""
+    x, _ = classes_of(num_rows)
+    found = [
+        wf.TabularRegressor(device=device, n_folds=2, random_state=0, **SMALL).fit(x, x[:, 1])
+        for device in (cuda, "cpu")
+    ]
+    for own, other in zip(*(model.members_ for model in found), strict=True):
+        np.testing.assert_allclose(own.losses, other.losses, rtol=2e-2)
+
+
+def test_time_ends_between_launches(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launched, "STEPS_AT_ONCE", 1)
+    x, y = classes_of(60)
+    model = wf.TabularClassifier(device=cuda, time_limit=1e-9, random_state=0, **SMALL)
+    with pytest.warns(TrainingWarning, match="1 of 3 epochs"):
+        model.fit(x, y)
+    assert len(model.loss_curve_) == 1
+
+
+def test_half_precision_needs_a_gpu() -> None:
+    model = wf.TabularClassifier(device="cpu", precision="float16", **SMALL)
+    with pytest.raises(ConfigError, match="expected a CUDA device, got 'cpu'"):
+        model.fit(*classes_of(40))
 
 
 def obstacle(network: RealMLP, loss: Loss, device: str = "cuda", **settings: Any) -> str:

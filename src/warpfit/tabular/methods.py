@@ -195,41 +195,47 @@ def _realmlp(shape: Shape, seed: int) -> RealMLP:
 
 def train_realmlp(members: Sequence[Member], training: Training) -> Iterator[Trained]:
     """Train all members as one kernel, where there is one; else one after the other."""
+    is_on_cpu = backends.resolve_device(training.device) == "cpu"
+    precision = training.settings["precision"]
+    if precision == "float32" or (precision == AUTO and is_on_cpu):
+        yield from _trained_in_turn(0, members, training)
+        return
     begun = 0
-    for _, group in groupby(members, lambda member: _num_batches(member, training)):
+    with_rows = [(member, member.rows()) for member in members]
+    for (batch_size, _), group in groupby(with_rows, lambda each: _batches_of(each[1], training)):
         together = list(group)
         if begun and training.is_over():
             return
-        launch = _launch_of(together, training)
-        if launch is not None:
-            yield from _trained_together(begun, together, training, launch)
+        launch = _launch_of(*together[0], training, batch_size, len(together))
+        if launch is None:
+            yield from _trained_in_turn(begun, [member for member, _ in together], training)
         else:
-            yield from _trained_in_turn(begun, together, training)
+            yield from _trained_together(begun, together, training, launch)
         begun += len(together)
 
 
-def _num_batches(member: Member, training: Training) -> int:
-    num_rows = len(member.rows().y)
-    return num_rows // min(num_rows, training.settings["batch_size"])
+def _batches_of(rows: Rows, training: Training) -> tuple[int, int]:
+    """Return the rows of a batch, and how many batches an epoch has."""
+    num_rows = len(rows.y)
+    batch_size = min(num_rows, training.settings["batch_size"])
+    return batch_size, num_rows // batch_size
 
 
-def _launch_of(members: Sequence[Member], training: Training) -> TableLaunch | None:
-    """Return how a kernel trains some members, or None if none does."""
-    precision = training.settings["precision"]
-    is_on_cpu = backends.resolve_device(training.device) == "cpu"
-    if precision == "float32" or (precision == AUTO and is_on_cpu):
-        return None
+def _launch_of(
+    member: Member, rows: Rows, training: Training, batch_size: int, num_networks: int
+) -> TableLaunch | None:
+    """Return how a kernel trains some networks like a member's, or None if none does."""
     from warpfit.tabular.launched import launch_of
 
-    rows, validation = members[0].rows(), members[0].validation()
+    precision = training.settings["precision"]
     launch = launch_of(
         training.device,
-        _realmlp(shape_of(members[0], training.settings), 0),
+        _realmlp(shape_of(member, training.settings), 0),
         training.loss,
-        min(training.settings["batch_size"], len(rows.y)),
-        len(members),
+        batch_size,
+        num_networks,
         dtype="float16" if precision == AUTO else precision,
-        is_weighted=rows.weights is not None or validation.weights is not None,
+        is_weighted=rows.weights is not None or member.validation().weights is not None,
     )
     if precision == AUTO:
         return None if isinstance(launch, Obstacle) else launch
@@ -237,13 +243,17 @@ def _launch_of(members: Sequence[Member], training: Training) -> TableLaunch | N
 
 
 def _trained_together(
-    first: int, members: Sequence[Member], training: Training, launch: TableLaunch
+    first: int,
+    with_rows: Sequence[tuple[Member, Rows]],
+    training: Training,
+    launch: TableLaunch,
 ) -> Iterator[Trained]:
     from warpfit.tabular.launched import Launched
 
-    settings, shape = training.settings, shape_of(members[0], training.settings)
+    members, settings = [member for member, _ in with_rows], training.settings
+    shape = shape_of(members[0], settings)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        tasks = list(threads.map(lambda member: _task_of(member, training), members))
+        tasks = list(threads.map(lambda each: _task_of(*each, training), with_rows))
     run = Launched(
         training.device,
         tasks,
@@ -267,11 +277,11 @@ def _trained_together(
         yield Trained.of(member, task.network, shape, outcome)
 
 
-def _task_of(member: Member, training: Training) -> Task:
+def _task_of(member: Member, rows: Rows, training: Training) -> Task:
     """Return a member as a kernel trains it, with its initial values; all of it on the host."""
     from warpfit.tabular.launched import Task
 
-    rows, targets = member.rows(), member.targets
+    targets = member.targets
     bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
     network = _begun(member, training, rows)
     return Task(network.eval(), rows, member.validation(), bounds, member.seed)
