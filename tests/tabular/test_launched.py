@@ -103,7 +103,8 @@ NUMBERS = Case(Columns(2, 3, (3, 4)), (40, 40, 40), "mish", 2, batch=16)
 # Whose last block of rows is not full, and whose first layer's inputs are more than those that
 # warps add up together.
 WIDE = Case(Columns(33, 1), (16,), "mish", 1, batch=13)
-CASES = {"classes": CLASSES, "numbers": NUMBERS, "wide": WIDE}
+PLAIN = Case(Columns(0, 5), (16, 16), "selu", 2, batch=16)
+CASES = {"classes": CLASSES, "numbers": NUMBERS, "wide": WIDE, "plain": PLAIN}
 
 
 def assert_steps_are_those_of_the_reference(case: Case, run: Launched, rtol: float) -> None:

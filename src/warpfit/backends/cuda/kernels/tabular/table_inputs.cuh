@@ -57,12 +57,27 @@ __device__ inline void read_rows(TableShared& shared, const RowBlock& rows) {
             is_there ? static_cast<float>(targets[place * TARGET_WORDS + i]) : 0.0f;
 }
 
-// Brings the vectors to shared memory.
-__device__ inline void read_vectors(TableShared& shared, const TableNetwork& network) {
-    const float* from = network.parameters + FREQUENCIES;
-#pragma unroll 8
-    for (int i = threadIdx.x; i < VECTORS; i += THREADS) shared.vectors[i] = received(from + i);
-}
+// The vectors on their way to shared memory: all are loaded before the first is stored, for a load
+// does not overtake a store.
+struct VectorsOfThread {
+    static constexpr int COUNT = (VECTORS + THREADS - 1) / THREADS;
+    float values[COUNT];
+
+    __device__ explicit VectorsOfThread(const TableNetwork& network) {
+        const float* from = network.parameters + FREQUENCIES;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            values[i] = received(from + smaller(i * THREADS + threadIdx.x, VECTORS - 1));
+    }
+
+    __device__ void store(TableShared& shared) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int place = i * THREADS + threadIdx.x;
+            if (place < VECTORS) shared.vectors[place] = values[i];
+        }
+    }
+};
 
 // What a lane has of a wave: its phase over π, and the weights of what is made of it.
 struct Wave {
@@ -80,26 +95,40 @@ struct Wave {
     __device__ float at(float x) const { return 2 * frequency * x + phase; }
 };
 
-// Numbers become MADE sums of their waves, of which a lane has one.
-__device__ inline void embed_numbers(TableShared& shared) {
-    constexpr int AT_ONCE = THREADS / WAVES, COUNT = ROWS * NUMBERS;
+// Numbers become MADE sums of their waves, of which a lane has one: those of one number in one row.
+__device__ inline float embed_number(const TableShared& shared, int number, int row) {
     const int wave = threadIdx.x % WAVES;
-    for (int first = 0; first < COUNT; first += AT_ONCE) {
-        const int item = first + threadIdx.x / WAVES, row = item % ROWS;
-        const bool is_there = item < COUNT;
-        const int number = is_there ? item / ROWS : 0;
-        const Wave own(shared, number, wave);
-        const float cosine = cospif(own.at(shared.x[row][number]));
+    const Wave own(shared, number, wave);
+    const float cosine = cospif(own.at(shared.x[row][number]));
+    float made = 0;  // of which lane j has that of number j
 #pragma unroll
-        for (int j = 0; j < MADE; ++j) {
-            float sum = own.mixes[j] * cosine;
+    for (int j = 0; j < MADE; ++j) {
+        float sum = own.mixes[j] * cosine;
 #pragma unroll
-            for (int offset = WAVES / 2; offset > 0; offset /= 2)
-                sum += __shfl_xor_sync(FULL_WARP, sum, offset);
-            if (is_there && wave == j) {
-                const int made = j * NUMBERS + number;
-                shared.embedded[row][made] = sum + shared.vector(SHIFTS)[made];
-            }
+        for (int offset = WAVES / 2; offset > 0; offset /= 2)
+            sum += __shfl_xor_sync(FULL_WARP, sum, offset);
+        if (wave == j) made = sum + shared.vector(SHIFTS)[j * NUMBERS + number];
+    }
+    return made;
+}
+
+// All of them; some are computed before the first is stored.
+__device__ inline void embed_numbers(TableShared& shared) {
+    constexpr int AT_A_TIME = 3, EACH = THREADS / WAVES, COUNT = ROWS * NUMBERS;
+    const int wave = threadIdx.x % WAVES;
+    for (int first = threadIdx.x / WAVES; first - static_cast<int>(threadIdx.x) / WAVES < COUNT;
+         first += AT_A_TIME * EACH) {
+        float made[AT_A_TIME];
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; ++i) {
+            const int item = smaller(first + i * EACH, COUNT - 1);
+            made[i] = embed_number(shared, item / ROWS, item % ROWS);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; ++i) {
+            const int item = first + i * EACH;
+            if (item < COUNT && wave < MADE)
+                shared.embedded[item % ROWS][wave * NUMBERS + item / ROWS] = made[i];
         }
     }
 }

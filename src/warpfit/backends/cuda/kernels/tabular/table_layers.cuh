@@ -125,17 +125,15 @@ __device__ inline void differentiate_units(TableShared& shared, const RowBlock& 
 }
 
 // The products on the way forward, each loaded while the one before it is computed, up to the parts
-// of the outputs.
-__device__ inline void go_forward(TableShared& shared, const RowBlock& rows, FirstForward& first,
-                                  unsigned kept) {
+// of the outputs; `middle` has the weights of the second layer, if that is hidden.
+__device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
+                                  const FirstForward& first, Middle& middle, unsigned kept) {
     const auto& tiles = rows.memory.forward;
-    Middle middle;
     LastForward last;
     Sums sums = {};
     __syncthreads();  // the inputs are there
     if (first.is_mine()) first.multiply(sums, shared.units[0]);
     last.load(&tiles[tiles_before(LAST)]);
-    if (LAST > 1) middle.load(&tiles[tiles_before(1)]);
     activate_units(shared, rows, 0, sums, kept);
 #pragma unroll 1
     for (int layer = 1; layer < LAST; ++layer) {
@@ -151,14 +149,12 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows, Fir
 }
 
 // The products on the way back, from the gradients of the outputs to those of the first layer's
-// units.
-__device__ inline void go_back(TableShared& shared, const RowBlock& rows, LastBackward& last,
-                               unsigned kept) {
+// units; `middle` has the weights of the last layer but one, if that is not the first.
+__device__ inline void go_back(TableShared& shared, const RowBlock& rows, const LastBackward& last,
+                               Middle& middle, unsigned kept) {
     const auto& tiles = rows.memory.backward;
-    Middle middle;
     Sums sums = {};
     if (last.is_mine()) last.multiply(sums, shared.units[(LAST + 1) % 2]);
-    if (LAST > 1) middle.load(&tiles[tiles_before(LAST - 1)]);
     differentiate_units(shared, rows, LAST - 1, sums, kept);
 #pragma unroll 1
     for (int layer = LAST - 1; layer > 0; --layer) {

@@ -37,8 +37,14 @@ __device__ inline float sum_of_losses(const TableShared& shared) {
 // weights behind the first layer any more, their update may begin.
 __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& rows, Turns& turns,
                                           unsigned kept) {
+    const auto& tiles = rows.memory.backward;
+    constexpr bool IS_SMALL = FirstBackward::COUNT <= 4;  // enough to be held for long
     LastBackward last;
-    last.load(&rows.memory.backward[tiles_before(LAST)]);
+    FirstBackward first;
+    Middle middle;
+    last.load(&tiles[tiles_before(LAST)]);
+    if (IS_SMALL) first.load(&tiles[0]);
+    if (LAST > 1) middle.load(&tiles[tiles_before(LAST - 1)]);
     differentiate_outputs(shared, rows);
     __syncthreads();
     leave_outputs(shared, rows);
@@ -47,9 +53,8 @@ __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& r
         if (own_lane() == 0)
             rows.network.losses[static_cast<int64>(rows.step) * ROW_BLOCKS + rows.index] = sum;
     }
-    go_back(shared, rows, last, kept);
-    FirstBackward first;
-    first.load(&rows.memory.backward[0]);
+    go_back(shared, rows, last, middle, kept);
+    if (!IS_SMALL) first.load(&tiles[0]);
     __syncthreads();
     if (rows.is_last && threadIdx.x == THREADS - 1) tell(&turns.gradients);
     find_input_gradients(shared, first);
@@ -65,12 +70,15 @@ __device__ inline void take_rows(TableShared& shared, const RowBlock& rows, Turn
     __syncthreads();  // nobody needs the rows before any more
     read_rows(shared, rows);
     wait_for(&turns.updates, updates);
+    const VectorsOfThread vectors(rows.network);
     FirstForward first;
+    Middle middle;
     first.load(&rows.memory.forward[0]);
-    read_vectors(shared, rows.network);
+    if (LAST > 1) middle.load(&rows.memory.forward[tiles_before(1)]);
+    vectors.store(shared);
     __syncthreads();
     embed(shared, rows);
-    go_forward(shared, rows, first, kept);
+    go_forward(shared, rows, first, middle, kept);
     if (rows.trains) return differentiate_rows(shared, rows, turns, kept);
     find_errors(shared, rows);
     __syncthreads();
