@@ -57,24 +57,34 @@ __device__ inline void read_rows(TableShared& shared, const RowBlock& rows) {
             is_there ? static_cast<float>(targets[place * TARGET_WORDS + i]) : 0.0f;
 }
 
-// The vectors on their way to shared memory: all are loaded before the first is stored, for a load
-// does not overtake a store.
+// Vectors on their way to shared memory, as many as a thread holds at once. They are loaded before
+// the first is stored, for a load does not overtake a store.
 struct VectorsOfThread {
-    static constexpr int COUNT = (VECTORS + THREADS - 1) / THREADS;
+    static constexpr int COUNT = smaller(6, (VECTORS + THREADS - 1) / THREADS);
     float values[COUNT];
 
-    __device__ explicit VectorsOfThread(const TableNetwork& network) {
+    __device__ void load(const TableNetwork& network, int first) {
         const float* from = network.parameters + FREQUENCIES;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            values[i] = received(from + smaller(i * THREADS + threadIdx.x, VECTORS - 1));
+            values[i] = received(from + smaller(first + i * THREADS + threadIdx.x, VECTORS - 1));
     }
 
-    __device__ void store(TableShared& shared) const {
+    __device__ void store(TableShared& shared, int first) const {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int place = i * THREADS + threadIdx.x;
+            const int place = first + i * THREADS + threadIdx.x;
             if (place < VECTORS) shared.vectors[place] = values[i];
+        }
+    }
+
+    // All that are left.
+    __device__ void bring_rest(TableShared& shared, const TableNetwork& network) {
+        store(shared, 0);
+#pragma unroll 1
+        for (int first = COUNT * THREADS; first < VECTORS; first += COUNT * THREADS) {
+            load(network, first);
+            store(shared, first);
         }
     }
 };

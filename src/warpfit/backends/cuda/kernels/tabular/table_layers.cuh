@@ -124,8 +124,11 @@ __device__ inline void differentiate_units(TableShared& shared, const RowBlock& 
     }
 }
 
+// Whether registers hold weights of the first layer and those of the second.
+constexpr bool LOADS_MIDDLE_AHEAD = LAST > 1 && FirstForward::COUNT <= 4;
+
 // The products on the way forward, each loaded while the one before it is computed, up to the parts
-// of the outputs; `middle` has the weights of the second layer, if that is hidden.
+// of the outputs; `middle` has the weights of the second layer, if it is loaded ahead.
 __device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
                                   const FirstForward& first, Middle& middle, unsigned kept) {
     const auto& tiles = rows.memory.forward;
@@ -134,6 +137,7 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
     __syncthreads();  // the inputs are there
     if (first.is_mine()) first.multiply(sums, shared.units[0]);
     last.load(&tiles[tiles_before(LAST)]);
+    if (LAST > 1 && !LOADS_MIDDLE_AHEAD) middle.load(&tiles[tiles_before(1)]);
     activate_units(shared, rows, 0, sums, kept);
 #pragma unroll 1
     for (int layer = 1; layer < LAST; ++layer) {

@@ -70,12 +70,13 @@ __device__ inline void take_rows(TableShared& shared, const RowBlock& rows, Turn
     __syncthreads();  // nobody needs the rows before any more
     read_rows(shared, rows);
     wait_for(&turns.updates, updates);
-    const VectorsOfThread vectors(rows.network);
+    VectorsOfThread vectors;
+    vectors.load(rows.network, 0);
     FirstForward first;
     Middle middle;
     first.load(&rows.memory.forward[0]);
-    if (LAST > 1) middle.load(&rows.memory.forward[tiles_before(1)]);
-    vectors.store(shared);
+    if (LOADS_MIDDLE_AHEAD) middle.load(&rows.memory.forward[tiles_before(1)]);
+    vectors.bring_rest(shared, rows.network);
     __syncthreads();
     embed(shared, rows);
     go_forward(shared, rows, first, middle, kept);
