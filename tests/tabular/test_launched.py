@@ -164,6 +164,18 @@ def test_errors_and_the_best_parameters_are_those_of_the_reference(cuda: str) ->
             np.testing.assert_allclose(own.numpy(), theirs.numpy(), rtol=0.1, atol=0.05)
 
 
+def test_the_latest_of_equal_epochs_is_the_best(cuda: str) -> None:
+    x, y = CLASSES.table()
+    task = replace(CLASSES.task(cuda), validation=Rows(x[:1], y[:1]))
+    launch = required(launch_of(cuda, task.network, CLASSES.loss, CLASSES.batch))
+    run = Launched(cuda, [task], launch, lr=1e-4, n_epochs=3)
+    ((_, errors),) = run.epochs()
+    assert len(set(errors[0])) == 1
+    vectors = slice(-launch.shape.num_vectors, None)
+    now, best = (run.ops.to_numpy(run.parameters[0][slot])[vectors] for slot in (0, 3))
+    np.testing.assert_array_equal(best, now)
+
+
 def test_an_error_that_is_not_finite_is_never_the_best(cuda: str) -> None:
     x, _ = CLASSES.table()
     task = CLASSES.task(cuda)
