@@ -104,7 +104,8 @@ NUMBERS = Case(Columns(2, 3, (3, 4)), (40, 40, 40), "mish", 2, batch=16)
 # warps add up together.
 WIDE = Case(Columns(33, 1), (16,), "mish", 1, batch=13)
 PLAIN = Case(Columns(0, 5), (16, 16), "selu", 2, batch=16)
-CASES = {"classes": CLASSES, "numbers": NUMBERS, "wide": WIDE, "plain": PLAIN}
+MANY = Case(Columns(2), (16,), "selu", 40, batch=16)
+CASES = {"classes": CLASSES, "numbers": NUMBERS, "wide": WIDE, "plain": PLAIN, "many": MANY}
 
 
 def assert_steps_are_those_of_the_reference(case: Case, run: Launched, rtol: float) -> None:

@@ -19,12 +19,12 @@ struct RowBlock {
     TableMemory& memory;
     TableStep now;
     bool trains;
-    bool is_last;   // that this block of threads takes in the step
-    int index;      // of the rows' block
-    int num_rows;   // of the batch, or all to validate on
-    uint32 first;   // position in the epoch of the batch's first row
-    uint32 epoch;   // of the run
-    uint32 step;    // likewise
+    bool is_last;  // that this block of threads takes in the step
+    int index;     // of the rows' block
+    int num_rows;  // of the batch, or all to validate on
+    uint32 first;  // position in the epoch of the batch's first row
+    uint32 epoch;  // of the run
+    uint32 step;   // likewise
 
     __device__ int first_row() const { return index * ROWS; }
     __device__ bool has(int row) const { return first_row() + row < num_rows; }
@@ -48,8 +48,9 @@ __device__ inline void read_rows(TableShared& shared, const RowBlock& rows) {
     const int row = own_warp();
     if (row >= ROWS) return;
     const bool is_there = rows.has(row);
-    const int64 place = !is_there ? 0 : rows.trains ? place_in_epoch(rows, row)
-                                                    : rows.first_row() + row;
+    const int64 place = !is_there     ? 0
+                        : rows.trains ? place_in_epoch(rows, row)
+                                      : rows.first_row() + row;
     for (int i = own_lane(); i < COLUMNS; i += 32)
         shared.x[row][i] = is_there ? x[place * COLUMNS + i] : 0.0f;
     for (int i = own_lane(); i < TARGET_WORDS; i += 32)
@@ -167,9 +168,8 @@ __device__ inline void embed(TableShared& shared, const RowBlock& rows) {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
             const int input = own_warp() * 16 + unit_of(part), row = row_of(n, part);
-            inputs[n][part] = input < INPUTS
-                                  ? shared.embedded[row][input] * shared.vector(FACTORS)[input]
-                                  : 0.0f;
+            inputs[n][part] =
+                input < INPUTS ? shared.embedded[row][input] * shared.vector(FACTORS)[input] : 0.0f;
             shared.units[0][row][input] = store<T>(inputs[n][part]);
         }
     }

@@ -61,9 +61,8 @@ struct OfUnits {
     __device__ OfUnits(const TableShared& shared, int vector, int layer) {
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-            values[h] = has_unit(2 * h)
-                            ? shared.vector(vector)[layer * HIDDEN + own_unit(2 * h)]
-                            : 0.0f;
+            values[h] =
+                has_unit(2 * h) ? shared.vector(vector)[layer * HIDDEN + own_unit(2 * h)] : 0.0f;
     }
 };
 

@@ -26,12 +26,12 @@ using namespace config;
 
 #include "tabular/table_updates.cuh"
 
-#include <arguments>  // struct Arguments, as the host packs it
-
 // What the rows of a block come to together; a warp calls.
 __device__ inline float sum_of_losses(const TableShared& shared) {
     return reduce_warp<Sum>(own_lane() < ROWS ? shared.losses[own_lane()] : 0.0f);
 }
+
+#include <arguments>  // struct Arguments, as the host packs it
 
 // The gradients of the outputs and the losses, and on to those of all else. Once no product needs
 // weights behind the first layer any more, their update may begin.
@@ -209,8 +209,7 @@ __device__ inline void prepare(TableShared& shared, const Tasks& tasks) {
     if (arguments.first_epoch == 0) {
         tasks.each([&](int network, int task) {
             if (task < ALL_TILES)
-                prepare_tile(arguments.networks[network], arguments.memory[network],
-                             tile_of(task));
+                prepare_tile(arguments.networks[network], arguments.memory[network], tile_of(task));
         });
     }
     arrive(&arguments.turns->validations);
@@ -233,8 +232,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // After the steps of an epoch comes validation, which is a step without updates.
         for (int step = 0; step <= steps; ++step) {
             const bool trains = step < steps;
-            const TableStep now = trains ? arguments.steps[first_step + done]
-                                         : TableStep{0, 0, 0, 1, 0};
+            const TableStep now =
+                trains ? arguments.steps[first_step + done] : TableStep{0, 0, 0, 1, 0};
             const int blocks = trains ? row_blocks : validation_blocks;
             const int of_network = trains ? ROW_BLOCKS : arguments.validation_blocks;
             for (int i = blockIdx.x; i < blocks; i += gridDim.x) {

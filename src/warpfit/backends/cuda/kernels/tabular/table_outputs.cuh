@@ -92,9 +92,9 @@ __device__ inline void differentiate_outputs(TableShared& shared, const RowBlock
     const int row = own_warp();
     if (row >= ROWS) return;
     OutputsOfRow outputs(shared, row);
-    const float loss =
-        HAS_LABELS ? outputs.differentiate_label(static_cast<int>(shared.targets[row][0]))
-                   : outputs.differentiate_numbers(shared.targets[row]);
+    const float loss = HAS_LABELS
+                           ? outputs.differentiate_label(static_cast<int>(shared.targets[row][0]))
+                           : outputs.differentiate_numbers(shared.targets[row]);
     if (own_lane() == 0) shared.losses[row] = rows.has(row) ? loss : 0.0f;
     T* place = shared.units[(LAST + 1) % 2][row];
     for (int i = OUTPUTS + own_lane(); i < OUTPUT_TILES * 16; i += 32) place[i] = T{};
@@ -124,7 +124,8 @@ __device__ inline void leave_outputs(const TableShared& shared, const RowBlock& 
         const int unit = own_warp() * 16 + unit_of(2 * h);
         const float bias = sum_over_rows(of_bias[h]);
         if (own_lane() % 4 == 0 && unit < OUTPUTS)
-            rows.memory.sums[rows.index][BIASES - FREQUENCIES + HIDDEN_LAYERS * HIDDEN + unit] = bias;
+            rows.memory.sums[rows.index][BIASES - FREQUENCIES + HIDDEN_LAYERS * HIDDEN + unit] =
+                bias;
     }
 }
 
@@ -133,8 +134,8 @@ __device__ inline void find_errors(TableShared& shared, const RowBlock& rows) {
     const int row = own_warp();
     if (row >= ROWS) return;
     const OutputsOfRow outputs(shared, row);
-    const float error =
-        HAS_LABELS ? outputs.is_wrong(static_cast<int>(shared.targets[row][0]))
-                   : outputs.squared_error(shared.targets[row], rows.network.bounds);
+    const float error = HAS_LABELS
+                            ? outputs.is_wrong(static_cast<int>(shared.targets[row][0]))
+                            : outputs.squared_error(shared.targets[row], rows.network.bounds);
     if (own_lane() == 0) shared.losses[row] = rows.has(row) ? error : 0.0f;
 }

@@ -77,13 +77,13 @@ struct TableNetwork {
     const Target* targets;
     const float* validation_x;
     const Target* validation_targets;
-    const float* bounds;    // (2, OUTPUTS): what predictions are clipped to, of numbers
-    float* parameters;      // and after them both moments, but for weights, and the best parameters
-    const uint32* keys;     // of each epoch's order
-    float* losses;          // (steps, ROW_BLOCKS), sums over rows
-    float* error_sums;      // (blocks of rows to validate on,)
-    double* errors;         // of each epoch, and before them the least so far
-    uint32 key[2];          // of dropout
+    const float* bounds;  // (2, OUTPUTS): what predictions are clipped to, of numbers
+    float* parameters;    // and after them both moments, but for weights, and the best parameters
+    const uint32* keys;   // of each epoch's order
+    float* losses;        // (steps, ROW_BLOCKS), sums over rows
+    float* error_sums;    // (blocks of rows to validate on,)
+    double* errors;       // of each epoch, and before them the least so far
+    uint32 key[2];        // of dropout
     int num_rows, bits, num_validated, unused;
 };
 
@@ -112,16 +112,18 @@ constexpr int SPLIT_UNITS = 16 * larger(OUTPUT_TILES, SPLITS_FIRST ? INPUT_TILES
 using Parts = float[WARPS][ROWS][SPLIT_UNITS + 4];
 
 struct alignas(16) TableShared {
-    T units[2][ROWS][STRIDE];                    // a layer's inputs, or gradients of its units
-    Parts parts;                                 // of split products
+    T units[2][ROWS][STRIDE];                       // a layer's inputs, or gradients of its units
+    Parts parts;                                    // of split products
     float z[HIDDEN_LAYERS][ROW_TILES][4][THREADS];  // of each thread's units
-    float vectors[VECTORS];                      // as the last update left them
+    float vectors[VECTORS];                         // as the last update left them
     float embedded[ROWS][INPUTS], gradients[ROWS][INPUTS];
     float x[ROWS][COLUMNS], targets[ROWS][TARGET_WORDS];
-    float losses[ROWS];  // or what rows add to the validation error
+    float losses[ROWS];     // or what rows add to the validation error
     double best[NETWORKS];  // errors
     bool is_best[NETWORKS];
 
-    __device__ const float* vector(int parameter) const { return vectors + parameter - FREQUENCIES; }
+    __device__ const float* vector(int parameter) const {
+        return vectors + parameter - FREQUENCIES;
+    }
 };
 static_assert(sizeof(TableShared) <= SHARED_BYTES, "the launcher asks for as much");

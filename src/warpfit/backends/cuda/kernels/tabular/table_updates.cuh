@@ -15,8 +15,7 @@ constexpr int AT_ONCE = 8;  // vectors of a task
 constexpr int VECTOR_TASKS = (VECTORS + AT_ONCE - 1) / AT_ONCE;
 constexpr int FIRST_TILES = INPUT_TILES * HIDDEN_TILES;
 constexpr int EARLY_TASKS = ALL_TILES - FIRST_TILES,
-              LATE_TASKS = FIRST_TILES + VECTOR_TASKS + NUM_CODES,
-              TASKS = EARLY_TASKS + LATE_TASKS;
+              LATE_TASKS = FIRST_TILES + VECTOR_TASKS + NUM_CODES, TASKS = EARLY_TASKS + LATE_TASKS;
 
 // What multiplies rate and decay of a parameter.
 struct LearningFactors {
@@ -171,9 +170,8 @@ __device__ inline void update_tile(TableMemory& memory, const TableStep& now, in
 __device__ inline void prepare_tile(const TableNetwork& network, TableMemory& memory, int number) {
     const TilePlace tile(number);
     TileState state;
-    tile.each([&](int place, int h, int part) {
-        state.numbers[0][h][part] = network.parameters[place];
-    });
+    tile.each(
+        [&](int place, int h, int part) { state.numbers[0][h][part] = network.parameters[place]; });
     write_tile(memory, tile, state.numbers[0]);
     state.store(memory, number);
 }
@@ -212,8 +210,7 @@ __device__ inline void update_code(const TableNetwork& network, const TableMemor
         }
     }
     if (own_lane() < OF_CODE)
-        update(Adam(now, {1, 1}),
-               network.parameters + EMBEDDINGS + code * OF_CODE + part, sum);
+        update(Adam(now, {1, 1}), network.parameters + EMBEDDINGS + code * OF_CODE + part, sum);
 }
 
 // The tile of a task below ALL_TILES: those behind the first layer come first.
