@@ -86,7 +86,7 @@ def launch_of(
         return Obstacle(f"expected cross-entropy or the mean squared error, got {loss!r}")
     if is_weighted:
         return Obstacle("expected rows that weigh the same, got weights")
-    widths = [linear.weight.shape[1] for linear in network.linears][:-1]
+    *widths, _ = _widths(network)
     if len(set(widths)) != 1:
         return Obstacle(f"expected hidden layers of the same width, got {widths}")
     runtime: Any = backends.get(device).runtime  # type: ignore[attr-defined]
@@ -103,9 +103,15 @@ def launch_of(
     return launch
 
 
+def _widths(network: RealMLP) -> list[int]:
+    """Return the units of each layer."""
+    linears: list[Any] = list(network.linears)
+    return [linear.weight.shape[1] for linear in linears]
+
+
 def _shape_of(network: RealMLP, loss: Loss, batch_size: int, num_networks: int) -> TableShape:
-    columns = network.columns
-    widths = [linear.weight.shape[1] for linear in network.linears]
+    columns, widths = network.columns, _widths(network)
+    activation: Any = network.activations[0]
     return TableShape(
         columns.num_numbers,
         columns.num_indicators,
@@ -113,7 +119,7 @@ def _shape_of(network: RealMLP, loss: Loss, batch_size: int, num_networks: int) 
         widths[0],
         len(widths) - 1,
         widths[-1],
-        network.activations[0].activation,
+        activation.activation,
         loss.label_smoothing if isinstance(loss, SoftmaxCrossEntropy) else None,
         batch_size,
         num_networks,
@@ -147,7 +153,8 @@ class Launched:
         weight_decay: float = WEIGHT_DECAY,
     ) -> None:
         self.tasks, self.launch, self.n_epochs = tasks, launch, n_epochs
-        self.ops: Any = backends.create(backends.resolve_device(device))
+        ops: Any = backends.create(backends.resolve_device(device))
+        self.ops = ops
         self.steps_per_epoch = len(tasks[0].rows.x) // launch.shape.batch
         num_steps = n_epochs * self.steps_per_epoch
         self.kernel = self.ops.kernel(launch.kernel, **launch.config.settings())
@@ -266,11 +273,13 @@ class Launched:
 def _in_order(network: RealMLP) -> list[Any]:
     """Return the parameters in the kernel's order, which ``table_shapes.cuh`` says."""
     numbers = network.numbers
+    linears: list[Any] = list(network.linears)
+    activations: list[Any] = list(network.activations)
     return [
-        *(linear.weight for linear in network.linears),
+        *(linear.weight for linear in linears),
         *(numbers.frequency, numbers.phase, numbers.weight, numbers.bias),
-        *(activation.weight for activation in network.activations),
-        *(linear.bias for linear in network.linears),
+        *(activation.weight for activation in activations),
+        *(linear.bias for linear in linears),
         network.scale.weight,
         network.codes.weight,
     ]

@@ -253,7 +253,7 @@ def _trained_together(
     members, settings = [member for member, _ in with_rows], training.settings
     shape = shape_of(members[0], settings)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        tasks = list(threads.map(lambda each: _task_of(*each, training), with_rows))
+        tasks = list(threads.map(lambda each: _task_of(each[0], each[1], training), with_rows))
     run = Launched(
         training.device,
         tasks,

@@ -187,8 +187,9 @@ def set_initial_values(
     network.eval()
     some = x[:: max(1, -(-len(x) // MOST_ROWS))]
     hidden = network.embedded(network.input_tensor(some)).numpy()
+    activations: list[Any] = list(network.activations)
     *hidden_linears, last = network.linears
-    for linear, activation in zip(hidden_linears, network.activations, strict=True):
+    for linear, activation in zip(hidden_linears, activations, strict=True):
         outputs, own = _set_linear(linear, hidden, draws), activation.activation
         # The weight of the activation is 1 so far.
         hidden = own.formula.forward(outputs, own.slope, np.empty_like(outputs))
