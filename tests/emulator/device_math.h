@@ -56,3 +56,7 @@ template <class T>
 T __ldcg(const T* address) {
     return *address;
 }
+
+// Of angles over π.
+inline float cospif(float x) { return static_cast<float>(cos(M_PI * static_cast<double>(x))); }
+inline float sinpif(float x) { return static_cast<float>(sin(M_PI * static_cast<double>(x))); }

@@ -159,6 +159,9 @@ inline void store_relaxed(Words* pointer, Words words) {
     if (emulator::writes_are_late) emulator::store_late(pointer, sizeof words);
 }
 
+// fence.acq_rel (9.7.13.4).
+inline void fence_of_grid() { emulator::fence(); }
+
 inline unsigned load_system(const unsigned* pointer) {
     return __atomic_load_n(pointer, __ATOMIC_ACQUIRE);
 }

@@ -83,6 +83,11 @@ FAMILIES = {
         "next_batch)",
         takes_slow=True,
     ),
+    "tables": Family(
+        ("table_networks",),
+        ("tabular/test_launched.py",),
+        "emulator and (test_in_bfloat16 or steps_are_those or has_the_bits)",
+    ),
     "many": Family(
         ("initial_values", "many_networks", "many_networks_sm90", "many_small_networks_sm90"),
         (
@@ -112,7 +117,7 @@ FAMILIES = {
     ),
 }
 # The others build many kernels.
-QUICK = {"layers", "members"}
+QUICK = {"layers", "members", "tables"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

@@ -9,15 +9,8 @@ from warpfit.errors import DivergedError
 from warpfit.losses import MeanSquaredError, SoftmaxCrossEntropy
 from warpfit.tabular.layers import Factors
 from warpfit.tabular.network import Columns, RealMLP, set_initial_values
-from warpfit.tabular.training import (
-    Outcome,
-    Rows,
-    Steps,
-    coslog4,
-    flat_cos,
-    outputs_of,
-    train,
-)
+from warpfit.tabular.schedules import coslog4, flat_cos
+from warpfit.tabular.training import Outcome, Rows, Steps, outputs_of, train
 
 Array = np.ndarray
 

@@ -18,6 +18,8 @@ __all__ = [
     "STEP_SETTINGS_FIELDS",
     "STOPPING_FIELDS",
     "STRUCTS",
+    "TABLE_NETWORK_FIELDS",
+    "TABLE_STEP_FIELDS",
 ]
 
 DROPOUT_FIELDS = np.dtype(
@@ -78,6 +80,22 @@ STOPPING_FIELDS = np.dtype(
     ]
 )
 
+TABLE_NETWORK_FIELDS = np.dtype(
+    [
+        *((name, np.int64) for name in ("x", "targets", "validation_x", "validation_targets")),
+        *((name, np.int64) for name in ("bounds", "parameters", "keys")),
+        *((name, np.int64) for name in ("losses", "error_sums", "errors")),
+        ("key", np.uint32, 2),
+        *((name, np.int32) for name in ("num_rows", "bits", "num_validated", "unused")),
+    ]
+)
+TABLE_STEP_FIELDS = np.dtype(
+    [
+        *((name, np.float32) for name in ("rate", "eps", "decay", "kept_scale")),
+        ("dropped_below", np.uint32),
+    ]
+)
+
 # Of each struct that a kernel is given the address of, what the compiler checks.
 STRUCTS: dict[str, dict[str, np.dtype]] = {
     "Dropout": {"Dropout": DROPOUT_FIELDS},
@@ -90,4 +108,6 @@ STRUCTS: dict[str, dict[str, np.dtype]] = {
     "Progress": {"Progress": PROGRESS_FIELDS},
     "StepSettings": {"StepSettings": STEP_SETTINGS_FIELDS},
     "StoppingMemory": {"Stopping": STOPPING_FIELDS},
+    "TableNetwork": {"TableNetwork": TABLE_NETWORK_FIELDS},
+    "TableStep": {"TableStep": TABLE_STEP_FIELDS},
 }

@@ -67,6 +67,9 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     label_smoothing : float or None
         Share of each target that is spread evenly over all classes, 0.1 (0), below 1. With 0
         probabilities are further from 0 and 1.
+    precision : {'float32', 'float16', 'bfloat16'} or None
+        Of products. On a GPU one kernel trains all networks of most shapes at once in float16; in
+        float32 they are trained one after the other, step by step, as on the CPU.
     validation_fraction : float
         Share of the rows that are set aside to choose the epoch by, where there are no folds.
     time_limit : float or None
@@ -150,6 +153,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         weight_decay: float | None = None,
         frequency_scale: float | None = None,
         label_smoothing: float | None = None,
+        precision: str | None = None,
         validation_fraction: float = 0.2,
         time_limit: float | None = None,
         random_state: Any = None,
@@ -161,6 +165,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
         self.dropout, self.weight_decay = dropout, weight_decay
         self.frequency_scale, self.label_smoothing = frequency_scale, label_smoothing
+        self.precision = precision
         self.validation_fraction, self.time_limit = validation_fraction, time_limit
         self.random_state, self.device, self.verbose = random_state, device, verbose
 

@@ -68,6 +68,7 @@ CHOSEN_BY_METHOD: dict[str, list[Any]] = {
     "dropout": [_SHARE, None],
     "weight_decay": [Interval(Real, 0, None, closed="left"), None],
     "frequency_scale": [_POSITIVE, None],
+    "precision": [StrOptions({"float32", "float16", "bfloat16"}), None],
 }
 CONSTRAINTS: dict[str, list[Any]] = {
     **CHOSEN_BY_METHOD,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warpfit import backends
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, Obstacle, required
 from warpfit.losses import Loss
 from warpfit.nn import Module
 from warpfit.nn.onnx_graph import Graph
@@ -21,21 +23,20 @@ from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, Columns, RealMLP, s
 from warpfit.tabular.onnx_network import realmlp_onnx
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.quantiles import QuantilePreprocessor
+from warpfit.tabular.schedules import DROPOUT, WEIGHT_DECAY
 from warpfit.tabular.tabm_network import TabM
-from warpfit.tabular.targets import Classes, Targets
-from warpfit.tabular.training import (
-    DROPOUT,
-    WEIGHT_DECAY,
-    Outcome,
-    Rows,
-    outputs_of,
-    train,
-)
+from warpfit.tabular.targets import Classes, Numbers, Targets
+from warpfit.tabular.training import Outcome, Rows, outputs_of, train
+
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.table_networks import TableLaunch
+    from warpfit.tabular.launched import Task
 
 __all__ = ["METHODS", "Member", "Method", "Shape", "Trained", "Training", "shape_of"]
 
 Array = npt.NDArray[Any]
 
+AUTO = "auto"
 MOST_WEIGHTS = 1 << 30
 
 
@@ -198,6 +199,7 @@ def _realmlp_defaults(are_classes: bool) -> Mapping[str, Any]:
         "weight_decay": WEIGHT_DECAY,
         "frequency_scale": FREQUENCY_SCALE,
         "label_smoothing": 0.1,
+        "precision": AUTO,
     }
 
 
@@ -227,19 +229,118 @@ def _realmlp_widths(shape: Shape) -> tuple[int, ...]:
 
 
 def train_realmlp(members: Sequence[Member], training: Training) -> Iterator[Trained]:
-    """Train one member after the other."""
-    for idx, member in enumerate(members):
+    """Train all members as one kernel, where there is one; else one after the other."""
+    is_on_cpu = backends.resolve_device(training.device) == "cpu"
+    precision = training.settings["precision"]
+    if precision == "float32" or (precision == AUTO and is_on_cpu):
+        yield from _trained_in_turn(0, members, training)
+        return
+    begun = 0
+    with_rows = [(member, member.rows()) for member in members]
+    for (batch_size, _), group in groupby(with_rows, lambda each: _batches_of(each[1], training)):
+        together = list(group)
+        if begun and training.is_over():
+            return
+        launch = _launch_of(*together[0], training, batch_size, len(together))
+        if launch is None:
+            yield from _trained_in_turn(begun, [member for member, _ in together], training)
+        else:
+            yield from _trained_together(begun, together, training, launch)
+        begun += len(together)
+
+
+def _batches_of(rows: Rows, training: Training) -> tuple[int, int]:
+    """Return the rows of a batch, and how many batches an epoch has."""
+    num_rows = len(rows.y)
+    batch_size = min(num_rows, training.settings["batch_size"])
+    return batch_size, num_rows // batch_size
+
+
+def _launch_of(
+    member: Member, rows: Rows, training: Training, batch_size: int, num_networks: int
+) -> TableLaunch | None:
+    """Return how a kernel trains some networks like a member's, or None if none does."""
+    from warpfit.tabular.launched import launch_of
+
+    precision = training.settings["precision"]
+    launch = launch_of(
+        training.device,
+        _realmlp(shape_of(member, training.settings), 0),
+        training.loss,
+        batch_size,
+        num_networks,
+        dtype="float16" if precision == AUTO else precision,
+        is_weighted=rows.weights is not None or member.validation().weights is not None,
+    )
+    if precision == AUTO:
+        return None if isinstance(launch, Obstacle) else launch
+    return required(launch)
+
+
+def _trained_together(
+    first: int,
+    with_rows: Sequence[tuple[Member, Rows]],
+    training: Training,
+    launch: TableLaunch,
+) -> Iterator[Trained]:
+    from warpfit.tabular.launched import Launched
+
+    members, settings = [member for member, _ in with_rows], training.settings
+    shape = shape_of(members[0], settings)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        tasks = list(threads.map(lambda each: _task_of(each[0], each[1], training), with_rows))
+    run = Launched(
+        training.device,
+        tasks,
+        launch,
+        lr=settings["lr"],
+        n_epochs=settings["n_epochs"],
+        dropout=settings["dropout"],
+        weight_decay=settings["weight_decay"],
+    )
+    outcomes = [Outcome() for _ in members]
+    for losses, errors in run.epochs():
+        for epoch in zip(losses.T.tolist(), errors.T.tolist(), strict=True):
+            for idx, (outcome, loss, error) in enumerate(zip(outcomes, *epoch, strict=True)):
+                outcome.add(loss, error)
+                training.report(first + idx, outcome)
+        if training.is_over():
+            break
+    run.hand_over()
+    for member, task, outcome in zip(members, tasks, outcomes, strict=True):
+        outcome.check(settings["lr"])
+        yield Trained.of(member, task.network, shape, outcome)
+
+
+def _task_of(member: Member, rows: Rows, training: Training) -> Task:
+    """Return a member as a kernel trains it, with its initial values; all of it on the host."""
+    from warpfit.tabular.launched import Task
+
+    targets = member.targets
+    bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
+    network = _begun(member, training, rows)
+    return Task(network.eval(), rows, member.validation(), bounds, member.seed)
+
+
+def _trained_in_turn(
+    first: int, members: Sequence[Member], training: Training
+) -> Iterator[Trained]:
+    for idx, member in enumerate(members, first):
         if idx and training.is_over():
             return
         yield _trained(idx, member, training)
 
 
+def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
+    """Return a member's network with its initial values, on the host."""
+    network = _realmlp(shape_of(member, training.settings), member.seed)
+    set_initial_values(network, rows.x, member.seed, training.settings["frequency_scale"])
+    return network
+
+
 def _trained(idx: int, member: Member, training: Training) -> Trained:
     settings, rows, validation = training.settings, member.rows(), member.validation()
-    shape = shape_of(member, settings)
-    network = _realmlp(shape, member.seed)
-    set_initial_values(network, rows.x, member.seed, settings["frequency_scale"])
-    ops = backends.get(training.device)
+    network, ops = _begun(member, training, rows), backends.get(training.device)
 
     def report(outcome: Outcome) -> bool:
         training.report(idx, outcome)
@@ -259,7 +360,7 @@ def _trained(idx: int, member: Member, training: Training) -> Trained:
         dropout=settings["dropout"],
         weight_decay=settings["weight_decay"],
     )
-    return Trained.of(member, network, shape, outcome)
+    return Trained.of(member, network, shape_of(member, settings), outcome)
 
 
 def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:

@@ -27,7 +27,7 @@ __all__ = ["Columns", "RealMLP", "set_initial_values"]
 Array = npt.NDArray[Any]
 
 HIDDEN, FREQUENCY_SCALE = (256, 256, 256), 0.1
-MOST_ROWS = 1 << 18  # that initial values are made of; more say the same
+MOST_ROWS = 1 << 12  # that initial values are made of; more say nearly the same
 POINTS = 5  # of the data, between which each unit's kink lies at first
 
 
@@ -171,7 +171,7 @@ def set_initial_values(
     ----------
     network : RealMLP
     x : ndarray (N, columns)
-        Rows to train on; of more than 2**18 the first count.
+        Rows to train on; of more than 2**12 as many at even distances count.
     seed : int
     frequency_scale : float
         Standard deviation of the periodic embeddings' frequencies.
@@ -185,22 +185,31 @@ def set_initial_values(
     _set(numbers.bias, draws.uniform(numbers.bias.shape, bound))
 
     network.eval()
-    hidden = network.embedded(network.input_tensor(x[:MOST_ROWS]))
-    activations = [*network.activations, None]
-    for linear, activation in zip(network.linears, activations, strict=True):
-        _set_linear(linear, hidden, draws)
-        if activation is not None:
-            hidden = activation(linear(hidden))
+    some = x[:: max(1, -(-len(x) // MOST_ROWS))]
+    hidden = network.embedded(network.input_tensor(some)).numpy()
+    activations: list[Any] = list(network.activations)
+    *hidden_linears, last = network.linears
+    for linear, activation in zip(hidden_linears, activations, strict=True):
+        outputs, own = _set_linear(linear, hidden, draws), activation.activation
+        # The weight of the activation is 1 so far.
+        hidden = own.formula.forward(outputs, own.slope, np.empty_like(outputs))
+    _set_linear(last, hidden, draws)
 
 
-def _set_linear(linear: Any, hidden: Tensor, draws: _Draws) -> None:
-    """Set weight and bias of a linear layer, whose bias is 0 so far, by its inputs."""
+def _set_linear(linear: Any, hidden: Array, draws: _Draws) -> Array:
+    """Set weight and bias of a linear layer, whose bias is 0 so far, by its inputs; return its
+    outputs.
+    """
     _set(linear.weight, draws.normal(linear.weight.shape))
-    _set(linear.weight, linear.weight.data / _deviations(linear(hidden).numpy()))
-    outputs = linear(hidden).numpy()
+    outputs: Array = linear(Tensor(hidden)).numpy()
+    deviations = _deviations(outputs)
+    _set(linear.weight, linear.weight.data / deviations)
+    outputs /= deviations.astype(outputs.dtype)
     places = draws.rows((outputs.shape[1], POINTS), len(outputs))
     chosen = outputs[places, np.arange(outputs.shape[1])[:, None]]
     _set(linear.bias, -(chosen * draws.simplex(places.shape)).sum(axis=1))
+    outputs += linear.bias.data
+    return outputs
 
 
 def _set(parameter: Tensor, values: Array) -> None:

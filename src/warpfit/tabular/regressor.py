@@ -68,6 +68,7 @@ class TabularRegressor(RegressorMixin, BaseTabular):
         dropout: float | None = None,
         weight_decay: float | None = None,
         frequency_scale: float | None = None,
+        precision: str | None = None,
         validation_fraction: float = 0.2,
         time_limit: float | None = None,
         random_state: Any = None,
@@ -79,6 +80,7 @@ class TabularRegressor(RegressorMixin, BaseTabular):
         self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
         self.dropout, self.weight_decay = dropout, weight_decay
         self.frequency_scale = frequency_scale
+        self.precision = precision
         self.validation_fraction, self.time_limit = validation_fraction, time_limit
         self.random_state, self.device, self.verbose = random_state, device, verbose
 

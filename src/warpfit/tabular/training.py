@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import cos, inf, isfinite, log2, pi
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -17,33 +17,16 @@ from warpfit.data.order import epoch_order
 from warpfit.errors import DivergedError
 from warpfit.losses import Loss
 from warpfit.nn import Parameter
-from warpfit.optim.adam import AdamSpec
-from warpfit.optim.schedules import as_schedule
 from warpfit.tabular.layers import Factors, TabularLayer
 from warpfit.tabular.network import RealMLP
+from warpfit.tabular.schedules import ADAM, DROPOUT, WEIGHT_DECAY, coslog4, flat_cos
 
-__all__ = ["Outcome", "Rows", "Steps", "coslog4", "flat_cos", "outputs_of", "train"]
+__all__ = ["Outcome", "Rows", "Steps", "outputs_of", "train"]
 
-DROPOUT, WEIGHT_DECAY = 0.15, 0.02
-ADAM = AdamSpec(as_schedule(1.0), betas=(0.9, 0.95))
 PREDICTED_ROWS = 4096
 
 # From outputs (M, K) on the host to what training makes small.
 Error = Callable[[npt.NDArray[Any]], float]
-
-
-def coslog4(t: float) -> float:
-    """Return the share of the learning rate at a time t in [0, 1]: four waves, each twice as long
-    as the one before.
-    """
-    return 0.5 * (1 - cos(2 * pi * log2(1 + 15 * t)))
-
-
-def flat_cos(t: float) -> float:
-    """Return the share of dropout and weight decay at a time t in [0, 1]: 1, then from the middle
-    on half a cosine down to 0.
-    """
-    return 1.0 if t < 0.5 else 0.5 * (1 + cos(pi * (2 * t - 1)))
 
 
 @dataclass(frozen=True)
@@ -72,6 +55,23 @@ class Outcome:
     losses: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     best_epoch: int = 0
+
+    def add(self, loss: float, error: float) -> bool:
+        """Take an epoch up, and return whether its error is finite and none before was less."""
+        self.losses.append(loss)
+        self.errors.append(error)
+        least = self.errors[self.best_epoch - 1] if self.best_epoch else inf
+        if not (error <= least and isfinite(error)):
+            return False
+        self.best_epoch = len(self.errors)
+        return True
+
+    def check(self, lr: float) -> None:
+        """Raise DivergedError if no error is finite."""
+        if not self.best_epoch:
+            raise DivergedError(
+                epoch=1, step=1, lr=lr, last_finite_loss=None, remedies="a lower learning rate"
+            )
 
 
 class Steps:
@@ -113,12 +113,13 @@ class Steps:
     def step(self, x: Array, y: Array, weights: Array | None = None) -> Array:
         """Train on a batch x (M, columns) and y, and return its loss, (), before the update."""
         t = self.num_done / self.num_steps
-        self.network.p, self.network.step = self.dropout * flat_cos(t), self.num_done
+        share = float(flat_cos(t))
+        self.network.p, self.network.step = self.dropout * share, self.num_done
         outputs = self.network(Tensor(x))
         loss, _, gradient = self.loss.vjp(self.ops, outputs.data, y, sample_weight=weights)
         self.network.zero_grad()
         outputs.backward(gradient())
-        self._update(self.lr * coslog4(t), self.weight_decay * flat_cos(t))
+        self._update(self.lr * float(coslog4(t)), self.weight_decay * share)
         return loss
 
     def _update(self, lr: float, decay: float) -> None:
@@ -167,7 +168,7 @@ def train(
     the latest of equal ones.
 
     Each epoch has an order of its own; a last batch that is shorter is left out. The loop is the
-    reference of one that runs as a kernel.
+    reference of the kernel that `launched` starts.
 
     Parameters
     ----------
@@ -206,22 +207,17 @@ def train(
         dropout=dropout,
         weight_decay=weight_decay,
     )
-    outcome, best_error, best = Outcome(), inf, []
+    outcome, best = Outcome(), []
     for epoch in range(n_epochs):
         order = epoch_order(num_rows, seed, epoch)[: num_batches * batch_size]
         network.train()
         losses = [steps.step(*batch) for batch in _batches(ops, rows, order, batch_size)]
-        outcome.losses.append(float(np.mean([ops.to_numpy(each) for each in losses])))
-        outcome.errors.append(error(outputs_of(network, validation)))
-        if outcome.errors[-1] <= best_error and isfinite(outcome.errors[-1]):
-            best_error, outcome.best_epoch = outcome.errors[-1], epoch + 1
+        mean = float(np.mean([ops.to_numpy(each) for each in losses]))
+        if outcome.add(mean, error(outputs_of(network, validation))):
             best = [ops.copy(parameter.data) for parameter in network.parameters()]
         if report(outcome):
             break
-    if not best:
-        raise DivergedError(
-            epoch=1, step=1, lr=lr, last_finite_loss=None, remedies="a lower learning rate"
-        )
+    outcome.check(lr)
     for parameter, values in zip(network.parameters(), best, strict=True):
         ops.assign(parameter.data, values)
     network.eval()

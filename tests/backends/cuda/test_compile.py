@@ -43,6 +43,11 @@ MAY_SPILL = {
         "784-128-10: 128 weights of a thread, 48 words of a product and 32 of its sums leave "
         "less than a step needs",
     ),
+    "table_networks": (
+        200,
+        "places that the compiler finds before the first step and reads back once in each, "
+        "beside 64 words of a layer's weights that are on their way",
+    ),
     "one_launch": (
         88,
         "784-256-10 with momentum: weights, velocities and sums of a gradient in 184 registers; "

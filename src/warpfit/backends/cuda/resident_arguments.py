@@ -16,6 +16,7 @@ __all__ = [
     "ManyClustersArguments",
     "ManySmallArguments",
     "OneLaunchArguments",
+    "TableArguments",
 ]
 
 Floats = Annotated[Place, "float*"]
@@ -135,6 +136,20 @@ class ManyArguments(ManyClustersArguments):
     loss: Annotated[tuple[float, float, float], "LossNumbers"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableArguments(Arguments):
+    """Of ``table_networks``."""
+
+    networks: Annotated[Place, "const TableNetwork*"]
+    memory: Annotated[Place, "TableMemory*"]
+    steps: Annotated[Place, "const TableStep*"]
+    turns: Annotated[Place, "Turns*"]
+    first_epoch: Int
+    num_epochs: Int
+    steps_per_epoch: Int
+    validation_blocks: Int
+
+
 ARGUMENTS: dict[str, type[Arguments]] = {
     "many_networks": ManyArguments,
     "many_networks_sm90": ManyClustersArguments,
@@ -142,4 +157,5 @@ ARGUMENTS: dict[str, type[Arguments]] = {
     "one_launch": OneLaunchArguments,
     "one_launch_card": CardArguments,
     "one_launch_layers": LayersArguments,
+    "table_networks": TableArguments,
 }

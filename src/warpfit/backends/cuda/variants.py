@@ -46,7 +46,7 @@ def is_supported(name: str, defines: dict[str, str], arch: str) -> bool:
         return generation(arch) >= 90
     dtype, on_tensor_cores = (
         defines.get("DTYPE", ""),
-        "mma" in name or name.startswith(("one_launch", "narrow_step", "many_")),
+        "mma" in name or name.startswith(("one_launch", "narrow_step", "many_", "table_")),
     )
     if "TENSOR_CORES" in defines:
         on_tensor_cores = defines["TENSOR_CORES"] == "1"

@@ -260,7 +260,10 @@ __device__ inline void store_relaxed(unsigned* pointer, unsigned word) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
 }
 
-// Likewise of memory that the host uses, too.
+// fence.acq_rel (9.7.13.4): what comes before it, others see before what comes after it.
+__device__ inline void fence_of_grid() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// ld.relaxed and st.relaxed of memory that the host uses, too.
 __device__ inline unsigned load_system(const unsigned* pointer) {
     unsigned word;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(pointer) : "memory");

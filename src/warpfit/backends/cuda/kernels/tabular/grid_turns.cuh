@@ -1,0 +1,47 @@
+// How blocks of a whole grid take turns: each says when it is done with a part of a step, and waits
+// until those are whose results it needs.
+//
+// Counters lie in memory, are zero at launch, and only grow. What a block has written before it
+// arrives, all see that have waited for it, if they load it as `received`: past the first cache, and
+// after the wait. All blocks are resident.
+//
+// Users: table_networks.cu.
+#pragma once
+
+#include "ptx/barriers.cuh"
+
+// Blocks that have left the gradients of hidden units and outputs, those of all else, what they have
+// updated, and what they add to the validation error.
+struct Turns {
+    unsigned gradients, rows, updates, validations;
+};
+
+// Says that this block is done; one thread calls, once all have met.
+__device__ inline void tell(unsigned* turn) {
+    fence_of_grid();
+    atomicAdd(turn, 1u);
+}
+
+// Likewise; all threads of the block call.
+__device__ inline void arrive(unsigned* turn) {
+    __syncthreads();
+    if (threadIdx.x == 0) tell(turn);
+}
+
+// Waits until so many blocks have arrived since the launch; all threads of the block call.
+__device__ inline void wait_for(const unsigned* turn, unsigned arrivals) {
+    if (threadIdx.x == 0) {
+        for (Patience patience; load_relaxed(turn) < arrivals;) patience.wait();
+        fence_of_grid();
+    }
+    __syncthreads();
+}
+
+// What another block has left.
+__device__ inline uint4 received(const uint4* place) { return load_relaxed(place); }
+__device__ inline int received(const int* place) {
+    return static_cast<int>(load_relaxed(reinterpret_cast<const unsigned*>(place)));
+}
+__device__ inline float received(const float* place) {
+    return __uint_as_float(load_relaxed(reinterpret_cast<const unsigned*>(place)));
+}

@@ -1,0 +1,276 @@
+// From a batch's rows to the inputs of the first layer, and from their gradients to those of the
+// embeddings: numbers as waves and themselves, indicators, codes as vectors, all times a factor.
+//
+// A block has all columns of its rows in shared memory, in float32. Gradients of embeddings are
+// sums over the block's rows; the update adds up the blocks.
+//
+// Users: table_networks.cu.
+#pragma once
+
+#include "base/permutation.cuh"
+#include "base/philox.cuh"
+#include "tabular/table_products.cuh"
+
+constexpr float PI = 3.14159265358979323846f;
+
+// Rows that a block takes at once: some of a step's batch, or of those to validate on.
+struct RowBlock {
+    const TableNetwork& network;
+    TableMemory& memory;
+    TableStep now;
+    bool trains;
+    bool is_last;  // that this block of threads takes in the step
+    int index;     // of the rows' block
+    int num_rows;  // of the batch, or all to validate on
+    uint32 first;  // position in the epoch of the batch's first row
+    uint32 epoch;  // of the run
+    uint32 step;   // likewise
+
+    __device__ int first_row() const { return index * ROWS; }
+    __device__ bool has(int row) const { return first_row() + row < num_rows; }
+};
+
+// The place of a row of a batch among all.
+__device__ inline int64 place_in_epoch(const RowBlock& rows, int row) {
+    const TableNetwork& network = rows.network;
+    uint32 keys[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) keys[i] = network.keys[rows.epoch * 8 + i];
+    const uint32 position = rows.first + static_cast<uint32>(rows.first_row() + row);
+    return permuted(position, static_cast<uint32>(network.num_rows), network.bits, keys);
+}
+
+// Brings rows and targets to shared memory; zeros for rows that are not there.
+__device__ inline void read_rows(TableShared& shared, const RowBlock& rows) {
+    const TableNetwork& network = rows.network;
+    const float* x = rows.trains ? network.x : network.validation_x;
+    const Target* targets = rows.trains ? network.targets : network.validation_targets;
+    const int row = own_warp();
+    if (row >= ROWS) return;
+    const bool is_there = rows.has(row);
+    const int64 place = !is_there     ? 0
+                        : rows.trains ? place_in_epoch(rows, row)
+                                      : rows.first_row() + row;
+    for (int i = own_lane(); i < COLUMNS; i += 32)
+        shared.x[row][i] = is_there ? x[place * COLUMNS + i] : 0.0f;
+    for (int i = own_lane(); i < TARGET_WORDS; i += 32)
+        shared.targets[row][i] =
+            is_there ? static_cast<float>(targets[place * TARGET_WORDS + i]) : 0.0f;
+}
+
+// Vectors on their way to shared memory, as many as a thread holds at once. They are loaded before
+// the first is stored, for a load does not overtake a store.
+struct VectorsOfThread {
+    static constexpr int COUNT = smaller(6, (VECTORS + THREADS - 1) / THREADS);
+    float values[COUNT];
+
+    __device__ void load(const TableNetwork& network, int first) {
+        const float* from = network.parameters + FREQUENCIES;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            values[i] = received(from + smaller(first + i * THREADS + threadIdx.x, VECTORS - 1));
+    }
+
+    __device__ void store(TableShared& shared, int first) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int place = first + i * THREADS + threadIdx.x;
+            if (place < VECTORS) shared.vectors[place] = values[i];
+        }
+    }
+
+    // All that are left.
+    __device__ void bring_rest(TableShared& shared, const TableNetwork& network) {
+        store(shared, 0);
+#pragma unroll 1
+        for (int first = COUNT * THREADS; first < VECTORS; first += COUNT * THREADS) {
+            load(network, first);
+            store(shared, first);
+        }
+    }
+};
+
+// What a lane has of a wave: its phase over π, and the weights of what is made of it.
+struct Wave {
+    float frequency, phase, mixes[MADE];
+
+    __device__ Wave(const TableShared& shared, int number, int wave)
+        : frequency(shared.vector(FREQUENCIES)[number * WAVES + wave]),
+          phase(shared.vector(PHASES)[number * WAVES + wave] * (1 / PI)) {
+#pragma unroll
+        for (int j = 0; j < MADE; ++j)
+            mixes[j] = shared.vector(MIXES)[(j * NUMBERS + number) * WAVES + wave];
+    }
+
+    // The angle at a number, over π.
+    __device__ float at(float x) const { return 2 * frequency * x + phase; }
+};
+
+// Numbers become MADE sums of their waves, of which a lane has one: those of one number in one row.
+__device__ inline float embed_number(const TableShared& shared, int number, int row) {
+    const int wave = threadIdx.x % WAVES;
+    const Wave own(shared, number, wave);
+    const float cosine = cospif(own.at(shared.x[row][number]));
+    float made = 0;  // of which lane j has that of number j
+#pragma unroll
+    for (int j = 0; j < MADE; ++j) {
+        float sum = own.mixes[j] * cosine;
+#pragma unroll
+        for (int offset = WAVES / 2; offset > 0; offset /= 2)
+            sum += __shfl_xor_sync(FULL_WARP, sum, offset);
+        if (wave == j) made = sum + shared.vector(SHIFTS)[j * NUMBERS + number];
+    }
+    return made;
+}
+
+// All of them; some are computed before the first is stored.
+__device__ inline void embed_numbers(TableShared& shared) {
+    constexpr int AT_A_TIME = 3, EACH = THREADS / WAVES, COUNT = ROWS * NUMBERS;
+    const int wave = threadIdx.x % WAVES;
+    for (int first = threadIdx.x / WAVES; first - static_cast<int>(threadIdx.x) / WAVES < COUNT;
+         first += AT_A_TIME * EACH) {
+        float made[AT_A_TIME];
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; ++i) {
+            const int item = smaller(first + i * EACH, COUNT - 1);
+            made[i] = embed_number(shared, item / ROWS, item % ROWS);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; ++i) {
+            const int item = first + i * EACH;
+            if (item < COUNT && wave < MADE)
+                shared.embedded[item % ROWS][wave * NUMBERS + item / ROWS] = made[i];
+        }
+    }
+}
+
+__device__ inline void embed_codes(TableShared& shared, const RowBlock& rows) {
+    for (int i = threadIdx.x; i < ROWS * CODES * OF_CODE; i += THREADS) {
+        const int row = i / (CODES * OF_CODE), place = i % (CODES * OF_CODE);
+        const int column = place / OF_CODE;
+        const int code = CODE_STARTS[column] + static_cast<int>(shared.x[row][PLAIN + column]);
+        shared.embedded[row][FIRST_CODE + place] =
+            received(rows.network.parameters + EMBEDDINGS + code * OF_CODE + place % OF_CODE);
+    }
+}
+
+// All inputs of the first layer, before and after their factors.
+__device__ inline void embed(TableShared& shared, const RowBlock& rows) {
+    embed_numbers(shared);
+    for (int i = threadIdx.x; i < ROWS * PLAIN; i += THREADS)
+        shared.embedded[i / PLAIN][MADE * NUMBERS + i % PLAIN] = shared.x[i / PLAIN][i % PLAIN];
+    if constexpr (CODES > 0) embed_codes(shared, rows);
+    __syncthreads();
+    if (!has_tile<INPUT_TILES>()) return;
+    Sums inputs;
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int input = own_warp() * 16 + unit_of(part), row = row_of(n, part);
+            inputs[n][part] =
+                input < INPUTS ? shared.embedded[row][input] * shared.vector(FACTORS)[input] : 0.0f;
+            shared.units[0][row][input] = store<T>(inputs[n][part]);
+        }
+    }
+    if (rows.trains) leave_rows(rows.memory.rows[own_warp()], rows.index, inputs);
+}
+
+// The gradients of the first layer's inputs.
+__device__ inline void find_input_gradients(TableShared& shared, const FirstBackward& product) {
+    const auto& units = shared.units[1];
+    if constexpr (SPLITS_FIRST) {
+        product.multiply(shared.parts, units);
+        __syncthreads();
+        for (int i = threadIdx.x; i < ROWS * INPUTS; i += THREADS) {
+            const int row = i / INPUTS, input = i % INPUTS;
+            shared.gradients[row][input] =
+                FirstBackward::sum_of_parts(shared.parts, row, input) * FIRST_ROOT;
+        }
+    } else {
+        if (!product.is_mine()) return;
+        Sums sums = {};
+        product.multiply(sums, units);
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                const int input = own_warp() * 16 + unit_of(part);
+                if (input < INPUTS)
+                    shared.gradients[row_of(n, part)][input] = sums[n][part] * FIRST_ROOT;
+            }
+        }
+    }
+}
+
+// The gradients of factors, and from those of the inputs to those of what was embedded.
+__device__ inline void differentiate_factors(TableShared& shared, float* sums) {
+    for (int input = threadIdx.x; input < INPUTS; input += THREADS) {
+        const float factor = shared.vector(FACTORS)[input];
+        float sum = 0;
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+            const float gradient = shared.gradients[row][input];
+            sum += gradient * shared.embedded[row][input];
+            shared.gradients[row][input] = gradient * factor;
+        }
+        sums[FACTORS - FREQUENCIES + input] = sum;
+    }
+}
+
+// The gradients of a wave's parameters: two lanes have half of the rows each.
+__device__ inline void differentiate_wave(const TableShared& shared, float* sums, int place,
+                                          bool is_there) {
+    const int number = place / WAVES;
+    const Wave wave(shared, number, place % WAVES);
+    float of_frequency = 0, of_phase = 0, of_mixes[MADE] = {};
+#pragma unroll 2
+    for (int row = threadIdx.x % 2; row < ROWS; row += 2) {
+        const float x = shared.x[row][number], angle = wave.at(x);
+        const float sine = sinpif(angle), cosine = cospif(angle);
+        float of_cosine = 0;
+#pragma unroll
+        for (int j = 0; j < MADE; ++j) {
+            const float gradient = shared.gradients[row][j * NUMBERS + number];
+            of_mixes[j] += gradient * cosine;
+            of_cosine += gradient * wave.mixes[j];
+        }
+        of_phase -= of_cosine * sine;
+        of_frequency -= of_cosine * sine * x * (2 * PI);
+    }
+    const auto write = [&](int vector, float half) {
+        const float sum = half + __shfl_xor_sync(FULL_WARP, half, 1);
+        if (is_there && threadIdx.x % 2 == 0) sums[vector - FREQUENCIES + place] = sum;
+    };
+    write(FREQUENCIES, of_frequency);
+    write(PHASES, of_phase);
+#pragma unroll
+    for (int j = 0; j < MADE; ++j) write(MIXES + j * NUMBERS * WAVES, of_mixes[j]);
+}
+
+// The embeddings' gradients: of vectors their sums over the block's rows, of codes row by row.
+__device__ inline void differentiate_embeddings(TableShared& shared, const RowBlock& rows) {
+    float* sums = rows.memory.sums[rows.index];
+    differentiate_factors(shared, sums);
+    __syncthreads();
+    constexpr int NUM_WAVES = NUMBERS * WAVES;
+    for (int first = 0; first < NUM_WAVES; first += THREADS / 2) {
+        const int place = first + threadIdx.x / 2;
+        if (first + own_warp() * 16 < NUM_WAVES)  // for whole warps
+            differentiate_wave(shared, sums, smaller(place, NUM_WAVES - 1), place < NUM_WAVES);
+    }
+    for (int made = threadIdx.x; made < MADE * NUMBERS; made += THREADS) {
+        float sum = 0;
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) sum += shared.gradients[row][made];
+        sums[SHIFTS - FREQUENCIES + made] = sum;
+    }
+    for (int i = threadIdx.x; i < ROWS * CODES * OF_CODE; i += THREADS) {
+        const int row = i % ROWS, place = i / ROWS, column = place / OF_CODE;
+        if (!rows.has(row)) continue;
+        const int of_batch = rows.first_row() + row;
+        rows.memory.code_gradients[of_batch][place] = shared.gradients[row][FIRST_CODE + place];
+        rows.memory.codes[column][of_batch] =
+            CODE_STARTS[column] + static_cast<int>(shared.x[row][PLAIN + column]);
+    }
+}

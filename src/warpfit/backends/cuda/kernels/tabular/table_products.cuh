@@ -1,0 +1,128 @@
+// Products of a layer's weights with the rows of a block: sums of 16 units by ROWS rows for each
+// warp, or with few units, parts of them.
+//
+// Weights come from memory straight into registers, each once for all rows, and are loaded while
+// what comes before them is still computed. mma's A are units by inputs (on the way back inputs by
+// units), its B those numbers by rows. A lane then has, of rows 2 t and 2 t + 1 of each eight, units
+// g and g + 8: g = lane / 4, t = lane % 4.
+//
+// Users: table_networks.cu.
+#pragma once
+
+#include "tabular/grid_turns.cuh"
+#include "tabular/table_shapes.cuh"
+
+using Sums = float[ROW_TILES][4];
+
+__device__ inline int own_warp() { return threadIdx.x / 32; }
+__device__ inline int own_lane() { return threadIdx.x % 32; }
+
+// The unit of a tile and the row of a lane's sum.
+__device__ inline int unit_of(int part) { return own_lane() / 4 + part / 2 * 8; }
+__device__ inline int row_of(int n, int part) { return n * 8 + own_lane() % 4 * 2 + part % 2; }
+
+// Whether this warp has one of so many tiles.
+template <int TILES>
+__device__ inline bool has_tile() {
+    return TILES >= WARPS || own_warp() < TILES;
+}
+
+// A product with M tiles of results and K tiles that are added up over.
+template <int M, int K, bool SPLIT>
+struct Product {
+    static constexpr int COUNT = SPLIT ? M : K;  // tiles of a warp
+    uint4 words[COUNT];
+
+    static constexpr int BUSY = SPLIT ? K : M;  // warps
+
+    __device__ static bool is_mine() { return has_tile<BUSY>(); }
+
+    // All warps load: a register that only some write would be kept for longer.
+    __device__ void load(const uint4 (*tiles)[32]) {
+        const int warp = is_mine() ? own_warp() : 0;
+        const uint4* first = &tiles[SPLIT ? warp : warp * K][own_lane()];
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) words[i] = received(first + i * (SPLIT ? K : 1) * 32);
+    }
+
+    __device__ static void add(Sums& sums, const uint4& word, const T (*units)[STRIDE], int k) {
+        const unsigned a[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; ++n) {
+            const T* from = units[n * 8 + own_lane() / 4] + k * 16 + own_lane() % 4 * 2;
+            const unsigned b[2] = {*reinterpret_cast<const unsigned*>(from),
+                                   *reinterpret_cast<const unsigned*>(from + 8)};
+            TensorCore<T>::multiply(sums[n], a, b);
+        }
+    }
+
+    // The sums of this warp's tile; two chains, so that one does not wait for the other.
+    __device__ void multiply(Sums& sums, const T (*units)[STRIDE]) const {
+        static_assert(!SPLIT, "a split product has no sums yet");
+        Sums odd = {};
+#pragma unroll
+        for (int k = 0; k < K; ++k) add(k % 2 ? odd : sums, words[k], units, k);
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                sums[n][part] += odd[n][part];
+            }
+        }
+    }
+
+    // This warp's part of all sums, to shared memory.
+    __device__ void multiply(Parts& parts, const T (*units)[STRIDE]) const {
+        static_assert(SPLIT, "there are parts of split products alone");
+        if (!is_mine()) return;
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+            Sums sums = {};
+            add(sums, words[m], units, own_warp());
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+                for (int part = 0; part < 4; ++part)
+                    parts[own_warp()][row_of(n, part)][m * 16 + unit_of(part)] = sums[n][part];
+            }
+        }
+    }
+
+    __device__ static float sum_of_parts(const Parts& parts, int row, int unit) {
+        float sum = 0;
+#pragma unroll
+        for (int warp = 0; warp < K; ++warp) sum += parts[warp][row][unit];
+        return sum;
+    }
+};
+
+// The way forward, and back.
+using FirstForward = Product<HIDDEN_TILES, INPUT_TILES, false>;
+using LastForward = Product<OUTPUT_TILES, HIDDEN_TILES, true>;
+using Middle = Product<HIDDEN_TILES, HIDDEN_TILES, false>;  // both ways
+using LastBackward = Product<HIDDEN_TILES, OUTPUT_TILES, false>;
+using FirstBackward = Product<INPUT_TILES, HIDDEN_TILES, SPLITS_FIRST>;
+
+// Leaves a warp's numbers of 16 units and a block's rows where products that add up over rows take
+// them: (units, rows) as A, and (rows, units) as B, are the same words.
+__device__ inline void leave_rows(uint4 (*rows)[32], int block, const Sums& numbers) {
+    unsigned words[ROW_TILES][2];
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+            words[n][h] = packed<T>(numbers[n][2 * h], numbers[n][2 * h + 1]);
+    }
+    if constexpr (ROW_TILES == 2) {
+        rows[block][own_lane()] = uint4{words[0][0], words[0][1], words[1][0], words[1][1]};
+    } else {
+        uint2* halves = reinterpret_cast<uint2*>(&rows[block / 2][own_lane()]);
+        halves[block % 2] = uint2{words[0][0], words[0][1]};
+    }
+}
+
+// The sum of a number over the rows that the lanes of a unit have; all of them get it.
+__device__ inline float sum_over_rows(float number) {
+    number += __shfl_xor_sync(FULL_WARP, number, 1);
+    return number + __shfl_xor_sync(FULL_WARP, number, 2);
+}
