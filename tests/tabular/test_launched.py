@@ -286,6 +286,13 @@ def test_half_precision_needs_a_gpu() -> None:
         model.fit(*classes_of(40))
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_so_it_does_for_tabm(precision: str) -> None:
+    model = wf.TabularClassifier("tabm", device="cpu", precision=precision, **SMALL)
+    with pytest.raises(ConfigError, match=f"'float32' or None for TabM .*, got '{precision}'"):
+        model.fit(*classes_of(40))
+
+
 def obstacle(network: RealMLP, loss: Loss, device: str = "cuda", **settings: Any) -> str:
     found = launch_of(device, network, loss, 32, **settings)
     assert isinstance(found, Obstacle)

@@ -7,7 +7,7 @@ import pytest
 
 from warpfit.errors import DivergedError
 from warpfit.losses import SoftmaxCrossEntropy
-from warpfit.tabular import tabm_graphs, tabm_training
+from warpfit.tabular import tabm_training
 from warpfit.tabular.network import Columns
 from warpfit.tabular.tabm_network import TabM, set_initial_values
 from warpfit.tabular.tabm_steps import Settings, Steps
@@ -163,9 +163,8 @@ def test_outputs_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) 
     [(0, "float32", 1e-3), (3, "float32", 1e-3), (3, "bfloat16", 4e-2), (0, "tf32", 1e-2)],
 )
 def test_a_device_trains_as_the_cpu_does(
-    cuda: str, num_bins: int, precision: str, limit: float, monkeypatch: pytest.MonkeyPatch
+    cuda: str, num_bins: int, precision: str, limit: float
 ) -> None:
-    monkeypatch.setattr(tabm_graphs, "PRECISION", precision)
     x, y = table(24)
     weights = np.linspace(0.5, 1.5, 24, dtype=np.float32)
     found = []
@@ -180,6 +179,7 @@ def test_a_device_trains_as_the_cpu_does(
             settings=Settings(0.01, max_norm=1.0),
             n_epochs=3,  # the third one is launched as a graph alone
             weights=ops.asarray(weights),
+            precision=precision,
         )
         assert (network.device != "cpu") == (device != "cpu")
         found.append([*outcome.losses, *outputs_of(network, ops.asarray(x)).ravel()])

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 
 from warpfit.errors import DataError
-from warpfit.tabular.methods import Member
+from warpfit.tabular.members import Member
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import Rows

@@ -69,7 +69,8 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         probabilities are further from 0 and 1.
     precision : {'float32', 'float16', 'bfloat16'} or None
         Of products. On a GPU one kernel trains all networks of most shapes at once in float16; in
-        float32 they are trained one after the other, step by step, as on the CPU.
+        float32 they are trained one after the other, step by step, as on the CPU. Of TabM TF32,
+        float32 or bfloat16.
     validation_fraction : float
         Share of the rows that are set aside to choose the epoch by, where there are no folds.
     time_limit : float or None

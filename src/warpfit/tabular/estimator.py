@@ -41,7 +41,8 @@ from warpfit.tabular.bags import (
 )
 from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
 from warpfit.tabular.importances import NoRowsError, importances_of
-from warpfit.tabular.methods import METHODS, Trained, Training, shape_of
+from warpfit.tabular.members import Trained, Training, shape_of
+from warpfit.tabular.methods import METHODS
 from warpfit.tabular.place import predicted_on, trained_on
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import Outcome

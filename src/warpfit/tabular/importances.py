@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 from warpfit.tabular.bags import HeldOut
-from warpfit.tabular.methods import Trained
+from warpfit.tabular.members import Trained
 
 __all__ = ["NoRowsError", "importances_of"]
 

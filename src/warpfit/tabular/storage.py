@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.errors import ConfigError, FileFormatError, WarpfitError
-from warpfit.tabular.methods import METHODS, Shape, Trained
+from warpfit.tabular.members import Shape, Trained
+from warpfit.tabular.methods import METHODS
 from warpfit.tabular.network import Columns
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Classes, Numbers, Targets

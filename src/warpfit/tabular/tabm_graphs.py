@@ -50,11 +50,10 @@ class GraphEpochs:
         data: Rows,
         batch_size: int,
         seed: int,
-        precision: str | None = None,
+        precision: str = PRECISION,
     ) -> None:
         from warpfit.backends.cuda.next_batch import StepSource
 
-        precision = PRECISION if precision is None else precision
         self.steps, self.seed = steps, seed
         self.num_rows, self.num_members = len(data.x), steps.network.num_members
         self.batch_size = min(batch_size, self.num_rows)

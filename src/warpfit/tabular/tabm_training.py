@@ -173,6 +173,7 @@ def train(
     patience: int,
     seed: int,
     report: Callable[[Outcome], object],
+    precision: str = tabm_graphs.PRECISION,
 ) -> Outcome:
     """Train a network; afterwards it has the weights of the epoch with the least validation error,
     the first of equal ones.
@@ -201,6 +202,8 @@ def train(
         Of orders and dropout.
     report : function
         Called with what there is after each epoch; training ends there if it returns true.
+    precision : {'tf32', 'float32', 'bfloat16'}
+        Of products on a GPU; those of the CPU are in float32.
 
     Raises
     ------
@@ -215,7 +218,7 @@ def train(
         if ops.synchronous:
             epochs = ThreadEpochs(steps, data, batch_size, seed, threads)
         else:
-            epochs = GraphEpochs(steps, data, batch_size, seed)
+            epochs = GraphEpochs(steps, data, batch_size, seed, precision=precision)
         for epoch in range(n_epochs):
             outcome.losses.append(epochs.train(epoch))
             outcome.errors.append(error(epochs.outputs(validation)))

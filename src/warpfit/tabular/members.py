@@ -1,0 +1,197 @@
+"""What the methods for tables share: a network's rows and shape, a bag's training, and what comes
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.errors import ConfigError
+from warpfit.losses import Loss
+from warpfit.nn import Module
+from warpfit.nn.onnx_graph import Graph
+from warpfit.tabular.network import Columns
+from warpfit.tabular.preprocessing import Preprocessor
+from warpfit.tabular.targets import Classes, Targets
+from warpfit.tabular.training import Outcome, Rows
+
+__all__ = ["Member", "Method", "Shape", "Trained", "Training", "shape_of"]
+
+Array = npt.NDArray[Any]
+
+MOST_WEIGHTS = 1 << 30
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a network's size and form follow from; a file of an estimator holds it.
+
+    Attributes
+    ----------
+    columns : Columns
+    num_outputs : int
+    hidden : tuple of int
+    activation : str
+    are_classes : bool
+        Whether outputs are logits.
+    num_bins : int
+        Of the embeddings of numbers, at most; 0 without such.
+    """
+
+    columns: Columns
+    num_outputs: int
+    hidden: tuple[int, ...]
+    activation: str
+    are_classes: bool = True
+    num_bins: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One network to train: its rows, its seed, and what its outputs mean.
+
+    Attributes
+    ----------
+    preprocessor : Preprocessor
+        With the scales of its rows.
+    targets : Classes or Numbers
+        So, too.
+    rows, validation : function
+        Return `Rows` on the host when they are needed.
+    seed : int
+        Of initial values, orders and dropout.
+    """
+
+    preprocessor: Preprocessor
+    targets: Targets
+    rows: Callable[[], Rows]
+    validation: Callable[[], Rows]
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What all members of a bag have in common.
+
+    Attributes
+    ----------
+    settings : mapping
+        By the names of the estimator's parameters: ``n_epochs``, ``batch_size``, ``lr``, ...
+    loss : Loss
+    device : str
+    report : function
+        Called with a member's place and outcome after each of its epochs.
+    is_over : function
+        Whether no time is left: members that have not begun then do not, and others end with
+        the epoch.
+    """
+
+    settings: Mapping[str, Any]
+    loss: Loss
+    device: str
+    report: Callable[[int, Outcome], object]
+    is_over: Callable[[], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained network, on the CPU, with what makes its inputs and reads its outputs.
+
+    Attributes
+    ----------
+    network : Module
+    shape : Shape
+    preprocessor : Preprocessor
+    targets : Classes or Numbers
+    losses, errors : list of float
+        Of each epoch: the mean training loss, and the validation error.
+    best_epoch : int
+        From 1, whose weights the network has.
+    seed : int
+    """
+
+    network: Any
+    shape: Shape
+    preprocessor: Preprocessor
+    targets: Targets
+    losses: list[float]
+    errors: list[float]
+    best_epoch: int
+    seed: int
+
+    @classmethod
+    def of(cls, member: Member, network: Module, shape: Shape, outcome: Outcome) -> Trained:
+        return cls(
+            network.to("cpu"),
+            shape,
+            member.preprocessor,
+            member.targets,
+            outcome.losses,
+            outcome.errors,
+            outcome.best_epoch,
+            member.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method as a value.
+
+    Attributes
+    ----------
+    defaults : function
+        From whether targets are classes to what parameters that are None stand for, by name.
+        Parameters that are not among them are none of this method's.
+    preprocessor : type of Preprocessor
+    network : function
+        From a `Shape` and a seed to a network whose parameters have no values yet.
+    widths : function
+        From a `Shape` to the widths of a perceptron with as much to multiply, for the place.
+    train : function
+        From all members of a bag and a `Training` to the `Trained` of those that time was left
+        for, in the members' order.
+    outputs : function
+        From a network and rows (N, columns) on its device to outputs (N, K) on the host.
+    space : function
+        From whether targets are classes to what a search draws parameters from, by name.
+    onnx : function, optional
+        From a `Graph`, a `Trained`, and the names of numbers and indicators (N, num_plain) float64,
+        none of them scaled, and of codes (N, C) int64 to the name of outputs (N, K). Without it
+        there are no ONNX files.
+    """
+
+    defaults: Callable[[bool], Mapping[str, Any]]
+    preprocessor: type[Preprocessor]
+    network: Callable[[Shape, int], Any]
+    widths: Callable[[Shape], tuple[int, ...]]
+    train: Callable[[Sequence[Member], Training], Iterator[Trained]]
+    outputs: Callable[[Any, Any], Array]
+    space: Callable[[bool], Mapping[str, Any]]
+    onnx: Callable[[Graph, Trained, str, str], str] | None = None
+
+
+def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
+    """Return the shape of a member's network, or raise ConfigError if it is too large for one."""
+    hidden = tuple(map(int, np.atleast_1d(settings["hidden_layer_sizes"])))
+    columns, num_outputs = member.preprocessor.columns, member.targets.num_outputs
+    widths = (max(columns.num_embedded, sum(columns.num_codes)), *hidden, num_outputs)
+    most = max(fan_in * fan_out for fan_in, fan_out in pairwise(widths))
+    if most > MOST_WEIGHTS:
+        raise ConfigError(
+            f"expected hidden_layer_sizes with at most {MOST_WEIGHTS} weights of a layer, got "
+            f"{most} with {hidden}"
+        )
+    return Shape(
+        columns,
+        num_outputs,
+        hidden,
+        settings.get("activation", "relu"),
+        isinstance(member.targets, Classes),
+        settings.get("num_bins", 0),
+    )

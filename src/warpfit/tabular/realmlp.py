@@ -1,0 +1,216 @@
+"""RealMLP-TD as a method: a bag's networks by one kernel on a GPU, else one after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warpfit import backends
+from warpfit.errors import Obstacle, required
+from warpfit.tabular.members import Member, Method, Shape, Trained, Training, shape_of
+from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, RealMLP, set_initial_values
+from warpfit.tabular.onnx_network import realmlp_onnx
+from warpfit.tabular.preprocessing import Preprocessor
+from warpfit.tabular.schedules import DROPOUT, WEIGHT_DECAY
+from warpfit.tabular.targets import Numbers
+from warpfit.tabular.training import Outcome, Rows, outputs_of, train
+
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.table_networks import TableLaunch
+    from warpfit.tabular.launched import Task
+
+__all__ = ["REALMLP"]
+
+AUTO = "auto"
+
+
+def _defaults(are_classes: bool) -> Mapping[str, Any]:
+    return {
+        "n_epochs": 256,
+        "batch_size": 256,
+        "lr": 0.04 if are_classes else 0.2,
+        "hidden_layer_sizes": HIDDEN,
+        "activation": "selu" if are_classes else "mish",
+        "dropout": DROPOUT,
+        "weight_decay": WEIGHT_DECAY,
+        "frequency_scale": FREQUENCY_SCALE,
+        "label_smoothing": 0.1,
+        "precision": AUTO,
+    }
+
+
+def _space(are_classes: bool) -> Mapping[str, Any]:
+    """Return the authors' space, without those of other embeddings and of no scale."""
+    from scipy.stats import loguniform
+
+    space = {
+        "lr": loguniform(0.02, 0.3),
+        "dropout": [0.0] * 3 + [0.15] * 5 + [0.3] * 2,
+        "weight_decay": [0.0, 0.02],
+        "frequency_scale": loguniform(0.05, 0.5),
+        "activation": ["relu", "selu", "mish"],
+        "hidden_layer_sizes": [(256, 256, 256)] * 3 + [(64, 64, 64, 64, 64), (512,)],
+    }
+    return space | {"label_smoothing": [0.0] * 3 + [0.1] * 7} if are_classes else space
+
+
+def _network(shape: Shape, seed: int) -> RealMLP:
+    return RealMLP(
+        shape.columns, shape.num_outputs, shape.activation, seed=seed, hidden=shape.hidden
+    )
+
+
+def _widths(shape: Shape) -> tuple[int, ...]:
+    return (shape.columns.num_embedded, *shape.hidden, shape.num_outputs)
+
+
+def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
+    """Train all members as one kernel, where there is one; else one after the other."""
+    is_on_cpu = backends.resolve_device(training.device) == "cpu"
+    precision = training.settings["precision"]
+    if precision == "float32" or (precision == AUTO and is_on_cpu):
+        yield from _trained_in_turn(0, members, training)
+        return
+    begun = 0
+    with_rows = [(member, member.rows()) for member in members]
+    for (batch_size, _), group in groupby(with_rows, lambda each: _batches_of(each[1], training)):
+        together = list(group)
+        if begun and training.is_over():
+            return
+        launch = _launch_of(*together[0], training, batch_size, len(together))
+        if launch is None:
+            yield from _trained_in_turn(begun, [member for member, _ in together], training)
+        else:
+            yield from _trained_together(begun, together, training, launch)
+        begun += len(together)
+
+
+def _batches_of(rows: Rows, training: Training) -> tuple[int, int]:
+    """Return the rows of a batch, and how many batches an epoch has."""
+    num_rows = len(rows.y)
+    batch_size = min(num_rows, training.settings["batch_size"])
+    return batch_size, num_rows // batch_size
+
+
+def _launch_of(
+    member: Member, rows: Rows, training: Training, batch_size: int, num_networks: int
+) -> TableLaunch | None:
+    """Return how a kernel trains some networks like a member's, or None if none does."""
+    from warpfit.tabular.launched import launch_of
+
+    precision = training.settings["precision"]
+    launch = launch_of(
+        training.device,
+        _network(shape_of(member, training.settings), 0),
+        training.loss,
+        batch_size,
+        num_networks,
+        dtype="float16" if precision == AUTO else precision,
+        is_weighted=rows.weights is not None or member.validation().weights is not None,
+    )
+    if precision == AUTO:
+        return None if isinstance(launch, Obstacle) else launch
+    return required(launch)
+
+
+def _trained_together(
+    first: int,
+    with_rows: Sequence[tuple[Member, Rows]],
+    training: Training,
+    launch: TableLaunch,
+) -> Iterator[Trained]:
+    from warpfit.tabular.launched import Launched
+
+    members, settings = [member for member, _ in with_rows], training.settings
+    shape = shape_of(members[0], settings)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        tasks = list(threads.map(lambda each: _task_of(each[0], each[1], training), with_rows))
+    run = Launched(
+        training.device,
+        tasks,
+        launch,
+        lr=settings["lr"],
+        n_epochs=settings["n_epochs"],
+        dropout=settings["dropout"],
+        weight_decay=settings["weight_decay"],
+    )
+    outcomes = [Outcome() for _ in members]
+    for losses, errors in run.epochs():
+        for epoch in zip(losses.T.tolist(), errors.T.tolist(), strict=True):
+            for idx, (outcome, loss, error) in enumerate(zip(outcomes, *epoch, strict=True)):
+                outcome.add(loss, error)
+                training.report(first + idx, outcome)
+        if training.is_over():
+            break
+    run.hand_over()
+    for member, task, outcome in zip(members, tasks, outcomes, strict=True):
+        outcome.check(settings["lr"])
+        yield Trained.of(member, task.network, shape, outcome)
+
+
+def _task_of(member: Member, rows: Rows, training: Training) -> Task:
+    """Return a member as a kernel trains it, with its initial values; all of it on the host."""
+    from warpfit.tabular.launched import Task
+
+    targets = member.targets
+    bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
+    network = _begun(member, training, rows)
+    return Task(network.eval(), rows, member.validation(), bounds, member.seed)
+
+
+def _trained_in_turn(
+    first: int, members: Sequence[Member], training: Training
+) -> Iterator[Trained]:
+    for idx, member in enumerate(members, first):
+        if idx and training.is_over():
+            return
+        yield _trained(idx, member, training)
+
+
+def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
+    """Return a member's network with its initial values, on the host."""
+    network = _network(shape_of(member, training.settings), member.seed)
+    set_initial_values(network, rows.x, member.seed, training.settings["frequency_scale"])
+    return network
+
+
+def _trained(idx: int, member: Member, training: Training) -> Trained:
+    settings, rows, validation = training.settings, member.rows(), member.validation()
+    network, ops = _begun(member, training, rows), backends.get(training.device)
+
+    def report(outcome: Outcome) -> bool:
+        training.report(idx, outcome)
+        return training.is_over()
+
+    outcome = train(
+        network.to(training.device),
+        Rows(*(None if each is None else ops.asarray(each) for each in vars(rows).values())),
+        ops.asarray(validation.x),
+        lambda outputs: member.targets.error(outputs, validation.y, validation.weights),
+        loss=training.loss,
+        lr=settings["lr"],
+        n_epochs=settings["n_epochs"],
+        batch_size=settings["batch_size"],
+        seed=member.seed,
+        report=report,
+        dropout=settings["dropout"],
+        weight_decay=settings["weight_decay"],
+    )
+    return Trained.of(member, network, shape_of(member, settings), outcome)
+
+
+REALMLP = Method(
+    defaults=_defaults,
+    preprocessor=Preprocessor,
+    network=_network,
+    widths=_widths,
+    train=_train,
+    outputs=outputs_of,
+    space=_space,
+    onnx=realmlp_onnx,
+)
