@@ -37,6 +37,7 @@ KNOWN = {*SHARED, *OWN, *SAID, "return_estimator", "candidate_progress", "verbos
 Task = dict[str, Any]
 
 
+@backends.expecting_no_device()
 def fit_and_score(loop: Loop) -> list[Result]:
     """Do a loop over scikit-learn's `_fit_and_score`, with all fits trained together.
 
@@ -82,7 +83,6 @@ def _why_not_together(first: Task, num_processes: int) -> str:
         return "scoring is a function of the estimator, which is to be scikit-learn's"
     if reason := why_not(estimator, first["X"]):
         return reason
-    backends.expect_no_device()
     if num_processes == 1 and backends.resolve_device("auto") == "cpu":
         return "on the CPU one process trains one network after the other"
     return ""
