@@ -9,7 +9,7 @@ The parts:
 * one-by-one: the same by `study.optimize` with `wf.fit`, extrapolated from 20 trials.
 * torch: the same with PyTorch's eager loop, extrapolated from 20 trials.
 * values: the best loss on scikit-learn's digits by batches and one after the other, with equal
-  trials, over ten seeds.
+  trials, over ten seeds: results/optuna_values.json.
 
 Prints a line for each, and writes results/optuna.json after each.
 
@@ -318,18 +318,30 @@ def table(results: dict[str, Any]) -> str:
             lines.append(f"| {label} | {cell['seconds']:.1f} | {own} | {how} |")
         elif "reason" in cell:
             lines.append(f"| {label} | - | - | {cell['reason']} |")
-    return "\n".join(lines) + "\n" + _values(parts.get("values", {}))
+    return "\n".join(lines) + "\n"
 
 
-def _values(found: dict[str, Any]) -> str:
-    """Return in words how the best values compare."""
-    if "by_batches" not in found:
-        return ""
-    ours, others = (float(np.mean(found[name])) for name in ("by_batches", "one_by_one"))
-    return (
-        f"\nBest loss on digits, mean of {len(found['by_batches'])} seeds, {found['trials']} "
-        f"trials: {ours:.4f} by batches of {found['batch']}, {others:.4f} one by one.\n"
+def table_of_values(results: dict[str, Any]) -> str:
+    """Return the table of docs/optuna.md that compares best values, seed by seed."""
+    ours, others = (np.asarray(results[name]) for name in ("by_batches", "one_by_one"))
+    better, count = int((ours < others).sum()), len(ours)
+    difference = ours - others
+    error = float(difference.std(ddof=1) / np.sqrt(count))
+    head = f"best loss of {results['trials']} trials on digits"
+    lines = [f"| {head} | mean of {count} seeds | least | most |", "|---|---|---|---|"]
+    rows = [(f"by batches of {results['batch']}", ours), ("one by one", others)]
+    for label, values in (*rows, ("difference of a seed", difference)):
+        numbers = " | ".join(f"{number:.4f}" for number in (values.mean(), *_ends(values)))
+        lines.append(f"| {label} | {numbers} |")
+    words = (
+        f"The mean difference has a standard error of {error:.4f}; batches were better in "
+        f"{better} of {count} seeds."
     )
+    return "\n".join(lines) + f"\n\n{words}\n"
+
+
+def _ends(values: Any) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
 # -- the command
@@ -366,8 +378,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         except Exception as error:
             results["parts"][part] = {"reason": reason(error)}
         print(f"{part}: {json.dumps(results['parts'][part])}", flush=True)
-        write_results("optuna", results)
+        write_results("optuna", {**results, "parts": _but_values(results["parts"])})
+        if "by_batches" in (values := results["parts"].get("values", {})):
+            write_results("optuna_values", {"device": arguments.device, **values})
     return results
+
+
+def _but_values(parts: dict[str, Any]) -> dict[str, Any]:
+    return {name: cell for name, cell in parts.items() if name != "values"}
 
 
 def main() -> None:

@@ -51,12 +51,14 @@ def test_all_programs_make_the_same_trials(bench: Any) -> None:
     assert others["extrapolated_from"] == 10
     assert others["seconds"] == pytest.approx(10 * others["trial_seconds"])
     assert len(parts["values"]["by_batches"]) == len(parts["values"]["one_by_one"]) == 2
-    text = import_module("report").render("<!-- results: optuna -->\n<!-- end -->\n")
+    blocks = (f"<!-- results: {name} -->\n<!-- end -->\n" for name in ("optuna", "optuna_values"))
+    text = import_module("report").render("".join(blocks))
     assert "| 10 trials of 784-width-10, 3 epochs | seconds | Optuna's own | |" in text
     assert "| the same, in SQLite | " in text
     assert "| `study.optimize` with `wf.fit` | " in text
     assert "extrapolated from 10 trials" in text
-    assert "Best loss on digits, mean of 2 seeds, 1 trials: " in text
+    assert "| best loss of 1 trials on digits | mean of 2 seeds | least | most |" in text
+    assert "batches were better in 0 of 2 seeds" in text
 
 
 def test_pytorch_trains_the_same_network(bench: Any) -> None:
