@@ -20,10 +20,12 @@ from warpfit.estimators.as_sklearn import fill
 from warpfit.estimators.many_fits import (
     Fits,
     Result,
+    fit_elsewhere,
     fit_in_processes,
     fit_together,
     only_predicts,
 )
+from warpfit.sweep.workers import cluster_of_joblib, workers_for
 
 __all__ = ["fit_and_score"]
 
@@ -48,10 +50,11 @@ def fit_and_score(loop: Loop) -> list[Result]:
     """
     num_processes = min(effective_n_jobs(loop.n_jobs), len(loop.tasks))
     with recorded(loop.name) as where:
-        where.why = _why_not_together(_bound(loop.tasks[0]), num_processes)
+        is_here = num_processes == 1 and not cluster_of_joblib()
+        where.why = _why_not_together(_bound(loop.tasks[0]), is_here)
         if not where.why:
             try:
-                where.place, found = _trained([_bound(task) for task in loop.tasks], num_processes)
+                where.place, found = _trained([_bound(task) for task in loop.tasks], loop.n_jobs)
                 where.why = f"{len(found)} fits"
                 return found
             except Exception as error:
@@ -68,7 +71,7 @@ def _bound(task: Any) -> Task:
     return dict(bound.arguments)
 
 
-def _why_not_together(first: Task, num_processes: int) -> str:
+def _why_not_together(first: Task, is_here: bool) -> str:
     """Return why fits, of which this is the first, are not trained together; "" if they are."""
     estimator = first["estimator"]
     if not is_perceptron(estimator):
@@ -83,17 +86,21 @@ def _why_not_together(first: Task, num_processes: int) -> str:
         return "scoring is a function of the estimator, which is to be scikit-learn's"
     if reason := why_not(estimator, first["X"]):
         return reason
-    if num_processes == 1 and backends.resolve_device("auto") == "cpu":
+    if is_here and backends.resolve_device("auto") == "cpu":
         return "on the CPU one process trains one network after the other"
     return ""
 
 
-def _trained(calls: Sequence[Task], num_processes: int) -> tuple[str, list[Result]]:
+def _trained(calls: Sequence[Task], num_jobs: int | None) -> tuple[str, list[Result]]:
     """Return where all fits were trained, and their results."""
     _check_candidates(calls)
     fits = _fits_of(calls)
-    device = fits.estimator.device
+    if workers := workers_for(None, num_jobs):  # which know what devices they have
+        found = fit_elsewhere(fits, workers)
+        return f"{workers.kind}, {workers.count} workers", _as_sklearns(calls, found)
+    fits.estimator.device = device = backends.resolve_device("auto")
     if device == "cpu":
+        num_processes = min(effective_n_jobs(num_jobs), len(calls))
         found = fit_in_processes(fits, num_processes)
         return f"cpu, {num_processes} processes", _as_sklearns(calls, found)
     return device, _as_sklearns(calls, fit_together(fits))
@@ -118,10 +125,8 @@ def _fits_of(calls: Sequence[Task]) -> Fits:
         if key not in splits:
             splits[key] = np.asarray(call["train"]), np.asarray(call["test"])
         pairs.append((call["parameters"] or {}, splits[key]))
-    estimator = ours_of(first["estimator"], goes_on=False)
-    estimator.device = backends.resolve_device("auto")
     return Fits(
-        estimator=estimator,
+        estimator=ours_of(first["estimator"], goes_on=False),
         X=first["X"],
         y=first["y"],
         pairs=pairs,
