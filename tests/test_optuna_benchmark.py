@@ -41,10 +41,12 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def test_all_programs_make_the_same_trials(bench: Any) -> None:
     given = ["--trials", "10", "--batch", "4", "--device", "cpu"]
-    arguments = bench.parsed([*given, "--parts", "ours,storages,one-by-one,values"])
+    arguments = bench.parsed([*given, "--parts", "ours,journal,sqlite"])
+    assert bench.measure(arguments)["parts"].keys() == {"ours", "journal", "sqlite"}
+    arguments = bench.parsed([*given, "--parts", "one-by-one,values"])
     parts = bench.measure(arguments)["parts"]
     ours, others = parts["ours"], parts["one-by-one"]
-    for cell in (ours, *parts["storages"].values()):
+    for cell in (ours, parts["journal"], parts["sqlite"]):
         assert cell["optuna_seconds"] > cell["suggest_seconds"] > 0
         assert cell["optuna_seconds"] + cell["train_seconds"] < cell["seconds"]
         assert cell["best"] == ours["best"]
