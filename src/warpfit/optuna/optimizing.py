@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -315,7 +315,7 @@ class _Batches:
             except Exception as error:
                 self._refuse(one, error)
 
-    @property
+    @cached_property
     def _start_device(self) -> str:
         """The device that networks start on; workers elsewhere get what is on the host."""
         device = self.settings.get("device", "auto")
