@@ -382,7 +382,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         except Exception as error:
             results["parts"][part] = {"reason": reason(error)}
         print(f"{part}: {json.dumps(results['parts'][part])}", flush=True)
-        write_results("optuna", {**results, "parts": _but_values(results["parts"])})
+        if parts := _but_values(results["parts"]):
+            write_results("optuna", {**results, "parts": parts})
         if "by_batches" in (values := results["parts"].get("values", {})):
             write_results("optuna_values", {"device": arguments.device, **values})
     return results
