@@ -53,7 +53,8 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], words: str) -> 
         assert found[name]["weights"] == expected[name]["weights"]
         assert found[name]["records"] == expected[name]["records"]
         assert words in found[name]["plan"]
-    assert found.get("SweepCV") == expected.get("SweepCV")
+    for name in ("SweepCV", "optuna"):
+        assert found.get(name) == expected.get(name)
     if "accel" in found:
         assert found["accel"]["scores"] == expected["accel"]["scores"]
         assert len(set(chain(*found["accel"]["scores"]))) > 1
@@ -88,7 +89,9 @@ def test_joblibs_processes_one_of_which_is_killed(folder: Path) -> None:
 @needs_dask
 @pytest.mark.parametrize("kind", ["dask", "joblib-dask"])
 def test_dasks_workers_one_of_which_is_killed(folder: Path, kind: str) -> None:
-    names = ["SweepCV", "halving"] if kind == "dask" else ["fit_many", "SweepCV", "accel"]
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    by_dask, by_joblib = ("SweepCV", "halving", "optuna"), ("fit_many", "SweepCV", "accel")
+    names = by_dask if kind == "dask" else by_joblib
     with dask_cluster(folder, environment()) as where:
         found, here, cards = killed(kind, where, folder, *names)
     assert cards == {"0", "1"}

@@ -2,7 +2,7 @@
 searches in this process should say, too.
 
 python workers.py processes | mpi | loky | dask <file> | joblib-dask <file> | ray <address>
-    [--killed <folder>] --searches fit_many halving SweepCV accel
+    [--killed <folder>] --searches fit_many halving SweepCV accel optuna
 """
 
 from __future__ import annotations
@@ -132,7 +132,20 @@ def by_accel(callbacks: list[wf.Callback], n_jobs: int | None = None) -> dict[st
     return found
 
 
+def by_optuna(callbacks: list[wf.Callback], **arguments: Any) -> list[float]:
+    import optuna
+
+    from support.studies import optimize
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler, pruner = optuna.samplers.RandomSampler(seed=0), optuna.pruners.NopPruner()
+    study = optuna.create_study(sampler=sampler, pruner=pruner)
+    optimize(study, n_trials=6, batch=6, fit_callbacks=callbacks, **{"n_jobs": -1, **arguments})
+    return [trial.value for trial in study.trials]
+
+
 SEARCHES: dict[str, Any] = {
+    "optuna": by_optuna,
     "fit_many": sweep,
     "halving": partial(sweep, halving=2),
     "SweepCV": by_sweep_cv,
