@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from support.clusters import free_port, needs_dask, needs_ray, started, wait_for
+from support.clusters import RAYS_ENVIRONMENT, free_port, needs_dask, needs_ray, started, wait_for
 from support.commands import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,7 +41,7 @@ def parsed(command: str) -> tuple[list[str], dict[str, str]]:
     name, *rest = words[len(own) :]
     paths = [str(ROOT / "src"), *filter(None, sys.path)]
     path = {"PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
-    environment = {**ENVIRONMENT, **path, "WARPFIT_DEVICE": "cpu", **own}
+    environment = {**ENVIRONMENT, **path, **RAYS_ENVIRONMENT, "WARPFIT_DEVICE": "cpu", **own}
     return [sys.executable, *MODULES[name], *rest], environment
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 __all__ = [
+    "RAYS_ENVIRONMENT",
     "dask_cluster",
     "free_port",
     "needs_dask",
@@ -68,14 +69,18 @@ def dask_cluster(folder: Path, environment: dict[str, str]) -> Iterator[str]:
         yield where
 
 
+# Whatever tokens other clusters have left in this home.
+RAYS_ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
 @contextmanager
 def ray_cluster(folder: Path, environment: dict[str, str]) -> Iterator[str]:
     """Yield the address of a head that believes it has two cards."""
     port = free_port()
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
     sizes = ["--num-cpus=2", "--num-gpus=2", f"--port={port}", f"--temp-dir={folder / 'ray'}"]
-    quiet = ["--include-dashboard=false", "--disable-usage-stats"]
-    with started([*ray, *sizes, *quiet], environment, folder):
+    command = [*ray, *sizes, "--include-dashboard=false"]
+    with started(command, {**environment, **RAYS_ENVIRONMENT}, folder):
         wait_for(folder / "cluster.log", saying="Ray runtime started")
         yield f"127.0.0.1:{port}"
 

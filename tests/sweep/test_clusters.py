@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from joblib import parallel_config
 
-from support.clusters import dask_cluster, needs_dask, needs_ray, ray_cluster
+from support.clusters import RAYS_ENVIRONMENT, dask_cluster, needs_dask, needs_ray, ray_cluster
+from warpfit.sweep.workers import cluster_of_joblib
 
 SCRIPT = Path(__file__).with_name("workers.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def environment() -> dict[str, str]:
     paths = [str(ROOT / "src"), str(ROOT / "tests"), *filter(None, sys.path)]
-    own = {"OPENBLAS_NUM_THREADS": "1", "WARPFIT_DEVICE": "cpu"}
+    own = {"OPENBLAS_NUM_THREADS": "1", "WARPFIT_DEVICE": "cpu", **RAYS_ENVIRONMENT}
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **own}
 
 
@@ -99,6 +101,26 @@ def test_dasks_workers_one_of_which_is_killed(folder: Path, kind: str) -> None:
     assert_same(found, here, f"by {name}, on cpu")
     if "accel" in found:
         assert found["accel"]["where"][0].startswith("dask, ")
+
+
+def cluster_within() -> str:
+    from joblib import parallel_config
+
+    from warpfit.sweep.workers import cluster_of_joblib
+
+    with parallel_config("dask"):
+        return cluster_of_joblib()
+
+
+@pytest.mark.slow
+@needs_dask
+def test_a_search_within_a_call_of_dasks_stays_with_its_worker(folder: Path) -> None:
+    from distributed import Client
+
+    with dask_cluster(folder, environment()) as where, Client(scheduler_file=where) as client:
+        with parallel_config("dask"):
+            assert cluster_of_joblib() == "dask"
+        assert client.submit(cluster_within).result(timeout=60) == ""
 
 
 @pytest.mark.slow

@@ -174,16 +174,28 @@ def _of_cluster(name: str, num_jobs: int | None) -> Workers:
 
 def cluster_of_joblib() -> str:
     """Return the name of the backend that `joblib.parallel_config` names, if its workers are a
-    cluster's; "" for joblib's own, which are on this machine.
+    cluster's; "" for joblib's own, which are on this machine, and within a call that Dask made: a
+    worker that waited for others would be one less.
     """
     if "joblib" not in sys.modules:  # nor has anybody named a backend then
         return ""
     from joblib.parallel import BACKENDS, get_active_backend
 
     backend = type(get_active_backend()[0])
-    if backend.__module__ == "joblib._parallel_backends":
+    if backend.__module__ == "joblib._parallel_backends" or _is_in_dasks_call():
         return ""
     return next((name for name, kind in BACKENDS.items() if kind is backend), backend.__name__)
+
+
+def _is_in_dasks_call() -> bool:
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return False
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return False
+    return True
 
 
 def thrown(results: Iterator[Any], interrupt: BaseException) -> Iterator[Any]:
