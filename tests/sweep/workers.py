@@ -76,6 +76,7 @@ def joblibs_backend(kind: str, where: str) -> Iterator[None]:
         register_ray()
         with parallel_config("ray", n_jobs=2, ray_remote_args={"num_gpus": 1}):
             yield
+        ray.shutdown()
 
 
 class Killed(wf.Callback):

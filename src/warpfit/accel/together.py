@@ -32,7 +32,7 @@ from warpfit.estimators.many_fits import (
     fit_together,
     only_predicts,
 )
-from warpfit.sweep.workers import cluster_of_joblib, workers_for
+from warpfit.sweep.workers import JoblibsWorkers, workers_for
 
 __all__ = ["fit_and_score"]
 
@@ -57,7 +57,11 @@ def fit_and_score(loop: Loop) -> list[Result]:
     """
     num_processes = min(effective_n_jobs(loop.n_jobs), len(loop.tasks))
     with recorded(loop.name) as where:
-        is_here = num_processes == 1 and not cluster_of_joblib()
+        workers = workers_for(None, loop.n_jobs)
+        if isinstance(workers, JoblibsWorkers):  # scikit-learn's loop has them, cards included
+            where.why = f"its workers, by {workers.kind}, have scikit-learn's own classes"
+            return loop.run(loop.tasks)
+        is_here = num_processes == 1 and workers is None
         where.why = _why_not_together(_bound(loop.tasks[0]), is_here)
         if not where.why:
             try:
