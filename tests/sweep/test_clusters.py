@@ -128,7 +128,7 @@ def test_a_search_within_a_call_of_dasks_stays_with_its_worker(folder: Path) -> 
 @needs_ray
 def test_rays_workers_one_of_which_is_killed(folder: Path) -> None:
     with ray_cluster(folder, environment()) as where:
-        found, here, cards = killed("ray", where, folder, "fit_many", "accel")
+        found, here, cards = killed("ray", where, folder, "fit_many", "SweepCV", "accel")
     assert cards == {"0", "1"}
     assert_same(found, here, "2 shards by ray, on cpu")
     assert found["accel"]["where"] == ["scikit-learn"]
