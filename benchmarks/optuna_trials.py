@@ -5,15 +5,16 @@ The parts:
 * ours: a study of 784-width-10 on MNIST, 3 epochs each, whose learning rate, momentum, weight
   decay, width and batch size TPE suggests, by `warpfit.optuna.optimize`. Optuna's own seconds
   (asking, suggesting, reporting, telling) are told apart from those of building and training.
-* storages: the same in SQLite and in a journal file.
+* journal, sqlite: the same in a journal file, and in SQLite.
 * one-by-one: the same by `study.optimize` with `wf.fit`, extrapolated from 20 trials.
 * torch: the same with PyTorch's eager loop, extrapolated from 20 trials.
 * values: the best loss on scikit-learn's digits by batches and one after the other, with equal
-  trials, over ten seeds.
+  trials, over ten seeds: results/optuna_values.json.
 
-Prints a line for each, and writes results/optuna.json after each.
+Prints a line for each, and writes results/optuna.json after each: parts may be measured by several
+calls, at one commit.
 
-    python benchmarks/optuna_trials.py [--parts ours,storages,one-by-one,torch,values]
+    python benchmarks/optuna_trials.py [--parts ours,journal,sqlite,one-by-one,torch,values]
     [--trials 1000] [--batch 256] [--rows 60000] [--device cuda]
 """
 
@@ -31,10 +32,10 @@ from typing import Any
 
 import numpy as np
 
-from harness import environment, run_command, write_results
+from harness import environment, read_results, run_command, write_results
 from one_launch import MNIST_PIXELS, mnist, names, reason
 
-PARTS = ("ours", "storages", "one-by-one", "torch", "values")
+PARTS = ("ours", "journal", "sqlite", "one-by-one", "torch", "values")
 WIDTHS, BATCH_SIZES, EPOCHS = (32, 64, 96, 128), (16, 32, 64), 3
 MEASURED = 20  # trials that others are extrapolated from
 SEEDS = 10
@@ -157,17 +158,19 @@ def warmed_up(task: Task, storage: Any = None) -> dict[str, Any]:
     return {**by_batches(task, storage), "first_batch_seconds": cold}
 
 
-def in_storages(task: Task) -> dict[str, Any]:
-    """Return `by_batches` in SQLite and in a journal file."""
+def in_journal(task: Task) -> dict[str, Any]:
+    """Return `by_batches` in a journal file."""
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     with TemporaryDirectory() as folder:
-        journal = JournalFileBackend(str(Path(folder) / "study.log"))
-        return {
-            "SQLite": by_batches(task, f"sqlite:///{folder}/study.db"),
-            "journal file": by_batches(task, JournalStorage(journal)),
-        }
+        return by_batches(task, JournalStorage(JournalFileBackend(str(Path(folder) / "study.log"))))
+
+
+def in_sqlite(task: Task) -> dict[str, Any]:
+    """Return `by_batches` in SQLite."""
+    with TemporaryDirectory() as folder:
+        return by_batches(task, f"sqlite:///{folder}/study.db")
 
 
 def extrapolated(task: Task, objective: Callable[[Any], float]) -> dict[str, Any]:
@@ -296,8 +299,8 @@ def task_of_digits(arguments: argparse.Namespace) -> Task:
 
 LABELS = {
     "ours": "`wf.optuna.optimize`",
-    "SQLite": "the same, in SQLite",
-    "journal file": "the same, in a journal file",
+    "journal": "the same, in a journal file",
+    "sqlite": "the same, in SQLite",
     "one-by-one": "`study.optimize` with `wf.fit`",
     "torch": "`study.optimize` with PyTorch, eager",
 }
@@ -305,12 +308,10 @@ LABELS = {
 
 def table(results: dict[str, Any]) -> str:
     """Return the table of docs/optuna.md."""
-    parts = results["parts"]
-    cells = {**parts, **parts.get("storages", {})}
     head = f"{results['trials']:,} trials of {MNIST_PIXELS}-width-10, {EPOCHS} epochs"
     lines = [f"| {head} | seconds | Optuna's own | |", "|---|---|---|---|"]
     for name, label in LABELS.items():
-        cell = cells.get(name, {})
+        cell = results["parts"].get(name, {})
         if "seconds" in cell:
             own = f"{cell['optuna_seconds']:.1f}" if "optuna_seconds" in cell else "-"
             of = cell.get("extrapolated_from")
@@ -318,18 +319,30 @@ def table(results: dict[str, Any]) -> str:
             lines.append(f"| {label} | {cell['seconds']:.1f} | {own} | {how} |")
         elif "reason" in cell:
             lines.append(f"| {label} | - | - | {cell['reason']} |")
-    return "\n".join(lines) + "\n" + _values(parts.get("values", {}))
+    return "\n".join(lines) + "\n"
 
 
-def _values(found: dict[str, Any]) -> str:
-    """Return in words how the best values compare."""
-    if "by_batches" not in found:
-        return ""
-    ours, others = (float(np.mean(found[name])) for name in ("by_batches", "one_by_one"))
-    return (
-        f"\nBest loss on digits, mean of {len(found['by_batches'])} seeds, {found['trials']} "
-        f"trials: {ours:.4f} by batches of {found['batch']}, {others:.4f} one by one.\n"
+def table_of_values(results: dict[str, Any]) -> str:
+    """Return the table of docs/optuna.md that compares best values, seed by seed."""
+    ours, others = (np.asarray(results[name]) for name in ("by_batches", "one_by_one"))
+    better, count = int((ours < others).sum()), len(ours)
+    difference = ours - others
+    error = float(difference.std(ddof=1) / np.sqrt(count))
+    head = f"best loss of {results['trials']} trials on digits"
+    lines = [f"| {head} | mean of {count} seeds | least | most |", "|---|---|---|---|"]
+    rows = [(f"by batches of {results['batch']}", ours), ("one by one", others)]
+    for label, values in (*rows, ("difference of a seed", difference)):
+        numbers = " | ".join(f"{number:.4f}" for number in (values.mean(), *_ends(values)))
+        lines.append(f"| {label} | {numbers} |")
+    words = (
+        f"The mean difference has a standard error of {error:.4f}; batches were better in "
+        f"{better} of {count} seeds."
     )
+    return "\n".join(lines) + f"\n\n{words}\n"
+
+
+def _ends(values: Any) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
 # -- the command
@@ -350,7 +363,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure the parts, write the results after each, and return them."""
     programs: dict[str, Callable[[Task], dict[str, Any]]] = {
         "ours": warmed_up,
-        "storages": in_storages,
+        "journal": in_journal,
+        "sqlite": in_sqlite,
         "one-by-one": one_by_one,
         "torch": by_torch,
         "values": best_values,
@@ -358,7 +372,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     given = {name: getattr(arguments, name) for name in ("trials", "batch", "rows", "device")}
     space = {"widths": WIDTHS, "batch_sizes": BATCH_SIZES, "epochs": EPOCHS}
     results: dict[str, Any] = {**given, "space": space, "commit": environment()["commit"]}
-    results["parts"] = {}
+    earlier = read_results("optuna")
+    is_same = all(earlier.get(name) == results[name] for name in (*given, "commit"))
+    results["parts"] = earlier["parts"] if is_same else {}
     for part in arguments.parts:
         task = (task_of_digits if part == "values" else task_of_mnist)(arguments)
         try:
@@ -366,8 +382,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         except Exception as error:
             results["parts"][part] = {"reason": reason(error)}
         print(f"{part}: {json.dumps(results['parts'][part])}", flush=True)
-        write_results("optuna", results)
+        if parts := _but_values(results["parts"]):
+            write_results("optuna", {**results, "parts": parts})
+        if "by_batches" in (values := results["parts"].get("values", {})):
+            write_results("optuna_values", {"device": arguments.device, **values})
     return results
+
+
+def _but_values(parts: dict[str, Any]) -> dict[str, Any]:
+    return {name: cell for name, cell in parts.items() if name != "values"}
 
 
 def main() -> None:

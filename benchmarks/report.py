@@ -25,6 +25,7 @@ from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
+from optuna_trials import table_of_values
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
 from tables import rows_of_pairs, rows_of_programs
 from train import label_of
@@ -840,6 +841,10 @@ def optuna(results: Results) -> str:
     return optuna_trials(results) + _source(results)
 
 
+def optuna_values(results: Results) -> str:
+    return table_of_values(results) + _source(results)
+
+
 def _search(measured: Results) -> str:
     """Return the table of the seconds that a search takes."""
     rows = []
@@ -905,6 +910,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "sweep": sweep,
     "tables": tables,
     "optuna": optuna,
+    "optuna_values": optuna_values,
     "waits": waits,
 }
 FILES = {

@@ -15,7 +15,6 @@ from emulator.runtime import EmulatedRuntime
 from support.environment import start_clean
 from support.strict import FILTERS
 from support.turns import NEVER_RUN, mark_turns, never_run
-from warpfit import backends
 from warpfit.backends.cuda import runtime
 from warpfit.backends.cuda.memory import Memory
 
@@ -101,11 +100,8 @@ def poisoned_gpu() -> None:
 
 @pytest.fixture(autouse=True)
 def cpu_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let device 'auto' be the CPU, on a machine with a GPU too, and no test have asked for
-    silence.
-    """
+    """Let device 'auto' be the CPU, on a machine with a GPU too."""
     monkeypatch.setenv("WARPFIT_DEVICE", "cpu")
-    monkeypatch.setattr(backends, "_UNSAID", set())
 
 
 @pytest.fixture(scope="session")

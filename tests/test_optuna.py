@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(optimizing, "fit_many", counted)
     monkeypatch.setattr(optimizing, "_check_settings", lambda settings: None)
     return found
+
+
+def test_an_executors_workers_train_the_same_trials() -> None:
+    here, elsewhere = new_study(), new_study()
+    optimize(here, n_trials=5, batch=3)
+    with ThreadPoolExecutor(2) as executor:
+        optimize(elsewhere, n_trials=5, batch=3, executor=executor, n_jobs=-1)
+    assert [trial.value for trial in elsewhere.trials] == [trial.value for trial in here.trials]
 
 
 def test_trials_are_trained_by_batches_and_told_as_one_by_one(batches: list[int]) -> None:

@@ -41,22 +41,26 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def test_all_programs_make_the_same_trials(bench: Any) -> None:
     given = ["--trials", "10", "--batch", "4", "--device", "cpu"]
-    arguments = bench.parsed([*given, "--parts", "ours,storages,one-by-one,values"])
+    arguments = bench.parsed([*given, "--parts", "ours,journal,sqlite"])
+    assert bench.measure(arguments)["parts"].keys() == {"ours", "journal", "sqlite"}
+    arguments = bench.parsed([*given, "--parts", "one-by-one,values"])
     parts = bench.measure(arguments)["parts"]
     ours, others = parts["ours"], parts["one-by-one"]
-    for cell in (ours, *parts["storages"].values()):
+    for cell in (ours, parts["journal"], parts["sqlite"]):
         assert cell["optuna_seconds"] > cell["suggest_seconds"] > 0
         assert cell["optuna_seconds"] + cell["train_seconds"] < cell["seconds"]
         assert cell["best"] == ours["best"]
     assert others["extrapolated_from"] == 10
     assert others["seconds"] == pytest.approx(10 * others["trial_seconds"])
     assert len(parts["values"]["by_batches"]) == len(parts["values"]["one_by_one"]) == 2
-    text = import_module("report").render("<!-- results: optuna -->\n<!-- end -->\n")
+    blocks = (f"<!-- results: {name} -->\n<!-- end -->\n" for name in ("optuna", "optuna_values"))
+    text = import_module("report").render("".join(blocks))
     assert "| 10 trials of 784-width-10, 3 epochs | seconds | Optuna's own | |" in text
     assert "| the same, in SQLite | " in text
     assert "| `study.optimize` with `wf.fit` | " in text
     assert "extrapolated from 10 trials" in text
-    assert "Best loss on digits, mean of 2 seeds, 1 trials: " in text
+    assert "| best loss of 1 trials on digits | mean of 2 seeds | least | most |" in text
+    assert "batches were better in 0 of 2 seeds" in text
 
 
 def test_pytorch_trains_the_same_network(bench: Any) -> None:

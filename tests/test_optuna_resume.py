@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.strict import STRICT
-from support.studies import optimize, value_alone
+from support.studies import optimize, storage_at, value_alone
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
 
@@ -21,11 +21,12 @@ COMPLETE, RUNNING = TrialState.COMPLETE, TrialState.RUNNING
 
 KILLED = """
 import os, signal, sys
+from pathlib import Path
 import optuna
-from support.studies import build, optimize
+from support.studies import build, optimize, storage_at
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-storage, where, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+storage, where, count = storage_at(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 study = optuna.create_study(
     storage=storage,
     study_name="killed",
@@ -69,12 +70,12 @@ optimize(study, built, n_trials=12, batch=4, fit_callbacks=[Watch()])
 """
 
 
-def killed(storage: str, where: str, count: int) -> None:
+def killed(path: Path, where: str, count: int) -> None:
     """Run a process that is killed in the midst of its twelve trials, by batches of four."""
     tests = Path(__file__).resolve().parent
     paths = (str(tests), *sys.path)
     done = subprocess.run(
-        [sys.executable, *STRICT, "-c", KILLED, storage, where, str(count)],
+        [sys.executable, *STRICT, "-c", KILLED, str(path), where, str(count)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
@@ -84,7 +85,8 @@ def killed(storage: str, where: str, count: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("file", ["study.db", "study.log"])
 @pytest.mark.parametrize(
     ("where", "count", "complete", "running"),
     [
@@ -95,13 +97,12 @@ def killed(storage: str, where: str, count: int) -> None:
     ],
 )
 def test_no_trial_is_lost_or_told_twice_after_a_kill(
-    tmp_path: Path, where: str, count: int, complete: int, running: int
+    tmp_path: Path, file: str, where: str, count: int, complete: int, running: int
 ) -> None:
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    killed(storage, where, count)
+    killed(tmp_path / file, where, count)
     study = optuna.load_study(
         study_name="killed",
-        storage=storage,
+        storage=storage_at(tmp_path / file),
         sampler=optuna.samplers.RandomSampler(seed=1),
         pruner=optuna.pruners.NopPruner(),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
 from sklearn.ensemble import BaggingClassifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import (
@@ -20,9 +21,10 @@ from sklearn.model_selection import (
 )
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler, TargetEncoder
 from sklearn.svm import LinearSVC
+from threadpoolctl import threadpool_limits
 
 from warpfit import accel
 
@@ -156,10 +158,20 @@ def score_of_class(estimator: Any, X: Any, y: Any) -> float:
 @pytest.mark.parametrize(
     ("estimator", "settings", "why"),
     [
-        (make_pipeline(StandardScaler(), CLASSIFIER), {}, "a Pipeline is fitted as a whole"),
+        (
+            make_pipeline(StandardScaler(), CLASSIFIER),
+            {"params": {"mlpclassifier__sample_weight": np.ones(len(Y))}},
+            "a Pipeline whose fit or score is given more than rows",
+        ),
+        (make_pipeline(CLASSIFIER), {}, "a Pipeline of one step is fitted as a whole"),
+        (
+            make_pipeline(StandardScaler().set_output(transform="pandas"), CLASSIFIER),
+            {},
+            "TypeError: transformers return a DataFrame, no array of rows",
+        ),
         (CLASSIFIER, {"scoring": score_of_class}, "scoring is a function of the estimator"),
     ],
-    ids=["pipeline", "scoring"],
+    ids=["weights", "one-step", "table", "scoring"],
 )
 def test_what_is_fitted_one_by_one(gpu: str, estimator: Any, settings: Any, why: str) -> None:
     scores = cross_val_score(estimator, X, Y, cv=2, **settings)
@@ -169,6 +181,81 @@ def test_what_is_fitted_one_by_one(gpu: str, estimator: Any, settings: Any, why:
     assert fits[1].startswith(gpu)
     assert loop[:2] == ("cross_val_score", "one by one")
     assert loop[2].startswith(why)
+
+
+class Counting(StandardScaler):
+    """Counts its fits."""
+
+    count = 0
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        Counting.count += 1
+        return super().fit(X, y, sample_weight)
+
+
+PIPELINE = Pipeline([("scale", Counting()), ("reduce", PCA(8)), ("mlp", CLASSIFIER)])
+
+
+def test_the_perceptrons_of_pipelines_train_together(gpu: str) -> None:
+    grid = {"reduce__n_components": [8, 12], "scale": [Counting(), None], "mlp__alpha": [0.1, 1.0]}
+
+    def search() -> Any:
+        search = GridSearchCV(PIPELINE, grid, cv=2, return_train_score=True, refit=False)
+        return search.fit(X, Y)
+
+    expected, Counting.count = by_sklearn(search), 0
+    found = search()
+    assert told()[0] == ("GridSearchCV", gpu, "16 fits; transformers fitted 8 times")
+    assert Counting.count == 4  # for two folds with two reductions
+    assert found.cv_results_.keys() == expected.cv_results_.keys()
+    assert found.cv_results_["params"] == expected.cv_results_["params"]
+    for key in ("mean_test_score", "mean_train_score"):
+        assert_near(found.cv_results_[key], expected.cv_results_[key])
+    assert len(set(found.cv_results_["mean_test_score"])) > 1
+
+
+def test_the_pipelines_that_come_back_are_fitted(gpu: str) -> None:
+    found = cross_validate(PIPELINE, X, Y, cv=2, return_estimator=True, return_indices=True)
+    assert told() == [("cross_validate", gpu, "2 fits; transformers fitted 2 times")]
+    for fold, fitted in enumerate(found["estimator"]):
+        half = found["indices"]["test"][fold]
+        assert fitted.score(X[half], Y[half]) == pytest.approx(found["test_score"][fold], abs=0.02)
+        assert type(fitted[-1]) is MLPClassifier
+    means = [fitted["scale"].mean_ for fitted in found["estimator"]]
+    assert not np.array_equal(*means)
+
+
+@pytest.mark.slow
+def test_pipelines_by_processes_have_the_scores_of_one_by_one() -> None:
+    def scores(**jobs: Any) -> Any:
+        grid = {"scale__with_std": [True, False], "mlp__alpha": [0.1, 1.0]}
+        settings: dict[str, Any] = {"cv": 2, "refit": False, **jobs}
+        found = GridSearchCV(PIPELINE, grid, **settings).fit(X, Y)
+        return found.cv_results_["mean_test_score"]
+
+    with threadpool_limits(1):
+        one_by_one = scores()
+    np.testing.assert_array_equal(scores(n_jobs=2), one_by_one)
+    assert told()[-1] == (
+        "GridSearchCV",
+        "cpu, 2 processes",
+        "8 fits; transformers fitted 4 times",
+    )
+
+
+@pytest.mark.parametrize(
+    ("grid", "why"),
+    [
+        ({"mlp": [CLASSIFIER, LinearSVC(random_state=0)]}, "a candidate has another perceptron"),
+        ({"reduce": [TargetEncoder()]}, "transformers make other rows of those"),
+    ],
+    ids=["other", "encoder"],
+)
+def test_pipelines_that_train_one_by_one(gpu: str, grid: Any, why: str) -> None:
+    search = GridSearchCV(PIPELINE, grid, cv=2, refit=False, return_train_score=True).fit(X, Y)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    where, words = {name: told for name, *told in told()}["GridSearchCV"]
+    assert (where, words.partition(": ")[2][: len(why)]) == ("one by one", why)
 
 
 @pytest.mark.slow

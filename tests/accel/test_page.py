@@ -17,7 +17,7 @@ from support.commands import ENVIRONMENT
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "accel.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-PROGRAM, INSTALLING = (block for language, block in BLOCKS if language == "python")
+PROGRAM, INSTALLING, PIPELINES = (block for language, block in BLOCKS if language == "python")
 (COMMANDS,) = (block for language, block in BLOCKS if not language)
 
 
@@ -64,3 +64,5 @@ def test_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "MLPClassifier.fit  <string>:4  cpu, layerwise, float64" in printed
     assert not hasattr(names["MLPClassifier"]._fit, "__wrapped__")
+    exec(PIPELINES, names)
+    assert re.search("GridSearchCV +<string>:7 +one by one ", capsys.readouterr().out)

@@ -13,11 +13,15 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_digits, make_regression
+from sklearn.ensemble import BaggingClassifier
+from sklearn.model_selection import cross_val_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 import warpfit
-from warpfit import accel
+from support.devices import no_gpu
+from warpfit import accel, backends
 from warpfit.accel import perceptrons
+from warpfit.errors import DeviceWarning
 
 pytestmark = [
     pytest.mark.usefixtures("installed"),
@@ -105,6 +109,17 @@ def test_training_goes_on_from_either_side() -> None:
     assert places() == [("MLPClassifier.fit", HERE)] * 2
     np.testing.assert_allclose(fitted.loss_curve_, expected.loss_curve_, rtol=1e-9)
     assert fitted.t_ == expected.t_
+
+
+def test_a_machine_without_a_gpu_is_told_of_by_our_own_functions_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_gpu(monkeypatch)
+    MLPClassifier(**{**FEW, "solver": "lbfgs", "max_iter": 10**7}).fit(X[:40], Y[:40])
+    BaggingClassifier(MLPClassifier(**FEW), 2).fit(X, Y)
+    cross_val_score(MLPClassifier(**FEW), X, Y, cv=2)
+    with pytest.warns(DeviceWarning, match="device 'auto' is the CPU"):
+        assert backends.resolve_device("auto") == "cpu"
 
 
 PLAIN = """

@@ -23,10 +23,13 @@ __all__ = [
 
 
 def open_devices(monkeypatch: pytest.MonkeyPatch, *opened: Any) -> None:
-    """Let these be the devices that are open, and forget which one ``'auto'`` stood for."""
+    """Let these be the devices that are open, and forget what ``'auto'`` stood for, and that it was
+    told.
+    """
     monkeypatch.setattr(runtime, "_OPEN", dict(enumerate(opened)))
     monkeypatch.delenv("WARPFIT_DEVICE", raising=False)
-    monkeypatch.setattr(backends, "_best_device", cache(backends._best_device.__wrapped__))
+    for name in ("_found_device", "_warn_of_cpu"):
+        monkeypatch.setattr(backends, name, cache(getattr(backends, name).__wrapped__))
 
 
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,19 @@ from support.training import blobs
 
 X, Y = blobs(90)
 HELD_OUT = X[60:], Y[60:]
+
+
+def storage_at(path: Path) -> Any:
+    """Return a storage in a file, SQLite's if it ends in ``.db``, else a journal."""
+    from optuna.storages import JournalStorage, get_storage
+    from optuna.storages.journal import JournalFileBackend
+
+    is_sqlite = path.suffix == ".db"
+    return (
+        get_storage(f"sqlite:///{path}")
+        if is_sqlite
+        else JournalStorage(JournalFileBackend(str(path)))
+    )
 
 
 def build(trial: Any) -> Any:

@@ -325,7 +325,6 @@ def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
         ({"halving": 1}, ConfigError, "factor above 1, got 1"),
         ({"halving": "3"}, ConfigError, "expected halving as a Halving"),
         ({"device": "gpu7"}, ConfigError, "gpu7"),
-        ({"device": ["cpu", "cpu"]}, ConfigError, "executor to train on several devices"),
         ({"device": 3}, ConfigError, "expected a device or several, got 3"),
         (
             {"executor": 3},

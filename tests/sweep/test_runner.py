@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,7 @@ from warpfit.sweep.fit_many import _tasks
 from warpfit.sweep.folds import SweepData
 from warpfit.sweep.here import run_here
 from warpfit.sweep.sending import stop_of, workers_of
+from warpfit.sweep.workers import ExecutorsWorkers
 
 X, Y = blobs(60)
 SCRIPT = Path(__file__).with_name("workers.py")
@@ -37,55 +35,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def environment() -> dict[str, str]:
     paths = [str(ROOT / "src"), str(ROOT / "tests")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
-
-
-def results(*command: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [*command], capture_output=True, text=True, timeout=120, check=False, env=environment()
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def assert_same(found: dict[str, Any], words: str) -> None:
-    assert found["shards"]["weights"] == found["here"]["weights"]
-    assert found["shards"]["records"] == found["here"]["records"]
-    assert words in found["shards"]["plan"]
-
-
-def test_a_pool_of_processes_gives_the_same_bits() -> None:
-    found = results(sys.executable, str(SCRIPT), "processes")
-    assert_same(found, "2 shards by ProcessPoolExecutor, on cpu")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("distributed") is None, reason="distributed (Dask) is not installed")
-def test_dasks_workers_give_the_same_bits() -> None:
-    found = results(sys.executable, str(SCRIPT), "dask")
-    assert_same(found, "2 shards by ClientExecutor, on cpu")
-
-
-def mpiexec() -> str | None:
-    beside = Path(sys.executable).with_name("mpiexec")
-    return str(beside) if beside.exists() else shutil.which("mpiexec")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("mpi4py") is None, reason="mpi4py is not installed")
-@pytest.mark.skipif(mpiexec() is None, reason="no mpiexec was found, of an MPI library")
-def test_mpis_workers_give_the_same_bits() -> None:
-    command = [
-        str(mpiexec()),
-        "-n",
-        "3",
-        sys.executable,
-        "-m",
-        "mpi4py.futures",
-        str(SCRIPT),
-        "mpi",
-    ]
-    assert_same(results(*command), "2 shards by MPIPoolExecutor, on cpu")
 
 
 def sweep(**arguments: Any) -> wf.Sweep:
@@ -164,18 +113,53 @@ def test_an_executor_that_takes_nothing_is_named() -> None:
 
 
 class Killing(wf.Callback):
-    """Ends its process at a rate, as a system without memory does."""
+    """Ends its process at a rate, as a system without memory does, as often as `most`, which a file
+    counts.
+    """
+
+    def __init__(self, path: Path, most: int) -> None:
+        self.path, self.most = path, most
 
     def on_start(self, run: Any) -> None:
-        if run.plan.optimizer.lr.rate(None) == 0.3:
-            time.sleep(1.0)  # the others are through
-            os._exit(1)
+        if run.plan.optimizer.lr.rate(None) != 0.3:
+            return
+        with open(self.path, "a+") as file:
+            file.write("killed\n")
+            file.seek(0)
+            if len(file.readlines()) <= self.most:
+                file.close()
+                time.sleep(0.5)  # the others are through
+                os._exit(1)
 
 
-def test_a_process_that_is_killed_takes_no_others_with_it() -> None:
-    found = sweep(device="cpu", n_jobs=2, callbacks=[Killing()])
+@pytest.mark.slow
+def test_a_process_that_is_killed_takes_no_others_with_it(tmp_path: Path) -> None:
+    found = sweep(device="cpu", n_jobs=2, callbacks=[Killing(tmp_path / "kills", 100)])
     assert found.counts() == {"done": 2, "failed": 1}
-    assert found.records[2]["message"].startswith("a process that trained networks was killed")
+    words = "a process that trained networks was killed again and again"
+    assert found.records[2]["message"].startswith(words)
+
+
+def test_what_a_killed_process_had_is_trained_again(tmp_path: Path) -> None:
+    kills = tmp_path / "kills"
+    found = sweep(device="cpu", n_jobs=2, callbacks=[Killing(kills, 1)])
+    assert kills.read_text() == "killed\n" * 2
+    assert found.counts() == {"done": 3}
+    for ours, theirs in zip(found.models, sweep(device="cpu", n_jobs=1).models, strict=True):
+        assert_same_weights(ours, theirs)
+
+
+def test_several_devices_have_a_process_each() -> None:
+    found = sweep(device=["cpu", "cpu"])
+    assert found.plan.reason == "2 shards by joblib, on cpu, cpu"
+    for ours, theirs in zip(found.models, sweep(device="cpu", n_jobs=1).models, strict=True):
+        assert_same_weights(ours, theirs)
+
+
+@pytest.mark.slow
+def test_a_network_that_kills_every_process_fails_its_shard(tmp_path: Path) -> None:
+    found = sweep(device=["cpu", "cpu"], callbacks=[Killing(tmp_path / "kills", 100)])
+    assert found.counts() == {"done": 1, "failed": 2}
 
 
 def test_devices_that_only_workers_have_are_their_business(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +216,7 @@ def test_workers_are_counted_as_far_as_executors_say() -> None:
     with ThreadPoolExecutor(5) as executor:
         assert workers_of(executor) == 5
     assert workers_of(Broken()) >= 1
-    assert Shards(Broken(), ["cpu"], 2).at_once([]) == 2
+    assert Shards(ExecutorsWorkers(Broken()), ["cpu"], 2).at_once([]) == 2
 
 
 INTERRUPTED = """

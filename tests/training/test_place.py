@@ -42,7 +42,7 @@ def open_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked() -> str:
         raise AssertionError("asked for a GPU")
 
-    monkeypatch.setattr(backends, "_best_device", asked)
+    monkeypatch.setattr(backends, "_found_device", asked)
 
 
 @pytest.mark.usefixtures("open_choice")

@@ -18,6 +18,7 @@ from warpfit.sweep.here import run_here
 __all__ = ["fit_all"]
 
 
+@backends.expecting_no_device()
 def fit_all(loop: Loop) -> list[Any]:
     """Do all fits of a loop: on a GPU together, else as scikit-learn does, each by its `fit`.
 
@@ -26,7 +27,6 @@ def fit_all(loop: Loop) -> list[Any]:
     list
         What the loop's functions return.
     """
-    backends.expect_no_device()
     device = backends.resolve_device("auto")
     if device == "cpu" and effective_n_jobs(loop.n_jobs) == 1:
         return loop.run(loop.tasks)

@@ -151,10 +151,14 @@ class Fit:
     def start(self, X: Any, y: Any, sample_weight: Any, where: Where) -> None:
         """Train, or wait, if others are to be trained with it."""
         from warpfit import backends
+
+        with backends.expecting_no_device():
+            self._start(X, y, sample_weight, where)
+
+    def _start(self, X: Any, y: Any, sample_weight: Any, where: Where) -> None:
         from warpfit.accel.conversion import ours_of, where_trained
         from warpfit.estimators import fitting
 
-        backends.expect_no_device()
         waiting = _WAITING.get()
         goes_on = self.incremental or self.theirs.warm_start
         self.ours = ours_of(self.theirs, goes_on=goes_on, is_watched=waiting is None)
@@ -227,8 +231,8 @@ def _gpu() -> str:
     """Return the device that 'auto' is for long runs, "" if that is the CPU."""
     from warpfit import backends
 
-    backends.expect_no_device()
-    device = backends.resolve_device("auto")
+    with backends.expecting_no_device():
+        device = backends.resolve_device("auto")
     return "" if device == "cpu" else device
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from threading import Thread
 from typing import Any
@@ -23,7 +25,7 @@ __all__ = [
     "Backend",
     "NumpyBackend",
     "create",
-    "expect_no_device",
+    "expecting_no_device",
     "get",
     "is_device_array",
     "of",
@@ -67,24 +69,40 @@ def resolve_device(device: str) -> str:
     return str(_runtime(f"cuda:{int(match[1] or 0)}").name)
 
 
-@cache
 def _best_device() -> str:
+    name, reason = _found_device()
+    if reason is not None and not _EXPECTS_NONE.get():
+        _warn_of_cpu(reason)
+    return name
+
+
+@cache
+def _found_device() -> tuple[str, str | None]:
+    """Return what ``'auto'`` is on this machine, and why that is the CPU, if it is."""
     from warpfit.backends.cuda.runtime import why_unavailable
 
     reason = why_unavailable(opening=0)
-    if reason is None:
-        return "cuda:0"
-    if "no GPU" not in _UNSAID:
-        warn(f"device 'auto' is the CPU: {reason}", DeviceWarning)
-    return "cpu"
+    return ("cuda:0", None) if reason is None else ("cpu", reason)
 
 
-_UNSAID: set[str] = set()
+@cache
+def _warn_of_cpu(reason: str) -> None:
+    warn(f"device 'auto' is the CPU: {reason}", DeviceWarning)
 
 
-def expect_no_device() -> None:
-    """Let device 'auto' be the CPU without a warning, in programs that asked for no GPU."""
-    _UNSAID.add("no GPU")
+_EXPECTS_NONE: ContextVar[bool] = ContextVar("expects_none", default=False)
+
+
+@contextmanager
+def expecting_no_device() -> Iterator[None]:
+    """Let device 'auto' be the CPU without a warning in this block, whose caller asked for no
+    GPU.
+    """
+    token = _EXPECTS_NONE.set(True)
+    try:
+        yield
+    finally:
+        _EXPECTS_NONE.reset(token)
 
 
 def _runtime(device: str) -> Any:

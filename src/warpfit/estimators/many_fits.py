@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from threading import Event
 from time import perf_counter
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn import config_context, get_config
 from sklearn.base import clone
 from sklearn.metrics._scorer import (
     _BaseScorer,
@@ -22,7 +23,6 @@ from sklearn.metrics._scorer import (
     _Scorer,
 )
 from sklearn.model_selection._validation import _score
-from sklearn.utils.parallel import Parallel, delayed
 
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
@@ -44,10 +44,11 @@ from warpfit.estimators.recipes import dtype_on
 from warpfit.estimators.regressor import MLPRegressor
 from warpfit.estimators.splits import Fits, Side, Split, Splits
 from warpfit.sweep.here import run_here
-from warpfit.sweep.sending import check_sendable, joblibs_pickle, stop_of, workers_of
+from warpfit.sweep.sending import check_sendable
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
+from warpfit.sweep.workers import JoblibsWorkers, Raised, Workers, thrown
 
-__all__ = ["Result", "fit_by_executor", "fit_in_processes", "fit_together", "only_predicts"]
+__all__ = ["Result", "fit_elsewhere", "fit_in_processes", "fit_together", "only_predicts"]
 
 Indices = npt.NDArray[np.int64]
 # What scikit-learn's search makes its results of.
@@ -316,50 +317,54 @@ class _Started:
 
 def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:
     """Fit and score on the CPU, `num_processes` at once, each with one BLAS thread."""
-    alone = (delayed(fit_together)(replace(fits, pairs=[pair])) for pair in fits.pairs)
-    try:
-        return [result for results in Parallel(n_jobs=num_processes)(alone) for result in results]
-    except Exception as error:
-        _check_worker(fits, error, "joblib", joblibs_pickle())
-        raise
+    return fit_elsewhere(fits, JoblibsWorkers(num_processes), len(fits))
 
 
-def _check_worker(fits: Fits, error: Exception, kind: str, dumps: Callable[[Any], bytes]) -> None:
-    """Raise an error of ours if a worker could not be sent its fits, or broke down over them; none
-    if a fit failed.
+def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Result]:
+    """Fit and score on workers elsewhere, a shard of the fits each; -1 is one shard a worker."""
+    num_shards = min(len(fits), num_shards if num_shards > 0 else workers.count)
+    positions = [range(first, len(fits), num_shards) for first in range(num_shards)]
+    rows, without = (fits.X, fits.y), replace(fits, X=None, y=None)
+    filters = None if workers.has_threads else list(warnings.filters)
+    shares = [
+        (replace(without, pairs=[fits.pairs[idx] for idx in shard]), get_config(), filters)
+        for shard in positions
+    ]
+    results: dict[int, Result] = {}
+    with closing(workers.results(_fit_share, rows, shares)) as found:  # type: ignore[type-var]
+        try:
+            for shard, result in found:
+                if isinstance(result, Raised):
+                    if result.is_lost:
+                        _check_worker(without, result.error, workers)
+                    raise result.error
+                results.update(zip(positions[shard], result, strict=True))
+        except KeyboardInterrupt as interrupt:
+            for _ in thrown(found, interrupt):
+                pass
+            raise
+    return list(_in_order(results))
+
+
+def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> list[Result]:
+    """Fit and score as the process that sent it would, by scikit-learn's settings and filters of
+    warnings there.
     """
-    check_sendable(replace(fits, X=None, y=None), "estimator and scoring", error, dumps)
+    fits, config, filters = share
+    with config_context(**config), nullcontext() if filters is None else warnings.catch_warnings():
+        if filters is not None:
+            warnings.filters[:] = filters  # type: ignore[index]
+        return fit_together(replace(fits, X=rows[0], y=rows[1]), stop)
+
+
+def _check_worker(fits: Fits, error: Exception, workers: Workers) -> None:
+    """Raise an error of ours if a worker could not be sent its fits, or broke down over them."""
+    if not workers.has_threads:
+        check_sendable(fits, "estimator and scoring", error, workers.dumps)
     if isinstance(error, BrokenExecutor):
         raise DeviceError(
-            f"a worker of {kind} was killed, most likely because memory ran out: {error}"
+            f"a worker of {workers.kind} was killed, most likely because memory ran out: {error}"
         ) from error
-
-
-def fit_by_executor(fits: Fits, executor: Executor, num_shards: int) -> list[Result]:
-    """Fit and score on an executor's workers, a shard of the fits each; -1 is one shard a
-    worker.
-    """
-    num_shards = min(len(fits), num_shards if num_shards > 0 else workers_of(executor))
-    positions = [range(first, len(fits), num_shards) for first in range(num_shards)]
-    futures: dict[Future[list[Result]], range] = {}
-    results: dict[int, Result] = {}
-    stop = stop_of(executor)
-    try:
-        for shard in positions:
-            own = replace(fits, pairs=[fits.pairs[idx] for idx in shard])
-            futures[executor.submit(fit_together, own, stop)] = shard
-        for future in as_completed(futures):
-            results.update(zip(futures[future], future.result(), strict=True))
-    except Exception as error:
-        if stop is None:
-            _check_worker(fits, error, type(executor).__name__, pickle.dumps)
-        raise
-    finally:
-        if stop is not None:
-            stop.set()
-        for future in futures:
-            future.cancel()
-    return list(_in_order(results))
 
 
 def _in_order(results: dict[int, Result]) -> Iterator[Result]:

@@ -36,7 +36,7 @@ from warpfit.checks import brief, check_readable
 from warpfit.errors import ConfigError
 from warpfit.estimators.many_fits import (
     Result,
-    fit_by_executor,
+    fit_elsewhere,
     fit_in_processes,
     fit_together,
 )
@@ -44,6 +44,7 @@ from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.placing import place_of_fits
 from warpfit.estimators.sampled import Rounds, sampled_rounds
 from warpfit.estimators.splits import Fits
+from warpfit.sweep.workers import workers_for
 
 __all__ = ["RandomizedSweepCV", "SweepCV"]
 
@@ -181,9 +182,10 @@ def _splits(search: Any, X: Any, y: Any, split_params: dict[str, Any]) -> list[A
 
 
 def _results(search: Any, fits: Fits) -> list[Result]:
-    """Do all fits: by the executor, in processes on the CPU, or here."""
-    if search.executor is not None:
-        return fit_by_executor(fits, search.executor, search.n_jobs or -1)
+    """Do all fits: on workers elsewhere, in processes on the CPU, or here."""
+    workers = workers_for(search.executor, search.n_jobs)
+    if workers is not None:
+        return fit_elsewhere(fits, workers, search.n_jobs or -1)
     num_processes = min(effective_n_jobs(search.n_jobs), len(fits))
     place = place_of_fits(fits, num_processes)
     if place.reason:
@@ -263,7 +265,8 @@ class SweepCV(_Sweep, GridSearchCV):
     return_train_score : bool
     executor : concurrent.futures.Executor, optional
         Whose workers fit, a shard of candidates and folds on each. Clones have it, too; what is
-        pickled has not.
+        pickled has not. Without, joblib's workers, within `joblib.parallel_config` of a cluster's
+        backend.
 
     Attributes
     ----------

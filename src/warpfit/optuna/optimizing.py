@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from warpfit.sweep.metric import COLUMNS, SCORE
 from warpfit.sweep.planning import SweepPlan
 from warpfit.sweep.records import Record, Sweep
 from warpfit.sweep.tasks import DONE, STOPPED
+from warpfit.sweep.workers import workers_for
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -314,11 +315,12 @@ class _Batches:
             except Exception as error:
                 self._refuse(one, error)
 
-    @property
+    @cached_property
     def _start_device(self) -> str:
-        """The device that networks start on; an executor's workers get what is on the host."""
+        """The device that networks start on; workers elsewhere get what is on the host."""
         device = self.settings.get("device", "auto")
-        is_here = self.settings.get("executor") is None and isinstance(device, str)
+        workers = workers_for(self.settings.get("executor"), self.settings.get("n_jobs", -1))
+        is_here = workers is None and isinstance(device, str)
         return backends.resolve_device(device) if is_here else "cpu"
 
     def _refuse(self, one: AskedTrial, error: Exception) -> None:

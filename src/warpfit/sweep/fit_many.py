@@ -38,8 +38,8 @@ from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left,
 from warpfit.sweep.progress import SweepProgress, tell_no_validation
 from warpfit.sweep.records import Collector, Sweep
 from warpfit.sweep.runner import Runner
-from warpfit.sweep.sending import workers_of
 from warpfit.sweep.tasks import FAILED, INTERRUPTED, Outcome, Task
+from warpfit.sweep.workers import Workers, workers_for
 from warpfit.training.arguments import optimizer_of
 from warpfit.training.callbacks import Callback
 from warpfit.training.inputs import (
@@ -130,20 +130,22 @@ def fit_many(
         After some epochs only the best go on; a number is `Halving`'s factor.
     device : str or sequence of str
         As `fit`'s; ``'auto'`` weighs all networks, with `n_jobs` processes, against a GPU that
-        compiles a kernel for each kind of them. Several, for an executor, whose shards take them in
-        turn.
+        compiles a kernel for each kind of them. Several are taken in turn by shards, of an executor
+        or else of processes here.
     callbacks : sequence of Callback
         Every network has copies of its own: `EarlyStopping` ends each by itself. None that writes a
         file.
     executor : concurrent.futures.Executor, optional
         Trains shards of the networks wherever its workers are, each shard by itself. A process
         pool, Dask's ``client.get_executor()``, mpi4py's ``MPIPoolExecutor``, ... What is sent must
-        be picklable: models, optimizers, callbacks and the metric; `build` need not be.
+        be picklable: models, optimizers, callbacks and the metric; `build` need not be. Without,
+        within `joblib.parallel_config` of a cluster's backend, the cluster's workers do so.
     n_jobs : int
         On the CPU, networks that are trained at the same time, in processes of one BLAS thread
-        each; -1 is one a core, fewer if memory has no room for them. With an executor, the number
-        of shards; -1 is one a worker. Results do not depend on it, but for device 'auto', which
-        may be a GPU in place of few processes, and one process where more would take longer.
+        each; -1 is one a core, fewer if memory has no room for them. Elsewhere, the number of
+        shards; -1 is one a worker. 1 is this process, unless there is an executor. Results do not
+        depend on it, but for device 'auto', which may be a GPU in place of few processes, and one
+        process where more would take longer.
     keep_models : bool
         Whether all models are kept, or those of the best candidate only.
     on_plan : function, optional
@@ -182,9 +184,10 @@ def fit_many(
     found = as_candidates(grid, candidates)
     rule = as_halving(halving)
     _check_callbacks(callbacks)
-    devices = _devices(device, executor)
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
-        raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
+    devices = _devices(device)
+    workers = _workers(executor, n_jobs, devices)
+    if workers is None and devices[0] != AUTO:
+        devices = [backends.resolve_device(devices[0])]
     check_seed(seed)
     check_flag("verbose", verbose)
     keep_models = check_flag("keep_models", keep_models)
@@ -207,13 +210,13 @@ def fit_many(
     fold_numbers: list[int | None] = list(range(len(data.folds))) or [None]
     tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
     place = PlaceOfMany(devices[0])
-    if executor is None:
+    if workers is None:
         place = place_of_tasks(devices[0], tasks, _num_processes(n_jobs, len(tasks)))
         devices = [backends.resolve_device(place.device)]
         tasks = _placed(tasks, devices[0])
     n_jobs = place.num_processes or n_jobs
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
-    groups = _planned(tasks, names, devices[0], executor)
+    groups = _planned(tasks, names, devices[0], is_elsewhere=workers is not None)
     warn_of_data(data.x, data.y, tasks[0].arguments["loss"], groups[0].plan.network)
     warn_of_probabilities(groups[0].plan.network, groups[0].plan.loss)
     has_validation = validation_data is not None or bool(data.folds)
@@ -222,7 +225,7 @@ def fit_many(
     )
     if verbose and metric is None and not has_validation:
         tell_no_validation(decider)
-    runner = _runner(groups, devices, executor, n_jobs, len(tasks), keeps_models=keep_models)
+    runner = _runner(groups, devices, workers, n_jobs, len(tasks), keeps_models=keep_models)
     plan = describe(
         groups,
         num_candidates=len(found),
@@ -282,25 +285,24 @@ def _check_callbacks(callbacks: Any) -> None:
             )
 
 
-def _devices(device: Any, executor: Any) -> list[str]:
-    """Return the devices; one that is named is resolved, unless an executor's workers are to."""
+def _devices(device: Any) -> list[str]:
+    devices = [device] if isinstance(device, str) else device
+    is_list = isinstance(devices, Sequence) and len(devices) > 0
+    if not is_list or not all(isinstance(each, str) for each in devices):
+        raise ConfigError(f"expected a device or several, got {device!r}")
+    return list(devices)
+
+
+def _workers(executor: Any, n_jobs: Any, devices: Sequence[str]) -> Workers | None:
+    """Return the workers elsewhere that are to train, None if this process is."""
     if executor is not None and not isinstance(executor, Executor):
         raise ConfigError(
             "expected executor to be a concurrent.futures.Executor or None, got "
             f"{type(executor).__name__}"
         )
-    devices = [device] if isinstance(device, str) else device
-    is_list = isinstance(devices, Sequence) and len(devices) > 0
-    if not is_list or not all(isinstance(each, str) for each in devices):
-        raise ConfigError(f"expected a device or several, got {device!r}")
-    if executor is None and len(devices) > 1:
-        raise ConfigError(
-            "expected an executor to train on several devices, such as "
-            f"ProcessPoolExecutor({len(devices)}), got None"
-        )
-    if executor is None and devices[0] != AUTO:
-        return [backends.resolve_device(devices[0])]
-    return list(devices)
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
+        raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
+    return workers_for(executor, int(n_jobs), devices)
 
 
 def _data(
@@ -400,15 +402,15 @@ def _model_and_optimizer(made: Any) -> tuple[Module, Optimizer]:
 
 
 def _planned(
-    tasks: Sequence[Task], names: Sequence[str], device: str, executor: Executor | None
+    tasks: Sequence[Task], names: Sequence[str], device: str, *, is_elsewhere: bool
 ) -> list[Group]:
-    """Return the groups with their plans; on the CPU, if an executor's workers have devices that
-    are not here.
+    """Return the groups with their plans; on the CPU, if workers elsewhere have devices that are
+    not here.
     """
     try:
         backends.resolve_device(device)
     except DeviceError:
-        if executor is None:
+        if not is_elsewhere:
             raise
     else:
         return plan_groups(tasks, names)
@@ -424,7 +426,7 @@ def _planned(
 def _runner(
     groups: Sequence[Group],
     devices: Sequence[str],
-    executor: Executor | None,
+    workers: Workers | None,
     n_jobs: int,
     num_tasks: int,
     *,
@@ -433,9 +435,9 @@ def _runner(
     """Return the runner of the networks; on the CPU with as many processes as asked for and memory
     allows.
     """
-    if executor is not None:
-        wanted = n_jobs if n_jobs > 0 else max(workers_of(executor), len(devices))
-        return Shards(executor, devices, min(wanted, num_tasks))
+    if workers is not None:
+        wanted = n_jobs if n_jobs > 0 else max(workers.count, len(devices))
+        return Shards(workers, devices, min(wanted, num_tasks))
     if devices[0] != CPU or n_jobs == 1 or num_tasks == 1:
         return runner_here(devices[0], keeps_models=keeps_models)
     each = max(group.plan.bytes for group in groups)

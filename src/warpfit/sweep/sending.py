@@ -9,8 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
-from warpfit.errors import ConfigError
-from warpfit.sweep.tasks import Outcome
+from warpfit.errors import ConfigError, DeviceError
 
 __all__ = ["check_sendable", "for_sending", "is_set", "joblibs_pickle", "stop_of", "workers_of"]
 
@@ -26,14 +25,13 @@ def check_sendable(value: Any, what: str, error: Exception, dumps: Callable[[Any
         ) from error
 
 
-def for_sending(outcome: Outcome) -> Outcome:
-    """Return the outcome without what cannot be pickled."""
-    if outcome.error is not None:
-        try:
-            pickle.loads(pickle.dumps(outcome.error))
-        except Exception:
-            outcome.error = None
-    return outcome
+def for_sending(error: Exception) -> Exception:
+    """Return an error, or one that says the same if it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return DeviceError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def joblibs_pickle() -> Callable[[Any], bytes]:
