@@ -233,7 +233,7 @@ def test_a_program_without_perceptrons_imports_nothing_of_training(tmp_path: Pat
     (tmp_path / "program.py").write_text(dedent(program))
     found = accelerated(tmp_path, "--report", "program.py")
     rooms = {name.split(".")[1] for name in found.stdout.split()}
-    assert rooms == {"accel", "callers", "on_demand", "version"}
+    assert rooms == {"accel", "callers", "on_demand", "other_packages", "version"}
     assert found.stderr == "warpfit.accel: no perceptron was trained\n"
 
 

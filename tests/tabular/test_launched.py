@@ -180,7 +180,8 @@ def test_the_latest_of_equal_epochs_is_the_best(cuda: str) -> None:
 def test_an_error_that_is_not_finite_is_never_the_best(cuda: str) -> None:
     x, _ = CLASSES.table()
     task = CLASSES.task(cuda)
-    task.network.linears[2].bias.data[:] = np.nan
+    last: Any = task.network.linears[2]
+    last.bias.data[:] = np.nan
     launch = required(launch_of(cuda, task.network, CLASSES.loss, CLASSES.batch))
     run = Launched(cuda, [task], launch, lr=LR, n_epochs=2)
     ((_, errors),) = run.epochs()

@@ -146,7 +146,7 @@ class TableLaunch:
         split = TILE * max(last, first if first <= MOST_SPLIT else 1)
         stride = TILE * max(map(tiles_of, widths)) + 8
         of_row = 4 * stride + 4 * WARPS * (split + 4) + 8 * shape.inputs
-        of_row += 4 * TILE * WARPS * shape.hidden_layers
+        of_row += 8 * TILE * WARPS * shape.hidden_layers
         targets = 1 if shape.smoothing is not None else shape.outputs
         of_row += 4 * (shape.columns + targets + 1)
         return self.rows * of_row + 4 * shape.num_vectors + 9 * shape.networks + 128

@@ -1,9 +1,9 @@
 // A block's rows through the hidden layers and back: y = z + (f(z) - z) a, a for each unit, then
 // dropout.
 //
-// A warp has 16 units of each layer. What the way back needs of these in each row is z, which lies
-// in shared memory, and whether dropout keeps the unit: a bit. Rows that no batch has have gradients
-// of 0.
+// A warp has 16 units of each layer. What the way back needs of these in each row lies in shared
+// memory, each thread's apart, but for whether dropout keeps the unit: a bit. Rows that no batch has
+// have gradients of 0.
 //
 // Users: table_networks.cu.
 #pragma once
@@ -78,8 +78,9 @@ __device__ inline void activate_units(TableShared& shared, const RowBlock& rows,
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
             const float z = sums[n][part] * root + biases.values[part / 2];
-            const float y = z + (activate<ACTIVATION>(z, SLOPE) - z) * slopes.values[part / 2];
-            shared.z[layer][n][part][threadIdx.x] = z;
+            const Activated<float> f = activated<ACTIVATION>(z, SLOPE);
+            const float y = z + (f.value - z) * slopes.values[part / 2];
+            shared.kept[layer][n][part][threadIdx.x] = {f.value - z, f.derivative - 1};
             sums[n][part] = kept >> (n * 4 + part) & 1 ? y * rows.now.kept_scale : 0.0f;
             shared.units[(layer + 1) % 2][row_of(n, part)][own_unit(part)] =
                 store<T>(sums[n][part]);
@@ -102,11 +103,10 @@ __device__ inline void differentiate_units(TableShared& shared, const RowBlock& 
     for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const float z = shared.z[layer][n][part][threadIdx.x];
+            const Kept unit = shared.kept[layer][n][part][threadIdx.x];
             const float dy = kept >> (n * 4 + part) & 1 ? sums[n][part] * scale : 0.0f;
-            const Activated<float> f = activated<ACTIVATION>(z, SLOPE);
-            const float dz = dy + dy * slopes.values[part / 2] * (f.derivative - 1);
-            of_slope[part / 2] += dy * (f.value - z);
+            const float dz = dy + dy * slopes.values[part / 2] * unit.slope;
+            of_slope[part / 2] += dy * unit.change;
             of_bias[part / 2] += dz;
             sums[n][part] = dz;
             shared.units[(layer + 1) % 2][row_of(n, part)][own_unit(part)] = store<T>(dz);

@@ -111,11 +111,16 @@ static_assert(OUTPUT_TILES <= MOST_SPLIT, "outputs are added up over warps");
 constexpr int SPLIT_UNITS = 16 * larger(OUTPUT_TILES, SPLITS_FIRST ? INPUT_TILES : 1);
 using Parts = float[WARPS][ROWS][SPLIT_UNITS + 4];
 
+// What the way back needs of a unit before its activation f: f(z) - z and f'(z) - 1.
+struct Kept {
+    float change, slope;
+};
+
 struct alignas(16) TableShared {
-    T units[2][ROWS][STRIDE];                       // a layer's inputs, or gradients of its units
-    Parts parts;                                    // of split products
-    float z[HIDDEN_LAYERS][ROW_TILES][4][THREADS];  // of each thread's units
-    float vectors[VECTORS];                         // as the last update left them
+    T units[2][ROWS][STRIDE];                         // a layer's inputs, or gradients of its units
+    Parts parts;                                      // of split products
+    Kept kept[HIDDEN_LAYERS][ROW_TILES][4][THREADS];  // of each thread's units
+    float vectors[VECTORS];                           // as the last update left them
     float embedded[ROWS][INPUTS], gradients[ROWS][INPUTS];
     float x[ROWS][COLUMNS], targets[ROWS][TARGET_WORDS];
     float losses[ROWS];     // or what rows add to the validation error
