@@ -76,7 +76,12 @@ def run(options: dict[str, str], cache: Path, folder: Path, *, clocks: bool) -> 
     """
     words, seconds_file = [*command(options), "--out", str(folder / "run")], folder / "seconds.json"
     sources = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": sources, "WARPFIT_CACHE_DIR": str(cache)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": sources,
+        "WARPFIT_CACHE_DIR": str(cache / "kernels"),
+        "CUDA_CACHE_PATH": str(cache / "driver"),  # the driver's and the compiler's own
+    }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     stages = [str(ROOT / "benchmarks" / "stages.py"), str(seconds_file)]
     started = time_ns()
