@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array, Pair
 from warpfit.backends.checks import check_conv2d, check_float, check_images, check_shape
-from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.conv_sm90 import Band, Windows, WindowsOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ShapeError
@@ -116,8 +116,10 @@ class _Launch(NamedTuple):
         some.
     num_windows : Pair
         (OH, OW).
+    windows : (Windows, Band) or None
+        For `multiply_windows`, if that computes it.
     kernel : Kernel or None
-        None if there is nothing to compute.
+        None if there is nothing to compute, or `windows` say how.
     grid : tuple of int
     shared_bytes : int
     sizes : tuple of int
@@ -128,6 +130,7 @@ class _Launch(NamedTuple):
 
     pairs: tuple[Pair, Pair, Pair]
     num_windows: Pair
+    windows: tuple[Windows, Band] | None
     kernel: Any
     grid: tuple[int, int, int]
     shared_bytes: int
@@ -136,7 +139,7 @@ class _Launch(NamedTuple):
     num_arrivals: int = 0
 
 
-class ConvOps(ArrayOps):
+class ConvOps(WindowsOps):
     """y = f(x * w + b), channels last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -163,11 +166,14 @@ class ConvOps(ArrayOps):
 
         y = self.empty((x.shape[0], *launch.num_windows, num_outputs), x.dtype)
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
-        if launch.kernel is not None:
+        b = self.contiguous_or_none(b)
+        if launch.windows is not None:
+            self.multiply_windows(*launch.windows, x, w, y, bias=b, z=z, activation=activation)
+        elif launch.kernel is not None:
             launch.kernel(
                 launch.grid,
                 THREADS,
-                *(x, w, self.contiguous_or_none(b), y, z, activation.slope, *launch.sizes),
+                *(x, w, b, y, z, activation.slope, *launch.sizes),
                 shared_bytes=launch.shared_bytes,
             )
         return y, z
@@ -189,7 +195,9 @@ class ConvOps(ArrayOps):
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
-        if launch.kernel is not None:
+        if launch.windows is not None:
+            self.multiply_windows(*launch.windows, dz, w, dx)
+        elif launch.kernel is not None:
             launch.kernel(
                 launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes
             )
@@ -290,11 +298,33 @@ class ConvOps(ArrayOps):
             for_slices = (sums if num_slices > 1 else 0, num_tiles * (1 + -(-num_slices // group)))
         else:
             grid, for_slices = (-(-num_rows // tiling.block_m) * blocks_n, 1, 1), (0, 0)
-        kernel = None
-        if grid[0]:
+        kernel, windows = None, None
+        if all(chunks):
+            windows = self._windows(op, dtype, x_shape, w_shape, num_windows, pairs)
+        if grid[0] and windows is None:
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)
             kernel = self.kernel(op, **tiling.defines, **own)
-        return _Launch(pairs, num_windows, kernel, grid, tiling.shared_bytes, sizes, *for_slices)
+        shape = grid, tiling.shared_bytes, sizes
+        return _Launch(pairs, num_windows, windows, kernel, *shape, *for_slices)
+
+    def _windows(
+        self,
+        op: str,
+        dtype: str,
+        x_shape: Shape,
+        w_shape: Shape,
+        num_windows: Pair,
+        pairs: tuple[Pair, Pair, Pair],
+    ) -> tuple[Windows, Band] | None:
+        """Return how `multiply_windows` computes an operation; None if it does not."""
+        stride, padding, dilation = pairs
+        if op == "conv2d_backward_weight" or stride != (1, 1):
+            return None
+        windows = Windows.forward(x_shape, w_shape, num_windows, padding, dilation)
+        if op == "conv2d_backward_input":
+            windows = windows.adjoint
+        band = self.band_of(windows, dtype, x_shape[0])
+        return None if band is None else (windows, band)
 
 
 def _own_defines(

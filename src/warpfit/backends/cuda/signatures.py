@@ -45,6 +45,7 @@ SIGNATURES = {
         "const T*, const T*, Out*, Out*, Acc*, unsigned*, double" + ", int" * 16
     ),
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
+    "conv2d_sm90": ("const T*, const T*, const T*, const T*, T*, T*, double" + ", int" * 17),
     "copy_strided": "const SOURCE*, Layout, DTYPE*, Layout, int, int64",
     "count_correct": "const T*, const int64*, int64*, double*, unsigned*, int64, int, int, int",
     "count_correct_binary": "const T*, const T*, int64*, double*, unsigned*, int64, int, int",

@@ -1,0 +1,181 @@
+// Computes:  y = EPILOGUE(z), z[m, i, j, o] = sum of w[k, l, c, o] x[m, i + k dilation - padding,
+//            ..., c] over taps (k, l) and channels c, x being 0 outside of the image, on Hopper's
+//            tensor cores through wgmma; ADJOINT: dx of dz, that is the same of dz with w[-k, -l,
+//            o, c], padding being (kernel - 1) dilation less than it was.
+// Layout:    x (M, height, width, channels), y (M, out_height, out_width, outputs), w (KH, KW, C,
+//            O), contiguous, at multiples of 16 bytes; of these channels are C and outputs O, or
+//            the other way round if ADJOINT; channels are a multiple of 16, outputs one of BLOCK_N.
+//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
+// Launch:    grid (M ceil(out_height / band_rows), outputs / BLOCK_N); block: WARPGROUPS, which
+//            take the band's tiles of 64 windows in turns. A tile is 8 by 8 windows, tiles_across
+//            of them side by side, or, if that is 0, 64 in the order of the planes' pixels. shared
+//            bytes: planes of a band, plane_bytes each, and of weights, weight_plane_bytes each
+//            (`Band.shared_bytes`). Defines: these, DTYPE, BLOCKS (to a multiprocessor), and those
+//            of gemm/epilogue.cuh.
+// Numerics:  float32 sums, in the order of taps and channels.
+// Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
+//            reads x once and w once for each band, both from L2 mostly.
+// Reference: conv2d_forward and conv2d_backward_input of backends/numpy/conv.py; PTX ISA 9.7.15
+//            (wgmma), 9.7.9.25.3 (cp.async).
+#include "gemm/epilogue.cuh"
+#include "ops/conv/image_planes.cuh"
+#include "ops/conv/quads.cuh"
+
+constexpr int THREADS = 128 * WARPGROUPS;
+constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
+constexpr int EIGHTS = BLOCK_N / 8;
+
+using Sums = float[BLOCK_N / 2];
+
+struct Pair {
+    int h, w;
+};
+
+// The weights of all taps that make this block's outputs, as planes. Their rows are taps and, in
+// each, channels; ADJOINT, outputs. Planes are of what else weights have.
+struct BlockWeights {
+    const T* weights;
+    int inner, outer;  // numbers side by side in memory, and rows of a tap
+    int first_inner, first_outer;
+
+    __device__ void copy_to(const Planes& planes, int taps, int own_inner, int own_outer) const {
+        Counter at(threadIdx.x, THREADS, own_outer, own_inner / IN_PIECE<T>);
+        for (; at.a < taps; at.advance()) {
+            const int64 row = static_cast<int64>(at.a) * outer + first_outer + at.b;
+            const T* from = weights + row * inner + first_inner + at.c * IN_PIECE<T>;
+            copy_async_16(planes.piece(at.a * own_outer + at.b, at.c), from, true);
+        }
+    }
+};
+
+// Which windows a tile has.
+struct Tiling {
+    int pitch, tiles_across;
+
+    __device__ int first_pixel(int tile) const {
+        return tiles_across == 0 ? 64 * tile
+                                 : tile / tiles_across * 8 * pitch + tile % tiles_across * 8;
+    }
+
+    // Bytes from eight windows to the next.
+    __device__ int row_step() const { return PIECE_BYTES * (tiles_across == 0 ? 8 : pitch); }
+
+    __device__ Pair window(int tile, int eight, int one) const {
+        if (tiles_across == 0) {
+            const int pixel = 64 * tile + 8 * eight + one;
+            return {pixel / pitch, pixel % pitch};
+        }
+        return {tile / tiles_across * 8 + eight, tile % tiles_across * 8 + one};
+    }
+};
+
+// What a product takes from shared memory, as descriptors of the first tap.
+struct Operands {
+    uint64 pixels, weights;
+    int pixel_slice, weight_slice;  // bytes from one slice of k to the next
+    int weight_tap;                 // and from one tap to the next, maybe backwards
+};
+
+// sums = all taps' products for 64 windows.
+__device__ inline void multiply(Sums& sums, const Operands& own, const Pair& kernel,
+                                const Pair& tap_step, int slices) {
+    wgmma_fence();
+    uint64 weights = own.weights;
+    bool adds = false;
+    for (int kh = 0; kh < kernel.h; ++kh) {
+        for (int kw = 0; kw < kernel.w; ++kw) {
+            const uint64 pixels = moved(own.pixels, kh * tap_step.h + kw * tap_step.w);
+#pragma unroll 4
+            for (int slice = 0; slice < slices; ++slice) {
+                SliceProduct<T, false, !ADJOINT>::add_to(
+                    sums, moved(pixels, slice * own.pixel_slice),
+                    moved(weights, slice * own.weight_slice), adds);
+                adds = true;
+            }
+            weights = moved(weights, own.weight_tap);
+        }
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+}
+
+// Hands the sums of a window, those of half h of a tile's rows, to EPILOGUE, and stores them.
+__device__ inline void store_window(const Epilogue& epilogue, const Sums& sums, int h, int64 pixel,
+                                    int first_output, bool is_inside) {
+    const int first = first_output + threadIdx.x % 4 * 2;
+    unsigned words[EIGHTS] = {};
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) {
+        if (!is_inside) continue;
+        Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
+        EPILOGUE<2>(epilogue, pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
+        words[j] = store<T>(pair[0]).bits | static_cast<unsigned>(store<T>(pair[1]).bits) << 16;
+    }
+    store_quads(words, epilogue.c + pixel * epilogue.ldc + first_output, is_inside);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, double slope,
+                int height, int width, int channels, int out_height, int out_width, int outputs,
+                int kernel_height, int kernel_width, int padding_height, int padding_width,
+                int dilation_height, int dilation_width, int band_rows, int num_tiles,
+                int tiles_across, int plane_bytes, int weight_plane_bytes) {
+    DYNAMIC_SHARED(unsigned char, shared);
+    take_turn();
+    const int bands = (out_height + band_rows - 1) / band_rows;
+    const int image = blockIdx.x / bands, first_row = blockIdx.x % bands * band_rows;
+    const int first_output = blockIdx.y * BLOCK_N, taps = kernel_height * kernel_width;
+    const int pitch = out_width + (kernel_width - 1) * dilation_width;
+    const Planes pixels{shared, plane_bytes};
+    const Planes weights{shared + channels / IN_PIECE<T> * plane_bytes, weight_plane_bytes};
+
+    const ImageRows<T> rows{x + static_cast<int64>(image) * height * width * channels,
+                            height,
+                            width,
+                            channels,
+                            first_row - padding_height,
+                            -padding_width,
+                            band_rows + (kernel_height - 1) * dilation_height,
+                            pitch};
+    rows.copy_to<THREADS>(pixels);
+    if (ADJOINT) {
+        const BlockWeights own{w, channels, outputs, 0, first_output};
+        own.copy_to(weights, taps, channels, BLOCK_N);
+    } else {
+        const BlockWeights own{w, outputs, channels, first_output, 0};
+        own.copy_to(weights, taps, BLOCK_N, channels);
+    }
+    copy_async_commit();
+    copy_async_wait<0>();
+    fence_async();
+    __syncthreads();
+
+    const Tiling tiling{pitch, tiles_across};
+    const Epilogue epilogue{y, bias,    saved,  z, Acc(1), static_cast<Acc>(slope),
+                            0, outputs, outputs};
+    const int tap_rows = ADJOINT ? BLOCK_N : channels;
+    const unsigned of_weights = shared_address(weights.data);
+    const Operands first{planes_descriptor(shared_address(shared), plane_bytes, tiling.row_step()),
+                         ADJOINT
+                             ? planes_descriptor(of_weights + (taps - 1) * tap_rows * PIECE_BYTES,
+                                                 weight_plane_bytes, EIGHT_PIECES)
+                             : planes_descriptor(of_weights, EIGHT_PIECES, weight_plane_bytes),
+                         2 * plane_bytes, ADJOINT ? 2 * weight_plane_bytes : DEPTH * PIECE_BYTES,
+                         (ADJOINT ? -1 : 1) * tap_rows * PIECE_BYTES};
+    const Pair tap_step{dilation_height * pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    for (int tile = threadIdx.x / 128; tile < num_tiles; tile += WARPGROUPS) {
+        Operands own = first;
+        own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
+        Sums sums;
+        multiply(sums, own, {kernel_height, kernel_width}, tap_step, channels / DEPTH);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const Pair at = tiling.window(tile, 2 * warp + h, lane / 4);
+            const int row = first_row + at.h;
+            const bool is_inside = (at.h < band_rows) & (row < out_height) & (at.w < out_width);
+            const int64 pixel = (static_cast<int64>(image) * out_height + row) * out_width + at.w;
+            store_window(epilogue, sums, h, is_inside ? pixel : 0, first_output, is_inside);
+        }
+    }
+}
