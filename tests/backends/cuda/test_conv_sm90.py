@@ -13,7 +13,7 @@ import pytest
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
+from warpfit.backends.cuda.conv_sm90 import Windows, choose_band, choose_weight_band
 
 MOST_SHARED = shared_bytes_of("sm_90a")
 
@@ -42,6 +42,9 @@ SETTINGS = {
     "padded_beyond_the_kernel": Setting((1, 5, 4, 16), (3, 4, 16, 16), padding=(4, 3)),
     "one_tap": Setting((3, 7, 5, 48), (1, 1, 48, 16)),
     "many_outputs": Setting((1, 6, 6, 16), (3, 3, 16, 128)),
+    "gray": Setting((3, 9, 9, 1), (3, 3, 1, 32)),
+    "colours": Setting((2, 9, 10, 3), (5, 5, 3, 80), padding=(2, 1)),
+    "a_slice_and_a_half": Setting((2, 7, 8, 24), (2, 2, 24, 64)),
 }
 
 
@@ -52,9 +55,12 @@ def whole_numbers(*shapes: tuple[int, ...]) -> Iterator[Any]:
         yield rng.integers(-1, 2, shape).astype("float64") * (rng.random(shape) < 0.5)
 
 
-def kernels_of(ops: CudaBackend) -> set[bool]:
-    """Return for all launches so far whether they were this kernel's."""
-    return {launch.windows is not None for launch in ops._launches.values()}
+def kernels_of(ops: CudaBackend) -> dict[str, bool]:
+    """Return for each operation so far whether it was done by these kernels."""
+    return {
+        key[0]: launch.windows is not None or launch.weights is not None
+        for key, launch in ops._launches.items()
+    }
 
 
 @pytest.mark.in_turns(4)
@@ -68,13 +74,18 @@ def test_whole_numbers_give_exact_results(
     y, _ = NumpyBackend().conv2d_forward(x, w, b, **setting.pairs, activation=relu)
     (dz,) = whole_numbers(y.shape)
     dx = NumpyBackend().conv2d_backward_input(dz, w, x.shape, **setting.pairs)
+    dw, db = NumpyBackend().conv2d_backward_weight(dz, x, w.shape[:2], **setting.pairs)
     ops = CudaBackend(kernel_runtime_of_any_order)
     x_, w_, b_, dz_ = (ops.asarray(array, dtype) for array in (x, w, b, dz))
     found, _ = ops.conv2d_forward(x_, w_, b_, **setting.pairs, activation=relu)
     np.testing.assert_array_equal(found.numpy(), y)
     found = ops.conv2d_backward_input(dz_, w_, x.shape, **setting.pairs)
     np.testing.assert_array_equal(found.numpy(), dx)
-    assert kernels_of(ops) == {True}
+    found_dw, found_db = ops.conv2d_backward_weight(dz_, x_, w.shape[:2], **setting.pairs)
+    np.testing.assert_array_equal(found_dw.numpy(), dw)
+    np.testing.assert_array_equal(found_db.numpy(), db)
+    by_other = {"conv2d_backward_input"} if setting.x[3] % 16 else set()
+    assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -100,14 +111,22 @@ def test_arrays_that_begin_anywhere_are_left_to_the_other_kernel(kernel_runtime:
     moved = whole[1:].view(x.shape, ops.asarray(x, "float16").strides)
     found, _ = ops.conv2d_forward(moved, w_, None)
     np.testing.assert_array_equal(found.numpy(), y)
-    assert kernels_of(ops) == {False}
+    assert kernels_of(ops) == {"conv2d_forward": False}
 
 
 @pytest.mark.parametrize("num_images", [1, 64, 512])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_bands_and_tiles_cover_the_windows(name: str, num_images: int) -> None:
     forward = SETTINGS[name].windows
+    weight_band = choose_weight_band(forward, num_images, 132, MOST_SHARED)
+    assert weight_band is not None
+    assert weight_band.num_slices % 2 == 0
+    assert weight_band.num_slices * 16 >= weight_band.rows * forward.pitch
+    assert weight_band.warpgroups * weight_band.taps >= forward.taps
+    assert weight_band.shared_bytes <= MOST_SHARED
     for windows in (forward, forward.adjoint):
+        if windows.block_n is None:
+            continue
         band = choose_band(windows, num_images, 132, MOST_SHARED)
         assert band is not None
         assert band.shared_bytes <= MOST_SHARED
@@ -132,6 +151,23 @@ def test_more_blocks_where_there_are_few_images() -> None:
 def test_a_convolution_whose_weights_do_not_fit_is_left_to_the_other_kernel() -> None:
     assert (
         choose_band(Setting((1, 9, 9, 512), (3, 3, 512, 64)).windows, 64, 132, MOST_SHARED) is None
+    )
+
+
+def test_the_loss_scale_leaves_gradients_of_weights(kernel_runtime: Any) -> None:
+    setting = SETTINGS["in_order"]
+    dz, x = whole_numbers((*setting.x[:1], *setting.windows.result, setting.w[3]), setting.x)
+    dw, db = NumpyBackend().conv2d_backward_weight(dz, x, setting.w[:2])
+    ops = CudaBackend(kernel_runtime, loss_scale=4.0)
+    on_device = (ops.asarray(array, "float16") for array in (4 * dz, x))
+    found_dw, found_db = ops.conv2d_backward_weight(*on_device, setting.w[:2])
+    np.testing.assert_array_equal(found_dw.numpy(), dw)
+    np.testing.assert_array_equal(found_db.numpy(), db)
+    assert (
+        ops.conv2d_backward_weight(
+            *(ops.asarray(array, "float16") for array in (dz, x)), setting.w[:2], needs_db=False
+        )[1]
+        is None
     )
 
 

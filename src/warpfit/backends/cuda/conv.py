@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array, Pair
 from warpfit.backends.checks import check_conv2d, check_float, check_images, check_shape
-from warpfit.backends.cuda.conv_sm90 import Band, Windows, WindowsOps
+from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, WeightBand, Windows, WindowsOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ShapeError
@@ -118,8 +118,10 @@ class _Launch(NamedTuple):
         (OH, OW).
     windows : (Windows, Band) or None
         For `multiply_windows`, if that computes it.
+    weights : (Windows, WeightBand) or None
+        For `weight_gradients`.
     kernel : Kernel or None
-        None if there is nothing to compute, or `windows` say how.
+        None if there is nothing to compute, or the two before say how.
     grid : tuple of int
     shared_bytes : int
     sizes : tuple of int
@@ -131,6 +133,7 @@ class _Launch(NamedTuple):
     pairs: tuple[Pair, Pair, Pair]
     num_windows: Pair
     windows: tuple[Windows, Band] | None
+    weights: tuple[Windows, WeightBand] | None
     kernel: Any
     grid: tuple[int, int, int]
     shared_bytes: int
@@ -227,12 +230,17 @@ class ConvOps(WindowsOps):
         check_shape(op, "dz", dz, (x.shape[0], *launch.num_windows, dz.shape[3]))
 
         dtype = acc_dtype(x.dtype)
+        scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
+        if launch.weights is not None:
+            sums = self.weight_gradients(*launch.weights, dz, x)
+            dwdb = self.column_sums(sums, dtype, scale)
+            size = prod(w_shape)
+            return self.reshape(dwdb[:size], w_shape), dwdb[size:] if needs_db else None
         dw = self.empty(w_shape, dtype)
         db = self.empty(w_shape[3:], dtype) if needs_db else None
         if launch.kernel is not None:
             partials = self.empty((launch.num_partials,), dtype) if launch.num_partials else None
             arrivals = self.arrivals(launch.num_arrivals)
-            scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
             launch.kernel(
                 launch.grid,
                 THREADS,
@@ -298,33 +306,23 @@ class ConvOps(WindowsOps):
             for_slices = (sums if num_slices > 1 else 0, num_tiles * (1 + -(-num_slices // group)))
         else:
             grid, for_slices = (-(-num_rows // tiling.block_m) * blocks_n, 1, 1), (0, 0)
-        kernel, windows = None, None
-        if all(chunks):
-            windows = self._windows(op, dtype, x_shape, w_shape, num_windows, pairs)
-        if grid[0] and windows is None:
+        kernel, windows, weights = None, None, None
+        if pairs[0] == (1, 1) and chunks[1] and (chunks[0] or num_channels % IN_PIECE):
+            forward = Windows.forward(x_shape, w_shape, num_windows, *pairs[1:])
+            if op == "conv2d_backward_weight":
+                weights = _if_found(forward, self.weight_band_of(forward, dtype, x_shape[0]))
+            else:
+                of_op = forward if op == "conv2d_forward" else forward.adjoint
+                windows = _if_found(of_op, self.band_of(of_op, dtype, x_shape[0]))
+        if grid[0] and windows is None and weights is None:
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)
             kernel = self.kernel(op, **tiling.defines, **own)
         shape = grid, tiling.shared_bytes, sizes
-        return _Launch(pairs, num_windows, windows, kernel, *shape, *for_slices)
+        return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices)
 
-    def _windows(
-        self,
-        op: str,
-        dtype: str,
-        x_shape: Shape,
-        w_shape: Shape,
-        num_windows: Pair,
-        pairs: tuple[Pair, Pair, Pair],
-    ) -> tuple[Windows, Band] | None:
-        """Return how `multiply_windows` computes an operation; None if it does not."""
-        stride, padding, dilation = pairs
-        if op == "conv2d_backward_weight" or stride != (1, 1):
-            return None
-        windows = Windows.forward(x_shape, w_shape, num_windows, padding, dilation)
-        if op == "conv2d_backward_input":
-            windows = windows.adjoint
-        band = self.band_of(windows, dtype, x_shape[0])
-        return None if band is None else (windows, band)
+
+def _if_found(windows: Windows, band: Any) -> tuple[Windows, Any] | None:
+    return None if band is None else (windows, band)
 
 
 def _own_defines(

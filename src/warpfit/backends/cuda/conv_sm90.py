@@ -23,14 +23,18 @@ Shape = tuple[int, ...]
 # As in kernels/mma/planes.cuh: numbers in a piece of 16 bytes, and k of an instruction.
 PIECE_BYTES, IN_PIECE, DEPTH = 16, 8, 16
 TILE, SIDE = 64, 8
-KERNEL, WARPGROUP = "conv2d_sm90", 128
+KERNEL, WEIGHT_KERNEL, WARPGROUP = "conv2d_sm90", "conv2d_backward_weight_sm90", 128
 # Columns of a block's products, each a number that wgmma is declared for.
 BLOCKS_N = (64, 48, 32, 16)
 MOST_WARPGROUPS, MOST_BLOCKS = 3, 2
+# Of the gradient of weights: outputs of a block; sums of a thread; bands on their way or at work.
+BLOCK_O, MOST_SUMS, MOST_WEIGHT_WARPGROUPS, MOST_STAGES = 64, 112, 4, 3
 # Of what a multiprocessor has, for each of two blocks.
 RESERVED_BYTES = 1024
 # Cycles of a multiprocessor for a slice of 64 rows and a column, and bytes that it reads in one.
 CYCLES_OF_COLUMN, BYTES_A_CYCLE = 0.5, 32
+# And those that a band costs whatever its size.
+CYCLES_OF_BAND = 300
 
 
 class Windows(NamedTuple):
@@ -90,9 +94,15 @@ class Windows(NamedTuple):
         return self.kernel[0] * self.kernel[1]
 
     @property
-    def are_whole(self) -> bool:
-        """Whether products consist of whole slices and whole blocks of columns."""
-        whole = self.channels % DEPTH == 0 and self.block_n is not None
+    def depth(self) -> int:
+        """Channels with the zeros that fill up the last slice."""
+        return -(-self.channels // DEPTH) * DEPTH
+
+    @property
+    def are_possible(self) -> bool:
+        """Whether weights consist of whole pieces and products of whole blocks of columns."""
+        inner = self.channels if self.is_adjoint else self.outputs
+        whole = inner % IN_PIECE == 0 and self.block_n is not None
         return whole and 0 not in (self.channels, self.outputs)
 
     @property
@@ -125,19 +135,20 @@ class Band(NamedTuple):
 
     @property
     def warpgroups(self) -> int:
-        return min(MOST_WARPGROUPS, self.num_tiles)
+        rounds = -(-self.num_tiles // MOST_WARPGROUPS)
+        return -(-self.num_tiles // rounds)
 
 
 class WindowsOps(ArrayOps):
     """Convolutions of stride 1 in half precision, where the device has the kernel for them."""
 
     def band_of(self, windows: Windows, dtype: str, num_images: int) -> Band | None:
-        """Return the band by which the kernel computes a convolution of arrays that begin at
-        multiples of 16 bytes; None if it does not.
+        """Return the band by which the kernel computes a convolution whose weights, and whose
+        pixels if they are whole pieces, begin at multiples of 16 bytes; None if it does not.
         """
         runtime = self.runtime
         is_possible = generation(runtime.arch) == 90 and dtype in HALF_DTYPES and num_images
-        if not is_possible or not windows.are_whole:
+        if not is_possible or not windows.are_possible:
             return None
         return choose_band(
             windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes
@@ -163,7 +174,8 @@ class WindowsOps(ArrayOps):
         if windows.is_adjoint:
             epilogue = "epilogue_store" if saved is None else "epilogue_mask"
         own = epilogue_defines(epilogue, activation.name, bias is not None, z is not None)
-        kernel = self.kernel(KERNEL, **defines_of(x.dtype.name, windows, band), **own)
+        is_whole = is_in_pieces(x, windows.channels)
+        kernel = self.kernel(KERNEL, **defines_of(x.dtype.name, windows, band, is_whole), **own)
         bands = -(-windows.result[0] // band.rows)
         kernel(
             (len(x) * bands, windows.outputs // (windows.block_n or 1)),
@@ -172,6 +184,40 @@ class WindowsOps(ArrayOps):
             *sizes_of(windows, band),
             shared_bytes=band.shared_bytes,
         )
+
+    def weight_band_of(self, windows: Windows, dtype: str, num_images: int) -> WeightBand | None:
+        """Return how the kernel computes the gradient of the weights of a forward pass; None if it
+        does not.
+        """
+        runtime = self.runtime
+        is_possible = generation(runtime.arch) == 90 and dtype in HALF_DTYPES and num_images
+        if (
+            not is_possible
+            or not windows.channels
+            or windows.outputs % DEPTH
+            or not windows.outputs
+        ):
+            return None
+        return choose_weight_band(
+            windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes
+        )
+
+    def weight_gradients(self, windows: Windows, band: WeightBand, dz: Array, x: Array) -> Array:
+        """Return the gradients of weights and then of the bias, summed over some of the windows in
+        each row: (parts, KH KW C O + O) float32, with the loss scale.
+        """
+        num_sums = (windows.taps * windows.channels + 1) * windows.outputs
+        sums = self.empty((band.parts, num_sums), "float32")
+        is_whole = is_in_pieces(x, windows.channels)
+        kernel = self.kernel(WEIGHT_KERNEL, **weight_defines(x.dtype.name, band, is_whole))
+        blocks_o, blocks_c = -(-windows.outputs // BLOCK_O), -(-windows.channels // band.block_c)
+        kernel(
+            (band.parts, blocks_o, blocks_c),
+            band.warpgroups * WARPGROUP,
+            *(dz, x, sums, *weight_sizes(windows, band, len(x))),
+            shared_bytes=band.shared_bytes,
+        )
+        return sums
 
 
 @lru_cache(maxsize=1024)
@@ -214,17 +260,22 @@ def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
     else:
         num_tiles, across = in_order, 0
         last = in_order * TILE - 1 + span_h * windows.pitch + span_w
-    plane = plane_bytes(max(copied, last + 1), windows.channels)
-    of_weights = windows.channels if windows.is_adjoint else windows.block_n or 0
-    rows_of_weights = windows.taps * (
-        windows.block_n or 0 if windows.is_adjoint else windows.channels
-    )
+    plane = plane_bytes(max(copied, last + 1), windows.depth)
+    of_weights, rows_of_weights = windows.block_n or 0, windows.depth
+    if windows.is_adjoint:
+        of_weights, rows_of_weights = rows_of_weights, of_weights
+    rows_of_weights *= windows.taps
     weight_plane = plane_bytes(rows_of_weights, of_weights)
-    shared = windows.channels // IN_PIECE * plane + of_weights // IN_PIECE * weight_plane
+    shared = windows.depth // IN_PIECE * plane + of_weights // IN_PIECE * weight_plane
     if shared > max_shared_bytes:
         return None
     blocks = min(MOST_BLOCKS, (max_shared_bytes + RESERVED_BYTES) // (shared + RESERVED_BYTES))
     return Band(rows, num_tiles, across, plane, weight_plane, shared, blocks)
+
+
+def is_in_pieces(x: Array, channels: int) -> bool:
+    """Whether the pixels of an array are whole pieces at multiples of 16 bytes."""
+    return channels % IN_PIECE == 0 and x.pointer % PIECE_BYTES == 0
 
 
 def plane_bytes(num_rows: int, num_channels: int) -> int:
@@ -240,22 +291,25 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
     num_blocks = num_images * -(-windows.result[0] // band.rows)
     num_blocks *= windows.outputs // (windows.block_n or 1)
     per_multiprocessor = -(-num_blocks // num_multiprocessors)
-    slices = windows.taps * windows.channels // DEPTH
+    slices = windows.taps * windows.depth // DEPTH
     of_tile = slices * CYCLES_OF_COLUMN * (windows.block_n or 0)
     # Warpgroups of one block take turns; what is read is hidden only behind another block.
     waves = -(-per_multiprocessor // band.blocks)
     read = band.shared_bytes / BYTES_A_CYCLE
-    return per_multiprocessor * band.num_tiles * of_tile + waves * read
+    return per_multiprocessor * band.num_tiles * of_tile + waves * (CYCLES_OF_BAND + read)
 
 
-def defines_of(dtype: str, windows: Windows, band: Band) -> dict[str, str | int]:
-    """Return the kernel's defines, without those of its epilogue."""
+def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict[str, str | int]:
+    """Return the kernel's defines, without those of its epilogue; `is_whole` says whether pixels
+    are whole pieces at multiples of 16 bytes.
+    """
     return {
         "DTYPE": dtype,
         "ADJOINT": int(windows.is_adjoint),
         "BLOCK_N": windows.block_n or 0,
         "WARPGROUPS": band.warpgroups,
         "BLOCKS": band.blocks,
+        "X_PIECES": int(is_whole),
     }
 
 
@@ -289,18 +343,141 @@ def sizes_of(windows: Windows, band: Band) -> tuple[int, ...]:
     )
 
 
+class WeightBand(NamedTuple):
+    """How the gradient of weights is computed.
+
+    Attributes
+    ----------
+    rows, num_slices : int
+        Rows of windows that come to shared memory at once, and the slices of pixels that they are.
+    block_c : int
+        Channels of a block, zeros included.
+    warpgroups, taps : int
+        Warpgroups of a block, and the taps that each has.
+    stages : int
+    x_plane_bytes, dz_plane_bytes, shared_bytes : int
+    parts : int
+        Blocks that share the bands out, and whose sums are added up.
+    """
+
+    rows: int
+    num_slices: int
+    block_c: int
+    warpgroups: int
+    taps: int
+    stages: int
+    x_plane_bytes: int
+    dz_plane_bytes: int
+    shared_bytes: int
+    parts: int
+
+
+@lru_cache(maxsize=1024)
+def choose_weight_band(
+    windows: Windows, num_images: int, num_multiprocessors: int, max_shared_bytes: int
+) -> WeightBand | None:
+    """Return how the gradient of a forward pass' weights takes the least time; None if nothing
+    fits.
+    """
+    found = []
+    for rows in _row_counts(windows.result[0]):
+        band = _weight_band(windows, rows, num_images, num_multiprocessors, max_shared_bytes)
+        if band is not None:
+            found.append((_weight_cycles(windows, band, num_images), band))
+    return min(found)[1] if found else None
+
+
+def _shares(windows: Windows) -> tuple[int, int, int] | None:
+    """Return the channels of a block, its warpgroups, and the taps of each."""
+    warpgroups = min(MOST_WEIGHT_WARPGROUPS, windows.taps)
+    taps = -(-windows.taps // warpgroups)
+    warpgroups = -(-windows.taps // taps)
+    for block_c in BLOCKS_N:
+        if windows.depth % block_c == 0 and taps * block_c // 2 <= MOST_SUMS:
+            return block_c, warpgroups, taps
+    return None
+
+
+def _weight_band(
+    windows: Windows, rows: int, num_images: int, num_multiprocessors: int, max_shared_bytes: int
+) -> WeightBand | None:
+    shares = _shares(windows)
+    if shares is None:
+        return None
+    block_c, warpgroups, taps = shares
+    span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
+    num_slices = -(-rows * windows.pitch // (2 * DEPTH)) * 2
+    x_rows = max(
+        (rows + span_h) * windows.pitch, num_slices * DEPTH + span_h * windows.pitch + span_w
+    )
+    dz_channels = min(windows.outputs, BLOCK_O)
+    x_plane, dz_plane = plane_bytes(x_rows, block_c), plane_bytes(num_slices * DEPTH, dz_channels)
+    stage = block_c // IN_PIECE * x_plane + dz_channels // IN_PIECE * dz_plane
+    stages = min(MOST_STAGES, max_shared_bytes // stage)
+    if stages < 2:
+        return None
+    num_bands = num_images * -(-windows.result[0] // rows)
+    columns = -(-windows.outputs // BLOCK_O) * -(-windows.channels // block_c)
+    parts = max(1, min(num_bands, num_multiprocessors // columns))
+    planes = x_plane, dz_plane, stages * stage
+    return WeightBand(rows, num_slices, block_c, warpgroups, taps, stages, *planes, parts)
+
+
+def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float:
+    """Return about how many cycles a block works."""
+    num_bands = -(-num_images * -(-windows.result[0] // band.rows) // band.parts)
+    read = band.shared_bytes / band.stages / BYTES_A_CYCLE
+    of_slice = band.warpgroups * band.taps * band.block_c * CYCLES_OF_COLUMN
+    return read + num_bands * (CYCLES_OF_BAND + max(read, band.num_slices * of_slice))
+
+
+def weight_defines(dtype: str, band: WeightBand, is_whole: bool) -> dict[str, str | int]:
+    """Return the defines of the kernel of weights' gradients."""
+    return {
+        "DTYPE": dtype,
+        "WARPGROUPS": band.warpgroups,
+        "TAPS": band.taps,
+        "BLOCK_C": band.block_c,
+        "STAGES": band.stages,
+        "X_PIECES": int(is_whole),
+    }
+
+
+def weight_sizes(windows: Windows, band: WeightBand, num_images: int) -> tuple[int, ...]:
+    """Return its last arguments."""
+    return (
+        num_images,
+        *windows.image,
+        windows.channels,
+        *windows.result,
+        windows.outputs,
+        *windows.kernel,
+        *windows.padding,
+        *windows.dilation,
+        band.rows,
+        band.num_slices,
+        band.x_plane_bytes,
+        band.dz_plane_bytes,
+    )
+
+
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the kernels of this file with a choice of the defines that they are asked for."""
     most = shared_bytes_of("sm_90a")
     for dtype in HALF_DTYPES:
-        for channels, outputs in ((32, 64), (16, 16), (64, 48)):
+        for channels, outputs in ((32, 64), (1, 32), (64, 48)):
             forward = Windows.forward(
                 (1, 26, 26, channels), (3, 3, channels, outputs), (24, 24), (0, 0), (1, 1)
             )
-            for windows, num_images in ((forward, 512), (forward.adjoint, 1)):
+            weight_band = choose_weight_band(forward, 512, 132, most)
+            assert weight_band is not None
+            of_weights = weight_defines(dtype, weight_band, channels >= IN_PIECE)
+            yield WEIGHT_KERNEL, {name: str(value) for name, value in of_weights.items()}
+            passes = [(forward, 512), (forward.adjoint, 1)]
+            for windows, num_images in passes[: 1 if channels == 1 else 2]:
                 band = choose_band(windows, num_images, 132, most)
                 assert band is not None
-                own = defines_of(dtype, windows, band)
+                own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE)
                 if windows.is_adjoint:
                     tails = [("epilogue_store", "identity"), ("epilogue_mask", "relu")]
                 else:

@@ -3,8 +3,9 @@
 //            tensor cores through wgmma; ADJOINT: dx of dz, that is the same of dz with w[-k, -l,
 //            o, c], padding being (kernel - 1) dilation less than it was.
 // Layout:    x (M, height, width, channels), y (M, out_height, out_width, outputs), w (KH, KW, C,
-//            O), contiguous, at multiples of 16 bytes; of these channels are C and outputs O, or
-//            the other way round if ADJOINT; channels are a multiple of 16, outputs one of BLOCK_N.
+//            O), contiguous; of these channels are C and outputs O, or the other way round if
+//            ADJOINT. w and, if X_PIECES, x consist of whole pieces at multiples of 16 bytes; outputs
+//            are a multiple of BLOCK_N.
 //            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
 // Launch:    grid (M ceil(out_height / band_rows), outputs / BLOCK_N); block: WARPGROUPS, which
 //            take the band's tiles of 64 windows in turns. A tile is 8 by 8 windows, tiles_across
@@ -38,12 +39,15 @@ struct BlockWeights {
     int inner, outer;  // numbers side by side in memory, and rows of a tap
     int first_inner, first_outer;
 
+    // What planes have beyond the weights is zero.
     __device__ void copy_to(const Planes& planes, int taps, int own_inner, int own_outer) const {
         Counter at(threadIdx.x, THREADS, own_outer, own_inner / IN_PIECE<T>);
         for (; at.a < taps; at.advance()) {
-            const int64 row = static_cast<int64>(at.a) * outer + first_outer + at.b;
-            const T* from = weights + row * inner + first_inner + at.c * IN_PIECE<T>;
-            copy_async_16(planes.piece(at.a * own_outer + at.b, at.c), from, true);
+            const int row = first_outer + at.b, col = first_inner + at.c * IN_PIECE<T>;
+            const bool inside = (row < outer) & (col < inner);
+            const T* from = weights + (static_cast<int64>(at.a) * outer + row) * inner + col;
+            copy_async_16(planes.piece(at.a * own_outer + at.b, at.c), inside ? from : weights,
+                          inside);
         }
     }
 };
@@ -125,25 +129,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int bands = (out_height + band_rows - 1) / band_rows;
     const int image = blockIdx.x / bands, first_row = blockIdx.x % bands * band_rows;
     const int first_output = blockIdx.y * BLOCK_N, taps = kernel_height * kernel_width;
+    const int depth = (channels + DEPTH - 1) / DEPTH * DEPTH;  // zeros fill up the last slice
     const int pitch = out_width + (kernel_width - 1) * dilation_width;
     const Planes pixels{shared, plane_bytes};
-    const Planes weights{shared + channels / IN_PIECE<T> * plane_bytes, weight_plane_bytes};
+    const Planes weights{shared + depth / IN_PIECE<T> * plane_bytes, weight_plane_bytes};
 
-    const ImageRows<T> rows{x + static_cast<int64>(image) * height * width * channels,
-                            height,
-                            width,
-                            channels,
-                            first_row - padding_height,
-                            -padding_width,
-                            band_rows + (kernel_height - 1) * dilation_height,
-                            pitch};
+    const ImageRows<T, X_PIECES> rows{x + static_cast<int64>(image) * height * width * channels,
+                                   height,
+                                   width,
+                                   channels,
+                                   first_row - padding_height,
+                                   -padding_width,
+                                   band_rows + (kernel_height - 1) * dilation_height,
+                                   pitch,
+                                   0,
+                                   depth / IN_PIECE<T>};
     rows.copy_to<THREADS>(pixels);
     if (ADJOINT) {
         const BlockWeights own{w, channels, outputs, 0, first_output};
-        own.copy_to(weights, taps, channels, BLOCK_N);
+        own.copy_to(weights, taps, depth, BLOCK_N);
     } else {
         const BlockWeights own{w, outputs, channels, first_output, 0};
-        own.copy_to(weights, taps, BLOCK_N, channels);
+        own.copy_to(weights, taps, BLOCK_N, depth);
     }
     copy_async_commit();
     copy_async_wait<0>();
@@ -153,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const Tiling tiling{pitch, tiles_across};
     const Epilogue epilogue{y, bias,    saved,  z, Acc(1), static_cast<Acc>(slope),
                             0, outputs, outputs};
-    const int tap_rows = ADJOINT ? BLOCK_N : channels;
+    const int tap_rows = ADJOINT ? BLOCK_N : depth;
     const unsigned of_weights = shared_address(weights.data);
     const Operands first{planes_descriptor(shared_address(shared), plane_bytes, tiling.row_step()),
                          ADJOINT
@@ -168,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         Operands own = first;
         own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
         Sums sums;
-        multiply(sums, own, {kernel_height, kernel_width}, tap_step, channels / DEPTH);
+        multiply(sums, own, {kernel_height, kernel_width}, tap_step, depth / DEPTH);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const Pair at = tiling.window(tile, 2 * warp + h, lane / 4);

@@ -6,7 +6,7 @@
 // fixed number of rows further on, whatever window it is: a product of all windows with one tap's
 // weights reads the same planes as the others, from another row on.
 //
-// Users: conv2d_sm90.cu.
+// Users: conv2d_backward_weight_sm90.cu, conv2d_sm90.cu.
 #pragma once
 
 #include "mma/operand_tile.cuh"
@@ -27,26 +27,41 @@ struct Planes {
 };
 
 // Some rows of an image (height, width, channels), from `top` and `left` on, which may lie outside
-// of it: there are zeros.
-template <class T>
+// of it: there are zeros, as in channels that planes have beyond those of the image. WHOLE: pixels
+// consist of whole pieces, at multiples of 16 bytes.
+template <class T, bool WHOLE>
 struct ImageRows {
     const T* image;
     int height, width, channels;
     int top, left;
-    int rows, pitch;  // to be copied
+    int rows, pitch;                // to be copied
+    int first_channel, num_planes;  // to be copied
 
     template <int THREADS>
     __device__ void copy_to(const Planes& planes) const {
-        const int pieces = channels / IN_PIECE<T>;
-        Counter at(threadIdx.x, THREADS, pitch, pieces);
+        Counter at(threadIdx.x, THREADS, pitch, num_planes);
         for (; at.a < rows; at.advance()) {
             const int row = top + at.a, col = left + at.b;
+            const int channel = first_channel + at.c * IN_PIECE<T>;
             const bool inside = (static_cast<unsigned>(row) < static_cast<unsigned>(height)) &
-                                (static_cast<unsigned>(col) < static_cast<unsigned>(width));
-            const int64 offset =
-                static_cast<int64>(row * width + col) * channels + at.c * IN_PIECE<T>;
-            copy_async_16(planes.piece(at.a * pitch + at.b, at.c), image + (inside ? offset : 0),
-                          inside);
+                                (static_cast<unsigned>(col) < static_cast<unsigned>(width)) &
+                                (channel < channels);
+            const T* from = image + static_cast<int64>(row * width + col) * channels + channel;
+            unsigned char* to = planes.piece(at.a * pitch + at.b, at.c);
+            if constexpr (WHOLE) {
+                copy_async_16(to, inside ? from : image, inside);
+            } else {
+                copy_numbers(to, from, inside ? channels - channel : 0);
+            }
         }
+    }
+
+    __device__ static void copy_numbers(unsigned char* to, const T* from, int count) {
+        unsigned words[4] = {};
+#pragma unroll
+        for (int j = 0; j < IN_PIECE<T>; ++j) {
+            if (j < count) words[j / 2] |= static_cast<unsigned>(from[j].bits) << j % 2 * 16;
+        }
+        *reinterpret_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
     }
 };
