@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Any, TypeGuard
 
 from warpfit.autograd import Tensor
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.checks import as_integers
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
@@ -106,13 +105,20 @@ class NetworkSpec:
 
     @cached_property
     def _joints(self) -> tuple[dict[str, Any], ...]:
-        """For each layer, what joins it to the linear layers before and after it; see `linear`."""
+        """For each layer, what joins it to those before and after it, see `linear`: each takes over
+        the derivative of the activation below, whatever in between passes it.
+        """
         specs = [spec for _, spec in self.layers]
         joints: list[dict[str, Any]] = [{} for _ in specs]
-        for idx, (spec, following) in enumerate(pairwise(specs)):
-            if isinstance(spec, LinearSpec) and spec.joins(following):
-                joints[idx]["takes_dz"] = True
-                joints[idx + 1]["x_activation"] = spec.activation
+        below: int | None = None  # the layer whose activation's derivative may be taken over
+        for idx, spec in enumerate(specs):
+            if spec.joins and below is not None:
+                joints[below]["takes_dz"] = True
+                joints[idx]["x_activation"] = _activation_of(specs[below])
+            if spec.joins:
+                below = None if _activation_of(spec).needs_input else idx
+            elif below is not None and not spec.passes(_activation_of(specs[below])):
+                below = None
         return tuple(joints)
 
     @cached_property
@@ -214,6 +220,12 @@ class NetworkSpec:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
+
+
+def _activation_of(spec: LayerSpec) -> Activation:
+    """Return the activation of a layer that joins."""
+    activation: Activation = spec.activation  # type: ignore[attr-defined]
+    return activation
 
 
 @lru_cache(maxsize=64)

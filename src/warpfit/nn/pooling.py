@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Pair
 from warpfit.backends.checks import window_counts
 from warpfit.errors import ConfigError, ShapeError
@@ -111,6 +111,10 @@ class MaxPool2dSpec(PoolSpec):
 
     kind: ClassVar[str] = "max_pool2d"
     layer: ClassVar[str] = "MaxPool2d"
+
+    def passes(self, activation: Activation) -> bool:
+        # A window's y is the x that its gradient goes to.
+        return True
 
     def pool(self, ops: Backend, x: Array) -> Pooled:
         return max_pool2d(ops, x, self.kernel_size, self.stride, self.padding)

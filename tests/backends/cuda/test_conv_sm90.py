@@ -101,6 +101,25 @@ def test_z_is_kept_if_the_activation_needs_it(kernel_runtime: Any, has_bias: boo
     np.testing.assert_array_equal(found_z.numpy(), z)
 
 
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_derivative_of_the_activation_below(kernel_runtime: Any, shift: int) -> None:
+    setting, relu = SETTINGS["padded"], Activation("relu")
+    dz, w, x = whole_numbers(
+        (*setting.x[:1], *setting.windows.result, setting.w[3]), setting.w, setting.x
+    )
+    x = np.maximum(x, 0)
+    given = {"x": x, "x_activation": relu}
+    dx = NumpyBackend().conv2d_backward_input(dz, w, x.shape, **setting.pairs, **given)
+    ops = CudaBackend(kernel_runtime)
+    dz_, w_, whole = (
+        ops.asarray(array, "float16") for array in (dz, w, np.append(np.ones(shift), x))
+    )
+    x_ = whole[shift:].view(x.shape, ops.asarray(x, "float16").strides)
+    given = {"x": x_, "x_activation": relu}
+    found = ops.conv2d_backward_input(dz_, w_, x.shape, **setting.pairs, **given)
+    np.testing.assert_array_equal(found.numpy(), dx)
+
+
 def test_arrays_that_begin_anywhere_are_left_to_the_other_kernel(kernel_runtime: Any) -> None:
     setting = SETTINGS["in_order"]
     x, w = whole_numbers(setting.x, setting.w)

@@ -47,8 +47,14 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        x: Array | None = None,
+        x_activation: Activation = IDENTITY,
     ) -> Array:
-        """Return dx (M, H, W, C) of shape `x_shape` from dz (M, OH, OW, O) and w (KH, KW, C, O)."""
+        """Return dx (M, H, W, C) of shape `x_shape` from dz (M, OH, OW, O) and w (KH, KW, C, O).
+
+        If `x` is given, x = f(z) with f = `x_activation`, which must not need its input: dx is then
+        that of z, times f'(z).
+        """
 
     @abstractmethod
     def conv2d_backward_weight(

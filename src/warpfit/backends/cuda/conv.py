@@ -9,7 +9,13 @@ from operator import is_not
 from typing import Any, NamedTuple
 
 from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array, Pair
-from warpfit.backends.checks import check_conv2d, check_float, check_images, check_shape
+from warpfit.backends.checks import (
+    check_conv2d,
+    check_float,
+    check_images,
+    check_joint,
+    check_shape,
+)
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, WeightBand, Windows, WindowsOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
@@ -22,6 +28,8 @@ Shape = tuple[int, ...]
 THREADS = 128
 # How many shapes and settings a backend caches launches for.
 MOST_LAUNCHES = 4096
+# What the kernel loads of the saved activations at once.
+SAVED_BYTES = 4
 # Of k, in a tile's row or column.
 BLOCK_K_BYTES = 64
 # Blocks that a multiprocessor should get where the sums over all windows are cut into slices, and
@@ -190,21 +198,28 @@ class ConvOps(WindowsOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        x: Array | None = None,
+        x_activation: Activation = IDENTITY,
     ) -> Array:
         op = "conv2d_backward_input"
-        check_float(op, dz, w)
+        check_float(op, dz, w, x)
+        check_joint(op, x, x_shape, x_activation)
         dz, w = self.contiguous(dz), self.contiguous(w)
         launch = self._launch(op, dz, w, x_shape, w.shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
         if launch.windows is not None:
-            self.multiply_windows(*launch.windows, dz, w, dx)
+            saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
+            settings = {"saved": saved, "activation": IDENTITY if saved is None else x_activation}
+            self.multiply_windows(*launch.windows, dz, w, dx, **settings)
+            if saved is x:
+                return dx
         elif launch.kernel is not None:
             launch.kernel(
                 launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes
             )
-        return dx
+        return dx if x is None else self.activation_backward(x_activation, dx, x, None)
 
     def conv2d_backward_weight(
         self,
