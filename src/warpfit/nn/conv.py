@@ -48,7 +48,9 @@ def conv2d(
     def backward(dy: Array) -> Gradients:
         is_dz = takes_dz or activation.name == "identity"
         dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
-        dw, db = ops.conv2d_backward_weight(dz, x, w.shape[:2], **windows, needs_db=b is not None)
+        dw, db = ops.conv2d_backward_weight(
+            dz, x, w.shape[:2], **windows, needs_db=b is not None, w=w
+        )
         if not needs_dx:
             return None, dw, db
         below = {} if x_activation == IDENTITY else {"x": x, "x_activation": x_activation}

@@ -67,8 +67,13 @@ class LayerContract(ABC):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         needs_db: bool = True,
+        w: Array | None = None,
     ) -> tuple[Array, Array | None]:
-        """Return dw (KH, KW, C, O) and db (O,) from dz (M, OH, OW, O) and x (M, H, W, C)."""
+        """Return dw (KH, KW, C, O) and db (O,) from dz (M, OH, OW, O) and x (M, H, W, C).
+
+        `w` are the weights, if nothing but their update needs the gradients: a backend that keeps
+        their copies may leave it to the update to sum them.
+        """
 
     @abstractmethod
     def max_pool2d_forward(

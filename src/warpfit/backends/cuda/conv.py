@@ -231,6 +231,7 @@ class ConvOps(WindowsOps):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         needs_db: bool = True,
+        w: Array | None = None,
     ) -> tuple[Array, Array | None]:
         """Return dw and db as the contract says; for half-precision operands in float32, without
         the loss scale.
@@ -248,9 +249,11 @@ class ConvOps(WindowsOps):
         scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
         if launch.weights is not None:
             sums = self.weight_gradients(*launch.weights, dz, x)
-            dwdb = self.column_sums(sums, dtype, scale)
-            size = prod(w_shape)
-            return self.reshape(dwdb[:size], w_shape), dwdb[size:] if needs_db else None
+            joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
+            if joined:
+                return joined[0], joined[1] if needs_db else None
+            size, found = prod(w_shape), self.column_sums(sums, dtype, scale)
+            return self.reshape(found[:size], w_shape), found[size:] if needs_db else None
         dw = self.empty(w_shape, dtype)
         db = self.empty(w_shape[3:], dtype) if needs_db else None
         if launch.kernel is not None:

@@ -121,6 +121,7 @@ class ConvOps(Backend):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         needs_db: bool = True,
+        w: Array | None = None,
     ) -> tuple[Array, Array | None]:
         op = "conv2d_backward_weight"
         check_float(op, dz, x)
