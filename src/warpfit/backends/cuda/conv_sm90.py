@@ -309,6 +309,9 @@ def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict
         "BLOCK_N": windows.block_n or 0,
         "WARPGROUPS": band.warpgroups,
         "BLOCKS": band.blocks,
+        "KERNEL_HEIGHT": windows.kernel[0],
+        "KERNEL_WIDTH": windows.kernel[1],
+        "SLICES_OF_TAP": windows.depth // DEPTH,
         "X_PIECES": int(is_whole),
     }
 
@@ -332,7 +335,6 @@ def sizes_of(windows: Windows, band: Band) -> tuple[int, ...]:
         windows.channels,
         *windows.result,
         windows.outputs,
-        *windows.kernel,
         *windows.padding,
         *windows.dilation,
         band.rows,

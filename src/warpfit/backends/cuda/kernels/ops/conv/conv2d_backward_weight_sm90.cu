@@ -89,17 +89,22 @@ struct Stages {
     }
 };
 
-// This warp's 16 outputs of a slice of pixels; zeros where dz has none.
-__device__ inline void load_fragment(Fragment& words, const Planes& dz, int num_planes, int slice) {
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, matrix = lane / 8;
-    if (2 * warp >= num_planes) {
-        words[0] = words[1] = words[2] = words[3] = 0;
-        return;
+// This warp's 16 outputs of the pixels of a band; zeros where dz has none.
+struct OwnOutputs {
+    const unsigned char* first;  // of a slice, what this lane gives the address of
+
+    __device__ OwnOutputs(const Planes& dz, int num_planes) {
+        const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, matrix = lane / 8;
+        first = 2 * warp < num_planes ? dz.piece(matrix / 2 * 8 + lane % 8, 2 * warp + matrix % 2)
+                                      : nullptr;
     }
-    const int pixel = slice * DEPTH + matrix / 2 * 8 + lane % 8;
-    ldmatrix_x4_trans(words[0], words[1], words[2], words[3],
-                      dz.piece(pixel, 2 * warp + matrix % 2));
-}
+
+    __device__ void load(Fragment& words, int slice) const {
+        if (first == nullptr) return;  // zeros from the beginning
+        ldmatrix_x4_trans(words[0], words[1], words[2], words[3],
+                          first + slice * DEPTH * PIECE_BYTES);
+    }
+};
 
 // Sums over the pixels of this lane, of outputs lane / 4 and lane / 4 + 8 of its warp.
 struct OutputSums {
@@ -140,12 +145,13 @@ __device__ inline void multiply_stage(Sums& sums, OutputSums& of_outputs, const 
     uint64 windows[TAPS];
 #pragma unroll
     for (int t = 0; t < TAPS; ++t) windows[t] = moved(first, taps.bytes(t));
-    Fragment fragments[2];  // in turns: a product reads its own until it has been waited for
+    const OwnOutputs outputs(dz, dz_planes);
+    Fragment fragments[2] = {};  // in turns: a product reads its own until it has been waited for
 #pragma unroll 1
     for (int slice = 0; slice < num_slices; slice += 2) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            load_fragment(fragments[half], dz, dz_planes, slice + half);
+            outputs.load(fragments[half], slice + half);
             of_outputs.add(fragments[half]);
             wgmma_fence();
 #pragma unroll
@@ -188,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int most_planes = min(outputs, BLOCK_O) / IN_PIECE<T>;
     const Stages stages{shared, x_plane_bytes, dz_plane_bytes,
                         X_PLANES * x_plane_bytes + most_planes * dz_plane_bytes};
-    const int warpgroup = threadIdx.x / 128, taps = kernel_height * kernel_width;
+    const int warpgroup = uniform(threadIdx.x / 128), taps = kernel_height * kernel_width;
     const OwnTaps own{warpgroup * TAPS, taps, kernel_width, dilation_height * bands.pitch,
                       dilation_width};
     stages.clear();

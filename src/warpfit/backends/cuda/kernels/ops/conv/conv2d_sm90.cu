@@ -11,8 +11,8 @@
 //            take the band's tiles of 64 windows in turns. A tile is 8 by 8 windows, tiles_across
 //            of them side by side, or, if that is 0, 64 in the order of the planes' pixels. shared
 //            bytes: planes of a band, plane_bytes each, and of weights, weight_plane_bytes each
-//            (`Band.shared_bytes`). Defines: these, DTYPE, BLOCKS (to a multiprocessor), and those
-//            of gemm/epilogue.cuh.
+//            (`Band.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP
+//            (of channels), BLOCKS (to a multiprocessor), and those of gemm/epilogue.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
 //            reads x once and w once for each band, both from L2 mostly.
@@ -25,6 +25,10 @@
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
 constexpr int EIGHTS = BLOCK_N / 8;
+constexpr int TAPS = KERNEL_HEIGHT * KERNEL_WIDTH;
+constexpr int CHANNELS = SLICES_OF_TAP * DEPTH;  // zeros fill up the last slice
+// All products of a tile follow each other without a branch, unless they are too many.
+constexpr int UNROLLED_ROWS = TAPS * SLICES_OF_TAP <= 64 ? KERNEL_HEIGHT : 1;
 
 using Sums = float[BLOCK_N / 2];
 
@@ -81,22 +85,20 @@ struct Operands {
 };
 
 // sums = all taps' products for 64 windows.
-__device__ inline void multiply(Sums& sums, const Operands& own, const Pair& kernel,
-                                const Pair& tap_step, int slices) {
+__device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap_step) {
     wgmma_fence();
-    uint64 weights = own.weights;
-    bool adds = false;
-    for (int kh = 0; kh < kernel.h; ++kh) {
-        for (int kw = 0; kw < kernel.w; ++kw) {
+#pragma unroll(UNROLLED_ROWS)
+    for (int kh = 0; kh < KERNEL_HEIGHT; ++kh) {
+#pragma unroll
+        for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
             const uint64 pixels = moved(own.pixels, kh * tap_step.h + kw * tap_step.w);
-#pragma unroll 4
-            for (int slice = 0; slice < slices; ++slice) {
+            const uint64 weights = moved(own.weights, (kh * KERNEL_WIDTH + kw) * own.weight_tap);
+#pragma unroll
+            for (int slice = 0; slice < SLICES_OF_TAP; ++slice) {
                 SliceProduct<T, false, !ADJOINT>::add_to(
                     sums, moved(pixels, slice * own.pixel_slice),
-                    moved(weights, slice * own.weight_slice), adds);
-                adds = true;
+                    moved(weights, slice * own.weight_slice), kh + kw + slice > 0);
             }
-            weights = moved(weights, own.weight_tap);
         }
     }
     wgmma_commit();
@@ -121,36 +123,35 @@ __device__ inline void store_window(const Epilogue& epilogue, const Sums& sums, 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, double slope,
                 int height, int width, int channels, int out_height, int out_width, int outputs,
-                int kernel_height, int kernel_width, int padding_height, int padding_width,
-                int dilation_height, int dilation_width, int band_rows, int num_tiles,
-                int tiles_across, int plane_bytes, int weight_plane_bytes) {
+                int padding_height, int padding_width, int dilation_height, int dilation_width,
+                int band_rows, int num_tiles, int tiles_across, int plane_bytes,
+                int weight_plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
     take_turn();
     const int bands = (out_height + band_rows - 1) / band_rows;
     const int image = blockIdx.x / bands, first_row = blockIdx.x % bands * band_rows;
-    const int first_output = blockIdx.y * BLOCK_N, taps = kernel_height * kernel_width;
-    const int depth = (channels + DEPTH - 1) / DEPTH * DEPTH;  // zeros fill up the last slice
-    const int pitch = out_width + (kernel_width - 1) * dilation_width;
+    const int first_output = blockIdx.y * BLOCK_N;
+    const int pitch = out_width + (KERNEL_WIDTH - 1) * dilation_width;
     const Planes pixels{shared, plane_bytes};
-    const Planes weights{shared + depth / IN_PIECE<T> * plane_bytes, weight_plane_bytes};
+    const Planes weights{shared + CHANNELS / IN_PIECE<T> * plane_bytes, weight_plane_bytes};
 
     const ImageRows<T, X_PIECES> rows{x + static_cast<int64>(image) * height * width * channels,
-                                   height,
-                                   width,
-                                   channels,
-                                   first_row - padding_height,
-                                   -padding_width,
-                                   band_rows + (kernel_height - 1) * dilation_height,
-                                   pitch,
-                                   0,
-                                   depth / IN_PIECE<T>};
+                                      height,
+                                      width,
+                                      channels,
+                                      first_row - padding_height,
+                                      -padding_width,
+                                      band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
+                                      pitch,
+                                      0,
+                                      CHANNELS / IN_PIECE<T>};
     rows.copy_to<THREADS>(pixels);
     if (ADJOINT) {
         const BlockWeights own{w, channels, outputs, 0, first_output};
-        own.copy_to(weights, taps, depth, BLOCK_N);
+        own.copy_to(weights, TAPS, CHANNELS, BLOCK_N);
     } else {
         const BlockWeights own{w, outputs, channels, first_output, 0};
-        own.copy_to(weights, taps, BLOCK_N, depth);
+        own.copy_to(weights, TAPS, BLOCK_N, CHANNELS);
     }
     copy_async_commit();
     copy_async_wait<0>();
@@ -160,22 +161,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const Tiling tiling{pitch, tiles_across};
     const Epilogue epilogue{y, bias,    saved,  z, Acc(1), static_cast<Acc>(slope),
                             0, outputs, outputs};
-    const int tap_rows = ADJOINT ? BLOCK_N : depth;
+    const int tap_rows = ADJOINT ? BLOCK_N : CHANNELS;
     const unsigned of_weights = shared_address(weights.data);
     const Operands first{planes_descriptor(shared_address(shared), plane_bytes, tiling.row_step()),
                          ADJOINT
-                             ? planes_descriptor(of_weights + (taps - 1) * tap_rows * PIECE_BYTES,
+                             ? planes_descriptor(of_weights + (TAPS - 1) * tap_rows * PIECE_BYTES,
                                                  weight_plane_bytes, EIGHT_PIECES)
                              : planes_descriptor(of_weights, EIGHT_PIECES, weight_plane_bytes),
                          2 * plane_bytes, ADJOINT ? 2 * weight_plane_bytes : DEPTH * PIECE_BYTES,
                          (ADJOINT ? -1 : 1) * tap_rows * PIECE_BYTES};
     const Pair tap_step{dilation_height * pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    for (int tile = threadIdx.x / 128; tile < num_tiles; tile += WARPGROUPS) {
+    for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
         Operands own = first;
         own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
         Sums sums;
-        multiply(sums, own, {kernel_height, kernel_width}, tap_step, depth / DEPTH);
+        multiply(sums, own, tap_step);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const Pair at = tiling.window(tile, 2 * warp + h, lane / 4);
