@@ -110,12 +110,13 @@ __device__ inline void store_window(const Epilogue& epilogue, const Sums& sums, 
                                     int first_output, bool is_inside) {
     const int first = first_output + threadIdx.x % 4 * 2;
     unsigned words[EIGHTS] = {};
+    if (is_inside) {
 #pragma unroll
-    for (int j = 0; j < EIGHTS; ++j) {
-        if (!is_inside) continue;
-        Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
-        EPILOGUE<2>(epilogue, pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
-        words[j] = store<T>(pair[0]).bits | static_cast<unsigned>(store<T>(pair[1]).bits) << 16;
+        for (int j = 0; j < EIGHTS; ++j) {
+            Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
+            EPILOGUE<2>(epilogue, pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
+            words[j] = store<T>(pair[0]).bits | static_cast<unsigned>(store<T>(pair[1]).bits) << 16;
+        }
     }
     store_quads(words, epilogue.c + pixel * epilogue.ldc + first_output, is_inside);
 }

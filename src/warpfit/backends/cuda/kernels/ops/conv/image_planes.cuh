@@ -40,28 +40,56 @@ struct ImageRows {
     template <int THREADS>
     __device__ void copy_to(const Planes& planes) const {
         Counter at(threadIdx.x, THREADS, pitch, num_planes);
-        for (; at.a < rows; at.advance()) {
-            const int row = top + at.a, col = left + at.b;
-            const int channel = first_channel + at.c * IN_PIECE<T>;
-            const bool inside = (static_cast<unsigned>(row) < static_cast<unsigned>(height)) &
-                                (static_cast<unsigned>(col) < static_cast<unsigned>(width)) &
-                                (channel < channels);
-            const T* from = image + static_cast<int64>(row * width + col) * channels + channel;
-            unsigned char* to = planes.piece(at.a * pitch + at.b, at.c);
-            if constexpr (WHOLE) {
-                copy_async_16(to, inside ? from : image, inside);
-            } else {
-                copy_numbers(to, from, inside ? channels - channel : 0);
+        if constexpr (WHOLE) {
+            for (; at.a < rows; at.advance()) {
+                const Source from = source(at);
+                copy_async_16(planes.piece(at.a * pitch + at.b, at.c), from.first, from.count > 0);
+            }
+        } else {
+            // Some at once, as each is waited for.
+            constexpr int AT_ONCE = 4;
+            while (at.a < rows) {
+                uint4 pieces[AT_ONCE];
+                unsigned char* to[AT_ONCE];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i) {
+                    to[i] = at.a < rows ? planes.piece(at.a * pitch + at.b, at.c) : nullptr;
+                    pieces[i] = piece_of(source(at));
+                    at.advance();
+                }
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i) {
+                    if (to[i] != nullptr) *reinterpret_cast<uint4*>(to[i]) = pieces[i];
+                }
             }
         }
     }
 
-    __device__ static void copy_numbers(unsigned char* to, const T* from, int count) {
+    // Where a piece comes from, and how many numbers of it are there.
+    struct Source {
+        const T* first;
+        int count;
+    };
+
+    __device__ Source source(const Counter& at) const {
+        const int row = top + at.a, col = left + at.b;
+        const int channel = first_channel + at.c * IN_PIECE<T>;
+        const bool inside = (static_cast<unsigned>(row) < static_cast<unsigned>(height)) &
+                            (static_cast<unsigned>(col) < static_cast<unsigned>(width)) &
+                            (channel < channels) & (at.a < rows);
+        if (!inside) return {image, 0};
+        return {image + static_cast<int64>(row * width + col) * channels + channel,
+                channels - channel};
+    }
+
+    __device__ static uint4 piece_of(const Source& from) {
         unsigned words[4] = {};
 #pragma unroll
         for (int j = 0; j < IN_PIECE<T>; ++j) {
-            if (j < count) words[j / 2] |= static_cast<unsigned>(from[j].bits) << j % 2 * 16;
+            if (j < from.count) {
+                words[j / 2] |= static_cast<unsigned>(from.first[j].bits) << j % 2 * 16;
+            }
         }
-        *reinterpret_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
+        return uint4{words[0], words[1], words[2], words[3]};
     }
 };
