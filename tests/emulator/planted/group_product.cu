@@ -14,7 +14,7 @@ enum Bug {
     NO_WAIT,
     ONE_WARP,
     OTHER_LANE,
-    OTHER_SWIZZLE,
+    OTHER_FLAG,
     OTHER_ATOMS,
     PAST_THE_END
 };
@@ -47,7 +47,7 @@ __device__ uint64 descriptor(const void* matrix, int panel_bytes, [[maybe_unused
     return planes_descriptor(address, panel_bytes, row_step);
 #else
     const uint64 found = matrix_descriptor(address, panel_bytes);
-    return BUG == OTHER_SWIZZLE ? found | 2ull << 62 : found;
+    return BUG == OTHER_FLAG ? found | 1ull << 52 : found;
 #endif
 }
 

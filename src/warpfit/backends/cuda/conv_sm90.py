@@ -119,8 +119,7 @@ class Band(NamedTuple):
     rows, num_tiles : int
     tiles_across : int
         Tiles of 8 by 8 windows side by side; 0 for tiles that follow the pixels.
-    plane_bytes, weight_plane_bytes : int
-    shared_bytes : int
+    plane_bytes, shared_bytes : int
     blocks : int
         That a multiprocessor is to hold.
     """
@@ -129,7 +128,6 @@ class Band(NamedTuple):
     num_tiles: int
     tiles_across: int
     plane_bytes: int
-    weight_plane_bytes: int
     shared_bytes: int
     blocks: int
 
@@ -261,16 +259,13 @@ def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
         num_tiles, across = in_order, 0
         last = in_order * TILE - 1 + span_h * windows.pitch + span_w
     plane = plane_bytes(max(copied, last + 1), windows.depth)
-    of_weights, rows_of_weights = windows.block_n or 0, windows.depth
-    if windows.is_adjoint:
-        of_weights, rows_of_weights = rows_of_weights, of_weights
-    rows_of_weights *= windows.taps
-    weight_plane = plane_bytes(rows_of_weights, of_weights)
-    shared = windows.depth // IN_PIECE * plane + of_weights // IN_PIECE * weight_plane
+    shared = windows.depth // IN_PIECE * plane + 2 * windows.taps * windows.depth * (
+        windows.block_n or 0
+    )
     if shared > max_shared_bytes:
         return None
     blocks = min(MOST_BLOCKS, (max_shared_bytes + RESERVED_BYTES) // (shared + RESERVED_BYTES))
-    return Band(rows, num_tiles, across, plane, weight_plane, shared, blocks)
+    return Band(rows, num_tiles, across, plane, shared, blocks)
 
 
 def is_in_pieces(x: Array, channels: int) -> bool:
@@ -341,7 +336,6 @@ def sizes_of(windows: Windows, band: Band) -> tuple[int, ...]:
         band.num_tiles,
         band.tiles_across,
         band.plane_bytes,
-        band.weight_plane_bytes,
     )
 
 

@@ -10,15 +10,17 @@
 // Launch:    grid (M ceil(out_height / band_rows), outputs / BLOCK_N); block: WARPGROUPS, which
 //            take the band's tiles of 64 windows in turns. A tile is 8 by 8 windows, tiles_across
 //            of them side by side, or, if that is 0, 64 in the order of the planes' pixels. shared
-//            bytes: planes of a band, plane_bytes each, and of weights, weight_plane_bytes each
-//            (`Band.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP
+//            bytes: weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP
 //            (of channels), BLOCKS (to a multiprocessor), and those of gemm/epilogue.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
 //            reads x once and w once for each band, both from L2 mostly.
 // Reference: conv2d_forward and conv2d_backward_input of backends/numpy/conv.py; PTX ISA 9.7.15
 //            (wgmma), 9.7.9.25.3 (cp.async).
+#define SHARED_ALIGNMENT 1024
+
 #include "gemm/epilogue.cuh"
+#include "mma/lines.cuh"
 #include "ops/conv/image_planes.cuh"
 #include "ops/conv/quads.cuh"
 
@@ -36,25 +38,26 @@ struct Pair {
     int h, w;
 };
 
-// The weights of all taps that make this block's outputs, as planes. Their rows are taps and, in
-// each, channels; ADJOINT, outputs. Planes are of what else weights have.
-struct BlockWeights {
-    const T* weights;
-    int inner, outer;  // numbers side by side in memory, and rows of a tap
-    int first_inner, first_outer;
+// The weights of all taps that make this block's outputs. Their rows are taps and, in each,
+// channels, or outputs if ADJOINT; what else they have lies side by side.
+constexpr int INNER = ADJOINT ? CHANNELS : BLOCK_N, OUTER = ADJOINT ? BLOCK_N : CHANNELS;
+using Weights = Lines<INNER* static_cast<int>(sizeof(T))>;
+constexpr int PANEL_BYTES = TAPS * OUTER * Weights::LINE;
+constexpr int WEIGHT_BYTES = TAPS * OUTER * INNER * static_cast<int>(sizeof(T));
+constexpr int TAP_BYTES = OUTER * Weights::LINE;
+static_assert(OUTER % 8 == 0, "taps begin with an atom");
 
-    // What planes have beyond the weights is zero.
-    __device__ void copy_to(const Planes& planes, int taps, int own_inner, int own_outer) const {
-        Counter at(threadIdx.x, THREADS, own_outer, own_inner / IN_PIECE<T>);
-        for (; at.a < taps; at.advance()) {
-            const int row = first_outer + at.b, col = first_inner + at.c * IN_PIECE<T>;
-            const bool inside = (row < outer) & (col < inner);
-            const T* from = weights + (static_cast<int64>(at.a) * outer + row) * inner + col;
-            copy_async_16(planes.piece(at.a * own_outer + at.b, at.c), inside ? from : weights,
-                          inside);
-        }
+// From w (taps, outer, inner), those from (first_outer, first_inner) on; zeros beyond.
+__device__ inline void copy_weights(const Weights& to, const T* w, int outer, int inner,
+                                    int first_outer, int first_inner) {
+    Counter at(threadIdx.x, THREADS, OUTER, INNER / IN_PIECE<T>);
+    for (; at.a < TAPS; at.advance()) {
+        const int row = first_outer + at.b, col = first_inner + at.c * IN_PIECE<T>;
+        const bool inside = (row < outer) & (col < inner);
+        const T* from = w + (static_cast<int64>(at.a) * outer + row) * inner + col;
+        copy_async_16(to.piece(at.a * OUTER + at.b, at.c), inside ? from : w, inside);
     }
-};
+}
 
 // Which windows a tile has.
 struct Tiling {
@@ -80,9 +83,14 @@ struct Tiling {
 // What a product takes from shared memory, as descriptors of the first tap.
 struct Operands {
     uint64 pixels, weights;
-    int pixel_slice, weight_slice;  // bytes from one slice of k to the next
-    int weight_tap;                 // and from one tap to the next, maybe backwards
+    int pixel_slice;  // bytes from one slice of k to the next
 };
+
+// Bytes from the weights of the first tap and slice to those of another; ADJOINT goes backwards.
+__device__ constexpr int weight_bytes(int tap, int slice) {
+    return ADJOINT ? (TAPS - 1 - tap) * TAP_BYTES + Weights::slice_along(slice, PANEL_BYTES)
+                   : tap * TAP_BYTES + slice * DEPTH * Weights::LINE;
+}
 
 // sums = all taps' products for 64 windows.
 __device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap_step) {
@@ -92,12 +100,12 @@ __device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap
 #pragma unroll
         for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
             const uint64 pixels = moved(own.pixels, kh * tap_step.h + kw * tap_step.w);
-            const uint64 weights = moved(own.weights, (kh * KERNEL_WIDTH + kw) * own.weight_tap);
 #pragma unroll
             for (int slice = 0; slice < SLICES_OF_TAP; ++slice) {
                 SliceProduct<T, false, !ADJOINT>::add_to(
                     sums, moved(pixels, slice * own.pixel_slice),
-                    moved(weights, slice * own.weight_slice), kh + kw + slice > 0);
+                    moved(own.weights, weight_bytes(kh * KERNEL_WIDTH + kw, slice)),
+                    kh + kw + slice > 0);
             }
         }
     }
@@ -125,16 +133,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, double slope,
                 int height, int width, int channels, int out_height, int out_width, int outputs,
                 int padding_height, int padding_width, int dilation_height, int dilation_width,
-                int band_rows, int num_tiles, int tiles_across, int plane_bytes,
-                int weight_plane_bytes) {
+                int band_rows, int num_tiles, int tiles_across, int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
     take_turn();
     const int bands = (out_height + band_rows - 1) / band_rows;
     const int image = blockIdx.x / bands, first_row = blockIdx.x % bands * band_rows;
     const int first_output = blockIdx.y * BLOCK_N;
     const int pitch = out_width + (KERNEL_WIDTH - 1) * dilation_width;
-    const Planes pixels{shared, plane_bytes};
-    const Planes weights{shared + CHANNELS / IN_PIECE<T> * plane_bytes, weight_plane_bytes};
+    const Weights weights{shared, PANEL_BYTES};
+    const Planes pixels{shared + WEIGHT_BYTES, plane_bytes};
 
     const ImageRows<T, X_PIECES> rows{x + static_cast<int64>(image) * height * width * channels,
                                       height,
@@ -148,11 +155,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                                       CHANNELS / IN_PIECE<T>};
     rows.copy_to<THREADS>(pixels);
     if (ADJOINT) {
-        const BlockWeights own{w, channels, outputs, 0, first_output};
-        own.copy_to(weights, TAPS, CHANNELS, BLOCK_N);
+        copy_weights(weights, w, outputs, channels, first_output, 0);
     } else {
-        const BlockWeights own{w, outputs, channels, first_output, 0};
-        own.copy_to(weights, TAPS, BLOCK_N, CHANNELS);
+        copy_weights(weights, w, channels, outputs, 0, first_output);
     }
     copy_async_commit();
     copy_async_wait<0>();
@@ -162,15 +167,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const Tiling tiling{pitch, tiles_across};
     const Epilogue epilogue{y, bias,    saved,  z, Acc(1), static_cast<Acc>(slope),
                             0, outputs, outputs};
-    const int tap_rows = ADJOINT ? BLOCK_N : CHANNELS;
-    const unsigned of_weights = shared_address(weights.data);
-    const Operands first{planes_descriptor(shared_address(shared), plane_bytes, tiling.row_step()),
-                         ADJOINT
-                             ? planes_descriptor(of_weights + (TAPS - 1) * tap_rows * PIECE_BYTES,
-                                                 weight_plane_bytes, EIGHT_PIECES)
-                             : planes_descriptor(of_weights, EIGHT_PIECES, weight_plane_bytes),
-                         2 * plane_bytes, ADJOINT ? 2 * weight_plane_bytes : DEPTH * PIECE_BYTES,
-                         (ADJOINT ? -1 : 1) * tap_rows * PIECE_BYTES};
+    const Operands first{
+        planes_descriptor(shared_address(pixels.data), plane_bytes, tiling.row_step()),
+        weights.descriptor(), 2 * plane_bytes};
     const Pair tap_step{dilation_height * pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
