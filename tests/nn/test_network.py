@@ -256,6 +256,8 @@ def test_joined_layers_have_the_gradients_of_single_ones(
         return dict(network.vjp(NumpyBackend(), model.state_dict(), x, call)[1](dy))
 
     found = gradients()
+    joints = spec_of(model, *x.shape[1:]).fused._joints
+    assert ["pool" in joint for joint in joints] == [False, True, *(False,) * 5]
     monkeypatch.setattr(NetworkSpec, "_joints", ({},) * len(layers))
     expected = gradients()
     assert found.keys() == expected.keys()

@@ -36,18 +36,27 @@ def conv2d(
     needs_dx: bool = True,
     x_activation: Activation = IDENTITY,
     takes_dz: bool = False,
+    pool: Mapping[str, Pair] | None = None,
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x * w + b) and the function from dy to (dx, dw, db).
 
     x (M, H, W, C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O). Layers can be joined
-    as linear ones are; see `linear`.
+    as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f' is known
+    from f's result: y and dy then are what the pooling gives and gets.
     """
     windows = {"stride": stride, "padding": padding, "dilation": dilation}
-    y, z = ops.conv2d_forward(x, w, b, **windows, activation=activation)
+    if pool is None:
+        y, z = ops.conv2d_forward(x, w, b, **windows, activation=activation)
+    else:
+        y, places = ops.conv2d_pooled_forward(x, w, b, **windows, activation=activation, pool=pool)
+        z = None
 
     def backward(dy: Array) -> Gradients:
         is_dz = takes_dz or activation.name == "identity"
         dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
+        if pool is not None:
+            shape = (len(x), *window_counts("conv2d", x.shape[1:3], w.shape[:2], *windows.values()))
+            dz = ops.max_pool2d_backward(dz, places, (*shape, w.shape[3]), **pool)
         dw, db = ops.conv2d_backward_weight(
             dz, x, w.shape[:2], **windows, needs_db=b is not None, w=w
         )

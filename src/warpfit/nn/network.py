@@ -19,6 +19,7 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.module import Module
 from warpfit.nn.onnx_graph import Graph, HostArrays, check_size
+from warpfit.nn.pooling import MaxPool2dSpec
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
 __all__ = ["NetworkSpec", "Sequential", "computes_its_spec", "number_random_layers"]
@@ -106,7 +107,8 @@ class NetworkSpec:
     @cached_property
     def _joints(self) -> tuple[dict[str, Any], ...]:
         """For each layer, what joins it to those before and after it, see `linear`: each takes over
-        the derivative of the activation below, whatever in between passes it.
+        the derivative of the activation below, whatever in between passes it. A convolution takes
+        over the max pooling that follows.
         """
         specs = [spec for _, spec in self.layers]
         joints: list[dict[str, Any]] = [{} for _ in specs]
@@ -117,6 +119,8 @@ class NetworkSpec:
                 joints[idx]["x_activation"] = _activation_of(specs[below])
             if spec.joins:
                 below = None if _activation_of(spec).needs_input else idx
+            elif idx - 1 == below and isinstance(spec, MaxPool2dSpec) and _pools(specs[below]):
+                joints[below]["pool"], joints[idx]["is_done"] = spec.pool_settings, True
             elif below is not None and not spec.passes(_activation_of(specs[below])):
                 below = None
         return tuple(joints)
@@ -220,6 +224,11 @@ class NetworkSpec:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
+
+
+def _pools(spec: LayerSpec) -> bool:
+    """Whether a layer may be joined with the max pooling that follows."""
+    return isinstance(spec, Conv2dSpec) and spec.joins
 
 
 def _activation_of(spec: LayerSpec) -> Activation:

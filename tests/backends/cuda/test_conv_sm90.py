@@ -101,6 +101,64 @@ def test_z_is_kept_if_the_activation_needs_it(kernel_runtime: Any, has_bias: boo
     np.testing.assert_array_equal(found_z.numpy(), z)
 
 
+POOLED = {
+    "halved": SETTINGS["squares"],
+    "halved_with_a_rest": Setting((2, 13, 20, 16), (3, 2, 16, 64)),
+    "halved_gray": Setting((2, 12, 9, 1), (3, 3, 1, 32), padding=(1, 1)),
+    "halved_thrice_16": Setting((1, 20, 7, 16), (3, 3, 16, 48)),
+}
+HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", POOLED)
+def test_windows_are_pooled(kernel_runtime_of_any_order: Any, name: str, dtype: str) -> None:
+    """Whole numbers are often equal: the first in a window counts."""
+    setting, relu = POOLED[name], Activation("relu")
+    x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
+    settings = {**setting.pairs, "activation": relu, "pool": HALVING}
+    y, indices = NumpyBackend().conv2d_pooled_forward(x, w, b, **settings)
+    assert set(np.unique(indices)) == {0, 1, 2, 3}
+    ops = CudaBackend(kernel_runtime_of_any_order)
+    on_device = (ops.asarray(array, dtype) for array in (x, w, b))
+    found, found_indices = ops.conv2d_pooled_forward(*on_device, **settings)
+    assert found_indices.dtype == indices.dtype
+    np.testing.assert_array_equal(found.numpy(), y)
+    np.testing.assert_array_equal(found_indices.numpy(), indices)
+    assert kernels_of(ops) == {"conv2d_pooled_forward": True}
+
+
+def test_pooled_nan_comes_through(kernel_runtime: Any) -> None:
+    setting = SETTINGS["squares"]
+    x, w = whole_numbers(setting.x, setting.w)
+    x[0, 4, 5, 3] = np.nan
+    y, _ = NumpyBackend().conv2d_pooled_forward(x, w, None, pool=HALVING)
+    ops = CudaBackend(kernel_runtime)
+    on_device = (ops.asarray(array, "float16") for array in (x, w))
+    found, _ = ops.conv2d_pooled_forward(*on_device, None, pool=HALVING)
+    assert np.isnan(y).any()
+    np.testing.assert_array_equal(found.numpy(), y)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)},
+        {"kernel": (2, 2), "stride": (1, 1), "padding": (0, 0)},
+    ],
+)
+def test_other_pooling_follows_the_convolution(kernel_runtime: Any, pool: Any) -> None:
+    setting = SETTINGS["padded"]
+    x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
+    y, indices = NumpyBackend().conv2d_pooled_forward(x, w, b, **setting.pairs, pool=pool)
+    ops = CudaBackend(kernel_runtime)
+    on_device = (ops.asarray(array, "float16") for array in (x, w, b))
+    found, found_indices = ops.conv2d_pooled_forward(*on_device, **setting.pairs, pool=pool)
+    np.testing.assert_array_equal(found.numpy(), y)
+    np.testing.assert_array_equal(found_indices.numpy(), indices)
+
+
 @pytest.mark.parametrize("shift", [0, 1])
 def test_the_derivative_of_the_activation_below(kernel_runtime: Any, shift: int) -> None:
     setting, relu = SETTINGS["padded"], Activation("relu")

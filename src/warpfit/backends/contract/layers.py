@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from warpfit.backends.activations import IDENTITY, Activation
@@ -74,6 +75,27 @@ class LayerContract(ABC):
         `w` are the weights, if nothing but their update needs the gradients: a backend that keeps
         their copies may leave it to the update to sum them.
         """
+
+    def conv2d_pooled_forward(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        stride: Pair = (1, 1),
+        padding: Pair = (0, 0),
+        dilation: Pair = (1, 1),
+        activation: Activation = IDENTITY,
+        pool: Mapping[str, Pair],
+    ) -> tuple[Array, Array]:
+        """Return what `max_pool2d_forward` does with the settings `pool`, of what `conv2d_forward`
+        gives with the others; f must not need its input.
+
+        A backend may do both at once, and so save what lies between.
+        """
+        windows = {"stride": stride, "padding": padding, "dilation": dilation}
+        y, _ = self.conv2d_forward(x, w, b, **windows, activation=activation)
+        return self.max_pool2d_forward(y, **pool)
 
     @abstractmethod
     def max_pool2d_forward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import chain, product
 from math import isqrt, prod
@@ -28,6 +29,8 @@ Shape = tuple[int, ...]
 THREADS = 128
 # How many shapes and settings a backend caches launches for.
 MOST_LAUNCHES = 4096
+# The pooling that the kernel of Hopper's products does itself.
+HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 # What the kernel loads of the saved activations at once.
 SAVED_BYTES = 4
 # Of k, in a tile's row or column.
@@ -189,6 +192,37 @@ class ConvOps(WindowsOps):
             )
         return y, z
 
+    def conv2d_pooled_forward(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        stride: Pair = (1, 1),
+        padding: Pair = (0, 0),
+        dilation: Pair = (1, 1),
+        activation: Activation = IDENTITY,
+        pool: Mapping[str, Pair],
+    ) -> tuple[Array, Array]:
+        op, pairs = "conv2d_pooled_forward", (stride, padding, dilation)
+        check_float(op, x, w, b)
+        x, w, b = self.contiguous(x), self.contiguous(w), self.contiguous_or_none(b)
+        launch = None
+        if pool == HALVING and not activation.needs_input:
+            launch = self._launch(op, x, w, x.shape, w.shape, pairs, activation)
+        if launch is None or launch.windows is None or 1 in launch.num_windows:
+            windows = {"stride": stride, "padding": padding, "dilation": dilation}
+            settings: dict[str, Any] = {**windows, "activation": activation, "pool": pool}
+            return super().conv2d_pooled_forward(x, w, b, **settings)
+        check_shape(op, "b", b, w.shape[3:])
+        height, width = (size // 2 for size in launch.num_windows)
+        y = self.empty((x.shape[0], height, width, w.shape[3]), x.dtype)
+        indices = self.empty(y.shape, "uint8")
+        self.multiply_windows(
+            *launch.windows, x, w, y, bias=b, indices=indices, activation=activation
+        )
+        return y, indices
+
     def conv2d_backward_input(
         self,
         dz: Array,
@@ -312,7 +346,8 @@ class ConvOps(WindowsOps):
         num_rows = x_shape[0] * prod(x_shape[1:3] if op == "conv2d_backward_input" else num_windows)
         num_cols = num_channels if op == "conv2d_backward_input" else num_outputs
         sizes = (num_rows, *x_shape[1:], *num_windows, num_outputs, *w_shape[:2], *chain(*pairs))
-        tiling = choose_tiling(op, dtype, num_cols, self.runtime.arch, self.precision)
+        kernel_of_op = op if op in _ALONG_K else "conv2d_forward"
+        tiling = choose_tiling(kernel_of_op, dtype, num_cols, self.runtime.arch, self.precision)
         blocks_n = -(-num_cols // tiling.block_n)
         if op == "conv2d_backward_weight":
             num_tiles = max(1, -(-prod(w_shape[:3]) // tiling.block_m)) * blocks_n
@@ -330,9 +365,10 @@ class ConvOps(WindowsOps):
             if op == "conv2d_backward_weight":
                 weights = _if_found(forward, self.weight_band_of(forward, dtype, x_shape[0]))
             else:
-                of_op = forward if op == "conv2d_forward" else forward.adjoint
+                of_op = forward.adjoint if op == "conv2d_backward_input" else forward
+                of_op = of_op._replace(pools=op == "conv2d_pooled_forward")
                 windows = _if_found(of_op, self.band_of(of_op, dtype, x_shape[0]))
-        if grid[0] and windows is None and weights is None:
+        if grid[0] and windows is None and weights is None and op in _ALONG_K:
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)
             kernel = self.kernel(op, **tiling.defines, **own)
         shape = grid, tiling.shared_bytes, sizes

@@ -49,6 +49,8 @@ class Windows(NamedTuple):
         The padding may be negative.
     is_adjoint : bool
         Whether the weights are those of the convolution whose input's gradient this is.
+    pools : bool
+        Whether only the largest of each 2 by 2 windows are stored.
     """
 
     image: Pair
@@ -59,6 +61,7 @@ class Windows(NamedTuple):
     padding: Pair
     dilation: Pair
     is_adjoint: bool = False
+    pools: bool = False
 
     @staticmethod
     def forward(x: Shape, w: Shape, num_windows: Pair, padding: Pair, dilation: Pair) -> Windows:
@@ -163,10 +166,12 @@ class WindowsOps(ArrayOps):
         bias: Array | None = None,
         z: Array | None = None,
         saved: Array | None = None,
+        indices: Array | None = None,
         activation: Activation = IDENTITY,
     ) -> None:
         """Write to y (M, *windows.result, windows.outputs) the sums over the windows of x: with
         bias and activation, or, adjoint, times the activation's derivative by `saved`, if given.
+        If windows are pooled, y and `indices` are what `max_pool2d_forward` returns.
         """
         epilogue = "epilogue_activation"
         if windows.is_adjoint:
@@ -178,7 +183,7 @@ class WindowsOps(ArrayOps):
         kernel(
             (len(x) * bands, windows.outputs // (windows.block_n or 1)),
             band.warpgroups * WARPGROUP,
-            *(x, w, bias, saved, y, z, activation.slope),
+            *(x, w, bias, saved, y, z, indices, activation.slope),
             *sizes_of(windows, band),
             shared_bytes=band.shared_bytes,
         )
@@ -225,7 +230,7 @@ def choose_band(
     """Return the band by which all images take the least time; None if none fits."""
     bands = [
         band
-        for rows in _row_counts(windows.result[0])
+        for rows in _row_counts(windows.result[0], windows.pools)
         if (band := _band(windows, rows, max_shared_bytes)) is not None
     ]
     return min(
@@ -235,12 +240,13 @@ def choose_band(
     )
 
 
-def _row_counts(height: int) -> list[int]:
-    """Return rows of bands as even as can be, for each number of bands, and those of whole
-    tiles.
+def _row_counts(height: int, pools: bool = False) -> list[int]:
+    """Return rows of bands as even as can be, for each number of bands, and those of whole tiles;
+    only these, and all, of windows that are pooled.
     """
     even = {-(-height // count) for count in range(1, height + 1)}
-    return sorted(even | set(range(SIDE, height, SIDE)), reverse=True)
+    whole = set(range(SIDE, height, SIDE))
+    return sorted(whole | ({height} if pools else even), reverse=True)
 
 
 def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
@@ -252,7 +258,7 @@ def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
     )
     (span_h, span_w) = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
     copied = (rows + span_h) * windows.pitch
-    if squares <= in_order:
+    if windows.pools or squares <= in_order:
         num_tiles = squares
         last = (-(-height // SIDE) * SIDE - 1 + span_h) * windows.pitch + across * SIDE - 1 + span_w
     else:
@@ -308,6 +314,7 @@ def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict
         "KERNEL_WIDTH": windows.kernel[1],
         "SLICES_OF_TAP": windows.depth // DEPTH,
         "X_PIECES": int(is_whole),
+        "POOLS": int(windows.pools),
     }
 
 
@@ -469,8 +476,8 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             assert weight_band is not None
             of_weights = weight_defines(dtype, weight_band, channels >= IN_PIECE)
             yield WEIGHT_KERNEL, {name: str(value) for name, value in of_weights.items()}
-            passes = [(forward, 512), (forward.adjoint, 1)]
-            for windows, num_images in passes[: 1 if channels == 1 else 2]:
+            passes = [(forward, 512), (forward._replace(pools=True), 512), (forward.adjoint, 1)]
+            for windows, num_images in passes[: 2 if channels == 1 else 3]:
                 band = choose_band(windows, num_images, 132, most)
                 assert band is not None
                 own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE)

@@ -6,11 +6,14 @@
 //            O), contiguous; of these channels are C and outputs O, or the other way round if
 //            ADJOINT. w and, if X_PIECES, x consist of whole pieces at multiples of 16 bytes; outputs
 //            are a multiple of BLOCK_N.
+//            POOLS: of each 2 by 2 windows, from the first on, y has the largest numbers only, and
+//            indices, like y, their row and column, as row 2 + column, of equal ones the first.
+//            band_rows then are even, and tiles 8 by 8.
 //            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
 // Launch:    grid (M ceil(out_height / band_rows), outputs / BLOCK_N); block: WARPGROUPS, which
 //            take the band's tiles of 64 windows in turns. A tile is 8 by 8 windows, tiles_across
 //            of them side by side, or, if that is 0, 64 in the order of the planes' pixels. shared
-//            bytes: weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP
+//            bytes: weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these, POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP
 //            (of channels), BLOCKS (to a multiprocessor), and those of gemm/epilogue.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
@@ -113,27 +116,105 @@ __device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap
     wgmma_wait<0>();
 }
 
-// Hands the sums of a window, those of half h of a tile's rows, to EPILOGUE, and stores them.
-__device__ inline void store_window(const Epilogue& epilogue, const Sums& sums, int h, int64 pixel,
-                                    int first_output, bool is_inside) {
+using Words = unsigned[EIGHTS];  // pairs of numbers of a window, eight outputs from one to the next
+
+__device__ inline T first_of(unsigned word) { return T{static_cast<uint16>(word)}; }
+__device__ inline T second_of(unsigned word) { return T{static_cast<uint16>(word >> 16)}; }
+__device__ inline unsigned pair_of(T first, T second) {
+    return first.bits | static_cast<unsigned>(second.bits) << 16;
+}
+
+// Hands the sums of a window, those of half h of a tile's rows, to EPILOGUE.
+__device__ inline void find_window(const Epilogue& epilogue, const Sums& sums, int h, int64 pixel,
+                                   int first_output, bool is_inside, Words& words) {
     const int first = first_output + threadIdx.x % 4 * 2;
-    unsigned words[EIGHTS] = {};
-    if (is_inside) {
+    if (!is_inside) return;
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) {
+        Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
+        EPILOGUE<2>(epilogue, pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
+        words[j] = pair_of(store<T>(pair[0]), store<T>(pair[1]));
+    }
+}
+
+// The larger of two numbers, NaN if either is, and whether it is the second: of equal ones it is
+// if `prefers_second`.
+struct Larger {
+    T value;
+    bool is_second;
+
+    __device__ Larger(T first, T second, bool prefers_second) {
+        const Acc a = load(first), b = load(second);
+        is_second = prefers_second ? b >= a : b > a;
+        value = is_second || b != b ? second : first;
+    }
+};
+
+// Of four windows, two of this lane and two of the one four further on or before, the largest
+// numbers, and where they are: 2 bits for each, row and column.
+struct Pooled {
+    Words largest;
+    unsigned taps;
+
+    __device__ Pooled(const Words (&of_half)[2]) : largest{}, taps(0) {
+        static_assert(!POOLS || EIGHTS <= 8, "the places of all numbers fit a word");
+        const bool is_right = threadIdx.x / 4 % 2;
+        unsigned rows = 0;
 #pragma unroll
         for (int j = 0; j < EIGHTS; ++j) {
-            Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
-            EPILOGUE<2>(epilogue, pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
-            words[j] = store<T>(pair[0]).bits | static_cast<unsigned>(store<T>(pair[1]).bits) << 16;
+            const Larger first(first_of(of_half[0][j]), first_of(of_half[1][j]), false);
+            const Larger second(second_of(of_half[0][j]), second_of(of_half[1][j]), false);
+            largest[j] = pair_of(first.value, second.value);
+            rows |= (first.is_second | second.is_second << 1) << 2 * j;
+        }
+        const unsigned other_rows = __shfl_xor_sync(FULL_WARP, rows, 4);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) {
+            const unsigned other = __shfl_xor_sync(FULL_WARP, largest[j], 4);
+            const T found[2] = {
+                take(first_of(largest[j]), first_of(other), 2 * j, rows, other_rows, is_right),
+                take(second_of(largest[j]), second_of(other), 2 * j + 1, rows, other_rows,
+                     is_right)};
+            largest[j] = pair_of(found[0], found[1]);
         }
     }
-    store_quads(words, epilogue.c + pixel * epilogue.ldc + first_output, is_inside);
+
+    // Of equal numbers the one in the upper row counts, then the one on the left.
+    __device__ T take(T own, T other, int idx, unsigned rows, unsigned other_rows, bool is_right) {
+        const unsigned row = rows >> idx & 1, other_row = other_rows >> idx & 1;
+        const bool other_first = other_row != row ? other_row < row : is_right;
+        const Larger larger(own, other, other_first);
+        const unsigned of_row = larger.is_second ? other_row : row;
+        taps |= (of_row << 1 | (larger.is_second != is_right)) << 2 * idx;
+        return larger.value;
+    }
+
+    // Tap of the two numbers of a word, a byte each.
+    __device__ uint16 tap_pair(int j) const {
+        const unsigned two = taps >> 4 * j;
+        return static_cast<uint16>((two & 3) | (two >> 2 & 3) << 8);
+    }
+};
+
+// Stores the largest numbers of windows 2 by 2, and which they are.
+__device__ inline void store_pooled(const Pooled& pooled, const Epilogue& epilogue, uint8* indices,
+                                    int64 pixel, int first_output, bool is_inside) {
+    const bool is_right = threadIdx.x / 4 % 2;
+    const int64 at = pixel * epilogue.ldc + first_output;
+    store_quads(pooled.largest, epilogue.c + at, is_inside && !is_right);
+    if (!is_inside || !is_right) return;
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) {
+        *reinterpret_cast<uint16*>(indices + at + 8 * j + threadIdx.x % 4 * 2) = pooled.tap_pair(j);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, double slope,
-                int height, int width, int channels, int out_height, int out_width, int outputs,
-                int padding_height, int padding_width, int dilation_height, int dilation_width,
-                int band_rows, int num_tiles, int tiles_across, int plane_bytes) {
+    conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, uint8* indices,
+                double slope, int height, int width, int channels, int out_height, int out_width,
+                int outputs, int padding_height, int padding_width, int dilation_height,
+                int dilation_width, int band_rows, int num_tiles, int tiles_across,
+                int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
     take_turn();
     const int bands = (out_height + band_rows - 1) / band_rows;
@@ -177,13 +258,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
         Sums sums;
         multiply(sums, own, tap_step);
+        Words words[2] = {};
+        Pair at{};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const Pair at = tiling.window(tile, 2 * warp + h, lane / 4);
+            at = tiling.window(tile, 2 * warp + h, lane / 4);
             const int row = first_row + at.h;
             const bool is_inside = (at.h < band_rows) & (row < out_height) & (at.w < out_width);
-            const int64 pixel = (static_cast<int64>(image) * out_height + row) * out_width + at.w;
-            store_window(epilogue, sums, h, is_inside ? pixel : 0, first_output, is_inside);
+            const int64 pixel =
+                is_inside ? (static_cast<int64>(image) * out_height + row) * out_width + at.w : 0;
+            find_window(epilogue, sums, h, pixel, first_output, is_inside, words[h]);
+            if (!POOLS) store_quads(words[h], y + pixel * outputs + first_output, is_inside);
+        }
+        if (POOLS) {
+            const int row = (first_row + at.h) / 2, col = at.w / 2;
+            const bool is_inside =
+                (at.h < band_rows) & (row < out_height / 2) & (col < out_width / 2);
+            const int64 pixel =
+                is_inside
+                    ? (static_cast<int64>(image) * (out_height / 2) + row) * (out_width / 2) + col
+                    : 0;
+            store_pooled(Pooled(words), epilogue, indices, pixel, first_output, is_inside);
         }
     }
 }
