@@ -27,8 +27,10 @@ KERNEL, WEIGHT_KERNEL, WARPGROUP = "conv2d_sm90", "conv2d_backward_weight_sm90",
 # Columns of a block's products, each a number that wgmma is declared for.
 BLOCKS_N = (64, 48, 32, 16)
 MOST_WARPGROUPS, MOST_BLOCKS = 3, 2
-# Of the gradient of weights: outputs of a block; sums of a thread; bands on their way or at work.
-BLOCK_O, MOST_SUMS, MOST_WEIGHT_WARPGROUPS, MOST_STAGES = 64, 112, 4, 3
+# Of the gradient of weights: rows of a product, and the channels of a tap that they may be; sums of
+# a thread; bands on their way or at work, and where each begins.
+PRODUCT_ROWS, BLOCKS_C = 64, (64, 32, 16)
+MOST_SUMS, MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 112, 4, 3, 1024
 # Of what a multiprocessor has, for each of two blocks.
 RESERVED_BYTES = 1024
 # Cycles of a multiprocessor for a slice of 64 rows and a column, and bytes that it reads in one.
@@ -212,8 +214,8 @@ class WindowsOps(ArrayOps):
         num_sums = (windows.taps * windows.channels + 1) * windows.outputs
         sums = self.empty((band.parts, num_sums), "float32")
         is_whole = is_in_pieces(x, windows.channels)
-        kernel = self.kernel(WEIGHT_KERNEL, **weight_defines(x.dtype.name, band, is_whole))
-        blocks_o, blocks_c = -(-windows.outputs // BLOCK_O), -(-windows.channels // band.block_c)
+        kernel = self.kernel(WEIGHT_KERNEL, **weight_defines(x.dtype.name, windows, band, is_whole))
+        blocks_o, blocks_c = windows.outputs // band.block_o, -(-windows.channels // band.block_c)
         kernel(
             (band.parts, blocks_o, blocks_c),
             band.warpgroups * WARPGROUP,
@@ -353,12 +355,12 @@ class WeightBand(NamedTuple):
     ----------
     rows, num_slices : int
         Rows of windows that come to shared memory at once, and the slices of pixels that they are.
-    block_c : int
-        Channels of a block, zeros included.
-    warpgroups, taps : int
-        Warpgroups of a block, and the taps that each has.
+    block_c, block_o : int
+        Channels, zeros included, and outputs of a block.
+    warpgroups, kernel_rows : int
+        Warpgroups of a block, and the rows of the kernel that each has.
     stages : int
-    x_plane_bytes, dz_plane_bytes, shared_bytes : int
+    plane_bytes, shared_bytes : int
     parts : int
         Blocks that share the bands out, and whose sums are added up.
     """
@@ -366,11 +368,11 @@ class WeightBand(NamedTuple):
     rows: int
     num_slices: int
     block_c: int
+    block_o: int
     warpgroups: int
-    taps: int
+    kernel_rows: int
     stages: int
-    x_plane_bytes: int
-    dz_plane_bytes: int
+    plane_bytes: int
     shared_bytes: int
     parts: int
 
@@ -390,14 +392,21 @@ def choose_weight_band(
     return min(found)[1] if found else None
 
 
-def _shares(windows: Windows) -> tuple[int, int, int] | None:
-    """Return the channels of a block, its warpgroups, and the taps of each."""
-    warpgroups = min(MOST_WEIGHT_WARPGROUPS, windows.taps)
-    taps = -(-windows.taps // warpgroups)
-    warpgroups = -(-windows.taps // taps)
-    for block_c in BLOCKS_N:
-        if windows.depth % block_c == 0 and taps * block_c // 2 <= MOST_SUMS:
-            return block_c, warpgroups, taps
+def _groups(windows: Windows, block_c: int) -> int:
+    """Return into how many groups of neighbouring taps a row of the kernel falls."""
+    return -(-windows.kernel[1] // (PRODUCT_ROWS // block_c))
+
+
+def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
+    """Return the channels and outputs of a block, its warpgroups, and the kernel's rows of each."""
+    height = windows.kernel[0]
+    warpgroups = min(MOST_WEIGHT_WARPGROUPS, height)
+    rows = -(-height // warpgroups)
+    block_c = next(c for c in BLOCKS_C if windows.depth % c == 0)
+    for block_o in BLOCKS_N:
+        sums = rows * _groups(windows, block_c) * block_o // 2
+        if windows.outputs % block_o == 0 and sums <= MOST_SUMS:
+            return block_c, block_o, -(-height // rows), rows
     return None
 
 
@@ -407,40 +416,45 @@ def _weight_band(
     shares = _shares(windows)
     if shares is None:
         return None
-    block_c, warpgroups, taps = shares
+    block_c, block_o, *_ = shares
     span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
-    num_slices = -(-rows * windows.pitch // (2 * DEPTH)) * 2
-    x_rows = max(
-        (rows + span_h) * windows.pitch, num_slices * DEPTH + span_h * windows.pitch + span_w
-    )
-    dz_channels = min(windows.outputs, BLOCK_O)
-    x_plane, dz_plane = plane_bytes(x_rows, block_c), plane_bytes(num_slices * DEPTH, dz_channels)
-    stage = block_c // IN_PIECE * x_plane + dz_channels // IN_PIECE * dz_plane
+    num_slices = -(-rows * windows.pitch // DEPTH)
+    last = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
+    plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), block_c)
+    stage = 2 * num_slices * DEPTH * block_o + PRODUCT_ROWS // IN_PIECE * plane
+    stage += -stage % ALIGNMENT
     stages = min(MOST_STAGES, max_shared_bytes // stage)
     if stages < 2:
         return None
     num_bands = num_images * -(-windows.result[0] // rows)
-    columns = -(-windows.outputs // BLOCK_O) * -(-windows.channels // block_c)
+    columns = windows.outputs // block_o * -(-windows.channels // block_c)
     parts = max(1, min(num_bands, num_multiprocessors // columns))
-    planes = x_plane, dz_plane, stages * stage
-    return WeightBand(rows, num_slices, block_c, warpgroups, taps, stages, *planes, parts)
+    # Sums of dz pass through shared memory in the end, eight of each thread.
+    shared = max(stages * stage, shares[2] * WARPGROUP * IN_PIECE * 4)
+    return WeightBand(rows, num_slices, *shares, stages, plane, shared, parts)
 
 
 def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float:
     """Return about how many cycles a block works."""
     num_bands = -(-num_images * -(-windows.result[0] // band.rows) // band.parts)
     read = band.shared_bytes / band.stages / BYTES_A_CYCLE
-    of_slice = band.warpgroups * band.taps * band.block_c * CYCLES_OF_COLUMN
-    return read + num_bands * (CYCLES_OF_BAND + max(read, band.num_slices * of_slice))
+    products = band.warpgroups * band.kernel_rows * _groups(windows, band.block_c)
+    multiplied = band.num_slices * products * band.block_o * CYCLES_OF_COLUMN
+    return read + num_bands * (CYCLES_OF_BAND + max(read, multiplied))
 
 
-def weight_defines(dtype: str, band: WeightBand, is_whole: bool) -> dict[str, str | int]:
+def weight_defines(
+    dtype: str, windows: Windows, band: WeightBand, is_whole: bool
+) -> dict[str, str | int]:
     """Return the defines of the kernel of weights' gradients."""
     return {
         "DTYPE": dtype,
         "WARPGROUPS": band.warpgroups,
-        "TAPS": band.taps,
+        "OWN_ROWS": band.kernel_rows,
+        "KERNEL_HEIGHT": windows.kernel[0],
+        "KERNEL_WIDTH": windows.kernel[1],
         "BLOCK_C": band.block_c,
+        "BLOCK_O": band.block_o,
         "STAGES": band.stages,
         "X_PIECES": int(is_whole),
     }
@@ -454,13 +468,11 @@ def weight_sizes(windows: Windows, band: WeightBand, num_images: int) -> tuple[i
         windows.channels,
         *windows.result,
         windows.outputs,
-        *windows.kernel,
         *windows.padding,
         *windows.dilation,
         band.rows,
         band.num_slices,
-        band.x_plane_bytes,
-        band.dz_plane_bytes,
+        band.plane_bytes,
     )
 
 
@@ -474,7 +486,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             )
             weight_band = choose_weight_band(forward, 512, 132, most)
             assert weight_band is not None
-            of_weights = weight_defines(dtype, weight_band, channels >= IN_PIECE)
+            of_weights = weight_defines(dtype, forward, weight_band, channels >= IN_PIECE)
             yield WEIGHT_KERNEL, {name: str(value) for name, value in of_weights.items()}
             passes = [(forward, 512), (forward._replace(pools=True), 512), (forward.adjoint, 1)]
             for windows, num_images in passes[: 2 if channels == 1 else 3]:

@@ -37,8 +37,9 @@ struct ImageRows {
     int rows, pitch;                // to be copied
     int first_channel, num_planes;  // to be copied
 
-    template <int THREADS>
-    __device__ void copy_to(const Planes& planes) const {
+    // `planes` are `Planes`, or `Lines` (mma/lines.cuh).
+    template <int THREADS, class Pieces>
+    __device__ void copy_to(const Pieces& planes) const {
         Counter at(threadIdx.x, THREADS, pitch, num_planes);
         if constexpr (WHOLE) {
             for (; at.a < rows; at.advance()) {
