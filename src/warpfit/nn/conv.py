@@ -44,7 +44,7 @@ def conv2d(
     as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f' is known
     from f's result: y and dy then are what the pooling gives and gets.
     """
-    windows = {"stride": stride, "padding": padding, "dilation": dilation}
+    windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
     if pool is None:
         y, z = ops.conv2d_forward(x, w, b, **windows, activation=activation)
     else:
@@ -62,7 +62,9 @@ def conv2d(
         )
         if not needs_dx:
             return None, dw, db
-        below = {} if x_activation == IDENTITY else {"x": x, "x_activation": x_activation}
+        below: dict[str, Any] = (
+            {} if x_activation == IDENTITY else {"x": x, "x_activation": x_activation}
+        )
         return ops.conv2d_backward_input(dz, w, x.shape, **windows, **below), dw, db
 
     return y, backward

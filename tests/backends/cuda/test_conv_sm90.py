@@ -13,7 +13,8 @@ import pytest
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.conv_sm90 import Windows, choose_band, choose_weight_band
+from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
+from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
 
 MOST_SHARED = shared_bytes_of("sm_90a")
 

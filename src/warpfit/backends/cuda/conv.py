@@ -17,7 +17,8 @@ from warpfit.backends.checks import (
     check_joint,
     check_shape,
 )
-from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, WeightBand, Windows, WindowsOps
+from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
+from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ShapeError
@@ -153,7 +154,7 @@ class _Launch(NamedTuple):
     num_arrivals: int = 0
 
 
-class ConvOps(WindowsOps):
+class ConvOps(WeightOps):
     """y = f(x * w + b), channels last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -245,7 +246,10 @@ class ConvOps(WindowsOps):
         dx = self.empty(x_shape, dz.dtype)
         if launch.windows is not None:
             saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
-            settings = {"saved": saved, "activation": IDENTITY if saved is None else x_activation}
+            settings: dict[str, Any] = {
+                "saved": saved,
+                "activation": IDENTITY if saved is None else x_activation,
+            }
             self.multiply_windows(*launch.windows, dz, w, dx, **settings)
             if saved is x:
                 return dx

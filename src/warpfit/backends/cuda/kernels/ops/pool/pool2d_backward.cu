@@ -83,9 +83,8 @@ __device__ inline void spread_window(const T* dy, T* dx, const void* indices, in
 #pragma unroll
             for (int e = 0; e < W; ++e) {
                 const Acc value = load(group.element[e]);
-                result.element[e] = store<T>(!MAX              ? value * share
-                                             : index[e] == tap ? value
-                                                               : Acc(0));
+                const bool is_given = !MAX || index[e] - tap == 0;
+                result.element[e] = store<T>(is_given ? value * (MAX ? Acc(1) : share) : Acc(0));
             }
             const int at = (line * columns.size + left + column) * channels + spot.channel;
             *reinterpret_cast<Group<T, W>*>(dx + at) = result;
