@@ -31,6 +31,10 @@ MOST_WARPGROUPS, MOST_BLOCKS = 3, 2
 RESERVED_BYTES = 1024
 # Cycles of a multiprocessor for a slice of 64 rows and a column, and bytes that it reads in one.
 CYCLES_OF_COLUMN, BYTES_A_CYCLE = 0.5, 32
+# At least so many for a slice, for which its rows are read.
+LEAST_CYCLES = 22
+# Until a band that is asked for has come, and its last sums have gone.
+WAITED_CYCLES = 2500
 # And those that a band costs whatever its size.
 CYCLES_OF_BAND = 300
 
@@ -107,6 +111,11 @@ class Windows(NamedTuple):
         return whole and 0 not in (self.channels, self.outputs)
 
     @property
+    def columns(self) -> int:
+        """Blocks of outputs."""
+        return self.outputs // (self.block_n or 1)
+
+    @property
     def block_n(self) -> int | None:
         """Outputs of a block; None if the kernel has no products of so many."""
         return next((n for n in BLOCKS_N if self.outputs % n == 0), None)
@@ -177,12 +186,13 @@ class WindowsOps(ColumnOps):
         own = epilogue_defines(epilogue, activation.name, bias is not None, z is not None)
         is_whole = is_in_pieces(x, windows.channels)
         kernel = self.kernel(KERNEL, **defines_of(x.dtype.name, windows, band, is_whole), **own)
-        bands = -(-windows.result[0] // band.rows)
+        num_bands, columns = len(x) * -(-windows.result[0] // band.rows), windows.columns
+        at_once = max(1, band.blocks * self.runtime.num_multiprocessors // columns)
         kernel(
-            (len(x) * bands, windows.outputs // (windows.block_n or 1)),
+            (min(num_bands, at_once), columns),
             band.warpgroups * WARPGROUP,
             *(x, w, bias, saved, y, z, indices, activation.slope),
-            *sizes_of(windows, band),
+            *sizes_of(windows, band, len(x)),
             shared_bytes=band.shared_bytes,
         )
 
@@ -253,15 +263,16 @@ def plane_bytes(num_rows: int, num_channels: int) -> int:
 
 def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: int) -> float:
     """Return about how many cycles a multiprocessor works, if all images are in its reach."""
-    num_blocks = num_images * -(-windows.result[0] // band.rows)
-    num_blocks *= windows.outputs // (windows.block_n or 1)
-    per_multiprocessor = -(-num_blocks // num_multiprocessors)
+    num_bands = num_images * -(-windows.result[0] // band.rows) * windows.columns
+    blocks = min(band.blocks, -(-num_bands // num_multiprocessors))
+    rounds = -(-num_bands // (num_multiprocessors * blocks))
     slices = windows.taps * windows.depth // DEPTH
-    of_tile = slices * CYCLES_OF_COLUMN * (windows.block_n or 0)
-    # Warpgroups of one block take turns; what is read is hidden only behind another block.
-    waves = -(-per_multiprocessor // band.blocks)
-    read = band.shared_bytes / BYTES_A_CYCLE
-    return per_multiprocessor * band.num_tiles * of_tile + waves * (CYCLES_OF_BAND + read)
+    of_tile = slices * max(CYCLES_OF_COLUMN * (windows.block_n or 0), LEAST_CYCLES)
+    of_pixels = windows.depth // IN_PIECE * band.plane_bytes / BYTES_A_CYCLE
+    of_weights = 2 * slices * DEPTH * (windows.block_n or 0) / BYTES_A_CYCLE
+    # Blocks share a multiprocessor's products; what one waits for is hidden behind those of another.
+    multiplied = band.num_tiles * of_tile
+    return of_weights + rounds * max(blocks * multiplied, WAITED_CYCLES + of_pixels + multiplied)
 
 
 def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict[str, str | int]:
@@ -294,9 +305,10 @@ def epilogue_defines(
     }
 
 
-def sizes_of(windows: Windows, band: Band) -> tuple[int, ...]:
+def sizes_of(windows: Windows, band: Band, num_images: int) -> tuple[int, ...]:
     """Return the kernel's last arguments."""
     return (
+        num_images,
         *windows.image,
         windows.channels,
         *windows.result,

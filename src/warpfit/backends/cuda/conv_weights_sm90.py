@@ -30,8 +30,8 @@ from warpfit.backends.cuda.jit import generation
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
 KERNEL = "conv2d_backward_weight_sm90"
-# Rows of a product, and the channels of a tap that they may be; sums of a thread; bands on their way
-# or at work, and where each begins.
+# Rows of a product, and the channels of a tap that they may be; sums of a thread; bands on their
+# way or at work, and where each begins.
 PRODUCT_ROWS, BLOCKS_C = 64, (64, 32, 16)
 MOST_SUMS, MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 112, 4, 3, 1024
 

@@ -47,7 +47,7 @@ SIGNATURES = {
     "conv2d_backward_weight_sm90": "const T*, const T*, float*" + ", int" * 14,
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
     "conv2d_sm90": (
-        "const T*, const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 14
+        "const T*, const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 15
     ),
     "copy_strided": "const SOURCE*, Layout, DTYPE*, Layout, int, int64",
     "count_correct": "const T*, const int64*, int64*, double*, unsigned*, int64, int, int, int",

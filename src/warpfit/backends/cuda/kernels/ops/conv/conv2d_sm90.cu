@@ -10,14 +10,16 @@
 //            indices, like y, their row and column, as row 2 + column, of equal ones the first.
 //            band_rows then are even, and tiles 8 by 8.
 //            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
-// Launch:    grid (M ceil(out_height / band_rows), outputs / BLOCK_N); block: WARPGROUPS, which
-//            take the band's tiles of 64 windows in turns. A tile is 8 by 8 windows, tiles_across
+// Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS. Block x
+//            takes every gridDim.x-th band of band_rows rows of windows, and its warpgroups the
+//            band's tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across
 //            of them side by side, or, if that is 0, 64 in the order of the planes' pixels. shared
 //            bytes: weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these, POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP
 //            (of channels), BLOCKS (to a multiprocessor), and those of gemm/epilogue.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
-//            reads x once and w once for each band, both from L2 mostly.
+//            reads w once for each block, and x, with KH - 1 rows more for each band, once for each
+//            blockIdx.y.
 // Reference: conv2d_forward and conv2d_backward_input of backends/numpy/conv.py; PTX ISA 9.7.15
 //            (wgmma), 9.7.9.25.3 (cp.async).
 #define SHARED_ALIGNMENT 1024
@@ -151,37 +153,41 @@ struct Larger {
 };
 
 // Of four windows, two of this lane and two of the one four further on or before, the largest
-// numbers, and where they are: 2 bits for each, row and column.
+// numbers of half the outputs, those of words 2 i, or 2 i + 1 in the lane on the right; and where
+// they are: 2 bits for each, row and column.
 struct Pooled {
-    Words largest;
+    static_assert(EIGHTS % 2 == 0 && EIGHTS <= 8, "lanes share words, whose places fit one");
+
+    bool is_right;
+    unsigned largest[EIGHTS / 2];
     unsigned taps;
 
-    __device__ Pooled(const Words (&of_half)[2]) : largest{}, taps(0) {
-        static_assert(!POOLS || EIGHTS <= 8, "the places of all numbers fit a word");
-        const bool is_right = threadIdx.x / 4 % 2;
+    __device__ Pooled(const Words (&of_half)[2]) : is_right(threadIdx.x / 4 % 2), taps(0) {
+        Words upright;
         unsigned rows = 0;
 #pragma unroll
         for (int j = 0; j < EIGHTS; ++j) {
             const Larger first(first_of(of_half[0][j]), first_of(of_half[1][j]), false);
             const Larger second(second_of(of_half[0][j]), second_of(of_half[1][j]), false);
-            largest[j] = pair_of(first.value, second.value);
+            upright[j] = pair_of(first.value, second.value);
             rows |= (first.is_second | second.is_second << 1) << 2 * j;
         }
         const unsigned other_rows = __shfl_xor_sync(FULL_WARP, rows, 4);
 #pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) {
-            const unsigned other = __shfl_xor_sync(FULL_WARP, largest[j], 4);
-            const T found[2] = {
-                take(first_of(largest[j]), first_of(other), 2 * j, rows, other_rows, is_right),
-                take(second_of(largest[j]), second_of(other), 2 * j + 1, rows, other_rows,
-                     is_right)};
-            largest[j] = pair_of(found[0], found[1]);
+        for (int i = 0; i < EIGHTS / 2; ++i) {
+            const unsigned own = upright[is_right ? 2 * i + 1 : 2 * i];
+            const unsigned given = upright[is_right ? 2 * i : 2 * i + 1];
+            const unsigned other = __shfl_xor_sync(FULL_WARP, given, 4);
+            const int bit = 4 * i + 2 * is_right;
+            largest[i] = pair_of(
+                take(first_of(own), first_of(other), 2 * i, rows >> bit & 1, other_rows >> bit & 1),
+                take(second_of(own), second_of(other), 2 * i + 1, rows >> (bit + 1) & 1,
+                     other_rows >> (bit + 1) & 1));
         }
     }
 
     // Of equal numbers the one in the upper row counts, then the one on the left.
-    __device__ T take(T own, T other, int idx, unsigned rows, unsigned other_rows, bool is_right) {
-        const unsigned row = rows >> idx & 1, other_row = other_rows >> idx & 1;
+    __device__ T take(T own, T other, int idx, unsigned row, unsigned other_row) {
         const bool other_first = other_row != row ? other_row < row : is_right;
         const Larger larger(own, other, other_first);
         const unsigned of_row = larger.is_second ? other_row : row;
@@ -189,9 +195,9 @@ struct Pooled {
         return larger.value;
     }
 
-    // Tap of the two numbers of a word, a byte each.
-    __device__ uint16 tap_pair(int j) const {
-        const unsigned two = taps >> 4 * j;
+    // Taps of the two numbers of a word, a byte each.
+    __device__ uint16 tap_pair(int i) const {
+        const unsigned two = taps >> 4 * i;
         return static_cast<uint16>((two & 3) | (two >> 2 & 3) << 8);
     }
 };
@@ -199,52 +205,34 @@ struct Pooled {
 // Stores the largest numbers of windows 2 by 2, and which they are.
 __device__ inline void store_pooled(const Pooled& pooled, const Epilogue& epilogue, uint8* indices,
                                     int64 pixel, int first_output, bool is_inside) {
-    const bool is_right = threadIdx.x / 4 % 2;
-    const int64 at = pixel * epilogue.ldc + first_output;
-    store_quads(pooled.largest, epilogue.c + at, is_inside && !is_right);
-    if (!is_inside || !is_right) return;
+    const int64 at = pixel * epilogue.ldc + first_output + 8 * pooled.is_right;
+    store_quads<2>(pooled.largest, epilogue.c + at, is_inside);
+    if (!is_inside) return;
 #pragma unroll
-    for (int j = 0; j < EIGHTS; ++j) {
-        *reinterpret_cast<uint16*>(indices + at + 8 * j + threadIdx.x % 4 * 2) = pooled.tap_pair(j);
+    for (int i = 0; i < EIGHTS / 2; ++i) {
+        *reinterpret_cast<uint16*>(indices + at + 16 * i + threadIdx.x % 4 * 2) =
+            pooled.tap_pair(i);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, uint8* indices,
-                double slope, int height, int width, int channels, int out_height, int out_width,
-                int outputs, int padding_height, int padding_width, int dilation_height,
-                int dilation_width, int band_rows, int num_tiles, int tiles_across,
-                int plane_bytes) {
+                double slope, int num_images, int height, int width, int channels, int out_height,
+                int out_width, int outputs, int padding_height, int padding_width,
+                int dilation_height, int dilation_width, int band_rows, int num_tiles,
+                int tiles_across, int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
     take_turn();
-    const int bands = (out_height + band_rows - 1) / band_rows;
-    const int image = blockIdx.x / bands, first_row = blockIdx.x % bands * band_rows;
     const int first_output = blockIdx.y * BLOCK_N;
     const int pitch = out_width + (KERNEL_WIDTH - 1) * dilation_width;
     const Weights weights{shared, PANEL_BYTES};
     const Planes pixels{shared + WEIGHT_BYTES, plane_bytes};
 
-    const ImageRows<T, X_PIECES> rows{x + static_cast<int64>(image) * height * width * channels,
-                                      height,
-                                      width,
-                                      channels,
-                                      first_row - padding_height,
-                                      -padding_width,
-                                      band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
-                                      pitch,
-                                      0,
-                                      CHANNELS / IN_PIECE<T>};
-    rows.copy_to<THREADS>(pixels);
     if (ADJOINT) {
         copy_weights(weights, w, outputs, channels, first_output, 0);
     } else {
         copy_weights(weights, w, channels, outputs, 0, first_output);
     }
-    copy_async_commit();
-    copy_async_wait<0>();
-    fence_async();
-    __syncthreads();
-
     const Tiling tiling{pitch, tiles_across};
     const Epilogue epilogue{y, bias,    saved,  z, Acc(1), static_cast<Acc>(slope),
                             0, outputs, outputs};
@@ -253,32 +241,54 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         weights.descriptor(), 2 * plane_bytes};
     const Pair tap_step{dilation_height * pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
-        Operands own = first;
-        own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
-        Sums sums;
-        multiply(sums, own, tap_step);
-        Words words[2] = {};
-        Pair at{};
+    const int bands = (out_height + band_rows - 1) / band_rows;
+    for (int band = blockIdx.x; band < num_images * bands; band += gridDim.x) {
+        const int image = band / bands, first_row = band % bands * band_rows;
+        const ImageRows<T, X_PIECES> rows{x + static_cast<int64>(image) * height * width * channels,
+                                          height,
+                                          width,
+                                          channels,
+                                          first_row - padding_height,
+                                          -padding_width,
+                                          band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
+                                          pitch,
+                                          0,
+                                          CHANNELS / IN_PIECE<T>};
+        rows.copy_to<THREADS>(pixels);
+        copy_async_commit();
+        copy_async_wait<0>();
+        fence_async();
+        __syncthreads();
+        for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
+            Operands own = first;
+            own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
+            Sums sums;
+            multiply(sums, own, tap_step);
+            Words words[2] = {};
+            Pair at{};
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            at = tiling.window(tile, 2 * warp + h, lane / 4);
-            const int row = first_row + at.h;
-            const bool is_inside = (at.h < band_rows) & (row < out_height) & (at.w < out_width);
-            const int64 pixel =
-                is_inside ? (static_cast<int64>(image) * out_height + row) * out_width + at.w : 0;
-            find_window(epilogue, sums, h, pixel, first_output, is_inside, words[h]);
-            if (!POOLS) store_quads(words[h], y + pixel * outputs + first_output, is_inside);
+            for (int h = 0; h < 2; ++h) {
+                at = tiling.window(tile, 2 * warp + h, lane / 4);
+                const int row = first_row + at.h;
+                const bool is_inside = (at.h < band_rows) & (row < out_height) & (at.w < out_width);
+                const int64 pixel =
+                    is_inside ? (static_cast<int64>(image) * out_height + row) * out_width + at.w
+                              : 0;
+                find_window(epilogue, sums, h, pixel, first_output, is_inside, words[h]);
+                if (!POOLS) store_quads<1>(words[h], y + pixel * outputs + first_output, is_inside);
+            }
+            if (POOLS) {
+                const int row = (first_row + at.h) / 2, col = at.w / 2;
+                const bool is_inside =
+                    (at.h < band_rows) & (row < out_height / 2) & (col < out_width / 2);
+                const int64 pixel =
+                    is_inside
+                        ? (static_cast<int64>(image) * (out_height / 2) + row) * (out_width / 2) +
+                              col
+                        : 0;
+                store_pooled(Pooled(words), epilogue, indices, pixel, first_output, is_inside);
+            }
         }
-        if (POOLS) {
-            const int row = (first_row + at.h) / 2, col = at.w / 2;
-            const bool is_inside =
-                (at.h < band_rows) & (row < out_height / 2) & (col < out_width / 2);
-            const int64 pixel =
-                is_inside
-                    ? (static_cast<int64>(image) * (out_height / 2) + row) * (out_width / 2) + col
-                    : 0;
-            store_pooled(Pooled(words), epilogue, indices, pixel, first_output, is_inside);
-        }
+        __syncthreads();  // all have read the band
     }
 }

@@ -26,9 +26,9 @@ __device__ inline void transpose_quad(unsigned (&words)[4]) {
     }
 }
 
-// words[j] of lane q of four are numbers 8 j + 2 q and the next of a row of 16-bit numbers that
+// words[j] of lane q of four are numbers 8 STEP j + 2 q and the next of a row of 16-bit numbers that
 // begins at `to`.
-template <class T, int COUNT>
+template <int STEP, class T, int COUNT>
 __device__ inline void store_quads(const unsigned (&words)[COUNT], T* to, bool is_inside) {
     const int q = threadIdx.x % 4;
 #pragma unroll
@@ -36,11 +36,11 @@ __device__ inline void store_quads(const unsigned (&words)[COUNT], T* to, bool i
         unsigned four[4] = {words[first], words[first + 1], words[first + 2], words[first + 3]};
         transpose_quad(four);
         if (is_inside) {
-            store_16_bytes(to + 8 * (first + q), uint4{four[0], four[1], four[2], four[3]});
+            store_16_bytes(to + 8 * STEP * (first + q), uint4{four[0], four[1], four[2], four[3]});
         }
     }
 #pragma unroll
     for (int j = COUNT / 4 * 4; j < COUNT; ++j) {
-        if (is_inside) *reinterpret_cast<unsigned*>(to + 8 * j + 2 * q) = words[j];
+        if (is_inside) *reinterpret_cast<unsigned*>(to + 8 * STEP * j + 2 * q) = words[j];
     }
 }
