@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from conftest import on_emulator
+from support.devices import assert_bits_when_late
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
 from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
+from warpfit.backends.cuda.runtime import open_device
 
 MOST_SHARED = shared_bytes_of("sm_90a")
 
@@ -47,6 +50,9 @@ SETTINGS = {
     "colours": Setting((2, 9, 10, 3), (5, 5, 3, 80), padding=(2, 1)),
     "a_slice_and_a_half": Setting((2, 7, 8, 24), (2, 2, 24, 64)),
 }
+
+
+HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 
 
 def whole_numbers(*shapes: tuple[int, ...]) -> Iterator[Any]:
@@ -89,6 +95,29 @@ def test_whole_numbers_give_exact_results(
     assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
 
 
+@on_emulator
+@pytest.mark.parametrize("name", ["squares", "gray"])
+def test_a_band_is_overwritten_only_when_all_have_read_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """One multiprocessor, so that blocks take several bands, whichever warp is late."""
+    setting = SETTINGS[name]
+    x, w, dz = whole_numbers(
+        (7, *setting.x[1:]), setting.w, (7, *setting.windows.result, setting.w[3])
+    )
+
+    def results() -> list[Any]:
+        ops = CudaBackend(open_device(0))
+        x_, w_, dz_ = (ops.asarray(array, "float16") for array in (x, w, dz))
+        y, _ = ops.conv2d_forward(x_, w_, None, **setting.pairs)
+        pooled, indices = ops.conv2d_pooled_forward(x_, w_, None, pool=HALVING, **setting.pairs)
+        dw, db = ops.conv2d_backward_weight(dz_, x_, setting.w[:2], **setting.pairs)
+        assert set(kernels_of(ops).values()) == {True}
+        return [array.numpy() for array in (y, pooled, indices, dw, db)]
+
+    assert_bits_when_late(monkeypatch, results, blocks=2, warps=12, num_multiprocessors=1)
+
+
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_z_is_kept_if_the_activation_needs_it(kernel_runtime: Any, has_bias: bool) -> None:
     setting, gelu = SETTINGS["in_order"], Activation("gelu")
@@ -108,7 +137,6 @@ POOLED = {
     "halved_gray": Setting((2, 12, 9, 1), (3, 3, 1, 32), padding=(1, 1)),
     "halved_thrice_16": Setting((1, 20, 7, 16), (3, 3, 16, 48)),
 }
-HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 
 
 @pytest.mark.in_turns(2)
