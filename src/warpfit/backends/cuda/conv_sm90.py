@@ -270,9 +270,11 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
     of_tile = slices * max(CYCLES_OF_COLUMN * (windows.block_n or 0), LEAST_CYCLES)
     of_pixels = windows.depth // IN_PIECE * band.plane_bytes / BYTES_A_CYCLE
     of_weights = 2 * slices * DEPTH * (windows.block_n or 0) / BYTES_A_CYCLE
-    # Blocks share a multiprocessor's products; what one waits for is hidden behind those of another.
-    multiplied = band.num_tiles * of_tile
-    return of_weights + rounds * max(blocks * multiplied, WAITED_CYCLES + of_pixels + multiplied)
+    # Blocks share a multiprocessor's products, and hide what others wait for.
+    multiplied = CYCLES_OF_BAND + band.num_tiles * of_tile
+    alone = multiplied + (rounds - 1) * (WAITED_CYCLES + of_pixels + multiplied)
+    first = blocks * (of_weights + of_pixels) + WAITED_CYCLES  # nothing hides it
+    return first + max(rounds * blocks * multiplied, alone)
 
 
 def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict[str, str | int]:
