@@ -70,9 +70,8 @@ void check_operand(const char* name, const char* which, unsigned long long descr
                    const Product& product, bool across, unsigned num_rows) {
     constexpr unsigned long long USED = 0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62;
     if (descriptor & ~USED)
-        fail(
-            "%s: expected a descriptor of %s with no flag but its swizzle's, got 0x%016llx",
-            name, which, descriptor);
+        fail("%s: expected a descriptor of %s with no flag but its swizzle's, got 0x%016llx", name,
+             which, descriptor);
     const Matrix matrix(descriptor, *product.type, across);
     if (matrix.line_bytes != 0 && matrix.address / matrix.line_bytes % 8 != 0)
         fail("%s: expected the atoms of %s at multiples of %u bytes, got address %u", name, which,
