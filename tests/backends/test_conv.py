@@ -21,6 +21,7 @@ from support.numeric import (
     upload,
 )
 from warpfit.backends import Activation, Backend, NumpyBackend
+from warpfit.backends.base import ACTIVATIONS
 from warpfit.backends.numpy import windows
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
@@ -150,6 +151,32 @@ def test_conv2d_backward_input(backend: Backend, name: str) -> None:
     assert_derivative(
         dx, lambda x: np.sum(dz * call(backend.conv2d_forward, x, w, b, **setting.pairs)[0]), x
     )
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_conv2d_backward_input_takes_over_the_derivative_of_the_activation_below(
+    backend: Backend, name: str
+) -> None:
+    activation, setting = Activation(name, slope=0.2), SETTINGS["padded"]
+    z, w, _, dz = operands(setting)
+    x = call(backend.activation_forward, activation, z)
+    joint = {"x": x, "x_activation": activation}
+    if activation.needs_input:
+        with pytest.raises(
+            ConfigError, match=f"conv2d_backward_input: expected an activation .* got '{name}'"
+        ):
+            call(backend.conv2d_backward_input, dz, w, x.shape, **setting.pairs, **joint)
+        return
+    dx = call(backend.conv2d_backward_input, dz, w, x.shape, **setting.pairs, **joint)
+    plain = call(backend.conv2d_backward_input, dz, w, x.shape, **setting.pairs)
+    assert_within_tolerance(dx, call(backend.activation_backward, activation, plain, x, None))
+
+
+def test_conv2d_backward_input_refuses_another_x(backend: Backend) -> None:
+    x, w, _, dz = operands(SETTINGS["plain"])
+    with pytest.raises(ShapeError, match="conv2d_backward_input: expected x of shape"):
+        call(backend.conv2d_backward_input, dz, w, x.shape, x=x[:1])
 
 
 @pytest.mark.in_turns(8)

@@ -43,6 +43,8 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "halving": Setting((2, 6, 4, 3), (2, 2), (2, 2)),
+    "halving_vectors": Setting((2, 7, 6, 8), (2, 2), (2, 2)),
+    "thirds": Setting((2, 7, 8, 4), (3, 3), (3, 3)),
     "with_a_rest": Setting((2, 7, 5, 3), (2, 2), (2, 2)),
     "with_gaps": Setting((2, 7, 6, 2), (2, 1), (3, 2)),
     "overlapping": Setting((2, 6, 7, 2), (3, 3), (2, 1)),

@@ -14,7 +14,8 @@ namespace emulator {
 namespace {
 
 constexpr unsigned WHOLE_WARP = 0xffffffffu, GROUP = 4 * warpSize;
-constexpr unsigned LINE_BYTES = 128, ATOM_BYTES = 1024, SLICE_BYTES = 32, MOST_K = 16;
+constexpr unsigned LINE_BYTES = 128, SLICE_BYTES = 32, MOST_K = 16;
+constexpr unsigned PIECE_BYTES = 16;
 constexpr unsigned char POISON = 0xff;
 
 // ---------------------------------------------------------------------------------------- operands
@@ -24,25 +25,38 @@ struct Matrix {
     unsigned address, panel_bytes, atom_bytes;
     const NumberType& type;
     bool across;
+    unsigned line_bytes;  // that the swizzle is of; 0 without one
 
     Matrix(unsigned long long descriptor, const NumberType& type, bool across)
         : address(field(descriptor, 0)),
           panel_bytes(field(descriptor, 16)),
           atom_bytes(field(descriptor, 32)),
           type(type),
-          across(across) {}
+          across(across),
+          line_bytes(descriptor >> 62 == 0 ? 0 : 2 * LINE_BYTES >> (descriptor >> 62)) {}
 
     static unsigned field(unsigned long long descriptor, unsigned bit) {
         return static_cast<unsigned>(descriptor >> bit & 0x3fff) << 4;
     }
 
+    // Without the swizzle, matrices of 8 by 16 bytes lie in 128 bytes each: panel_bytes lead from
+    // one to the next along k, atom_bytes from one to the next along the rows.
+    unsigned place_in_planes(unsigned row, unsigned k) const {
+        const unsigned in_piece = PIECE_BYTES / type.bytes;
+        return across ? address + row / in_piece * atom_bytes + k / 8 * panel_bytes +
+                            k % 8 * PIECE_BYTES + row % in_piece * type.bytes
+                      : address + row / 8 * atom_bytes + k / in_piece * panel_bytes +
+                            row % 8 * PIECE_BYTES + k % in_piece * type.bytes;
+    }
+
     unsigned place(unsigned row, unsigned k) const {
-        const unsigned line = LINE_BYTES / type.bytes;
+        if (line_bytes == 0) return place_in_planes(row, k);
+        const unsigned line = line_bytes / type.bytes;
         const unsigned logical =
-            across ? address + row / line * panel_bytes + k / 8 * atom_bytes + k % 8 * LINE_BYTES +
+            across ? address + row / line * panel_bytes + k / 8 * atom_bytes + k % 8 * line_bytes +
                          row % line * type.bytes
-                   : address + row / 8 * atom_bytes + row % 8 * LINE_BYTES + k * type.bytes;
-        return logical ^ ((logical >> 3) & 0x70u);
+                   : address + row / 8 * atom_bytes + row % 8 * line_bytes + k * type.bytes;
+        return logical ^ ((logical >> 3) & (line_bytes - PIECE_BYTES));
     }
 
     double number(unsigned row, unsigned k) const {
@@ -55,19 +69,18 @@ unsigned k_of(const Product& product) { return SLICE_BYTES / product.type->bytes
 void check_operand(const char* name, const char* which, unsigned long long descriptor,
                    const Product& product, bool across, unsigned num_rows) {
     constexpr unsigned long long USED = 0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62;
-    if (descriptor & ~USED || descriptor >> 62 != 1)
-        fail(
-            "%s: expected a descriptor of %s with the 128-byte swizzle and no other flag, got "
-            "0x%016llx",
-            name, which, descriptor);
+    if (descriptor & ~USED)
+        fail("%s: expected a descriptor of %s with no flag but its swizzle's, got 0x%016llx", name,
+             which, descriptor);
     const Matrix matrix(descriptor, *product.type, across);
-    if (matrix.address / LINE_BYTES % 8 != 0)
+    if (matrix.line_bytes != 0 && matrix.address / matrix.line_bytes % 8 != 0)
         fail("%s: expected the atoms of %s at multiples of %u bytes, got address %u", name, which,
-             ATOM_BYTES, matrix.address);
+             8 * matrix.line_bytes, matrix.address);
     for (const unsigned place :
          {matrix.place(0, 0), matrix.place(num_rows - 1, k_of(product) - 1)}) {
-        const unsigned char* line = at_shared_address(place / LINE_BYTES * LINE_BYTES);
-        if (line < dynamic_shared || !is_shared(line, LINE_BYTES))
+        const unsigned unit = matrix.line_bytes ? matrix.line_bytes : PIECE_BYTES;
+        const unsigned char* line = at_shared_address(place / unit * unit);
+        if (line < dynamic_shared || !is_shared(line, unit))
             fail("%s: expected all of %s in dynamic shared memory, got address %u", name, which,
                  place);
     }

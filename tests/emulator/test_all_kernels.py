@@ -100,10 +100,11 @@ FAMILIES = {
         takes_slow=True,
     ),
     "products": Family(
-        ("dense", "conv", "joined_updates", "narrow_step"),
+        ("dense", "conv", "conv_sm90", "conv_weights_sm90", "joined_updates", "narrow_step"),
         (
             "backends/test_contract.py",
             "backends/cuda/test_conv_kernels.py",
+            "backends/cuda/test_conv_sm90.py",
             "backends/cuda/test_matmul_mma.py",
             "backends/cuda/test_gemm_sm90.py",
             "backends/cuda/test_joined_updates.py",
@@ -111,7 +112,8 @@ FAMILIES = {
             "backends/cuda/test_older_architectures.py",
         ),
         "joined_updates and (tiles or thin) or narrow_step and (ragged or several or blocks) or "
-        "before_sm80 or forward and (many_tiles or masks_by) or emulator and (linear or matmul) "
+        "before_sm80 or forward and (many_tiles or masks_by or squares or gray "
+        "or halved) or emulator and (linear or matmul) "
         "and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
         takes_slow=True,
     ),

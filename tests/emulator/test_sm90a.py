@@ -266,6 +266,20 @@ def operand_lines(stored: np.ndarray, across: bool) -> np.ndarray:
     ).ravel()
 
 
+def operand_planes(stored: np.ndarray, across: bool) -> tuple[np.ndarray, int, int]:
+    """Return the bytes of a slice of a tile of rows (rows, k) in planes of 16 bytes, from the
+    fourth piece of a plane on, and the bytes from eight of k, and from eight rows, to the next.
+
+    A plane has every row if k lies side by side, every k across; the rest of it is NaN.
+    """
+    pieces = np.ascontiguousarray(stored.T if across else stored).view(np.uint8)
+    pieces = pieces.reshape(len(pieces), -1, 16).transpose(1, 0, 2)
+    planes = np.full((len(pieces), pieces.shape[1] + 5, 16), 0xFF, np.uint8)
+    planes[:, 3:-2] = pieces
+    of_plane = planes[0].nbytes
+    return planes.ravel(), *((128, of_plane) if across else (of_plane, 128))
+
+
 def multiply_group(
     bug: str = "NONE",
     *,
@@ -274,6 +288,7 @@ def multiply_group(
     a_across: bool = False,
     b_across: bool = False,
     a_in_registers: bool = False,
+    in_planes: bool = False,
     block: int = 128,
     **settings: Any,
 ) -> dict[str, np.ndarray]:
@@ -283,10 +298,16 @@ def multiply_group(
     rng, k = np.random.default_rng(0), 32 // ITEM_BYTES[kind]
     a, exact_a = as_kind(rng.standard_normal((NUM_ROWS, k)).astype(np.float32), kind)
     b, exact_b = as_kind(rng.standard_normal((columns, k)).astype(np.float32), kind)
-    a_lines, b_lines = operand_lines(a, a_across), operand_lines(b, b_across)
+    panel_bytes = 16 * 128  # across, of the one slice that is there
+    of_a, of_b = (
+        operand_planes(stored, across)
+        if in_planes
+        else (operand_lines(stored, across), panel_bytes, 0)
+        for stored, across in ((a, a_across), (b, b_across))
+    )
+    a_lines, b_lines = of_a[0], of_b[0]
     c = rng.standard_normal((NUM_ROWS, columns)).astype(np.float32)
     first, second = np.zeros_like(c), np.zeros_like(c)
-    panel_bytes = 16 * 128  # across, of the one slice that is there
     Device(**settings).run(
         "group_product",
         a_lines,
@@ -304,8 +325,11 @@ def multiply_group(
         A_IN_REGISTERS=str(int(a_in_registers)),
         A_BYTES=str(a_lines.nbytes),
         B_BYTES=str(b_lines.nbytes),
-        PANEL_BYTES_A=str(panel_bytes),
-        PANEL_BYTES_B=str(panel_bytes),
+        IN_PLANES=str(int(in_planes)),
+        PANEL_BYTES_A=str(of_a[1]),
+        PANEL_BYTES_B=str(of_b[1]),
+        ROW_STEP_A=str(of_a[2]),
+        ROW_STEP_B=str(of_b[2]),
     )
     return {"c": c, "first": first, "second": second, "exact": exact_a @ exact_b.T}
 
@@ -334,6 +358,23 @@ def test_products_of_four_warps(
 ) -> None:
     settings = {"kind": kind, "columns": columns, "a_across": a_across, "b_across": b_across}
     assert_multiplied(multiply_group(reverse=reverse, **settings))
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    ("kind", "columns", "a_across", "b_across"),
+    [
+        ("f16", 64, False, True),
+        ("f16", 32, True, False),
+        ("bf16", 16, False, False),
+        ("bf16", 48, True, True),
+    ],
+)
+def test_products_of_planes_from_any_row_on(
+    kind: str, columns: int, a_across: bool, b_across: bool, reverse: bool
+) -> None:
+    settings = {"kind": kind, "columns": columns, "a_across": a_across, "b_across": b_across}
+    assert_multiplied(multiply_group(reverse=reverse, in_planes=True, **settings))
 
 
 @ORDERS
@@ -390,8 +431,8 @@ def test_a_product_that_is_read_too_early_is_poison(reverse: bool) -> None:
             r"wgmma_f16: expected the same product in all lanes of the warp, got another in lane 7",
         ),
         (
-            "NO_SWIZZLE",
-            r"wgmma_f16: expected a descriptor of a with the 128-byte swizzle .*, got 0x00",
+            "OTHER_FLAG",
+            r"wgmma_f16: expected a descriptor of a with no flag but its swizzle's, got 0x40",
         ),
         (
             "OTHER_ATOMS",

@@ -14,12 +14,16 @@ from warpfit.backends import Activation, Array, NumpyBackend
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.nn import (
     GELU,
+    AvgPool2d,
     Conv2d,
+    Dropout,
+    Flatten,
     Identity,
     Layer,
     LeakyReLU,
     Linear,
     LogSoftmax,
+    MaxPool2d,
     Module,
     NetworkSpec,
     ReLU,
@@ -188,6 +192,78 @@ def test_fused_keeps_two_activations_of_one_layer_apart() -> None:
         ("0", LinearSpec(5, 5, activation=RELU)),
         ("0", LinearSpec(5, 5, activation=Activation("tanh"))),
     )
+
+
+# -- NetworkSpec: joints
+# -----------------------------------------------------------------------------------
+
+
+def joints_of(*layers: Any) -> list[tuple[str | None, bool]]:
+    """Return for each layer whose derivative it takes over, and whether its own is taken over."""
+    joints = spec_of(Sequential(*layers), 6, 6, 1).fused._joints
+    return [
+        (None if "x_activation" not in joint else joint["x_activation"].name, "takes_dz" in joint)
+        for joint in joints
+    ]
+
+
+@pytest.mark.parametrize(
+    ("between", "activation", "is_joined"),
+    [
+        ((), ReLU(), True),
+        ((MaxPool2d(2), Dropout(0.5)), ReLU(), True),
+        ((MaxPool2d(2, 1),), Tanh(), True),
+        ((Dropout(0.5),), Tanh(), False),
+        ((AvgPool2d(2),), ReLU(), False),
+        ((MaxPool2d(2), ReLU()), ReLU(), False),
+        ((MaxPool2d(2),), GELU(), False),
+    ],
+)
+def test_a_layer_takes_over_the_derivative_below_if_what_is_between_passes_it(
+    between: Any, activation: Any, is_joined: bool
+) -> None:
+    convolution = (Conv2d(1, 2, 3), activation)
+    size = np.prod(spec_of(Sequential(*convolution, *between), 6, 6, 1).output_shape)
+    for last in ((Flatten(), Linear(int(size), 2)), (Conv2d(2, 3, 1),)):
+        joints = joints_of(*convolution, *between, *last)
+        name = convolution[1].spec.activation.name
+        assert joints[0] == (None, is_joined)
+        assert joints[-1] == (name if is_joined else None, False)
+
+
+@pytest.mark.parametrize("activation", [ReLU, Tanh])
+def test_joined_layers_have_the_gradients_of_single_ones(
+    activation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = (
+        Conv2d(2, 3, 3, dtype="float64", seed=1),
+        activation(),
+        Conv2d(3, 4, 2, padding=1, dtype="float64", seed=2),
+        activation(),
+        MaxPool2d(3, 2, 1),
+        Dropout(0.5),
+        Flatten(),
+        Linear(36, 5, dtype="float64", seed=3),
+        activation(),
+        Linear(5, 2, dtype="float64", seed=4),
+    )
+    model, rng = Sequential(*layers), np.random.default_rng(0)
+    x, dy = rng.standard_normal((3, 6, 6, 2)), rng.standard_normal((3, 2))
+    call = Call(training=True, step=3, seed=1)
+
+    def gradients() -> dict[str, Any]:
+        network = spec_of(model, *x.shape[1:]).fused
+        return dict(network.vjp(NumpyBackend(), model.state_dict(), x, call)[1](dy))
+
+    found = gradients()
+    joints = spec_of(model, *x.shape[1:]).fused._joints
+    assert ["pool" in joint for joint in joints] == [False, True, *(False,) * 5]
+    monkeypatch.setattr(NetworkSpec, "_joints", ({},) * len(layers))
+    expected = gradients()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert np.abs(value).max() > 0
+        np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-14)
 
 
 # -- NetworkSpec: files

@@ -21,6 +21,7 @@ __all__ = [
     "check_dropout",
     "check_float",
     "check_images",
+    "check_joint",
     "check_known",
     "check_labels",
     "check_layer_norm",
@@ -174,15 +175,22 @@ def check_linear(x: Array, w: Array, b: Array | None) -> None:
         )
 
 
+def check_joint(
+    op: str, x: Array | None, x_shape: tuple[int, ...], x_activation: Activation
+) -> None:
+    """Raise ConfigError if f needs its input, ShapeError unless x, if given, has that shape."""
+    if x_activation.needs_input:
+        raise ConfigError(
+            f"{op}: expected an activation known from its result, got {x_activation.name!r}"
+        )
+    check_shape(op, "x", x, x_shape)
+
+
 def check_linear_backward(dz: Array, x: Array, w: Array, x_activation: Activation) -> None:
     """Raise ShapeError or DTypeError unless dz is (M, N), x (M, K) and w (K, N), ConfigError if f
     needs its input.
     """
-    if x_activation.needs_input:
-        raise ConfigError(
-            "linear_backward: expected an activation known from its result, got "
-            f"{x_activation.name!r}"
-        )
+    check_joint("linear_backward", x, x.shape, x_activation)
     check_matmul(x, dz, True, False)
     check_float("linear_backward", dz, w)
     check_shape("linear_backward", "w", w, (x.shape[1], dz.shape[1]))

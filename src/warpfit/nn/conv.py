@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,19 +34,38 @@ def conv2d(
     padding: Pair = (0, 0),
     dilation: Pair = (1, 1),
     needs_dx: bool = True,
+    x_activation: Activation = IDENTITY,
+    takes_dz: bool = False,
+    pool: Mapping[str, Pair] | None = None,
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x * w + b) and the function from dy to (dx, dw, db).
 
-    x (M, H, W, C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O).
+    x (M, H, W, C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O). Layers can be joined
+    as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f' is known
+    from f's result: y and dy then are what the pooling gives and gets.
     """
-    windows = {"stride": stride, "padding": padding, "dilation": dilation}
-    y, z = ops.conv2d_forward(x, w, b, **windows, activation=activation)
+    windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+    if pool is None:
+        y, z = ops.conv2d_forward(x, w, b, **windows, activation=activation)
+    else:
+        y, places = ops.conv2d_pooled_forward(x, w, b, **windows, activation=activation, pool=pool)
+        z = None
 
     def backward(dy: Array) -> Gradients:
-        dz = dy if activation.name == "identity" else ops.activation_backward(activation, dy, y, z)
-        dw, db = ops.conv2d_backward_weight(dz, x, w.shape[:2], **windows, needs_db=b is not None)
-        dx = ops.conv2d_backward_input(dz, w, x.shape, **windows) if needs_dx else None
-        return dx, dw, db
+        is_dz = takes_dz or activation.name == "identity"
+        dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
+        if pool is not None:
+            shape = (len(x), *window_counts("conv2d", x.shape[1:3], w.shape[:2], *windows.values()))
+            dz = ops.max_pool2d_backward(dz, places, (*shape, w.shape[3]), **pool)
+        dw, db = ops.conv2d_backward_weight(
+            dz, x, w.shape[:2], **windows, needs_db=b is not None, w=w
+        )
+        if not needs_dx:
+            return None, dw, db
+        below: dict[str, Any] = (
+            {} if x_activation == IDENTITY else {"x": x, "x_activation": x_activation}
+        )
+        return ops.conv2d_backward_input(dz, w, x.shape, **windows, **below), dw, db
 
     return y, backward
 
@@ -56,6 +75,7 @@ class Conv2dSpec(LayerSpec):
     """y = f(x * weight + bias), weight (kernel height, kernel width, in_channels, out_channels)."""
 
     kind: ClassVar[str] = "conv2d"
+    joins: ClassVar[bool] = True
     layer: ClassVar[str] = "Conv2d"
     in_channels: int
     out_channels: int
@@ -102,12 +122,14 @@ class Conv2dSpec(LayerSpec):
         call: Call,
         *,
         needs_dx: bool = True,
+        **joints: Any,
     ) -> tuple[Array, Pullback]:
+        """Return y and the pullback; `joints` are the settings that join layers, see `conv2d`."""
         self.output_shape(x.shape[1:])  # for its error, which names the layer
-        return self.over_images(ops, arrays, x, needs_dx)
+        return self.over_images(ops, arrays, x, needs_dx, **joints)
 
     def over_images(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, needs_dx: bool
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, needs_dx: bool, **joints: Any
     ) -> tuple[Array, Pullback]:
         """Return what `vjp` does, of images that fit."""
         y, backward = conv2d(
@@ -120,6 +142,7 @@ class Conv2dSpec(LayerSpec):
             padding=self.padding,
             dilation=self.dilation,
             needs_dx=needs_dx,
+            **joints,
         )
         return y, named(backward)
 

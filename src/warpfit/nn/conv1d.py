@@ -51,7 +51,7 @@ class Conv1dSpec(Conv2dSpec):
             )
         return super().output_shape((1, *input_shape))[1:]
 
-    def vjp(
+    def vjp(  # type: ignore[override]  # it joins no layers
         self,
         ops: Backend,
         arrays: Mapping[str, Array],

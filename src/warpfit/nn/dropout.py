@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Number
 from warpfit.errors import ConfigError
 from warpfit.nn.onnx_graph import Graph, HostArrays
@@ -38,6 +38,10 @@ class DropoutSpec(LayerSpec):
         super().__post_init__()
         if not 0 <= self.p < 1:
             raise ConfigError(f"Dropout: expected p in [0, 1), got {self.p!r}")
+
+    def passes(self, activation: Activation) -> bool:
+        # What is kept is only scaled, and what is dropped has no gradient.
+        return activation.name in ("relu", "leaky_relu")
 
     def vjp(
         self,

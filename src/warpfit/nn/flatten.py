@@ -8,7 +8,7 @@ from math import prod
 from typing import ClassVar
 
 from warpfit.autograd import formulas
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph, HostArrays
@@ -31,6 +31,9 @@ class FlattenSpec(LayerSpec):
             raise ConfigError(
                 "Flatten: expected start_dim of a sample's axis, got 0, which is the batch"
             )
+
+    def passes(self, activation: Activation) -> bool:
+        return True
 
     def output_shape(self, input_shape: Shape) -> Shape:
         num_axes = len(input_shape) + 1

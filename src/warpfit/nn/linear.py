@@ -33,9 +33,9 @@ def linear(
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x @ w + b) and the function from dy to (dx, dw, db).
 
-    x (M, K), w (K, N), b (N,) or None, y and dy (M, N). Two such layers in a row can be joined: the
-    second, told of the first's f as `x_activation`, gives dx · f'(x), and the first, if it
-    `takes_dz`, takes that in place of dy.
+    x (M, K), w (K, N), b (N,) or None, y and dy (M, N). Two layers can be joined: the second, told
+    of the first's f as `x_activation`, gives dx · f'(x), and the first, if it `takes_dz`, takes
+    that in place of dy.
     """
     y, z = ops.linear_forward(x, w, b, activation)
 
@@ -55,6 +55,7 @@ class LinearSpec(LayerSpec):
     """y = f(x @ weight + bias), weight (in_features, out_features)."""
 
     kind: ClassVar[str] = "linear"
+    joins: ClassVar[bool] = True
     in_features: int
     out_features: int
     bias: bool = True
@@ -78,10 +79,6 @@ class LinearSpec(LayerSpec):
                 f"Linear: expected samples of shape ({self.in_features},), got {input_shape}"
             )
         return (self.out_features,)
-
-    def joins(self, following: LayerSpec) -> bool:
-        """Whether the layer that follows can take over the derivative of this one's activation."""
-        return isinstance(following, LinearSpec) and not self.activation.needs_input
 
     def vjp(
         self,

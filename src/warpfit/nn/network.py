@@ -6,12 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
-from math import prod
 from typing import Any, TypeGuard
 
 from warpfit.autograd import Tensor
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.checks import as_integers, kind_of
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
@@ -21,6 +19,8 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.module import Module
 from warpfit.nn.onnx_graph import Graph, HostArrays, check_size
+from warpfit.nn.pooling import MaxPool2dSpec
+from warpfit.nn.remedies import remedy
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
 __all__ = ["NetworkSpec", "Sequential", "computes_its_spec", "number_random_layers"]
@@ -60,7 +60,7 @@ class NetworkSpec:
                 shapes.append(spec.output_shape(shapes[-1]))
             except ShapeError as error:
                 told = f"layer {name}: {error}, which {self._source(idx)}"
-                raise ShapeError(told + _remedy(spec, shapes[-1], is_row=idx == 0)) from None
+                raise ShapeError(told + remedy(spec, shapes[-1], is_row=idx == 0)) from None
         return tuple(shapes)
 
     def _source(self, idx: int) -> str:
@@ -111,13 +111,23 @@ class NetworkSpec:
 
     @cached_property
     def _joints(self) -> tuple[dict[str, Any], ...]:
-        """For each layer, what joins it to the linear layers before and after it; see `linear`."""
+        """For each layer, what joins it to those before and after it, see `linear`: each takes over
+        the derivative of the activation below, whatever in between passes it. A convolution takes
+        over the max pooling that follows.
+        """
         specs = [spec for _, spec in self.layers]
         joints: list[dict[str, Any]] = [{} for _ in specs]
-        for idx, (spec, following) in enumerate(pairwise(specs)):
-            if isinstance(spec, LinearSpec) and spec.joins(following):
-                joints[idx]["takes_dz"] = True
-                joints[idx + 1]["x_activation"] = spec.activation
+        below: int | None = None  # the layer whose activation's derivative may be taken over
+        for idx, spec in enumerate(specs):
+            if spec.joins and below is not None:
+                joints[below]["takes_dz"] = True
+                joints[idx]["x_activation"] = _activation_of(specs[below])
+            if spec.joins:
+                below = None if _activation_of(spec).needs_input else idx
+            elif idx - 1 == below and isinstance(spec, MaxPool2dSpec) and _pools(specs[below]):
+                joints[below]["pool"], joints[idx]["is_done"] = spec.pool_settings, True
+            elif below is not None and not spec.passes(_activation_of(specs[below])):
+                below = None
         return tuple(joints)
 
     @cached_property
@@ -221,27 +231,15 @@ class NetworkSpec:
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
 
 
-def _takes(spec: LayerSpec, shape: Shape) -> bool:
-    try:
-        spec.output_shape(shape)
-    except ShapeError:
-        return False
-    return True
+def _pools(spec: LayerSpec) -> bool:
+    """Whether a layer may be joined with the max pooling that follows."""
+    return isinstance(spec, Conv2dSpec) and spec.joins
 
 
-def _remedy(spec: LayerSpec, shape: Shape, *, is_row: bool) -> str:
-    """Return what makes of samples of a shape those that a layer takes, for the end of a message.
-
-    That is so of the slips that are frequent, and only there; `is_row` says that they are x's.
-    """
-    if is_row and _takes(spec, (*shape, 1)):
-        return "; x[..., None] has one more axis"
-    if is_row and len(shape) == 3 and _takes(spec, (*shape[1:], shape[0])):
-        return "; channels come last: x.transpose(0, 2, 3, 1), or permute of PyTorch's"
-    flat = (prod(shape),)
-    if len(shape) > 1 and (_takes(spec, flat) or isinstance(spec, LinearSpec)):
-        return f"; nn.Flatten() before it gives {flat}"
-    return ""
+def _activation_of(spec: LayerSpec) -> Activation:
+    """Return the activation of a layer that joins."""
+    activation: Activation = spec.activation  # type: ignore[attr-defined]
+    return activation
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Pair
 from warpfit.backends.checks import window_counts
 from warpfit.errors import ConfigError, ShapeError
@@ -111,6 +111,30 @@ class MaxPool2dSpec(PoolSpec):
 
     kind: ClassVar[str] = "max_pool2d"
     layer: ClassVar[str] = "MaxPool2d"
+
+    def vjp(
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
+        is_done: bool = False,
+    ) -> tuple[Array, Pullback]:
+        """Return y and the pullback; `is_done` says that the convolution before has pooled."""
+        if is_done:
+            return x, lambda dy: (dy, {})
+        return super().vjp(ops, arrays, x, call, needs_dx=needs_dx)
+
+    @property
+    def pool_settings(self) -> dict[str, Pair]:
+        """The windows as `max_pool2d_forward` takes them."""
+        return {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}
+
+    def passes(self, activation: Activation) -> bool:
+        # A window's y is the x that its gradient goes to.
+        return True
 
     def pool(self, ops: Backend, x: Array) -> Pooled:
         return max_pool2d(ops, x, self.kernel_size, self.stride, self.padding)

@@ -76,12 +76,16 @@ class LayerSpec:
 
     kind: ClassVar[str] = ""
     by_kind: ClassVar[dict[str, type[LayerSpec]]] = {}
+    # Whether `vjp` takes `x_activation` and `takes_dz`, by which a network joins layers.
+    joins: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         register(cls, "kind", LayerSpec.by_kind)
         own = vars(cls)
         if "vjp" in own and "onnx" not in own:  # the operators would be those of another formula
             cls.onnx = LayerSpec.onnx  # type: ignore[method-assign]
+        if "vjp" in own and "joins" not in own:
+            cls.joins = False
 
     def __post_init__(self) -> None:
         check_fields(type(self).__name__.removesuffix("Spec"), self)
@@ -108,6 +112,12 @@ class LayerSpec:
     def full_precision(self) -> bool:
         """Whether the layer takes its arrays in float32 even where activations are in half
         precision.
+        """
+        return False
+
+    def passes(self, activation: Activation) -> bool:
+        """Whether of x = f(z) the layer makes dx · f'(x) out of dy · f'(y), f' being known from
+        f's result.
         """
         return False
 

@@ -9,6 +9,7 @@ import pytest
 
 from support.updates import update
 from warpfit.backends import create
+from warpfit.backends.cuda.joined_updates import PartialGradient
 from warpfit.backends.numpy import NumpyBackend
 
 HALF = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -126,3 +127,69 @@ def test_weights_that_begin_anywhere(cuda: str, name: str, sizes: tuple[int, int
         NumpyBackend(), op, layers.host, layers.expected_gradients(), *layers.host_slots, **settings
     )
     assert_updated(ops, layers)
+
+
+class Convolutions(Layers):
+    """Convolutions on a device, with what NumPy starts from."""
+
+    SHAPES = (((3, 7, 6, 1), (3, 3, 1, 16)), ((2, 5, 4, 16), (2, 2, 16, 32)))
+
+    def __init__(self, ops: Any, dtype: str, num_slots: int) -> None:
+        rng = np.random.default_rng(0)
+        self.ops, self.dtype = ops, dtype
+        draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+        self.host = [array for _, w in self.SHAPES for array in (draw(*w), draw(w[3]))]
+        self.x = [rounded(ops, draw(*x), dtype) for x, _ in self.SHAPES]
+        sizes = [
+            (*(a - b + 1 for a, b in zip(x[1:3], w, strict=False)), w[3]) for x, w in self.SHAPES
+        ]
+        self.dz = [
+            rounded(ops, draw(len(x), *size) / 8, dtype)
+            for x, size in zip(self.x, sizes, strict=True)
+        ]
+        self.host_slots = [[np.abs(draw(*p.shape)) for p in self.host] for _ in range(num_slots)]
+        self.parameters = [ops.asarray(p) for p in self.host]
+        self.slots = [[ops.asarray(s) for s in slot] for slot in self.host_slots]
+        self.copies = [ops.copy(ops.asarray(p, dtype)) for p in self.parameters]
+
+    def gradients(self) -> list[Any]:
+        found: list[Any] = []
+        for idx, (x, dz) in enumerate(zip(self.x, self.dz, strict=True)):
+            operands = (self.ops.asarray(a, self.dtype) for a in (dz, x))
+            w = self.copies[2 * idx]
+            found += self.ops.conv2d_backward_weight(*operands, w.shape[:2], w=w)
+        return found
+
+    def expected_gradients(self) -> list[Any]:
+        found: list[Any] = []
+        for (_, w), x, dz in zip(self.SHAPES, self.x, self.dz, strict=True):
+            found += NumpyBackend().conv2d_backward_weight(dz, x, w[:2])
+        return found
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_updates_add_up_the_gradients_of_convolutions(cuda: str, name: str, dtype: str) -> None:
+    op, num_slots, settings = UPDATES[name]
+    ops: Any = create(cuda, precision=dtype)
+    layers = Convolutions(ops, dtype, num_slots)
+    assert not any(isinstance(gradient, PartialGradient) for gradient in layers.gradients())
+    assert ops.keep_copies(layers.parameters, layers.copies)
+    gradients = layers.gradients()
+    assert all(isinstance(gradient, PartialGradient) for gradient in gradients)
+    update(ops, op, layers.parameters, gradients, *layers.slots, **settings)
+    update(
+        NumpyBackend(), op, layers.host, layers.expected_gradients(), *layers.host_slots, **settings
+    )
+    assert_updated(ops, layers)
+
+
+def test_gradients_of_weights_seen_in_another_shape_are_arrays(cuda: str) -> None:
+    ops: Any = create(cuda, precision="float16")
+    layers = Convolutions(ops, "float16", 0)
+    assert ops.keep_copies(layers.parameters, layers.copies)
+    operands = [ops.asarray(array[0], "float16") for array in (layers.dz, layers.x)]
+    seen = ops.reshape(layers.copies[0], (9, 1, 1, 16))
+    for w in (None, seen):
+        dw, db = ops.conv2d_backward_weight(*operands, (3, 3), w=w)
+        assert (dw.shape, db.shape) == ((3, 3, 1, 16), (16,))

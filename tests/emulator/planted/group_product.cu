@@ -1,6 +1,6 @@
 // Two products by wgmma of a slice of k, KIND = f16 | bf16 | tf32 (A_IN_REGISTERS: its A comes from
 // there): first (64, COLUMNS) = c + A B, then second = A B. A and B come as they shall lie in
-// shared memory. The second is still under way when the first is written. Mistakes, one for each
+// shared memory, in planes without a swizzle if IN_PLANES. The second is still under way when the first is written. Mistakes, one for each
 // value of BUG:
 enum Bug {
     NONE,
@@ -14,12 +14,13 @@ enum Bug {
     NO_WAIT,
     ONE_WARP,
     OTHER_LANE,
-    NO_SWIZZLE,
+    OTHER_FLAG,
     OTHER_ATOMS,
     PAST_THE_END
 };
 #define SHARED_ALIGNMENT 1024
 #include "mma/operand_tile.cuh"
+#include "mma/planes.cuh"
 
 #define NAME_OF(kind) wgmma_##kind
 #define NAME(kind) NAME_OF(kind)
@@ -37,12 +38,17 @@ __device__ void fill(Shared& shared, const uint4* a, const uint4* b) {
     __syncthreads();
 }
 
-__device__ uint64 descriptor(const void* matrix, int panel_bytes) {
+__device__ uint64 descriptor(const void* matrix, int panel_bytes, [[maybe_unused]] int row_step) {
     unsigned address = shared_address(matrix);
     if (BUG == OTHER_ATOMS) address += 128;
     if (BUG == PAST_THE_END) address += A_BYTES + B_BYTES;
+#if IN_PLANES
+    address += 3 * PIECE_BYTES;
+    return planes_descriptor(address, panel_bytes, row_step);
+#else
     const uint64 found = matrix_descriptor(address, panel_bytes);
-    return BUG == NO_SWIZZLE ? found & ~(3ull << 62) : found;
+    return BUG == OTHER_FLAG ? found | 1ull << 52 : found;
+#endif
 }
 
 using ARegisters = unsigned[4];
@@ -82,8 +88,8 @@ extern "C" __global__ void __launch_bounds__(128)
     DYNAMIC_SHARED(Shared, shared);
     fill(*shared, a, b);
     if (BUG == ONE_WARP && threadIdx.x >= 32) return;
-    const uint64 of_a = descriptor(shared->a, PANEL_BYTES_A),
-                 of_b = descriptor(shared->b, PANEL_BYTES_B);
+    const uint64 of_a = descriptor(shared->a, PANEL_BYTES_A, ROW_STEP_A),
+                 of_b = descriptor(shared->b, PANEL_BYTES_B, ROW_STEP_B);
     float first[COUNT], second[COUNT];
     for (int i = 0; i < COUNT; ++i) {
         first[i] = c[place(i)];

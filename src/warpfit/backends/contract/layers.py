@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from warpfit.backends.activations import IDENTITY, Activation
@@ -47,8 +48,14 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        x: Array | None = None,
+        x_activation: Activation = IDENTITY,
     ) -> Array:
-        """Return dx (M, H, W, C) of shape `x_shape` from dz (M, OH, OW, O) and w (KH, KW, C, O)."""
+        """Return dx (M, H, W, C) of shape `x_shape` from dz (M, OH, OW, O) and w (KH, KW, C, O).
+
+        If `x` is given, x = f(z) with f = `x_activation`, which must not need its input: dx is then
+        that of z, times f'(z).
+        """
 
     @abstractmethod
     def conv2d_backward_weight(
@@ -61,8 +68,34 @@ class LayerContract(ABC):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         needs_db: bool = True,
+        w: Array | None = None,
     ) -> tuple[Array, Array | None]:
-        """Return dw (KH, KW, C, O) and db (O,) from dz (M, OH, OW, O) and x (M, H, W, C)."""
+        """Return dw (KH, KW, C, O) and db (O,) from dz (M, OH, OW, O) and x (M, H, W, C).
+
+        `w` are the weights, if nothing but their update needs the gradients: a backend that keeps
+        their copies may leave it to the update to sum them.
+        """
+
+    def conv2d_pooled_forward(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        stride: Pair = (1, 1),
+        padding: Pair = (0, 0),
+        dilation: Pair = (1, 1),
+        activation: Activation = IDENTITY,
+        pool: Mapping[str, Pair],
+    ) -> tuple[Array, Array]:
+        """Return what `max_pool2d_forward` does with the settings `pool`, of what `conv2d_forward`
+        gives with the others; f must not need its input.
+
+        A backend may do both at once, and so save what lies between.
+        """
+        windows = {"stride": stride, "padding": padding, "dilation": dilation}
+        y, _ = self.conv2d_forward(x, w, b, **windows, activation=activation)
+        return self.max_pool2d_forward(y, **pool)
 
     @abstractmethod
     def max_pool2d_forward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import chain, product
 from math import isqrt, prod
@@ -9,8 +10,15 @@ from operator import is_not
 from typing import Any, NamedTuple
 
 from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array, Pair
-from warpfit.backends.checks import check_conv2d, check_float, check_images, check_shape
-from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.checks import (
+    check_conv2d,
+    check_float,
+    check_images,
+    check_joint,
+    check_shape,
+)
+from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
+from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ShapeError
@@ -22,6 +30,10 @@ Shape = tuple[int, ...]
 THREADS = 128
 # How many shapes and settings a backend caches launches for.
 MOST_LAUNCHES = 4096
+# The pooling that the kernel of Hopper's products does itself.
+HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
+# What the kernel loads of the saved activations at once.
+SAVED_BYTES = 4
 # Of k, in a tile's row or column.
 BLOCK_K_BYTES = 64
 # Blocks that a multiprocessor should get where the sums over all windows are cut into slices, and
@@ -116,8 +128,12 @@ class _Launch(NamedTuple):
         some.
     num_windows : Pair
         (OH, OW).
+    windows : (Windows, Band) or None
+        For `multiply_windows`, if that computes it.
+    weights : (Windows, WeightBand) or None
+        For `weight_gradients`.
     kernel : Kernel or None
-        None if there is nothing to compute.
+        None if there is nothing to compute, or the two before say how.
     grid : tuple of int
     shared_bytes : int
     sizes : tuple of int
@@ -128,6 +144,8 @@ class _Launch(NamedTuple):
 
     pairs: tuple[Pair, Pair, Pair]
     num_windows: Pair
+    windows: tuple[Windows, Band] | None
+    weights: tuple[Windows, WeightBand] | None
     kernel: Any
     grid: tuple[int, int, int]
     shared_bytes: int
@@ -136,7 +154,7 @@ class _Launch(NamedTuple):
     num_arrivals: int = 0
 
 
-class ConvOps(ArrayOps):
+class ConvOps(WeightOps):
     """y = f(x * w + b), channels last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -163,14 +181,48 @@ class ConvOps(ArrayOps):
 
         y = self.empty((x.shape[0], *launch.num_windows, num_outputs), x.dtype)
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
-        if launch.kernel is not None:
+        b = self.contiguous_or_none(b)
+        if launch.windows is not None:
+            self.multiply_windows(*launch.windows, x, w, y, bias=b, z=z, activation=activation)
+        elif launch.kernel is not None:
             launch.kernel(
                 launch.grid,
                 THREADS,
-                *(x, w, self.contiguous_or_none(b), y, z, activation.slope, *launch.sizes),
+                *(x, w, b, y, z, activation.slope, *launch.sizes),
                 shared_bytes=launch.shared_bytes,
             )
         return y, z
+
+    def conv2d_pooled_forward(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        stride: Pair = (1, 1),
+        padding: Pair = (0, 0),
+        dilation: Pair = (1, 1),
+        activation: Activation = IDENTITY,
+        pool: Mapping[str, Pair],
+    ) -> tuple[Array, Array]:
+        op, pairs = "conv2d_pooled_forward", (stride, padding, dilation)
+        check_float(op, x, w, b)
+        x, w, b = self.contiguous(x), self.contiguous(w), self.contiguous_or_none(b)
+        launch = None
+        if pool == HALVING and not activation.needs_input:
+            launch = self._launch(op, x, w, x.shape, w.shape, pairs, activation)
+        if launch is None or launch.windows is None or 1 in launch.num_windows:
+            windows = {"stride": stride, "padding": padding, "dilation": dilation}
+            settings: dict[str, Any] = {**windows, "activation": activation, "pool": pool}
+            return super().conv2d_pooled_forward(x, w, b, **settings)
+        check_shape(op, "b", b, w.shape[3:])
+        height, width = (size // 2 for size in launch.num_windows)
+        y = self.empty((x.shape[0], height, width, w.shape[3]), x.dtype)
+        indices = self.empty(y.shape, "uint8")
+        self.multiply_windows(
+            *launch.windows, x, w, y, bias=b, indices=indices, activation=activation
+        )
+        return y, indices
 
     def conv2d_backward_input(
         self,
@@ -181,19 +233,31 @@ class ConvOps(ArrayOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        x: Array | None = None,
+        x_activation: Activation = IDENTITY,
     ) -> Array:
         op = "conv2d_backward_input"
-        check_float(op, dz, w)
+        check_float(op, dz, w, x)
+        check_joint(op, x, x_shape, x_activation)
         dz, w = self.contiguous(dz), self.contiguous(w)
         launch = self._launch(op, dz, w, x_shape, w.shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
-        if launch.kernel is not None:
+        if launch.windows is not None:
+            saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
+            settings: dict[str, Any] = {
+                "saved": saved,
+                "activation": IDENTITY if saved is None else x_activation,
+            }
+            self.multiply_windows(*launch.windows, dz, w, dx, **settings)
+            if saved is x:
+                return dx
+        elif launch.kernel is not None:
             launch.kernel(
                 launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes
             )
-        return dx
+        return dx if x is None else self.activation_backward(x_activation, dx, x, None)
 
     def conv2d_backward_weight(
         self,
@@ -205,6 +269,7 @@ class ConvOps(ArrayOps):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         needs_db: bool = True,
+        w: Array | None = None,
     ) -> tuple[Array, Array | None]:
         """Return dw and db as the contract says; for half-precision operands in float32, without
         the loss scale.
@@ -219,12 +284,19 @@ class ConvOps(ArrayOps):
         check_shape(op, "dz", dz, (x.shape[0], *launch.num_windows, dz.shape[3]))
 
         dtype = acc_dtype(x.dtype)
+        scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
+        if launch.weights is not None:
+            sums = self.weight_gradients(*launch.weights, dz, x)
+            joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
+            if joined:
+                return joined[0], joined[1] if needs_db else None
+            size, found = prod(w_shape), self.column_sums(sums, dtype, scale)
+            return self.reshape(found[:size], w_shape), found[size:] if needs_db else None
         dw = self.empty(w_shape, dtype)
         db = self.empty(w_shape[3:], dtype) if needs_db else None
         if launch.kernel is not None:
             partials = self.empty((launch.num_partials,), dtype) if launch.num_partials else None
             arrivals = self.arrivals(launch.num_arrivals)
-            scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
             launch.kernel(
                 launch.grid,
                 THREADS,
@@ -278,7 +350,8 @@ class ConvOps(ArrayOps):
         num_rows = x_shape[0] * prod(x_shape[1:3] if op == "conv2d_backward_input" else num_windows)
         num_cols = num_channels if op == "conv2d_backward_input" else num_outputs
         sizes = (num_rows, *x_shape[1:], *num_windows, num_outputs, *w_shape[:2], *chain(*pairs))
-        tiling = choose_tiling(op, dtype, num_cols, self.runtime.arch, self.precision)
+        kernel_of_op = op if op in _ALONG_K else "conv2d_forward"
+        tiling = choose_tiling(kernel_of_op, dtype, num_cols, self.runtime.arch, self.precision)
         blocks_n = -(-num_cols // tiling.block_n)
         if op == "conv2d_backward_weight":
             num_tiles = max(1, -(-prod(w_shape[:3]) // tiling.block_m)) * blocks_n
@@ -290,11 +363,24 @@ class ConvOps(ArrayOps):
             for_slices = (sums if num_slices > 1 else 0, num_tiles * (1 + -(-num_slices // group)))
         else:
             grid, for_slices = (-(-num_rows // tiling.block_m) * blocks_n, 1, 1), (0, 0)
-        kernel = None
-        if grid[0]:
+        kernel, windows, weights = None, None, None
+        if pairs[0] == (1, 1) and chunks[1] and (chunks[0] or num_channels % IN_PIECE):
+            forward = Windows.forward(x_shape, w_shape, num_windows, *pairs[1:])
+            if op == "conv2d_backward_weight":
+                weights = _if_found(forward, self.weight_band_of(forward, dtype, x_shape[0]))
+            else:
+                of_op = forward.adjoint if op == "conv2d_backward_input" else forward
+                of_op = of_op._replace(pools=op == "conv2d_pooled_forward")
+                windows = _if_found(of_op, self.band_of(of_op, dtype, x_shape[0]))
+        if grid[0] and windows is None and weights is None and op in _ALONG_K:
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)
             kernel = self.kernel(op, **tiling.defines, **own)
-        return _Launch(pairs, num_windows, kernel, grid, tiling.shared_bytes, sizes, *for_slices)
+        shape = grid, tiling.shared_bytes, sizes
+        return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices)
+
+
+def _if_found(windows: Windows, band: Any) -> tuple[Windows, Any] | None:
+    return None if band is None else (windows, band)
 
 
 def _own_defines(

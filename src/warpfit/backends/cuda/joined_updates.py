@@ -1,5 +1,5 @@
-"""Updates of linear layers that are joined with the products of their gradients: one kernel for
-several layers.
+"""Updates that are joined with what is left of their gradients: the products of linear layers, one
+kernel for several of them, and the sums over the blocks that computed others.
 
 `linear_backward` then says which products the gradients are, and the optimizer's update computes
 them: no gradient goes to memory, and the update writes the copies in half precision that the next
@@ -206,7 +206,7 @@ class JoinedUpdates:
     ) -> None:
         self.ops = ops
         self.copies = {p.pointer: copy for p, copy in zip(parameters, copies, strict=True)}
-        self.weights = {copy.pointer for copy in copies}
+        self.weights = {copy.pointer: copy.shape for copy in copies}
         self._lists: dict[Any, _Launch] = {}
 
     @staticmethod
@@ -227,6 +227,16 @@ class JoinedUpdates:
             return None
         return ProductGradient(x, dz, scale), SumGradient(dz, scale)
 
+    def partial_gradients(
+        self, sums: DeviceArray, w: DeviceArray | None, scale: float
+    ) -> tuple[PartialGradient, PartialGradient] | None:
+        """Return the gradients of weights w, a copy, and of a bias, which follow each other in each
+        row of `sums`; None if they are to be summed.
+        """
+        if w is None or self.weights.get(w.pointer) != w.shape:
+            return None
+        return PartialGradient(sums, 0, scale), PartialGradient(sums, w.size, scale)
+
     def update(
         self, rule: str, groups: Sequence[Sequence[Any]], arguments: Sequence[Any]
     ) -> list[list[DeviceArray]]:
@@ -236,8 +246,9 @@ class JoinedUpdates:
         """
         tensors = list(zip(*groups, strict=True))
         in_parts = [tensor for tensor in tensors if isinstance(tensor[1], PartialGradient)]
-        for first in range(0, len(in_parts), MOST_PARTS):
-            self._start_parts(rule, in_parts[first : first + MOST_PARTS], arguments)
+        for of_sums in _by_sums(in_parts):
+            for first in range(0, len(of_sums), MOST_PARTS):
+                self._start_parts(rule, of_sums[first : first + MOST_PARTS], arguments)
         tensors = [tensor for tensor in tensors if not isinstance(tensor[1], PartialGradient)]
         biases = {
             id(g.dz): idx for idx, (_, g, *_) in enumerate(tensors) if isinstance(g, SumGradient)
@@ -296,9 +307,7 @@ class JoinedUpdates:
     def _start_parts(
         self, rule: str, tensors: Sequence[Sequence[Any]], arguments: Sequence[Any]
     ) -> None:
-        """Update parameters whose gradients are to be summed over blocks, all of them of one
-        step.
-        """
+        """Update parameters whose gradients are to be summed over blocks, all in the same rows."""
         parts, sums, scale = [_COUNT.pack(len(tensors))], tensors[0][1].sums, tensors[0][1].scale
         for tensor in tensors:
             parameter = self._parameter(tensor)
@@ -357,6 +366,14 @@ class JoinedUpdates:
             *((master, STRIP) for master in layer.w.masters),
         ]
         return b"".join(self.ops.tensor_map_of(array, array.shape[1], box) for array, box in boxes)
+
+
+def _by_sums(tensors: Sequence[Sequence[Any]]) -> list[list[Sequence[Any]]]:
+    """Return parameters whose gradients are parts of the same rows together."""
+    found: dict[int, list[Sequence[Any]]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor[1].sums.pointer, []).append(tensor)
+    return list(found.values())
 
 
 def rule_numbers(rule: UpdateRule, numbers: UpdateNumbers) -> list[Any]:

@@ -102,6 +102,11 @@ class PoolOps(ArrayOps):
         if not num_images * per_image:
             return
         in_vector = VECTOR_BYTES // out.itemsize
+        num_units = per_image
+        if op.endswith("_backward") and stride == kernel and padding == (0, 0):  # a thread a window
+            num_units = channels * prod(
+                -(-size // own) for size, own in zip(x_shape[1:3], kernel, strict=True)
+            )
         rows, columns = zip(x_shape[1:3], num_windows, kernel, stride, padding, strict=True)
         index_bytes = 0 if indices is None else indices.itemsize
         launch = self.kernel(op.partition("_")[2], DTYPE=out.dtype, MAX=int(indices is not None))
@@ -114,7 +119,7 @@ class PoolOps(ArrayOps):
             for array in part:
                 pointers |= 0 if array is None else array.pointer
             wide = not (channels % in_vector or pointers % VECTOR_BYTES)
-            num_threads = count * per_image // (in_vector if wide else 1)
+            num_threads = count * num_units // (in_vector if wide else 1)
             grid = -(-num_threads // THREADS)
             settings = (index_bytes, 1 / prod(kernel), num_threads, channels, wide)
             launch(grid, THREADS, *part, *settings, *rows, *columns)

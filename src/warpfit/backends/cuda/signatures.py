@@ -45,7 +45,11 @@ SIGNATURES = {
     "conv2d_backward_weight": (
         "const T*, const T*, Out*, Out*, Acc*, unsigned*, double" + ", int" * 16
     ),
+    "conv2d_backward_weight_sm90": "const T*, const T*, float*" + ", int" * 14,
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
+    "conv2d_sm90": (
+        "const T*, const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 15
+    ),
     "copy_strided": "const SOURCE*, Layout, DTYPE*, Layout, int, int64",
     "count_correct": "const T*, const int64*, int64*, double*, unsigned*, int64, int, int, int",
     "count_correct_binary": "const T*, const T*, int64*, double*, unsigned*, int64, int, int",

@@ -8,7 +8,13 @@ from math import prod
 import numpy as np
 
 from warpfit.backends.base import IDENTITY, Activation, Array, Backend, Pair
-from warpfit.backends.checks import check_conv2d, check_float, check_images, check_shape
+from warpfit.backends.checks import (
+    check_conv2d,
+    check_float,
+    check_images,
+    check_joint,
+    check_shape,
+)
 from warpfit.backends.numpy.norm import sum_rows
 from warpfit.backends.numpy.windows import blocks, taps, window_view
 
@@ -73,9 +79,12 @@ class ConvOps(Backend):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        x: Array | None = None,
+        x_activation: Activation = IDENTITY,
     ) -> Array:
         op = "conv2d_backward_input"
         check_float(op, dz, w)
+        check_joint(op, x, x_shape, x_activation)
         num_windows = check_conv2d(op, x_shape, w.shape, stride, padding, dilation)
         num_samples, height, width, num_channels = x_shape
         kernel, num_outputs = w.shape[:2], w.shape[3]
@@ -100,7 +109,7 @@ class ConvOps(Backend):
                     out=product.reshape(num_rows, num_channels),
                 )
                 dx_part[of_pixels] += product[of_windows]
-        return dx
+        return dx if x is None else self.activation_backward(x_activation, dx, x, None)
 
     def conv2d_backward_weight(
         self,
@@ -112,6 +121,7 @@ class ConvOps(Backend):
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
         needs_db: bool = True,
+        w: Array | None = None,
     ) -> tuple[Array, Array | None]:
         op = "conv2d_backward_weight"
         check_float(op, dz, x)

@@ -1,0 +1,215 @@
+"""How the gradients of convolutions' weights are computed on Hopper's tensor cores: which bands of
+an image come to shared memory at once, and which channels, outputs and rows of the kernel a block
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from warpfit.backends.base import HALF_DTYPES, Array
+from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.conv_sm90 import (
+    BLOCKS_N,
+    BYTES_A_CYCLE,
+    CYCLES_OF_BAND,
+    CYCLES_OF_COLUMN,
+    DEPTH,
+    IN_PIECE,
+    WARPGROUP,
+    Windows,
+    WindowsOps,
+    is_in_pieces,
+    plane_bytes,
+    row_counts,
+)
+from warpfit.backends.cuda.jit import generation
+
+__all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
+
+KERNEL = "conv2d_backward_weight_sm90"
+# Rows of a product, and the channels of a tap that they may be; sums of a thread; bands on their
+# way or at work, and where each begins.
+PRODUCT_ROWS, BLOCKS_C = 64, (64, 32, 16)
+MOST_SUMS, MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 112, 4, 3, 1024
+
+
+class WeightBand(NamedTuple):
+    """How the gradient of weights is computed.
+
+    Attributes
+    ----------
+    rows, num_slices : int
+        Rows of windows that come to shared memory at once, and the slices of pixels that they are.
+    block_c, block_o : int
+        Channels, zeros included, and outputs of a block.
+    warpgroups, kernel_rows : int
+        Warpgroups of a block, and the rows of the kernel that each has.
+    stages : int
+    plane_bytes, shared_bytes : int
+    parts : int
+        Blocks that share the bands out, and whose sums are added up.
+    """
+
+    rows: int
+    num_slices: int
+    block_c: int
+    block_o: int
+    warpgroups: int
+    kernel_rows: int
+    stages: int
+    plane_bytes: int
+    shared_bytes: int
+    parts: int
+
+
+@lru_cache(maxsize=1024)
+def choose_weight_band(
+    windows: Windows, num_images: int, num_multiprocessors: int, max_shared_bytes: int
+) -> WeightBand | None:
+    """Return how the gradient of a forward pass' weights takes the least time; None if nothing
+    fits.
+    """
+    found = []
+    for rows in row_counts(windows.result[0]):
+        band = _weight_band(windows, rows, num_images, num_multiprocessors, max_shared_bytes)
+        if band is not None:
+            found.append((_weight_cycles(windows, band, num_images), band))
+    return min(found)[1] if found else None
+
+
+def _groups(windows: Windows, block_c: int) -> int:
+    """Return into how many groups of neighbouring taps a row of the kernel falls."""
+    return -(-windows.kernel[1] // (PRODUCT_ROWS // block_c))
+
+
+def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
+    """Return the channels and outputs of a block, its warpgroups, and the kernel's rows of each."""
+    height = windows.kernel[0]
+    warpgroups = min(MOST_WEIGHT_WARPGROUPS, height)
+    rows = -(-height // warpgroups)
+    block_c = next(c for c in BLOCKS_C if windows.depth % c == 0)
+    for block_o in BLOCKS_N:
+        sums = rows * _groups(windows, block_c) * block_o // 2
+        if windows.outputs % block_o == 0 and sums <= MOST_SUMS:
+            return block_c, block_o, -(-height // rows), rows
+    return None
+
+
+def _weight_band(
+    windows: Windows, rows: int, num_images: int, num_multiprocessors: int, max_shared_bytes: int
+) -> WeightBand | None:
+    shares = _shares(windows)
+    if shares is None:
+        return None
+    block_c, block_o, *_ = shares
+    span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
+    num_slices = -(-rows * windows.pitch // DEPTH)
+    last = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
+    plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), block_c)
+    stage = 2 * num_slices * DEPTH * block_o + PRODUCT_ROWS // IN_PIECE * plane
+    stage += -stage % ALIGNMENT
+    stages = min(MOST_STAGES, max_shared_bytes // stage)
+    if stages < 2:
+        return None
+    num_bands = num_images * -(-windows.result[0] // rows)
+    columns = windows.outputs // block_o * -(-windows.channels // block_c)
+    parts = max(1, min(num_bands, num_multiprocessors // columns))
+    # Sums of dz pass through shared memory in the end, eight of each thread.
+    shared = max(stages * stage, shares[2] * WARPGROUP * IN_PIECE * 4)
+    return WeightBand(rows, num_slices, *shares, stages, plane, shared, parts)
+
+
+def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float:
+    """Return about how many cycles a block works."""
+    num_bands = -(-num_images * -(-windows.result[0] // band.rows) // band.parts)
+    read = band.shared_bytes / band.stages / BYTES_A_CYCLE
+    products = band.warpgroups * band.kernel_rows * _groups(windows, band.block_c)
+    multiplied = band.num_slices * products * band.block_o * CYCLES_OF_COLUMN
+    return read + num_bands * (CYCLES_OF_BAND + max(read, multiplied))
+
+
+def weight_defines(
+    dtype: str, windows: Windows, band: WeightBand, is_whole: bool
+) -> dict[str, str | int]:
+    """Return the defines of the kernel of weights' gradients."""
+    return {
+        "DTYPE": dtype,
+        "WARPGROUPS": band.warpgroups,
+        "OWN_ROWS": band.kernel_rows,
+        "KERNEL_HEIGHT": windows.kernel[0],
+        "KERNEL_WIDTH": windows.kernel[1],
+        "BLOCK_C": band.block_c,
+        "BLOCK_O": band.block_o,
+        "STAGES": band.stages,
+        "X_PIECES": int(is_whole),
+    }
+
+
+def weight_sizes(windows: Windows, band: WeightBand, num_images: int) -> tuple[int, ...]:
+    """Return its last arguments."""
+    return (
+        num_images,
+        *windows.image,
+        windows.channels,
+        *windows.result,
+        windows.outputs,
+        *windows.padding,
+        *windows.dilation,
+        band.rows,
+        band.num_slices,
+        band.plane_bytes,
+    )
+
+
+class WeightOps(WindowsOps):
+    """Gradients of the weights of such convolutions."""
+
+    def weight_band_of(self, windows: Windows, dtype: str, num_images: int) -> WeightBand | None:
+        """Return how the kernel computes the gradient of the weights of a forward pass; None if it
+        does not.
+        """
+        runtime = self.runtime
+        is_possible = generation(runtime.arch) == 90 and dtype in HALF_DTYPES and num_images
+        if (
+            not is_possible
+            or not windows.channels
+            or windows.outputs % DEPTH
+            or not windows.outputs
+        ):
+            return None
+        return choose_weight_band(
+            windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes
+        )
+
+    def weight_gradients(self, windows: Windows, band: WeightBand, dz: Array, x: Array) -> Array:
+        """Return the gradients of weights and then of the bias, summed over some of the windows in
+        each row: (parts, KH KW C O + O) float32, with the loss scale.
+        """
+        num_sums = (windows.taps * windows.channels + 1) * windows.outputs
+        sums = self.empty((band.parts, num_sums), "float32")
+        is_whole = is_in_pieces(x, windows.channels)
+        kernel = self.kernel(KERNEL, **weight_defines(x.dtype.name, windows, band, is_whole))
+        blocks_o, blocks_c = windows.outputs // band.block_o, -(-windows.channels // band.block_c)
+        kernel(
+            (band.parts, blocks_o, blocks_c),
+            band.warpgroups * WARPGROUP,
+            *(dz, x, sums, *weight_sizes(windows, band, len(x))),
+            shared_bytes=band.shared_bytes,
+        )
+        return sums
+
+
+def variants() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the kernel with a choice of the defines that it is asked for."""
+    for dtype in HALF_DTYPES:
+        for channels, outputs in ((32, 64), (1, 32), (64, 48)):
+            windows = Windows.forward(
+                (1, 26, 26, channels), (3, 3, channels, outputs), (24, 24), (0, 0), (1, 1)
+            )
+            band = choose_weight_band(windows, 512, 132, shared_bytes_of("sm_90a"))
+            assert band is not None
+            defines = weight_defines(dtype, windows, band, channels >= IN_PIECE)
+            yield KERNEL, {name: str(value) for name, value in defines.items()}

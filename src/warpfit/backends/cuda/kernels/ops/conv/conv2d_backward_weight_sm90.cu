@@ -1,0 +1,264 @@
+// Computes:  for each block its part of dw[k, l, c, o] = sum of x[m, i + k dilation - padding, ...,
+//            c] dz[m, i, j, o] over windows (m, i, j), and of db[o] = that of dz[m, i, j, o], on
+//            Hopper's tensor cores through wgmma: x transposed times dz. Of x lie COPIES in shared
+//            memory, each a tap of a row of the kernel further on, so that 64 rows of a product are
+//            channels of as many taps; and the taps of other rows find them further on.
+// Layout:    x (M, height, width, channels), dz (M, out_height, out_width, outputs), contiguous,
+//            dz and, if X_PIECES, x with pixels of whole pieces at multiples of 16 bytes; outputs
+//            are a multiple of BLOCK_O. partials: a row for each blockIdx.x, of KH KW channels
+//            outputs numbers as dw, then outputs as db.
+// Launch:    grid (parts, outputs / BLOCK_O, ceil(channels / BLOCK_C)); block: WARPGROUPS, each
+//            with OWN_ROWS of the kernel's. Block x takes every parts-th band of band_rows rows of
+//            windows, num_slices of 16 pixels in shared memory. shared bytes: STAGES of dz, in
+//            lines, and of 8 planes of x, plane_bytes each (`WeightBand.shared_bytes`). Defines:
+//            these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH.
+// Numerics:  float32 sums, in the order of bands and pixels; db's of a thread's pieces first.
+// Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices and
+//            copies; reads x COPIES times, with KH - 1 rows more for each band, and dz once, for
+//            each blockIdx.y and z.
+// Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.15 (wgmma), 9.7.9.25.3
+//            (cp.async).
+#define SHARED_ALIGNMENT 1024
+
+#include "mma/lines.cuh"
+#include "ops/conv/image_planes.cuh"
+
+using T = DTYPE;
+
+constexpr int THREADS = 128 * WARPGROUPS;
+constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
+constexpr int PRODUCT_ROWS = 64;
+constexpr int COPIES = PRODUCT_ROWS / BLOCK_C;
+constexpr int GROUPS = (KERNEL_WIDTH + COPIES - 1) / COPIES;  // of taps of a row
+constexpr int PLANES = PRODUCT_ROWS / IN_PIECE<T>, COPY_PLANES = BLOCK_C / IN_PIECE<T>;
+constexpr int O_PIECES = BLOCK_O / IN_PIECE<T>;
+
+using OutputLines = Lines<BLOCK_O* static_cast<int>(sizeof(T))>;
+using Sums = float[OWN_ROWS][GROUPS][BLOCK_O / 2];
+
+struct Pair {
+    int h, w;
+};
+
+// What a band is in shared memory.
+struct Stage {
+    OutputLines dz;
+    Planes x;
+};
+
+struct Stages {
+    unsigned char* data;
+    int num_slices, plane_bytes;
+
+    __device__ int line_bytes() const {
+        return num_slices * DEPTH * BLOCK_O * static_cast<int>(sizeof(T));
+    }
+    __device__ int stage_bytes() const {
+        return (line_bytes() + PLANES * plane_bytes + 1023) / 1024 * 1024;
+    }
+    __device__ Stage at(int stage) const {
+        unsigned char* first = data + stage * stage_bytes();
+        return {{first, num_slices * DEPTH * OutputLines::LINE},
+                {first + line_bytes(), plane_bytes}};
+    }
+
+    // What no band fills must be finite, as it is multiplied by the zeros of dz.
+    __device__ void clear() const {
+        for (int i = threadIdx.x; i < STAGES * stage_bytes() / PIECE_BYTES; i += THREADS) {
+            reinterpret_cast<uint4*>(data)[i] = uint4{0, 0, 0, 0};
+        }
+    }
+};
+
+// The bands of all images, and how they come to shared memory.
+struct Bands {
+    const T *x, *dz;
+    Pair image, windows, padding, dilation;
+    int channels, outputs, rows, pitch;
+    int first_channel, first_output;
+
+    __device__ int in_image() const { return (windows.h + rows - 1) / rows; }
+
+    __device__ void copy(int idx, const Stage& stage) const {
+        const int number = idx / in_image(), top = idx % in_image() * rows;
+        const T* own_x = x + static_cast<int64>(number) * image.h * image.w * channels;
+#pragma unroll
+        for (int copy = 0; copy < COPIES && copy < KERNEL_WIDTH; ++copy) {
+            const ImageRows<T, X_PIECES> x_rows{own_x,
+                                                image.h,
+                                                image.w,
+                                                channels,
+                                                top - padding.h,
+                                                copy * dilation.w - padding.w,
+                                                rows + (KERNEL_HEIGHT - 1) * dilation.h,
+                                                pitch,
+                                                first_channel,
+                                                COPY_PLANES};
+            unsigned char* to = stage.x.data + copy * COPY_PLANES * stage.x.stride;
+            x_rows.template copy_to<THREADS>(Planes{to, stage.x.stride});
+        }
+        const ImageRows<T, true> dz_rows{
+            dz + static_cast<int64>(number) * windows.h * windows.w * outputs,
+            windows.h,
+            windows.w,
+            outputs,
+            top,
+            0,
+            rows,
+            pitch,
+            first_output,
+            O_PIECES};
+        dz_rows.template copy_to<THREADS>(stage.dz);
+    }
+};
+
+// Sums over pixels of dz: a thread has eight outputs of some of the pixels.
+struct OutputSums {
+    bool wanted;
+    float sums[IN_PIECE<T>];
+
+    static constexpr int AT_ONCE = THREADS / O_PIECES;
+
+    __device__ void add(const OutputLines& dz, int num_pixels) {
+        const int piece = threadIdx.x % O_PIECES, first = threadIdx.x / O_PIECES;
+        if (!wanted || first >= AT_ONCE) return;
+        for (int pixel = first; pixel < num_pixels; pixel += AT_ONCE) {
+            const uint4 words = *reinterpret_cast<const uint4*>(dz.piece(pixel, piece));
+            add_pair(0, words.x);
+            add_pair(2, words.y);
+            add_pair(4, words.z);
+            add_pair(6, words.w);
+        }
+    }
+
+    __device__ void add_pair(int idx, unsigned word) {
+        sums[idx] += load(T{static_cast<uint16>(word)});
+        sums[idx + 1] += load(T{static_cast<uint16>(word >> 16)});
+    }
+
+    // Stores those of all threads; scratch holds AT_ONCE BLOCK_O numbers. All threads call.
+    __device__ void store_all(float* scratch, float* to) const {
+        const int piece = threadIdx.x % O_PIECES, first = threadIdx.x / O_PIECES;
+        __syncthreads();
+        if (first < AT_ONCE) {
+#pragma unroll
+            for (int i = 0; i < IN_PIECE<T>; ++i) {
+                scratch[first * BLOCK_O + piece * IN_PIECE<T> + i] = sums[i];
+            }
+        }
+        __syncthreads();
+        if (!wanted || threadIdx.x >= BLOCK_O) return;
+        float sum = 0;
+        for (int i = 0; i < AT_ONCE; ++i) sum += scratch[i * BLOCK_O + threadIdx.x];
+        to[threadIdx.x] = sum;
+    }
+};
+
+// sums += the products of a band, with the rows of the kernel from first_row on; those that it does
+// not have are its last one.
+__device__ inline void multiply_band(Sums& sums, const Stage& stage, int first_row, Pair tap_step,
+                                     int num_slices) {
+    const uint64 outputs = stage.dz.descriptor();
+    const uint64 pixels =
+        planes_descriptor(shared_address(stage.x.data), EIGHT_PIECES, stage.x.stride);
+    uint64 rows[OWN_ROWS];
+#pragma unroll
+    for (int r = 0; r < OWN_ROWS; ++r) {
+        rows[r] = moved(pixels, min(first_row + r, KERNEL_HEIGHT - 1) * tap_step.h);
+    }
+    wgmma_fence();
+#pragma unroll 4
+    for (int slice = 0; slice < num_slices; ++slice) {
+        const uint64 b = moved(outputs, slice * DEPTH * OutputLines::LINE);
+#pragma unroll
+        for (int r = 0; r < OWN_ROWS; ++r) {
+#pragma unroll
+            for (int group = 0; group < GROUPS; ++group) {
+                const int bytes = group * COPIES * tap_step.w + slice * DEPTH * PIECE_BYTES;
+                SliceProduct<T, true, true>::add_to(sums[r][group], moved(rows[r], bytes), b, true);
+            }
+        }
+    }
+    wgmma_commit();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    conv2d_backward_weight_sm90(const T* dz, const T* x, float* partials, int num_images,
+                                int height, int width, int channels, int out_height, int out_width,
+                                int outputs, int padding_height, int padding_width,
+                                int dilation_height, int dilation_width, int band_rows,
+                                int num_slices, int plane_bytes) {
+    DYNAMIC_SHARED(unsigned char, shared);
+    const Bands bands{x,
+                      dz,
+                      {height, width},
+                      {out_height, out_width},
+                      {padding_height, padding_width},
+                      {dilation_height, dilation_width},
+                      channels,
+                      outputs,
+                      band_rows,
+                      out_width + (KERNEL_WIDTH - 1) * dilation_width,
+                      static_cast<int>(blockIdx.z) * BLOCK_C,
+                      static_cast<int>(blockIdx.y) * BLOCK_O};
+    const Stages stages{shared, num_slices, plane_bytes};
+    const Pair tap_step{dilation_height * bands.pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
+    const int first_row = uniform(threadIdx.x / 128) * OWN_ROWS;
+    stages.clear();
+    __syncthreads();
+    take_turn();
+
+    Sums sums = {};
+    OutputSums of_outputs{blockIdx.z == 0, {}};
+    const int count = num_images * bands.in_image(), step = gridDim.x;
+#pragma unroll 1
+    for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
+        const int idx = blockIdx.x + ahead * step;
+        if (idx < count) bands.copy(idx, stages.at(ahead));
+        copy_async_commit();
+    }
+    int read = 0, write = STAGES - 1;
+#pragma unroll 1
+    for (int idx = blockIdx.x; idx < count; idx += step) {
+        copy_async_wait<STAGES - 2>();
+        fence_async();
+        __syncthreads();  // the band is there for all threads, and all have left the one before
+        const Stage stage = stages.at(read);
+        multiply_band(sums, stage, first_row, tap_step, num_slices);
+        const int coming = idx + (STAGES - 1) * step;
+        if (coming < count) bands.copy(coming, stages.at(write));
+        copy_async_commit();
+        of_outputs.add(stage.dz, num_slices * DEPTH);
+        wgmma_wait<0>();
+        read = read + 1 < STAGES ? read + 1 : 0;
+        write = write + 1 < STAGES ? write + 1 : 0;
+    }
+    copy_async_wait<0>();
+
+    const int taps = KERNEL_HEIGHT * KERNEL_WIDTH, lane = threadIdx.x % 32;
+    float* part = partials + blockIdx.x * (static_cast<int64>(taps) * channels + 1) * outputs;
+    float* of_bias = part + static_cast<int64>(taps) * channels * outputs + bands.first_output;
+    of_outputs.store_all(reinterpret_cast<float*>(shared), of_bias);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
+        const int channel = bands.first_channel + row % BLOCK_C, copy = row / BLOCK_C;
+        if (channel >= channels) continue;
+#pragma unroll
+        for (int r = 0; r < OWN_ROWS; ++r) {
+#pragma unroll
+            for (int group = 0; group < GROUPS; ++group) {
+                const int kh = first_row + r, kw = group * COPIES + copy;
+                if (kh >= KERNEL_HEIGHT || kw >= KERNEL_WIDTH) continue;
+                const int64 feature =
+                    static_cast<int64>(kh * KERNEL_WIDTH + kw) * channels + channel;
+                float* to = part + feature * outputs + bands.first_output + lane % 4 * 2;
+#pragma unroll
+                for (int j = 0; j < BLOCK_O / 8; ++j) {
+                    const float* pair = &sums[r][group][4 * j + 2 * half];
+                    *reinterpret_cast<float2*>(to + 8 * j) = float2{pair[0], pair[1]};
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// Rows of an image in shared memory, as the planes of mma/planes.cuh, and the windows that products
+// find there.
+//
+// A pixel is a row of the planes, and the pixels of an image's rows follow each other, `pitch` in
+// each, zeros around the image included. So the pixel that tap (kh, kw) of a window sees lies a
+// fixed number of rows further on, whatever window it is: a product of all windows with one tap's
+// weights reads the same planes as the others, from another row on.
+//
+// Users: conv2d_backward_weight_sm90.cu, conv2d_sm90.cu.
+#pragma once
+
+#include "mma/operand_tile.cuh"
+#include "mma/planes.cuh"
+#include "ops/conv/counter.cuh"
+
+template <class T>
+constexpr int IN_PIECE = PIECE_BYTES / static_cast<int>(sizeof(T));
+
+// Planes in shared memory, `stride` bytes apart.
+struct Planes {
+    unsigned char* data;
+    int stride;
+
+    __device__ unsigned char* piece(int row, int plane) const {
+        return data + plane * stride + row * PIECE_BYTES;
+    }
+};
+
+// Some rows of an image (height, width, channels), from `top` and `left` on, which may lie outside
+// of it: there are zeros, as in channels that planes have beyond those of the image. WHOLE: pixels
+// consist of whole pieces, at multiples of 16 bytes.
+template <class T, bool WHOLE>
+struct ImageRows {
+    const T* image;
+    int height, width, channels;
+    int top, left;
+    int rows, pitch;                // to be copied
+    int first_channel, num_planes;  // to be copied
+
+    // `planes` are `Planes`, or `Lines` (mma/lines.cuh).
+    template <int THREADS, class Pieces>
+    __device__ void copy_to(const Pieces& planes) const {
+        Counter at(threadIdx.x, THREADS, pitch, num_planes);
+        if constexpr (WHOLE) {
+            for (; at.a < rows; at.advance()) {
+                const Source from = source(at);
+                copy_async_16(planes.piece(at.a * pitch + at.b, at.c), from.first, from.count > 0);
+            }
+        } else {
+            // Some at once, as each is waited for.
+            constexpr int AT_ONCE = 4;
+            while (at.a < rows) {
+                uint4 pieces[AT_ONCE];
+                unsigned char* to[AT_ONCE];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i) {
+                    to[i] = at.a < rows ? planes.piece(at.a * pitch + at.b, at.c) : nullptr;
+                    pieces[i] = piece_of(source(at));
+                    at.advance();
+                }
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i) {
+                    if (to[i] != nullptr) *reinterpret_cast<uint4*>(to[i]) = pieces[i];
+                }
+            }
+        }
+    }
+
+    // Where a piece comes from, and how many numbers of it are there.
+    struct Source {
+        const T* first;
+        int count;
+    };
+
+    __device__ Source source(const Counter& at) const {
+        const int row = top + at.a, col = left + at.b;
+        const int channel = first_channel + at.c * IN_PIECE<T>;
+        const bool inside = (static_cast<unsigned>(row) < static_cast<unsigned>(height)) &
+                            (static_cast<unsigned>(col) < static_cast<unsigned>(width)) &
+                            (channel < channels) & (at.a < rows);
+        if (!inside) return {image, 0};
+        return {image + static_cast<int64>(row * width + col) * channels + channel,
+                channels - channel};
+    }
+
+    __device__ static uint4 piece_of(const Source& from) {
+        unsigned words[4] = {};
+#pragma unroll
+        for (int j = 0; j < IN_PIECE<T>; ++j) {
+            if (j < from.count) {
+                words[j / 2] |= static_cast<unsigned>(from.first[j].bits) << j % 2 * 16;
+            }
+        }
+        return uint4{words[0], words[1], words[2], words[3]};
+    }
+};

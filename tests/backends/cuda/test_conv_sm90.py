@@ -1,0 +1,285 @@
+"""Convolutions on Hopper's tensor cores: exact for whole numbers, whatever the shape, the band and
+the tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from conftest import on_emulator
+from support.devices import assert_bits_when_late
+from warpfit.backends import Activation, NumpyBackend
+from warpfit.backends.cuda import CudaBackend, conv_sm90
+from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
+from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
+from warpfit.backends.cuda.runtime import open_device
+
+MOST_SHARED = shared_bytes_of("sm_90a")
+
+
+class Setting(NamedTuple):
+    x: tuple[int, int, int, int]
+    w: tuple[int, int, int, int]
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def pairs(self) -> dict[str, tuple[int, int]]:
+        return {"padding": self.padding, "dilation": self.dilation}
+
+    @property
+    def windows(self) -> Windows:
+        y, _ = NumpyBackend().conv2d_forward(np.zeros(self.x), np.zeros(self.w), None, **self.pairs)
+        return Windows.forward(self.x, self.w, y.shape[1:3], self.padding, self.dilation)
+
+
+SETTINGS = {
+    "squares": Setting((2, 10, 18, 16), (3, 3, 16, 32)),
+    "in_order": Setting((2, 9, 8, 32), (3, 2, 32, 16)),
+    "padded": Setting((1, 12, 11, 16), (3, 3, 16, 48), padding=(1, 2)),
+    "dilated": Setting((1, 12, 11, 16), (2, 3, 16, 16), (2, 0), (2, 3)),
+    "padded_beyond_the_kernel": Setting((1, 5, 4, 16), (3, 4, 16, 16), padding=(4, 3)),
+    "one_tap": Setting((3, 7, 5, 48), (1, 1, 48, 16)),
+    "many_outputs": Setting((1, 6, 6, 16), (3, 3, 16, 128)),
+    "gray": Setting((3, 9, 9, 1), (3, 3, 1, 32)),
+    "colours": Setting((2, 9, 10, 3), (5, 5, 3, 80), padding=(2, 1)),
+    "a_slice_and_a_half": Setting((2, 7, 8, 24), (2, 2, 24, 64)),
+}
+
+
+HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
+
+
+def whole_numbers(*shapes: tuple[int, ...]) -> Iterator[Any]:
+    """Yield numbers so small that sums are exact in bfloat16 too."""
+    rng = np.random.default_rng(0)
+    for shape in shapes:
+        yield rng.integers(-1, 2, shape).astype("float64") * (rng.random(shape) < 0.5)
+
+
+def kernels_of(ops: CudaBackend) -> dict[str, bool]:
+    """Return for each operation so far whether it was done by these kernels."""
+    return {
+        key[0]: launch.windows is not None or launch.weights is not None
+        for key, launch in ops._launches.items()
+    }
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_whole_numbers_give_exact_results(
+    kernel_runtime_of_any_order: Any, name: str, dtype: str
+) -> None:
+    setting, relu = SETTINGS[name], Activation("relu")
+    x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
+    y, _ = NumpyBackend().conv2d_forward(x, w, b, **setting.pairs, activation=relu)
+    (dz,) = whole_numbers(y.shape)
+    dx = NumpyBackend().conv2d_backward_input(dz, w, x.shape, **setting.pairs)
+    dw, db = NumpyBackend().conv2d_backward_weight(dz, x, w.shape[:2], **setting.pairs)
+    ops = CudaBackend(kernel_runtime_of_any_order)
+    x_, w_, b_, dz_ = (ops.asarray(array, dtype) for array in (x, w, b, dz))
+    found, _ = ops.conv2d_forward(x_, w_, b_, **setting.pairs, activation=relu)
+    np.testing.assert_array_equal(found.numpy(), y)
+    found = ops.conv2d_backward_input(dz_, w_, x.shape, **setting.pairs)
+    np.testing.assert_array_equal(found.numpy(), dx)
+    found_dw, found_db = ops.conv2d_backward_weight(dz_, x_, w.shape[:2], **setting.pairs)
+    np.testing.assert_array_equal(found_dw.numpy(), dw)
+    np.testing.assert_array_equal(found_db.numpy(), db)
+    by_other = {"conv2d_backward_input"} if setting.x[3] % 16 else set()
+    assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
+
+
+@on_emulator
+@pytest.mark.parametrize("name", ["squares", "gray"])
+def test_a_band_is_overwritten_only_when_all_have_read_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """One multiprocessor, so that blocks take several bands, whichever warp is late."""
+    setting = SETTINGS[name]
+    x, w, dz = whole_numbers(
+        (7, *setting.x[1:]), setting.w, (7, *setting.windows.result, setting.w[3])
+    )
+
+    def results() -> list[Any]:
+        ops = CudaBackend(open_device(0))
+        x_, w_, dz_ = (ops.asarray(array, "float16") for array in (x, w, dz))
+        y, _ = ops.conv2d_forward(x_, w_, None, **setting.pairs)
+        pooled, indices = ops.conv2d_pooled_forward(x_, w_, None, pool=HALVING, **setting.pairs)
+        dw, db = ops.conv2d_backward_weight(dz_, x_, setting.w[:2], **setting.pairs)
+        assert set(kernels_of(ops).values()) == {True}
+        return [array.numpy() for array in (y, pooled, indices, dw, db)]
+
+    assert_bits_when_late(monkeypatch, results, blocks=2, warps=12, num_multiprocessors=1)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_z_is_kept_if_the_activation_needs_it(kernel_runtime: Any, has_bias: bool) -> None:
+    setting, gelu = SETTINGS["in_order"], Activation("gelu")
+    x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
+    given = (x, w, b if has_bias else None)
+    y, z = NumpyBackend().conv2d_forward(*given, activation=gelu)
+    ops = CudaBackend(kernel_runtime)
+    on_device = [None if array is None else ops.asarray(array, "float16") for array in given]
+    found_y, found_z = ops.conv2d_forward(*on_device, activation=gelu)
+    np.testing.assert_allclose(found_y.numpy(), y, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(found_z.numpy(), z)
+
+
+POOLED = {
+    "halved": SETTINGS["squares"],
+    "halved_with_a_rest": Setting((2, 13, 20, 16), (3, 2, 16, 64)),
+    "halved_gray": Setting((2, 12, 9, 1), (3, 3, 1, 32), padding=(1, 1)),
+    "halved_thrice_16": Setting((1, 20, 7, 16), (3, 3, 16, 48)),
+}
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", POOLED)
+def test_windows_are_pooled(kernel_runtime_of_any_order: Any, name: str, dtype: str) -> None:
+    """Whole numbers are often equal: the first in a window counts."""
+    setting, relu = POOLED[name], Activation("relu")
+    x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
+    settings = {**setting.pairs, "activation": relu, "pool": HALVING}
+    y, indices = NumpyBackend().conv2d_pooled_forward(x, w, b, **settings)
+    assert set(np.unique(indices)) == {0, 1, 2, 3}
+    ops = CudaBackend(kernel_runtime_of_any_order)
+    on_device = (ops.asarray(array, dtype) for array in (x, w, b))
+    found, found_indices = ops.conv2d_pooled_forward(*on_device, **settings)
+    assert found_indices.dtype == indices.dtype
+    np.testing.assert_array_equal(found.numpy(), y)
+    np.testing.assert_array_equal(found_indices.numpy(), indices)
+    assert kernels_of(ops) == {"conv2d_pooled_forward": True}
+
+
+def test_pooled_nan_comes_through(kernel_runtime: Any) -> None:
+    setting = SETTINGS["squares"]
+    x, w = whole_numbers(setting.x, setting.w)
+    x[0, 4, 5, 3] = np.nan
+    y, _ = NumpyBackend().conv2d_pooled_forward(x, w, None, pool=HALVING)
+    ops = CudaBackend(kernel_runtime)
+    on_device = (ops.asarray(array, "float16") for array in (x, w))
+    found, _ = ops.conv2d_pooled_forward(*on_device, None, pool=HALVING)
+    assert np.isnan(y).any()
+    np.testing.assert_array_equal(found.numpy(), y)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)},
+        {"kernel": (2, 2), "stride": (1, 1), "padding": (0, 0)},
+    ],
+)
+def test_other_pooling_follows_the_convolution(kernel_runtime: Any, pool: Any) -> None:
+    setting = SETTINGS["padded"]
+    x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
+    y, indices = NumpyBackend().conv2d_pooled_forward(x, w, b, **setting.pairs, pool=pool)
+    ops = CudaBackend(kernel_runtime)
+    on_device = (ops.asarray(array, "float16") for array in (x, w, b))
+    found, found_indices = ops.conv2d_pooled_forward(*on_device, **setting.pairs, pool=pool)
+    np.testing.assert_array_equal(found.numpy(), y)
+    np.testing.assert_array_equal(found_indices.numpy(), indices)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_derivative_of_the_activation_below(kernel_runtime: Any, shift: int) -> None:
+    setting, relu = SETTINGS["padded"], Activation("relu")
+    dz, w, x = whole_numbers(
+        (*setting.x[:1], *setting.windows.result, setting.w[3]), setting.w, setting.x
+    )
+    x = np.maximum(x, 0)
+    given = {"x": x, "x_activation": relu}
+    dx = NumpyBackend().conv2d_backward_input(dz, w, x.shape, **setting.pairs, **given)
+    ops = CudaBackend(kernel_runtime)
+    dz_, w_, whole = (
+        ops.asarray(array, "float16") for array in (dz, w, np.append(np.ones(shift), x))
+    )
+    x_ = whole[shift:].view(x.shape, ops.asarray(x, "float16").strides)
+    given = {"x": x_, "x_activation": relu}
+    found = ops.conv2d_backward_input(dz_, w_, x.shape, **setting.pairs, **given)
+    np.testing.assert_array_equal(found.numpy(), dx)
+
+
+def test_arrays_that_begin_anywhere_are_left_to_the_other_kernel(kernel_runtime: Any) -> None:
+    setting = SETTINGS["in_order"]
+    x, w = whole_numbers(setting.x, setting.w)
+    y, _ = NumpyBackend().conv2d_forward(x, w, None)
+    ops = CudaBackend(kernel_runtime)
+    whole = ops.asarray(np.concatenate([[9.0], x.ravel()]), "float16")
+    w_ = ops.asarray(w, "float16")
+    moved = whole[1:].view(x.shape, ops.asarray(x, "float16").strides)
+    found, _ = ops.conv2d_forward(moved, w_, None)
+    np.testing.assert_array_equal(found.numpy(), y)
+    assert kernels_of(ops) == {"conv2d_forward": False}
+
+
+@pytest.mark.parametrize("num_images", [1, 64, 512])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_bands_and_tiles_cover_the_windows(name: str, num_images: int) -> None:
+    forward = SETTINGS[name].windows
+    weight_band = choose_weight_band(forward, num_images, 132, MOST_SHARED)
+    assert weight_band is not None
+    assert weight_band.num_slices * 16 >= weight_band.rows * forward.pitch
+    assert weight_band.warpgroups * weight_band.kernel_rows >= forward.kernel[0]
+    assert forward.outputs % weight_band.block_o == 0
+    assert weight_band.shared_bytes <= MOST_SHARED
+    for windows in (forward, forward.adjoint):
+        if windows.block_n is None:
+            continue
+        band = choose_band(windows, num_images, 132, MOST_SHARED)
+        assert band is not None
+        assert band.shared_bytes <= MOST_SHARED
+        height, width = windows.result
+        assert 1 <= band.rows <= -(-height // 8) * 8
+        if band.tiles_across:
+            down = band.num_tiles // band.tiles_across
+            assert (8 * down >= min(band.rows, height), 8 * band.tiles_across >= width) == (1, 1)
+        else:
+            assert band.num_tiles * 64 >= (band.rows - 1) * windows.pitch + width
+
+
+def test_more_blocks_where_there_are_few_images() -> None:
+    windows = Setting((1, 26, 26, 32), (3, 3, 32, 64)).windows
+    few, many = (choose_band(windows, count, 132, MOST_SHARED) for count in (64, 512))
+    assert few is not None
+    assert many is not None
+    assert few.rows < many.rows == 24
+    assert many.tiles_across == 3  # 24 by 24 windows are whole squares
+
+
+def test_a_convolution_whose_weights_do_not_fit_is_left_to_the_other_kernel() -> None:
+    assert (
+        choose_band(Setting((1, 9, 9, 512), (3, 3, 512, 64)).windows, 64, 132, MOST_SHARED) is None
+    )
+
+
+def test_the_loss_scale_leaves_gradients_of_weights(kernel_runtime: Any) -> None:
+    setting = SETTINGS["in_order"]
+    dz, x = whole_numbers((*setting.x[:1], *setting.windows.result, setting.w[3]), setting.x)
+    dw, db = NumpyBackend().conv2d_backward_weight(dz, x, setting.w[:2])
+    ops = CudaBackend(kernel_runtime, loss_scale=4.0)
+    on_device = (ops.asarray(array, "float16") for array in (4 * dz, x))
+    found_dw, found_db = ops.conv2d_backward_weight(*on_device, setting.w[:2])
+    np.testing.assert_array_equal(found_dw.numpy(), dw)
+    np.testing.assert_array_equal(found_db.numpy(), db)
+    assert (
+        ops.conv2d_backward_weight(
+            *(ops.asarray(array, "float16") for array in (dz, x)), setting.w[:2], needs_db=False
+        )[1]
+        is None
+    )
+
+
+@pytest.mark.parametrize("channels", [8, 16, 24, 32, 48, 64, 128])
+def test_pieces_that_are_copied_together_go_to_different_banks(channels: int) -> None:
+    planes, stride = channels // 8, conv_sm90.plane_bytes(100, channels) // 16
+    assert stride >= 100
+    pieces = [(i // planes + i % planes * stride) % 8 for i in range(8)]
+    assert len(set(pieces)) == 8 or 8 % planes
