@@ -33,7 +33,7 @@ def warpfit(method: str = "realmlp", device: str = "auto", **settings: Any) -> C
 
             rows = pd.concat([split.x, split.x_val])
             return model.fit(rows, np.concatenate([split.y, split.y_val]))
-        return model.fit(split.x, split.y, split.x_val, split.y_val)
+        return model.fit(split.x, split.y, X_val=split.x_val, y_val=split.y_val)
 
     return fit
 
