@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from warpfit import TabularClassifier, TabularRegressor
-from warpfit.errors import ConfigError, DataError, TrainingWarning
+from warpfit.errors import ConfigError, DataError, DivergedError, TrainingWarning
 from warpfit.tabular.bags import folds_of, seeds_of
 
 TINY: dict[str, Any] = {
@@ -114,6 +114,32 @@ def test_the_schedule_does_not_know_of_the_time_limit(monkeypatch: pytest.Monkey
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TabularRegressor(time_limit=1e6, **TINY).fit(frame, y)
+
+
+@pytest.mark.parametrize("factor", [2.0**-400, 2.0**400])
+def test_only_the_ratios_of_weights_count(factor: float) -> None:
+    frame, y = table()
+    weights = np.random.default_rng(0).random(60)
+    plain, scaled = (
+        TabularRegressor(**TINY).fit(frame, y, sample_weight=each)
+        for each in (weights, factor * weights)
+    )
+    assert plain.loss_curve_ == scaled.loss_curve_
+    np.testing.assert_array_equal(plain.predict(frame), scaled.predict(frame))
+
+
+def test_a_network_that_diverges_later_is_told() -> None:
+    frame, y = table()
+    model = TabularClassifier(**{**TINY, "lr": 1e30, "n_epochs": 4, "batch_size": 64})
+    with pytest.warns(TrainingWarning, match="diverged: its epoch [12] of 4 counts; a lower lr"):
+        model.fit(frame, y > 5)
+    assert np.isfinite(model.predict_proba(frame)).all()
+
+
+def test_what_overflows_in_threads_is_an_error_and_no_warning() -> None:
+    frame, y = table()
+    with pytest.raises(DivergedError, match="a lower learning rate may help"):
+        TabularClassifier("tabm", **{**TINY, "lr": 1e30}).fit(frame, y > 5)
 
 
 def test_weights_count_in_loss_and_validation_error() -> None:

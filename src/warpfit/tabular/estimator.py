@@ -24,10 +24,9 @@ from sklearn.utils.validation import (
 
 from warpfit.backends.activations import ACTIVATIONS
 from warpfit.blas import one_blas_thread
-from warpfit.callers import warn
 from warpfit.checks import brief, check_readable
 from warpfit.data.dataset import is_frame
-from warpfit.errors import ConfigError, DataError, TrainingWarning
+from warpfit.errors import ConfigError, DataError
 from warpfit.extras import needs
 from warpfit.losses import Loss
 from warpfit.tabular.bags import (
@@ -39,6 +38,7 @@ from warpfit.tabular.bags import (
     seeds_of,
     set_aside,
 )
+from warpfit.tabular.cautions import warn_of_divergence, warn_of_time_limit
 from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
 from warpfit.tabular.importances import NoRowsError, importances_of
 from warpfit.tabular.members import Trained, Training, shape_of
@@ -141,7 +141,8 @@ class BaseTabular(BaseEstimator, ABC):
         Warns
         -----
         TrainingWarning
-            If `time_limit` ended the training.
+            If `time_limit` ended the training, or the validation error of a network's last epoch
+            is not finite.
         """
         start = perf_counter()
         settings = self._settings()
@@ -177,11 +178,14 @@ class BaseTabular(BaseEstimator, ABC):
             lambda idx, outcome: self._report(idx, len(members), outcome),
             lambda: self.time_limit is not None and perf_counter() - start > self.time_limit,
         )
-        with one_blas_thread():
+        # What overflows is found by the validation errors.
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             trained = list(method.train(members, training))
         self.method_ = self.method
         self._keep_members(trained, list(range(len(trained), len(members))))
-        self._warn_if_cut(settings["n_epochs"])
+        warn_of_divergence(trained, settings["n_epochs"])
+        if self.time_limit is not None and training.is_over():
+            warn_of_time_limit(trained, len(members), settings["n_epochs"], self.time_limit)
         for name in vars(self).keys() & {"folds_", self._out_of_fold, "_importances"}:
             delattr(self, name)
         cells = self.preprocessor_.cells(table.frame)
@@ -380,16 +384,6 @@ class BaseTabular(BaseEstimator, ABC):
         self.loss_curve_, self.validation_errors_ = first.losses, first.errors
         self.best_epoch_ = first.best_epoch
 
-    def _warn_if_cut(self, n_epochs: int) -> None:
-        num_done, last = len(self.members_), self.members_[-1]
-        if self.time_limit is not None and (self.left_out_ or len(last.losses) < n_epochs):
-            warn(
-                f"time_limit={self.time_limit:g} s was reached: {num_done} of "
-                f"{num_done + len(self.left_out_)} networks were trained, the last one for "
-                f"{len(last.losses)} of {n_epochs} epochs",
-                TrainingWarning,
-            )
-
     def _keep_folds(self, folds: Array, predicted: Array) -> None:
         """Keep the fold of each row, and what is predicted of it by the networks that do not know
         it.
@@ -433,7 +427,8 @@ class BaseTabular(BaseEstimator, ABC):
             dtype=np.float64,
             ensure_non_negative=True,
         )
-        return Table(frame, y, weights)
+        # By a power of two, so that float32 holds them and no ratio changes.
+        return Table(frame, y, np.ldexp(weights, -np.frexp(weights.max())[1]))
 
     def _frame(self, X: Any, *, reset: bool) -> Any:
         """Return X as a frame of pandas, checked as scikit-learn does."""

@@ -151,8 +151,15 @@ def _is_shared(name: str) -> bool:
 
 @contextmanager
 def _threads() -> Iterator[ThreadPoolExecutor]:
-    """Yield threads, as many as there are cores, each with one of BLAS."""
-    with one_blas_thread(), ThreadPoolExecutor(_num_cores()) as threads:
+    """Yield threads, as many as there are cores, each with one of BLAS. What overflows in them is
+    found by the validation errors.
+    """
+    with (
+        one_blas_thread(),
+        ThreadPoolExecutor(
+            _num_cores(), initializer=lambda: np.seterr(over="ignore", invalid="ignore")
+        ) as threads,
+    ):
         yield threads
 
 
