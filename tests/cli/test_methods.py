@@ -91,6 +91,32 @@ def test_rows_of_an_npz_file(invoke: Invoke, blobs: Path) -> None:
     assert len(pd.read_csv("found.csv")) == 60
 
 
+def test_estimators_of_several_targets_are_evaluated(invoke: Invoke, misuse: Invoke) -> None:
+    rows = houses().drop(columns=["kind", "town"])
+    rows.to_csv("houses.csv", index=False)
+    losses = []
+    for name, y in {"flat": rows["price"], "column": rows[["price"]], "two": rows}.items():
+        model = wf.TabularRegressor(n_epochs=2, hidden_layer_sizes=8, random_state=0, device="cpu")
+        model.fit(rows[["area"]], y.fillna(0)).save(f"{name}.safetensors")
+    arguments = ("--data", "houses.csv", "--label-column", "price")
+    for name in ("flat", "column"):
+        outcome = invoke("evaluate", f"{name}.safetensors", *arguments, "--json")
+        losses.append(json.loads(outcome.out)["loss"])
+    assert losses[0] == losses[1]
+    outcome = misuse("evaluate", "two.safetensors", *arguments)
+    assert "expected targets of shape (n, 2), as the model predicts, got (16,)" in outcome.err
+
+
+def test_precision(invoke: Invoke) -> None:
+    houses().drop(columns="price").to_csv("houses.csv", index=False)
+    for precision in ("auto", "float32"):
+        chosen = ("--method", "realmlp", "--precision", precision)
+        outcome = invoke("train", "--data", "houses.csv", *chosen, *FEW)
+        assert outcome.code == 0, outcome
+    model = wf.TabularClassifier.load("run/model.safetensors")
+    assert model.precision == "float32"
+
+
 @pytest.mark.filterwarnings("default::warpfit.errors.TrainingWarning")
 def test_a_time_limit_is_said(invoke: Invoke) -> None:
     houses().drop(columns="price").to_csv("houses.csv", index=False)
@@ -110,6 +136,9 @@ def test_a_time_limit_is_said(invoke: Invoke) -> None:
         (("--method", "realmlp", "--folds", 1000), "expected at least n_folds=1000 rows"),
         (("--method", "realmlp", "--hidden", "a"), "expected hidden widths like 256"),
         (("--method", "realmlp", "--device", "tpu"), "expected device 'auto', 'cpu', 'cuda'"),
+        (("--method", "realmlp", "--limit", -5), "expected limit"),
+        (("--method", "realmlp", "--limit", 1), "of each class to test on, got none of"),
+        (("--method", "tabm", "--precision", "tf32"), "The 'precision' parameter"),
         (("--folds", 2), "expected --folds with --method, got no method"),
     ],
 )
