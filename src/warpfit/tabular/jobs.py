@@ -256,10 +256,10 @@ def prepare(given: Mapping[str, Any]) -> TableJob:
 
 def _check_classes(dataset: Dataset) -> None:
     """Raise DataError unless each class to test on is one to train on."""
-    lacking = np.setdiff1d(dataset.y_test, dataset.y_train) if dataset.class_names else []
-    if len(lacking):
+    lacking = np.setdiff1d(dataset.y_test, dataset.y_train)
+    if dataset.class_names and len(lacking):
         raise DataError(
-            f"expected rows to train on of each class to test on, got none of "
+            "expected rows to train on of each class to test on, got none of "
             f"{some([dataset.class_names[label] for label in lacking])}"
         )
 
