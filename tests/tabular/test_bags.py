@@ -11,7 +11,7 @@ import pytest
 
 from warpfit import TabularClassifier, TabularRegressor
 from warpfit.errors import ConfigError, DataError, DivergedError, TrainingWarning
-from warpfit.tabular.bags import folds_of, seeds_of
+from warpfit.tabular.bags import folds_of, seeds_of, set_aside
 
 TINY: dict[str, Any] = {
     "n_epochs": 3,
@@ -126,6 +126,23 @@ def test_only_the_ratios_of_weights_count(factor: float) -> None:
     )
     assert plain.loss_curve_ == scaled.loss_curve_
     np.testing.assert_array_equal(plain.predict(frame), scaled.predict(frame))
+
+
+def test_rows_to_train_on_must_have_weight() -> None:
+    frame, y = table()
+    weights = np.zeros(60)
+    weights[set_aside(60, 0.2, TINY["random_state"]).held_out] = 1
+    with pytest.raises(DataError, match="a row to train on with a weight above 0, got 48 without"):
+        TabularRegressor(**TINY).fit(frame, y, sample_weight=weights)
+
+
+def test_rows_to_validate_on_that_have_no_weight_count_alike() -> None:
+    frame, y = table()
+    weights = np.zeros(60)
+    weights[set_aside(60, 0.2, TINY["random_state"]).trained] = 1
+    weighted = TabularRegressor(**TINY).fit(frame, y, sample_weight=weights)
+    plain = TabularRegressor(**TINY).fit(frame, y)
+    np.testing.assert_allclose(weighted.validation_errors_, plain.validation_errors_, rtol=1e-4)
 
 
 def test_a_network_that_diverges_later_is_told() -> None:

@@ -121,8 +121,9 @@ class BaseTabular(BaseEstimator, ABC):
             cells; or an array of numbers, or of such cells.
         y : array_like (n_samples,), of numbers also (n_samples, n_outputs)
         sample_weight : array_like (n_samples,), optional
-            Weights of the rows in the loss and in the validation error, at least 0. Scales are
-            those of the rows without weights.
+            Weights of the rows in the loss and in the validation error, at least 0. Only their
+            ratios count. Rows to validate on that all have weight 0 count alike. Scales are those
+            of the rows without weights.
         X_val, y_val : optional
             Rows to validate on; otherwise folds, or `validation_fraction` of X, are set aside for
             that. They have no weights.
@@ -222,8 +223,9 @@ class BaseTabular(BaseEstimator, ABC):
         if not hasattr(self, "_importances"):
             if not hasattr(self, "_held_out"):
                 raise NoRowsError(
-                    "expected feature_importances_ to be asked for before the estimator is stored, "
-                    "for files have no rows; sklearn.inspection.permutation_importance takes yours"
+                    "expected feature_importances_ to be asked for before the estimator is copied "
+                    "or stored, for copies and files have no rows; "
+                    "sklearn.inspection.permutation_importance takes yours"
                 )
             self._importances = importances_of(self.members_, self._held_out, self._outputs_of)
         return self._importances
@@ -336,7 +338,10 @@ class BaseTabular(BaseEstimator, ABC):
                     f"expected {name}=None for method {self.method!r}, which has none, got {value}"
                 )
             settings[name] = value
-        sizes = np.atleast_1d(settings["hidden_layer_sizes"])
+        try:
+            sizes = np.atleast_1d(settings["hidden_layer_sizes"])
+        except ValueError:  # ragged
+            sizes = np.empty(0)
         if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
             raise ConfigError(
                 f"expected hidden_layer_sizes as integers of at least 1, got "

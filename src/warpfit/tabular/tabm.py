@@ -1,5 +1,5 @@
-"""TabM as two methods: as pytabkit has it; and with embeddings of numbers and limited gradients, as
-TabArena.
+"""TabM as two methods: as pytabkit has it; and as TabArena has it, with embeddings of numbers and
+gradient clipping.
 """
 
 from __future__ import annotations
