@@ -105,6 +105,8 @@ def test_estimators_of_several_targets_are_evaluated(invoke: Invoke, misuse: Inv
     assert losses[0] == losses[1]
     outcome = misuse("evaluate", "two.safetensors", *arguments)
     assert "expected targets of shape (n, 2), as the model predicts, got (16,)" in outcome.err
+    assert invoke("predict", "two.safetensors", "houses.csv", "--out", "found.csv").code == 0
+    assert list(pd.read_csv("found.csv").columns) == ["prediction 1", "prediction 2"]
 
 
 def test_precision(invoke: Invoke) -> None:
@@ -161,6 +163,31 @@ def test_other_mistakes(misuse: Invoke, invoke: Invoke, tiny_images: Path) -> No
     assert "expected a .csv or an .npz file" in misuse("predict", model, "picture.png").err
     assert "does not exist" in misuse("predict", model, "none.csv").err
     assert "none.csv does not exist" in misuse("evaluate", model, "--data", "none.csv").err
+
+
+def test_models_of_other_targets_and_columns(misuse: Invoke) -> None:
+    rows = houses().drop(columns="town").fillna(100)
+    rows.drop(columns="price").to_csv("kinds.csv", index=False)
+    model = wf.TabularClassifier(n_epochs=1, hidden_layer_sizes=8, random_state=0, device="cpu")
+    model.fit(rows[["area"]], rows["price"] > 4e5).save("truths.safetensors")
+    outcome = misuse("evaluate", "truths.safetensors", "--data", "kinds.csv")
+    assert "expected classes of the model (False, True), got flat, villa" in outcome.err
+    model.fit(rows[["area"]].to_numpy(), rows["kind"]).save("unnamed.safetensors")
+    outcome = misuse("predict", "unnamed.safetensors", "kinds.csv")
+    assert "was trained on an array without names of columns; expected an .npz" in outcome.err
+
+
+@pytest.mark.filterwarnings("default::warpfit.errors.TrainingWarning")
+def test_files_of_networks_that_diverge_later(invoke: Invoke) -> None:
+    houses().drop(columns="price").to_csv("houses.csv", index=False)
+    settings = {"--epochs": 4, "--batch-size": 64, "--lr": 1e30}
+    arguments = [part for pair in settings.items() for part in pair]
+    train = ("train", "--data", "houses.csv", "--method", "realmlp", *FEW, *arguments)
+    outcome = invoke(*train)
+    assert (outcome.code, "network 1 of 1 diverged" in outcome.err) == (0, True), outcome
+    network = json.loads(Path("run/history.json").read_text(), parse_constant=pytest.fail)
+    assert network["networks"][0]["validation_error"][-1] is None
+    assert np.isnan(wf.TabularClassifier.load("run/model.safetensors").validation_errors_[-1])
 
 
 def misuse_of(misuse: Invoke, frame: pd.DataFrame, model: str) -> str:

@@ -111,9 +111,11 @@ def test_the_schedule_does_not_know_of_the_time_limit(monkeypatch: pytest.Monkey
     with pytest.warns(TrainingWarning, match="for 2 of 3 epochs"):
         cut = TabularRegressor(time_limit=1.5, **TINY).fit(frame, y)
     assert cut.loss_curve_ == whole.loss_curve_[:2]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        TabularRegressor(time_limit=1e6, **TINY).fit(frame, y)
+    for time_limit in (3.5, 1e6):  # over after the last epoch; never
+        clock = iter(range(100))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            TabularRegressor(time_limit=time_limit, **TINY).fit(frame, y)
 
 
 @pytest.mark.parametrize("factor", [2.0**-400, 2.0**400])

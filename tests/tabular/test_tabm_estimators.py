@@ -141,3 +141,10 @@ def test_refuses_what_only_realmlp_has(name: str) -> None:
     model = TabularClassifier("tabm", **{name: value})
     with pytest.raises(ConfigError, match=f"expected {name}=None for method 'tabm'"):
         model.fit([[0.0], [1.0], [2.0]], [0, 1, 0])
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_refuses_what_the_cpu_does_not_compute_in(precision: str) -> None:
+    model = TabularClassifier("tabm", **FAST, precision=precision)
+    with pytest.raises(ConfigError, match="expected precision 'float32' or None for TabM on this"):
+        model.fit([[0.0], [1.0], [2.0]], [0, 1, 0])

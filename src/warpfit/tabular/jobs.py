@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +287,11 @@ def _estimator(given: Mapping[str, Any], are_classes: bool) -> Estimator:
 
 def _report(estimator: Estimator, test: Score | None) -> dict[str, Any]:
     members = [
-        {"loss": each.losses, "validation_error": each.errors, "best_epoch": each.best_epoch}
+        {
+            "loss": _finite(each.losses),
+            "validation_error": _finite(each.errors),
+            "best_epoch": each.best_epoch,
+        }
         for each in estimator.members_
     ]
     report: dict[str, Any] = {"networks": members, "left_out": estimator.left_out_}
@@ -297,6 +302,11 @@ def _report(estimator: Estimator, test: Score | None) -> dict[str, Any]:
         if test.regression is not None:
             report["test"] |= vars(test.regression)
     return report
+
+
+def _finite(values: Sequence[float]) -> list[float | None]:
+    """Return numbers as JSON has them: none for those that are not finite."""
+    return [value if isfinite(value) else None for value in values]
 
 
 def load_table(path: PathLike, *, device: str = "auto") -> StoredTable:
