@@ -91,6 +91,34 @@ def test_rows_of_an_npz_file(invoke: Invoke, blobs: Path) -> None:
     assert len(pd.read_csv("found.csv")) == 60
 
 
+def test_estimators_of_several_targets_are_evaluated(invoke: Invoke, misuse: Invoke) -> None:
+    rows = houses().drop(columns=["kind", "town"])
+    rows.to_csv("houses.csv", index=False)
+    losses = []
+    for name, y in {"flat": rows["price"], "column": rows[["price"]], "two": rows}.items():
+        model = wf.TabularRegressor(n_epochs=2, hidden_layer_sizes=8, random_state=0, device="cpu")
+        model.fit(rows[["area"]], y.fillna(0)).save(f"{name}.safetensors")
+    arguments = ("--data", "houses.csv", "--label-column", "price")
+    for name in ("flat", "column"):
+        outcome = invoke("evaluate", f"{name}.safetensors", *arguments, "--json")
+        losses.append(json.loads(outcome.out)["loss"])
+    assert losses[0] == losses[1]
+    outcome = misuse("evaluate", "two.safetensors", *arguments)
+    assert "expected targets of shape (n, 2), as the model predicts, got (16,)" in outcome.err
+    assert invoke("predict", "two.safetensors", "houses.csv", "--out", "found.csv").code == 0
+    assert list(pd.read_csv("found.csv").columns) == ["prediction 1", "prediction 2"]
+
+
+def test_precision(invoke: Invoke) -> None:
+    houses().drop(columns="price").to_csv("houses.csv", index=False)
+    for precision in ("auto", "float32"):
+        chosen = ("--method", "realmlp", "--precision", precision)
+        outcome = invoke("train", "--data", "houses.csv", *chosen, *FEW)
+        assert outcome.code == 0, outcome
+    model = wf.TabularClassifier.load("run/model.safetensors")
+    assert model.precision == "float32"
+
+
 @pytest.mark.filterwarnings("default::warpfit.errors.TrainingWarning")
 def test_a_time_limit_is_said(invoke: Invoke) -> None:
     houses().drop(columns="price").to_csv("houses.csv", index=False)
@@ -110,6 +138,9 @@ def test_a_time_limit_is_said(invoke: Invoke) -> None:
         (("--method", "realmlp", "--folds", 1000), "expected at least n_folds=1000 rows"),
         (("--method", "realmlp", "--hidden", "a"), "expected hidden widths like 256"),
         (("--method", "realmlp", "--device", "tpu"), "expected device 'auto', 'cpu', 'cuda'"),
+        (("--method", "realmlp", "--limit", -5), "expected limit"),
+        (("--method", "realmlp", "--limit", 1), "of each class to test on, got none of"),
+        (("--method", "tabm", "--precision", "tf32"), "The 'precision' parameter"),
         (("--folds", 2), "expected --folds with --method, got no method"),
     ],
 )
@@ -132,6 +163,31 @@ def test_other_mistakes(misuse: Invoke, invoke: Invoke, tiny_images: Path) -> No
     assert "expected a .csv or an .npz file" in misuse("predict", model, "picture.png").err
     assert "does not exist" in misuse("predict", model, "none.csv").err
     assert "none.csv does not exist" in misuse("evaluate", model, "--data", "none.csv").err
+
+
+def test_models_of_other_targets_and_columns(misuse: Invoke) -> None:
+    rows = houses().drop(columns="town").fillna(100)
+    rows.drop(columns="price").to_csv("kinds.csv", index=False)
+    model = wf.TabularClassifier(n_epochs=1, hidden_layer_sizes=8, random_state=0, device="cpu")
+    model.fit(rows[["area"]], rows["price"] > 4e5).save("truths.safetensors")
+    outcome = misuse("evaluate", "truths.safetensors", "--data", "kinds.csv")
+    assert "expected classes of the model (False, True), got flat, villa" in outcome.err
+    model.fit(rows[["area"]].to_numpy(), rows["kind"]).save("unnamed.safetensors")
+    outcome = misuse("predict", "unnamed.safetensors", "kinds.csv")
+    assert "was trained on an array without names of columns; expected an .npz" in outcome.err
+
+
+@pytest.mark.filterwarnings("default::warpfit.errors.TrainingWarning")
+def test_files_of_networks_that_diverge_later(invoke: Invoke) -> None:
+    houses().drop(columns="price").to_csv("houses.csv", index=False)
+    settings = {"--epochs": 4, "--batch-size": 64, "--lr": 1e30}
+    arguments = [part for pair in settings.items() for part in pair]
+    train = ("train", "--data", "houses.csv", "--method", "realmlp", *FEW, *arguments)
+    outcome = invoke(*train)
+    assert (outcome.code, "network 1 of 1 diverged" in outcome.err) == (0, True), outcome
+    network = json.loads(Path("run/history.json").read_text(), parse_constant=pytest.fail)
+    assert network["networks"][0]["validation_error"][-1] is None
+    assert np.isnan(wf.TabularClassifier.load("run/model.safetensors").validation_errors_[-1])
 
 
 def misuse_of(misuse: Invoke, frame: pd.DataFrame, model: str) -> str:

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from warpfit import TabularClassifier, TabularRegressor
-from warpfit.errors import ConfigError, DataError, TrainingWarning
-from warpfit.tabular.bags import folds_of, seeds_of
+from warpfit.errors import ConfigError, DataError, DivergedError, TrainingWarning
+from warpfit.tabular.bags import folds_of, seeds_of, set_aside
 
 TINY: dict[str, Any] = {
     "n_epochs": 3,
@@ -111,9 +111,54 @@ def test_the_schedule_does_not_know_of_the_time_limit(monkeypatch: pytest.Monkey
     with pytest.warns(TrainingWarning, match="for 2 of 3 epochs"):
         cut = TabularRegressor(time_limit=1.5, **TINY).fit(frame, y)
     assert cut.loss_curve_ == whole.loss_curve_[:2]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        TabularRegressor(time_limit=1e6, **TINY).fit(frame, y)
+    for time_limit in (3.5, 1e6):  # over after the last epoch; never
+        clock = iter(range(100))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            TabularRegressor(time_limit=time_limit, **TINY).fit(frame, y)
+
+
+@pytest.mark.parametrize("factor", [2.0**-400, 2.0**400])
+def test_only_the_ratios_of_weights_count(factor: float) -> None:
+    frame, y = table()
+    weights = np.random.default_rng(0).random(60)
+    plain, scaled = (
+        TabularRegressor(**TINY).fit(frame, y, sample_weight=each)
+        for each in (weights, factor * weights)
+    )
+    assert plain.loss_curve_ == scaled.loss_curve_
+    np.testing.assert_array_equal(plain.predict(frame), scaled.predict(frame))
+
+
+def test_rows_to_train_on_must_have_weight() -> None:
+    frame, y = table()
+    weights = np.zeros(60)
+    weights[set_aside(60, 0.2, TINY["random_state"]).held_out] = 1
+    with pytest.raises(DataError, match="a row to train on with a weight above 0, got 48 without"):
+        TabularRegressor(**TINY).fit(frame, y, sample_weight=weights)
+
+
+def test_rows_to_validate_on_that_have_no_weight_count_alike() -> None:
+    frame, y = table()
+    weights = np.zeros(60)
+    weights[set_aside(60, 0.2, TINY["random_state"]).trained] = 1
+    weighted = TabularRegressor(**TINY).fit(frame, y, sample_weight=weights)
+    plain = TabularRegressor(**TINY).fit(frame, y)
+    np.testing.assert_allclose(weighted.validation_errors_, plain.validation_errors_, rtol=1e-4)
+
+
+def test_a_network_that_diverges_later_is_told() -> None:
+    frame, y = table()
+    model = TabularClassifier(**{**TINY, "lr": 1e30, "n_epochs": 4, "batch_size": 64})
+    with pytest.warns(TrainingWarning, match="diverged: its epoch [12] of 4 counts; a lower lr"):
+        model.fit(frame, y > 5)
+    assert np.isfinite(model.predict_proba(frame)).all()
+
+
+def test_what_overflows_in_threads_is_an_error_and_no_warning() -> None:
+    frame, y = table()
+    with pytest.raises(DivergedError, match="a lower learning rate may help"):
+        TabularClassifier("tabm", **{**TINY, "lr": 1e30}).fit(frame, y > 5)
 
 
 def test_weights_count_in_loss_and_validation_error() -> None:

@@ -166,6 +166,7 @@ def test_verbose_prints_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
         ({"time_limit": 0}, "The 'time_limit' parameter"),
         ({"activation": "sine"}, "The 'activation' parameter"),
         ({"hidden_layer_sizes": (8, 0)}, "expected hidden_layer_sizes as integers of at least 1"),
+        ({"hidden_layer_sizes": [[8], [8, 8]]}, "expected hidden_layer_sizes as integers"),
         ({"dropout": 1.0}, "The 'dropout' parameter"),
         ({"frequency_scale": 0.0}, "The 'frequency_scale' parameter"),
         ({"device": "tpu"}, "expected device 'auto', 'cpu', 'cuda'"),

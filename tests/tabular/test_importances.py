@@ -74,7 +74,7 @@ def test_rows_are_not_pickled() -> None:
         _ = model.feature_importances_
     model.fit(frame, y)
     assert not hasattr(pickle.loads(pickle.dumps(model)), "_held_out")
-    with pytest.raises(ConfigError, match="before the estimator is stored"):
+    with pytest.raises(ConfigError, match="before the estimator is copied or stored"):
         _ = pickle.loads(pickle.dumps(model)).feature_importances_
     assert not hasattr(pickle.loads(pickle.dumps(model)), "feature_importances_")
     expected = model.feature_importances_

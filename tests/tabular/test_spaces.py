@@ -35,6 +35,15 @@ def test_spaces_are_those_of_the_authors() -> None:
     assert of_numbers.keys() <= wf.TabularRegressor().get_params().keys()
 
 
+def test_the_space_of_tabm() -> None:
+    for method, task in (("tabm", "classification"), ("tabm_ple", "regression")):
+        drawn = list(ParameterSampler(wf.tabular.search_space(method, task=task), 400))
+        assert all(1e-4 <= each["lr"] <= 3e-3 and 0 <= each["dropout"] <= 0.5 for each in drawn)
+        assert {len(set(each["hidden_layer_sizes"])) for each in drawn} == {1}
+        assert {len(each["hidden_layer_sizes"]) for each in drawn} == {2, 3, 4, 5}
+        assert drawn[0].keys() <= wf.TabularRegressor().get_params().keys()
+
+
 def test_searches_of_scikit_learn() -> None:
     frame, y = table()
     space = wf.tabular.search_space("realmlp")

@@ -111,7 +111,7 @@ def test_what_a_time_limit_left_out_comes_back(path: Path) -> None:
 def test_importances_come_back_if_they_were_asked_for(path: Path) -> None:
     fitted = TabularRegressor(**FEW).fit(people(), LABELS)
     fitted.save(path)
-    with pytest.raises(ConfigError, match="before the estimator is stored"):
+    with pytest.raises(ConfigError, match="before the estimator is copied or stored"):
         _ = TabularRegressor.load(path).feature_importances_
     expected = fitted.feature_importances_
     fitted.save(path)

@@ -52,6 +52,13 @@ def test_two_classes_and_pickle(method: str) -> None:
     np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
 
 
+def test_patience_is_not_taken_for_a_time_limit() -> None:
+    frame = people()
+    settings = {**FAST, "n_epochs": 1000, "time_limit": 1e6}  # warnings are errors
+    model = TabularClassifier("tabm", **settings).fit(frame, np.arange(120) % 2 > 0)
+    assert len(model.loss_curve_) == model.best_epoch_ + 17 < 1000
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_files(method: str, tmp_path: Path) -> None:
     frame = people().assign(same=1.0)
@@ -133,4 +140,11 @@ def test_refuses_what_only_realmlp_has(name: str) -> None:
     value: Any = {"activation": "selu", "frequency_scale": 0.1}[name]
     model = TabularClassifier("tabm", **{name: value})
     with pytest.raises(ConfigError, match=f"expected {name}=None for method 'tabm'"):
+        model.fit([[0.0], [1.0], [2.0]], [0, 1, 0])
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_refuses_what_the_cpu_does_not_compute_in(precision: str) -> None:
+    model = TabularClassifier("tabm", **FAST, precision=precision)
+    with pytest.raises(ConfigError, match="expected precision 'float32' or None for TabM on this"):
         model.fit([[0.0], [1.0], [2.0]], [0, 1, 0])

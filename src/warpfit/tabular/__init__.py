@@ -1,8 +1,9 @@
 """Networks for tables, as scikit-learn's estimators: from a frame to predictions.
 
 `classifier` and `regressor` are shells over `estimator`, which makes rows of a frame (`frames`,
-`preprocessing`) for each network of a bag (`bags`), and hands them to a method (`methods`): a
-network with its initial values (`network`, of `layers`) that is trained (`training`).
+`preprocessing`) for each network of a bag (`bags`), and hands them to a method (`methods`):
+RealMLP (`realmlp`: `network`, `training`, `launched`) or TabM (`tabm`: `tabm_network`,
+`tabm_training`). What methods share is in `members`.
 """
 
 from __future__ import annotations

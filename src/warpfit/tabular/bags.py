@@ -111,7 +111,15 @@ def members_of(
         From a frame and the places of the rows to train on.
     targets_of : function
         From the targets to train on to what they mean.
+
+    Raises
+    ------
+    DataError
+        If the rows to train on all have weight 0.
     """
+    if table.weights is not None:
+        for split in splits:
+            _check_weights(table.weights[split.trained])
     first = preprocessor(table.frame, splits[0].trained)
     cells = first.cells(table.frame)
     parts = [
@@ -128,6 +136,13 @@ def members_of(
             for places in (split.trained, split.held_out)
         )
         yield Member(scaling, targets, rows, validation, seed)
+
+
+def _check_weights(weights: Array) -> None:
+    if not weights.astype(np.float32).any():
+        raise DataError(
+            f"expected a row to train on with a weight above 0, got {len(weights)} without"
+        )
 
 
 def _rows_of(

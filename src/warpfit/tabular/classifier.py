@@ -31,46 +31,46 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     """A network for the classes of a table's rows, straight from a frame: RealMLP-TD or TabM.
 
     RealMLP makes periodic embeddings of numbers, indicators of few categories and embeddings of
-    many; three hidden layers of 256 units follow. TabM is 32 networks of three layers of 512 that
-    share most weights. All that is learned and how has tuned defaults, so that nothing needs to be
+    many; three hidden layers of 256 units follow. TabM is 32 networks of three layers of 512 units
+    that share most weights. All hyperparameters have tuned defaults, so that nothing needs to be
     chosen. Missing cells are allowed everywhere.
 
     Parameters
     ----------
     method : {'realmlp', 'tabm', 'tabm_ple'}
         The last is TabM with two layers above piecewise-linear embeddings of numbers, and with
-        limited gradients. Of what may be None, None is what the method's authors found best; it is
-        given here for RealMLP, for TabM in brackets.
+        gradient clipping. Where a parameter may be None, None stands for the value that the
+        method's authors found best. It is given below for RealMLP, and in brackets for TabM.
     n_folds : int or None
         The rows are split into so many folds, the classes in equal shares. For each a network is
         trained on the others, and validated on it. Probabilities are the mean of all networks'.
     n_ensemble : int
         Networks with other seeds for each fold, or for the rows set aside.
     n_epochs : int or None
-        256 (10,000, or until 17 epochs have brought nothing). The network of the epoch with the
-        fewest wrong validation rows remains.
+        256 (at most 10,000: training ends after 17 epochs without a smaller validation error). The
+        network of the epoch with the fewest wrong validation rows remains.
     batch_size : int or None
-        Rows of a step, 256; the last of an epoch that are fewer are left out (are not). All rows,
-        if they are fewer.
+        Rows of a step, 256; all rows, if they are fewer. A shorter last batch of an epoch is left
+        out (is not).
     lr : float or None
-        The largest learning rate, for weights, 0.04; other parameters have multiples of it
-        (0.002 always, of all).
+        The largest learning rate, for weights, 0.04; other parameters have multiples of it (0.002
+        for all parameters, constant).
     hidden_layer_sizes : int, sequence of int or None
         Units of the hidden layers, 256 three times (512 three times, or twice above embeddings).
     activation : str or None
-        Of the hidden layers, ``'selu'`` (none to choose).
+        Of the hidden layers, ``'selu'`` (always ReLU, so None only).
     dropout, weight_decay : float or None
         In the first half of the training, 0.15 and 0.02; then they fall to 0 (0.1 and 0.0003,
-        always).
+        constant).
     frequency_scale : float or None
-        Standard deviation of the frequencies that the waves of numbers have at first, 0.1 (none).
+        Standard deviation of the initial frequencies of the periodic embeddings, 0.1 (None only).
     label_smoothing : float or None
         Share of each target that is spread evenly over all classes, 0.1 (0), below 1. With 0
-        probabilities are further from 0 and 1.
+        probabilities are closer to 0 and 1.
     precision : {'float32', 'float16', 'bfloat16'} or None
-        Of products. On a GPU one kernel trains all networks of most shapes at once in float16; in
-        float32 they are trained one after the other, step by step, as on the CPU. Of TabM TF32,
-        float32 or bfloat16.
+        Of products on a GPU. For RealMLP None is float16, in which one kernel trains all networks
+        of most shapes at once; in float32 they are trained one after the other, step by step, as on
+        the CPU (None is TF32; there is no float16).
     validation_fraction : float
         Share of the rows that are set aside to choose the epoch by, where there are no folds.
     time_limit : float or None
@@ -119,7 +119,8 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     References
     ----------
     Holzmüller, Grinsztajn, Steinwart: Better by Default: Strong Pre-Tuned MLPs and Boosted Trees on
-    Tabular Data (2024).
+    Tabular Data (2024). Gorishniy, Kotelnikov, Babenko: TabM: Advancing Tabular Deep Learning with
+    Parameter-Efficient Ensembling (2025).
 
     Examples
     --------

@@ -24,10 +24,9 @@ from sklearn.utils.validation import (
 
 from warpfit.backends.activations import ACTIVATIONS
 from warpfit.blas import one_blas_thread
-from warpfit.callers import warn
 from warpfit.checks import brief, check_readable
 from warpfit.data.dataset import is_frame
-from warpfit.errors import ConfigError, DataError, TrainingWarning
+from warpfit.errors import ConfigError, DataError
 from warpfit.extras import needs
 from warpfit.losses import Loss
 from warpfit.tabular.bags import (
@@ -39,6 +38,7 @@ from warpfit.tabular.bags import (
     seeds_of,
     set_aside,
 )
+from warpfit.tabular.cautions import warn_of_divergence, warn_of_time_limit
 from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
 from warpfit.tabular.importances import NoRowsError, importances_of
 from warpfit.tabular.members import Trained, Training, shape_of
@@ -121,8 +121,9 @@ class BaseTabular(BaseEstimator, ABC):
             cells; or an array of numbers, or of such cells.
         y : array_like (n_samples,), of numbers also (n_samples, n_outputs)
         sample_weight : array_like (n_samples,), optional
-            Weights of the rows in the loss and in the validation error, at least 0. Scales are
-            those of the rows without weights.
+            Weights of the rows in the loss and in the validation error, at least 0. Only their
+            ratios count. Rows to validate on that all have weight 0 count alike. Scales are those
+            of the rows without weights.
         X_val, y_val : optional
             Rows to validate on; otherwise folds, or `validation_fraction` of X, are set aside for
             that. They have no weights.
@@ -141,7 +142,8 @@ class BaseTabular(BaseEstimator, ABC):
         Warns
         -----
         TrainingWarning
-            If `time_limit` ended the training.
+            If `time_limit` ended the training, or the validation error of a network's last epoch
+            is not finite.
         """
         start = perf_counter()
         settings = self._settings()
@@ -177,11 +179,14 @@ class BaseTabular(BaseEstimator, ABC):
             lambda idx, outcome: self._report(idx, len(members), outcome),
             lambda: self.time_limit is not None and perf_counter() - start > self.time_limit,
         )
-        with one_blas_thread():
+        # What overflows is found by the validation errors.
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             trained = list(method.train(members, training))
         self.method_ = self.method
         self._keep_members(trained, list(range(len(trained), len(members))))
-        self._warn_if_cut(settings["n_epochs"])
+        warn_of_divergence(trained, settings["n_epochs"])
+        if self.time_limit is not None and training.is_over():
+            warn_of_time_limit(trained, len(members), settings["n_epochs"], self.time_limit)
         for name in vars(self).keys() & {"folds_", self._out_of_fold, "_importances"}:
             delattr(self, name)
         cells = self.preprocessor_.cells(table.frame)
@@ -218,8 +223,9 @@ class BaseTabular(BaseEstimator, ABC):
         if not hasattr(self, "_importances"):
             if not hasattr(self, "_held_out"):
                 raise NoRowsError(
-                    "expected feature_importances_ to be asked for before the estimator is stored, "
-                    "for files have no rows; sklearn.inspection.permutation_importance takes yours"
+                    "expected feature_importances_ to be asked for before the estimator is copied "
+                    "or stored, for copies and files have no rows; "
+                    "sklearn.inspection.permutation_importance takes yours"
                 )
             self._importances = importances_of(self.members_, self._held_out, self._outputs_of)
         return self._importances
@@ -332,7 +338,10 @@ class BaseTabular(BaseEstimator, ABC):
                     f"expected {name}=None for method {self.method!r}, which has none, got {value}"
                 )
             settings[name] = value
-        sizes = np.atleast_1d(settings["hidden_layer_sizes"])
+        try:
+            sizes = np.atleast_1d(settings["hidden_layer_sizes"])
+        except ValueError:  # ragged
+            sizes = np.empty(0)
         if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
             raise ConfigError(
                 f"expected hidden_layer_sizes as integers of at least 1, got "
@@ -380,16 +389,6 @@ class BaseTabular(BaseEstimator, ABC):
         self.loss_curve_, self.validation_errors_ = first.losses, first.errors
         self.best_epoch_ = first.best_epoch
 
-    def _warn_if_cut(self, n_epochs: int) -> None:
-        num_done, last = len(self.members_), self.members_[-1]
-        if self.time_limit is not None and (self.left_out_ or len(last.losses) < n_epochs):
-            warn(
-                f"time_limit={self.time_limit:g} s was reached: {num_done} of "
-                f"{num_done + len(self.left_out_)} networks were trained, the last one for "
-                f"{len(last.losses)} of {n_epochs} epochs",
-                TrainingWarning,
-            )
-
     def _keep_folds(self, folds: Array, predicted: Array) -> None:
         """Keep the fold of each row, and what is predicted of it by the networks that do not know
         it.
@@ -433,7 +432,8 @@ class BaseTabular(BaseEstimator, ABC):
             dtype=np.float64,
             ensure_non_negative=True,
         )
-        return Table(frame, y, weights)
+        # By a power of two, so that float32 holds them and no ratio changes.
+        return Table(frame, y, np.ldexp(weights, -np.frexp(weights.max())[1]))
 
     def _frame(self, X: Any, *, reset: bool) -> Any:
         """Return X as a frame of pandas, checked as scikit-learn does."""

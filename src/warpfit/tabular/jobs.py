@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends import resolve_device
-from warpfit.checks import check_choice, some
+from warpfit.checks import check_choice, check_count, some
 from warpfit.data import Dataset
 from warpfit.data.csv_tables import read_features
 from warpfit.data.dataset import is_frame, joined, taken
@@ -51,6 +52,7 @@ PARAMETERS = {
     "label_smoothing": "label_smoothing",
     "epochs": "n_epochs",
     "batch_size": "batch_size",
+    "precision": "precision",
     "device": "device",
     "seed": "random_state",
     "folds": "n_folds",
@@ -78,7 +80,8 @@ class StoredTable:
         Raises
         ------
         DataError
-            If a class is none of the estimator's, or one has classes and the other has not.
+            If a class is none of the estimator's, one has classes and the other has not, or there
+            are more or fewer targets than outputs.
         """
         ours = self.class_names
         if bool(ours) != bool(class_names):
@@ -89,6 +92,13 @@ class StoredTable:
             )
         if not isinstance(self.estimator, TabularClassifier):
             predicted = self.estimator.predict(x)
+            num_outputs = predicted[:1].size
+            if y[:1].size != num_outputs:
+                raise DataError(
+                    f"expected targets of shape (n, {num_outputs}), as the model predicts, got "
+                    f"{y.shape}"
+                )
+            predicted = predicted.reshape(y.shape)
             loss = float(np.mean(np.square(predicted - y)))
             return Score(
                 Evaluation(loss, None, len(y)), None, None, RegressionScore.of(y, predicted)
@@ -204,6 +214,7 @@ def prepare(given: Mapping[str, Any]) -> TableJob:
     """
     given = {name: value for name, value in given.items() if value is not None}
     check_choice("method", given["method"], METHODS)
+    check_count("limit", given.get("limit", 0), 0)
     foreign = sorted(given.keys() - {*OTHERS, *PARAMETERS})
     if foreign:
         raise ConfigError(
@@ -232,6 +243,7 @@ def prepare(given: Mapping[str, Any]) -> TableJob:
         dataset.label_column,
         dataset.notes,
     )
+    _check_classes(dataset)
     path = Path(source).expanduser()
     estimator = _estimator(given, bool(dataset.class_names))
     if estimator.n_folds is not None:  # so that it is refused before anything is printed
@@ -243,11 +255,23 @@ def prepare(given: Mapping[str, Any]) -> TableJob:
     )
 
 
+def _check_classes(dataset: Dataset) -> None:
+    """Raise DataError unless each class to test on is one to train on."""
+    lacking = np.setdiff1d(dataset.y_test, dataset.y_train)
+    if dataset.class_names and len(lacking):
+        raise DataError(
+            "expected rows to train on of each class to test on, got none of "
+            f"{some([dataset.class_names[label] for label in lacking])}"
+        )
+
+
 def _estimator(given: Mapping[str, Any], are_classes: bool) -> Estimator:
     settings = {own: given[name] for name, own in PARAMETERS.items() if name in given}
     if isinstance(settings.get("hidden_layer_sizes"), str):
         settings["hidden_layer_sizes"] = parse_hidden(settings["hidden_layer_sizes"])
     settings.setdefault("random_state", 0)
+    if settings.get("precision") == "auto":
+        del settings["precision"]
     if not are_classes and settings.pop("label_smoothing", None):
         raise ConfigError("expected label_smoothing for labels of classes, got float targets")
     kind = TabularClassifier if are_classes else TabularRegressor
@@ -263,7 +287,11 @@ def _estimator(given: Mapping[str, Any], are_classes: bool) -> Estimator:
 
 def _report(estimator: Estimator, test: Score | None) -> dict[str, Any]:
     members = [
-        {"loss": each.losses, "validation_error": each.errors, "best_epoch": each.best_epoch}
+        {
+            "loss": _finite(each.losses),
+            "validation_error": _finite(each.errors),
+            "best_epoch": each.best_epoch,
+        }
         for each in estimator.members_
     ]
     report: dict[str, Any] = {"networks": members, "left_out": estimator.left_out_}
@@ -274,6 +302,11 @@ def _report(estimator: Estimator, test: Score | None) -> dict[str, Any]:
         if test.regression is not None:
             report["test"] |= vars(test.regression)
     return report
+
+
+def _finite(values: Sequence[float]) -> list[float | None]:
+    """Return numbers as JSON has them: none for those that are not finite."""
+    return [value if isfinite(value) else None for value in values]
 
 
 def load_table(path: PathLike, *, device: str = "auto") -> StoredTable:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit import backends
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn import Module
@@ -21,11 +22,21 @@ from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Classes, Targets
 from warpfit.tabular.training import Outcome, Rows
 
-__all__ = ["Member", "Method", "Shape", "Trained", "Training", "shape_of"]
+__all__ = [
+    "AUTO",
+    "Member",
+    "Method",
+    "Shape",
+    "Trained",
+    "Training",
+    "shape_of",
+    "trained_in_turn",
+]
 
 Array = npt.NDArray[Any]
 
 MOST_WEIGHTS = 1 << 30
+AUTO = "auto"  # the precision that a method takes for None, by the device
 
 
 @dataclass(frozen=True)
@@ -174,6 +185,62 @@ class Method:
     outputs: Callable[[Any, Any], Array]
     space: Callable[[bool], Mapping[str, Any]]
     onnx: Callable[[Graph, Trained, str, str], str] | None = None
+
+
+Begin = Callable[[Member, Training, Rows], Any]
+
+
+def trained_in_turn(
+    first: int,
+    members: Sequence[Member],
+    training: Training,
+    begin: Begin,
+    train: Callable[..., Outcome],
+) -> Iterator[Trained]:
+    """Train members one after the other, until no time is left.
+
+    Parameters
+    ----------
+    first : int
+        The first member's place in the bag.
+    members : sequence of Member
+    training : Training
+    begin : function
+        From a member, the training and the member's rows to a network with its initial values, on
+        the host.
+    train : function
+        From that on the device, its rows, inputs to validate on and the function of its error to
+        the outcome; with ``loss``, ``n_epochs``, ``batch_size``, ``seed`` and ``report``, which
+        returns whether no time is left.
+    """
+    for idx, member in enumerate(members, first):
+        if idx and training.is_over():
+            return
+        yield _trained(idx, member, training, begin, train)
+
+
+def _trained(
+    idx: int, member: Member, training: Training, begin: Begin, train: Callable[..., Outcome]
+) -> Trained:
+    settings, rows, validation = training.settings, member.rows(), member.validation()
+    network, ops = begin(member, training, rows), backends.get(training.device)
+
+    def report(outcome: Outcome) -> bool:
+        training.report(idx, outcome)
+        return training.is_over()
+
+    outcome = train(
+        network.to(training.device),
+        Rows(*(None if each is None else ops.asarray(each) for each in vars(rows).values())),
+        ops.asarray(validation.x),
+        lambda outputs: member.targets.error(outputs, validation.y, validation.weights),
+        loss=training.loss,
+        n_epochs=settings["n_epochs"],
+        batch_size=settings["batch_size"],
+        seed=member.seed,
+        report=report,
+    )
+    return Trained.of(member, network, shape_of(member, settings), outcome)
 
 
 def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,16 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.errors import Obstacle, required
-from warpfit.tabular.members import Member, Method, Shape, Trained, Training, shape_of
+from warpfit.tabular.members import (
+    AUTO,
+    Member,
+    Method,
+    Shape,
+    Trained,
+    Training,
+    shape_of,
+    trained_in_turn,
+)
 from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, RealMLP, set_initial_values
 from warpfit.tabular.onnx_network import realmlp_onnx
 from warpfit.tabular.preprocessing import Preprocessor
@@ -25,8 +35,6 @@ if TYPE_CHECKING:
     from warpfit.tabular.launched import Task
 
 __all__ = ["REALMLP"]
-
-AUTO = "auto"
 
 
 def _defaults(are_classes: bool) -> Mapping[str, Any]:
@@ -166,10 +174,9 @@ def _task_of(member: Member, rows: Rows, training: Training) -> Task:
 def _trained_in_turn(
     first: int, members: Sequence[Member], training: Training
 ) -> Iterator[Trained]:
-    for idx, member in enumerate(members, first):
-        if idx and training.is_over():
-            return
-        yield _trained(idx, member, training)
+    names = ("lr", "dropout", "weight_decay")
+    own = partial(train, **{name: training.settings[name] for name in names})
+    return trained_in_turn(first, members, training, _begun, own)
 
 
 def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
@@ -177,31 +184,6 @@ def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
     network = _network(shape_of(member, training.settings), member.seed)
     set_initial_values(network, rows.x, member.seed, training.settings["frequency_scale"])
     return network
-
-
-def _trained(idx: int, member: Member, training: Training) -> Trained:
-    settings, rows, validation = training.settings, member.rows(), member.validation()
-    network, ops = _begun(member, training, rows), backends.get(training.device)
-
-    def report(outcome: Outcome) -> bool:
-        training.report(idx, outcome)
-        return training.is_over()
-
-    outcome = train(
-        network.to(training.device),
-        Rows(*(None if each is None else ops.asarray(each) for each in vars(rows).values())),
-        ops.asarray(validation.x),
-        lambda outputs: member.targets.error(outputs, validation.y, validation.weights),
-        loss=training.loss,
-        lr=settings["lr"],
-        n_epochs=settings["n_epochs"],
-        batch_size=settings["batch_size"],
-        seed=member.seed,
-        report=report,
-        dropout=settings["dropout"],
-        weight_decay=settings["weight_decay"],
-    )
-    return Trained.of(member, network, shape_of(member, settings), outcome)
 
 
 REALMLP = Method(

@@ -1,25 +1,34 @@
-"""TabM as two methods: as pytabkit has it; and with embeddings of numbers and limited gradients, as
-TabArena.
+"""TabM as two methods: as pytabkit has it; and as TabArena has it, with embeddings of numbers and
+gradient clipping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import sqrt
 from typing import Any
 
 from warpfit import backends
 from warpfit.errors import ConfigError
 from warpfit.tabular import tabm_network, tabm_training
-from warpfit.tabular.members import Member, Method, Shape, Trained, Training, shape_of
+from warpfit.tabular.members import (
+    AUTO,
+    Member,
+    Method,
+    Shape,
+    Trained,
+    Training,
+    shape_of,
+    trained_in_turn,
+)
 from warpfit.tabular.quantiles import QuantilePreprocessor
 from warpfit.tabular.tabm_graphs import PRECISION
 from warpfit.tabular.tabm_network import TabM
-from warpfit.tabular.training import Outcome, Rows
+from warpfit.tabular.training import Rows
 
 __all__ = ["TABM", "TABM_PLE"]
 
-AUTO = "auto"
 NUM_BINS, LARGEST_NORM = 48, 1.0
 
 
@@ -76,44 +85,26 @@ def _widths(shape: Shape) -> tuple[int, ...]:
 
 
 def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
-    """Train one member after the other."""
-    for idx, member in enumerate(members):
-        if idx and training.is_over():
-            return
-        yield _trained(idx, member, training)
-
-
-def _trained(idx: int, member: Member, training: Training) -> Trained:
-    settings, rows, validation = training.settings, member.rows(), member.validation()
-    shape = shape_of(member, settings)
-    network = _network(shape, member.seed)
-    tabm_network.set_initial_values(network, rows.x, member.seed)
-    ops = backends.get(training.device)
-
-    def report(outcome: Outcome) -> bool:
-        training.report(idx, outcome)
-        return training.is_over()
-
-    outcome = tabm_training.train(
-        network.to(training.device),
-        Rows(*(None if each is None else ops.asarray(each) for each in vars(rows).values())),
-        ops.asarray(validation.x),
-        lambda outputs: member.targets.error(outputs, validation.y, validation.weights),
-        loss=training.loss,
+    settings, is_on_cpu = training.settings, backends.get(training.device).synchronous
+    train = partial(
+        tabm_training.train,
         settings=tabm_training.Settings(
             settings["lr"],
             settings["weight_decay"],
             settings["dropout"],
-            LARGEST_NORM if shape.num_bins else None,
+            LARGEST_NORM if settings["num_bins"] else None,
         ),
-        n_epochs=settings["n_epochs"],
-        batch_size=settings["batch_size"],
         patience=tabm_training.PATIENCE,
-        seed=member.seed,
-        report=report,
-        precision=_precision(settings["precision"], is_on_cpu=ops.synchronous),
+        precision=_precision(settings["precision"], is_on_cpu=is_on_cpu),
     )
-    return Trained.of(member, network, shape, outcome)
+    return trained_in_turn(0, members, training, _begun, train)
+
+
+def _begun(member: Member, training: Training, rows: Rows) -> TabM:
+    """Return a member's network with its initial values, on the host."""
+    network = _network(shape_of(member, training.settings), member.seed)
+    tabm_network.set_initial_values(network, rows.x, member.seed)
+    return network
 
 
 def _precision(asked: str, *, is_on_cpu: bool) -> str:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +15,6 @@ from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.blas import one_blas_thread
 from warpfit.data.order import epoch_order
-from warpfit.errors import DivergedError
 from warpfit.losses import Loss
 from warpfit.tabular import tabm_graphs
 from warpfit.tabular.tabm_graphs import GraphEpochs
@@ -151,8 +149,15 @@ def _is_shared(name: str) -> bool:
 
 @contextmanager
 def _threads() -> Iterator[ThreadPoolExecutor]:
-    """Yield threads, as many as there are cores, each with one of BLAS."""
-    with one_blas_thread(), ThreadPoolExecutor(_num_cores()) as threads:
+    """Yield threads, as many as there are cores, each with one of BLAS. What overflows in them is
+    found by the validation errors.
+    """
+    with (
+        one_blas_thread(),
+        ThreadPoolExecutor(
+            _num_cores(), initializer=lambda: np.seterr(over="ignore", invalid="ignore")
+        ) as threads,
+    ):
         yield threads
 
 
@@ -210,7 +215,7 @@ def train(
     DivergedError
         If no epoch's error is finite.
     """
-    ops, outcome, best_error = network.backend, Outcome(), inf
+    ops, outcome = network.backend, Outcome(takes_latest=False)
     best: list[Array] = []
     steps = Steps(network, loss, settings, seed)
     with _threads() as threads:
@@ -220,21 +225,11 @@ def train(
         else:
             epochs = GraphEpochs(steps, data, batch_size, seed, precision=precision)
         for epoch in range(n_epochs):
-            outcome.losses.append(epochs.train(epoch))
-            outcome.errors.append(error(epochs.outputs(validation)))
-            if isfinite(outcome.errors[-1]) and outcome.errors[-1] < best_error:
-                best_error, outcome.best_epoch = outcome.errors[-1], epoch + 1
+            if outcome.add(epochs.train(epoch), error(epochs.outputs(validation))):
                 best = [ops.copy(parameter.data) for parameter in network.parameters()]
             if report(outcome) or epoch + 1 - outcome.best_epoch > patience:
                 break
-    if not best:
-        raise DivergedError(
-            epoch=1,
-            step=1,
-            lr=settings.lr,
-            last_finite_loss=None,
-            remedies="a lower learning rate",
-        )
+    outcome.check(settings.lr)
     for parameter, values in zip(network.parameters(), best, strict=True):
         ops.assign(parameter.data, values)
     return outcome

@@ -106,7 +106,7 @@ Targets = Classes | Numbers
 
 
 def _mean(values: Array, weights: Array | None) -> float:
-    if weights is None:
+    """Return the mean of values (N,); where all have weight 0, they count alike."""
+    if weights is None or not weights.any():
         return float(values.mean())
-    total = weights.sum()
-    return float(values @ weights / total) if total > 0 else 0.0
+    return float(values @ weights / weights.sum())

@@ -50,18 +50,22 @@ class Outcome:
         Of each epoch: the mean over its steps, and the validation error.
     best_epoch : int
         From 1, whose weights the network has.
+    takes_latest : bool
+        Whether the latest of equally good epochs is the best, or the first.
     """
 
     losses: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     best_epoch: int = 0
+    takes_latest: bool = True
 
     def add(self, loss: float, error: float) -> bool:
-        """Take an epoch up, and return whether its error is finite and none before was less."""
+        """Take an epoch up, and return whether it is the best so far; its error is then finite."""
         self.losses.append(loss)
         self.errors.append(error)
         least = self.errors[self.best_epoch - 1] if self.best_epoch else inf
-        if not (error <= least and isfinite(error)):
+        is_best = error <= least if self.takes_latest else error < least
+        if not (is_best and isfinite(error)):
             return False
         self.best_epoch = len(self.errors)
         return True
