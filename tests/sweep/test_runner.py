@@ -49,6 +49,8 @@ def test_threads_are_an_executor_too_and_shards_take_devices_in_turn() -> None:
     one = sweep(device="cpu", n_jobs=1)
     with ThreadPoolExecutor(1) as executor:
         found = sweep(executor=executor, device=["cpu", "cpu"], n_jobs=3)
+        whole = sweep(executor=executor, device=["cpu", "cpu"], n_jobs=1)
+    assert whole.plan.reason == "1 shard by ThreadPoolExecutor, on cpu"
     assert found.plan.reason == "3 shards by ThreadPoolExecutor, on cpu, cpu"
     for ours, theirs in zip(found.models, one.models, strict=True):
         assert_same_weights(ours, theirs)

@@ -143,9 +143,9 @@ def fit_many(
     n_jobs : int
         On the CPU, networks that are trained at the same time, in processes of one BLAS thread
         each; -1 is one a core, fewer if memory has no room for them. Elsewhere, the number of
-        shards; -1 is one a worker. 1 is this process, unless there is an executor. Results do not
-        depend on it, but for device 'auto', which may be a GPU in place of few processes, and one
-        process where more would take longer.
+        shards; -1 is one a worker. 1 is this process, unless there is an executor or several
+        devices. Results do not depend on it, but for device 'auto', which may be a GPU in place of
+        few processes, and one process where more would take longer.
     keep_models : bool
         Whether all models are kept, or those of the best candidate only.
     on_plan : function, optional
@@ -287,9 +287,10 @@ def _check_callbacks(callbacks: Any) -> None:
 
 def _devices(device: Any) -> list[str]:
     devices = [device] if isinstance(device, str) else device
-    is_list = isinstance(devices, Sequence) and len(devices) > 0
-    if not is_list or not all(isinstance(each, str) for each in devices):
+    if not isinstance(devices, Sequence) or not devices:
         raise ConfigError(f"expected a device or several, got {device!r}")
+    for each in devices:
+        backends.check_device_name(each)
     return list(devices)
 
 
