@@ -93,6 +93,8 @@ class _Sweep:
             If the estimator is none of this package's.
         ValueError
             If all fits fail.
+        DeviceError
+            If workers elsewhere are lost, and nobody else can do their fits.
         KeyboardInterrupt
             After Ctrl-C.
         """
