@@ -51,7 +51,7 @@ from warpfit.training.inputs import (
 )
 from warpfit.training.place import PlaceOfMany
 
-__all__ = ["fit_many", "starting_from"]
+__all__ = ["fit_many", "model_and_optimizer", "starting_from"]
 
 Build = Callable[[Candidate], tuple[Module, str | Optimizer]]
 
@@ -380,7 +380,7 @@ def _built(
         arguments["epochs"] = check_count("epochs", arguments["epochs"], 0)
         arguments["loss"] = losses.resolve(arguments["loss"])
         with starting_from(arguments["seed"], arguments["device"]):
-            return _model_and_optimizer(build(dict(candidate)))
+            return model_and_optimizer(build(dict(candidate)))
     except WarpfitError as error:
         raise error_of_candidate(name, error) from error
     except Exception as error:
@@ -389,7 +389,7 @@ def _built(
         ) from error
 
 
-def _model_and_optimizer(made: Any) -> tuple[Module, Optimizer]:
+def model_and_optimizer(made: Any) -> tuple[Module, Optimizer]:
     """Return what `build` made, an optimizer for its name, or raise ConfigError."""
     if not isinstance(made, tuple | list) or len(made) != 2:
         raise ConfigError(f"expected build to return (model, optimizer), got {brief(made)}")

@@ -176,8 +176,8 @@ def _of_cluster(name: str, num_jobs: int | None) -> Workers:
 
 def cluster_of_joblib() -> str:
     """Return the name of the backend that `joblib.parallel_config` names, if its workers are a
-    cluster's; "" for joblib's own, which are on this machine, and within a call that Dask made: a
-    worker that waited for others would be one less.
+    cluster's; "" for joblib's own, which are on this machine, and within a call that Dask made:
+    there joblib itself lets a worker that waits do other calls, which Dask's executor would not.
     """
     if "joblib" not in sys.modules:  # nor has anybody named a backend then
         return ""
