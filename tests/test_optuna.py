@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 import warpfit as wf
 from support.studies import HELD_OUT, X, Y, build, optimize, value_alone
@@ -156,6 +157,17 @@ def test_a_function_is_a_metric_in_either_direction(direction: str) -> None:
     best = min if direction == "minimize" else max
     assert found.best_value == study.best_value == best(trial.value for trial in study.trials)
     assert spread(found.best_model, *HELD_OUT) == pytest.approx(study.best_value, rel=1e-5)
+
+
+def test_scorers_and_optimizers_have_names_as_in_fit_many() -> None:
+    def by_name(trial: Any) -> Any:
+        return build(trial)[0], "adam"
+
+    study = new_study("maximize")
+    found = optimize(study, by_name, n_trials=4, batch=2, metric="f1_macro")
+    predicted = wf.predict(found.best_model, HELD_OUT[0], kind="labels")
+    assert found.best_value == study.best_value > 0
+    assert f1_score(HELD_OUT[1], predicted, average="macro") == pytest.approx(study.best_value)
 
 
 # -- what fails
@@ -402,7 +414,9 @@ def test_tables_importances_and_plots_see_usual_trials() -> None:
         ({"batch": 0}, "batch to be an integer of at least 1"),
         ({"timeout": -1}, "timeout to be a number of at least 0"),
         ({"metric": "val_accuracy"}, "direction 'minimize' fits, got 'val_accuracy'"),
-        ({"metric": "f1"}, "metric among val_accuracy"),
+        ({"metric": "f1"}, "direction 'minimize' fits, got 'f1'"),
+        ({"metric": "neg_log_loss"}, "direction 'minimize' fits, got 'neg_log_loss'"),
+        ({"metric": "f1score"}, "metric among val_accuracy"),
         ({"validation_data": None, "metric": "val_loss"}, "validation_data or folds"),
         ({"grid": {}}, "settings of fit_many, got 'grid'"),
         ({"epoch": 3}, "settings of fit_many, got 'epoch'"),

@@ -126,3 +126,16 @@ def test_objects_of_pytorchs() -> None:
     ):
         with pytest.raises(ConfigError, match=told):
             make()
+
+
+class OwnWeights(nn.Module):
+    """Has a property of a name that Keras has, too."""
+
+    @property
+    def weights(self) -> Any:
+        return self.layer.weight  # which was never made
+
+
+def test_what_a_property_of_ones_own_raises_is_what_is_said() -> None:
+    with pytest.raises(AttributeError, match="'OwnWeights' object has no attribute 'layer'"):
+        OwnWeights().weights  # noqa: B018

@@ -190,7 +190,8 @@ class WithHints:
             kind = type(self)
             owners = (base.__name__ for base in kind.__mro__ if base.__name__ in ANSWERS)
             hint = next(filter(None, (instead_of(owner, name) for owner in owners)), "")
-            if hint:
+            own = getattr(kind, name, None)  # something whose code raised, if it has any
+            if hint and getattr(own, "fget", own) is None:
                 told = f"{kind.__name__!r} object has no attribute {name!r}{hint}"
                 raise AttributeError(told, name=name, obj=self)
             # Raises again: this, or what a property raised.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from sklearn.model_selection import (
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler, TargetEncoder
+from sklearn.preprocessing import FunctionTransformer, StandardScaler, TargetEncoder
 from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
@@ -169,9 +170,14 @@ def score_of_class(estimator: Any, X: Any, y: Any) -> float:
             {},
             "TypeError: transformers return a DataFrame, no array of rows",
         ),
+        (
+            type("Pipeline", (Pipeline,), {})([("scale", StandardScaler()), ("mlp", CLASSIFIER)]),
+            {},
+            "a Pipeline is fitted as a whole",  # imbalanced-learn's trains on other rows
+        ),
         (CLASSIFIER, {"scoring": score_of_class}, "scoring is a function of the estimator"),
     ],
-    ids=["weights", "one-step", "table", "scoring"],
+    ids=["weights", "one-step", "table", "derived", "scoring"],
 )
 def test_what_is_fitted_one_by_one(gpu: str, estimator: Any, settings: Any, why: str) -> None:
     scores = cross_val_score(estimator, X, Y, cv=2, **settings)
@@ -256,6 +262,14 @@ def test_pipelines_that_train_one_by_one(gpu: str, grid: Any, why: str) -> None:
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     where, words = {name: told for name, *told in told()}["GridSearchCV"]
     assert (where, words.partition(": ")[2][: len(why)]) == ("one by one", why)
+
+
+def test_transformers_that_drop_rows_are_scikit_learns_error(gpu: str) -> None:
+    drop = FunctionTransformer(lambda rows: rows[::2])
+    scores = partial(cross_val_score, make_pipeline(drop, CLASSIFIER), X, Y, cv=2)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        scores(error_score="raise")
+    assert told()[-1][1:] == ("one by one", "ValueError: transformers return 40 rows of 80")
 
 
 @pytest.mark.slow

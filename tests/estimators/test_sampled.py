@@ -13,6 +13,7 @@ from sklearn.model_selection import KFold, cross_val_score
 from support.training import blobs
 from warpfit import MLPClassifier, RandomizedSweepCV
 from warpfit.errors import ConfigError
+from warpfit.training.place import PlaceOfMany
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
 
@@ -52,6 +53,16 @@ def test_candidates_come_by_rounds_and_their_scores_are_told() -> None:
         alone = cross_val_score(clone(CLASSIFIER).set_params(**params), X, Y, cv=KFold(2))
         assert score == pytest.approx(alone.mean())
     assert found.best_params_ == results["params"][found.best_index_]
+
+
+def test_a_place_is_that_of_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter(["few", "few", ""])
+
+    def place_of_fits(fits: Any, num_processes: int) -> PlaceOfMany:
+        return PlaceOfMany("cpu", next(reasons), 1)
+
+    monkeypatch.setattr("warpfit.estimators.search.place_of_fits", place_of_fits)
+    assert search().fit(X, Y).place_ == ""
 
 
 def test_a_fit_is_the_same_again_and_the_sampler_as_it_was() -> None:

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from support.training import InterruptAt
 from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, DeviceError
 from warpfit.estimators import predictions
 from warpfit.sweep import together
 
@@ -217,6 +217,13 @@ def test_parameters_that_are_none_are_said_at_once() -> None:
 def test_splits_that_are_used_up() -> None:
     with pytest.raises(ConfigError, match="at least one split and one candidate, got 0 and 6"):
         SweepCV(CLASSIFIER, GRID, cv=[]).fit(X, Y)
+
+
+def test_workers_that_are_gone_are_an_error_of_ours() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        search = SweepCV(CLASSIFIER, GRID, cv=2, executor=executor)
+    with pytest.raises(DeviceError, match="a worker of ThreadPoolExecutor ended with RuntimeError"):
+        search.fit(X, Y)
 
 
 def test_clones_have_the_executor_and_pickles_have_not() -> None:

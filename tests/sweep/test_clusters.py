@@ -115,7 +115,7 @@ def cluster_within() -> str:
 
 @pytest.mark.slow
 @needs_dask
-def test_a_search_within_a_call_of_dasks_stays_with_its_worker(folder: Path) -> None:
+def test_a_search_within_a_call_of_dasks_is_left_to_joblib(folder: Path) -> None:
     from distributed import Client
 
     with dask_cluster(folder, environment()) as where, Client(scheduler_file=where) as client:

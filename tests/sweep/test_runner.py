@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from joblib import parallel_config
+from joblib._parallel_backends import ThreadingBackend
+from joblib.parallel import BACKENDS
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import warpfit as wf
@@ -25,7 +28,7 @@ from warpfit.sweep.fit_many import _tasks
 from warpfit.sweep.folds import SweepData
 from warpfit.sweep.here import run_here
 from warpfit.sweep.sending import stop_of, workers_of
-from warpfit.sweep.workers import ExecutorsWorkers
+from warpfit.sweep.workers import ExecutorsWorkers, JoblibsWorkers, workers_for
 
 X, Y = blobs(60)
 SCRIPT = Path(__file__).with_name("workers.py")
@@ -46,6 +49,8 @@ def test_threads_are_an_executor_too_and_shards_take_devices_in_turn() -> None:
     one = sweep(device="cpu", n_jobs=1)
     with ThreadPoolExecutor(1) as executor:
         found = sweep(executor=executor, device=["cpu", "cpu"], n_jobs=3)
+        whole = sweep(executor=executor, device=["cpu", "cpu"], n_jobs=1)
+    assert whole.plan.reason == "1 shard by ThreadPoolExecutor, on cpu"
     assert found.plan.reason == "3 shards by ThreadPoolExecutor, on cpu, cpu"
     for ours, theirs in zip(found.models, one.models, strict=True):
         assert_same_weights(ours, theirs)
@@ -160,6 +165,28 @@ def test_several_devices_have_a_process_each() -> None:
 def test_a_network_that_kills_every_process_fails_its_shard(tmp_path: Path) -> None:
     found = sweep(device=["cpu", "cpu"], callbacks=[Killing(tmp_path / "kills", 100)])
     assert found.counts() == {"done": 1, "failed": 2}
+
+
+class Cluster(ThreadingBackend):
+    """A backend of joblib as Ray's: all workers are the cores of its machines."""
+
+    def effective_n_jobs(self, n_jobs: int) -> int:
+        return 16 if n_jobs == -1 else super().effective_n_jobs(n_jobs)
+
+
+@pytest.mark.parametrize(("named", "num_workers"), [({}, 16), ({"n_jobs": 2}, 2)])
+def test_the_workers_of_a_cluster_are_as_many_as_joblibs_context_says(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, int], num_workers: int
+) -> None:
+    monkeypatch.setitem(BACKENDS, "cluster", Cluster)
+    with parallel_config("cluster", **named):
+        found = workers_for(None, -1)
+        assert isinstance(found, JoblibsWorkers)
+        assert (found.kind, found.count) == ("cluster", num_workers)
+        assert workers_for(None, 1) is None
+        if named:
+            plan = sweep(device="cpu", n_jobs=3).plan
+            assert plan.reason == "3 shards by cluster, on cpu"
 
 
 def test_devices_that_only_workers_have_are_their_business(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,9 @@ class TestChosen:
         assert sweep.plan.device == "cpu"
         assert sweep.plan.reason.startswith("device 'auto': ")
         assert "compilation of 2 kernels included; one network after" in sweep.plan.reason
+        by_layer = {"layer": [nn.ReLU(), nn.Tanh(), nn.Dropout(0.1), nn.Dropout(0.2)]}
+        of_kinds = wf.fit_many(of_layer, X, LABELS, grid=by_layer, epochs=1, **settings)
+        assert "compilation of 3 kernels included" in of_kinds.plan.reason
         asked = wf.fit_many(build, X, LABELS, grid=grid, epochs=2, device="cpu", **settings)
         assert [r["val_loss"] for r in sweep.records] == [r["val_loss"] for r in asked.records]
         for changes in ({"epochs": 100_000}, {"engine": "one_launch"}):
@@ -216,6 +219,10 @@ def test_a_long_run_without_a_gpu_is_on_the_cpu_all_the_same(
             verbose=False,
         ).plan
     assert plan.reason == "on the CPU there is one engine, layerwise"
+
+
+def of_layer(candidate: dict[str, Any]) -> Any:
+    return nn.Sequential(nn.Linear(6, 8), candidate["layer"], nn.Linear(8, 3)), "adam"
 
 
 class StopsAtOnce(wf.Callback):

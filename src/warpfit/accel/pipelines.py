@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _num_samples
 
 from warpfit.accel.perceptrons import is_perceptron
 
@@ -72,8 +74,10 @@ def perceptron_of(estimator: Any) -> Any:
 
 
 def is_pipeline(estimator: Any) -> bool:
-    """Return whether an estimator is a pipeline that ends in a perceptron."""
-    return type(estimator).__name__ == "Pipeline" and is_perceptron(estimator.steps[-1][1])
+    """Return whether an estimator is a pipeline that ends in a perceptron; of no class derived from
+    scikit-learn's, which may train on other rows than its transformers return.
+    """
+    return type(estimator) is Pipeline and is_perceptron(estimator.steps[-1][1])
 
 
 def why_not_apart(call: Call) -> str:
@@ -95,8 +99,8 @@ def portions(calls: Sequence[Call]) -> Iterator[Portion]:
     Raises
     ------
     Exception
-        That of a transformer; TypeError if its rows are no array; ValueError if a candidate has
-        another perceptron.
+        That of a transformer; TypeError if its rows are no array; ValueError if they are fewer or
+        more than those that it got, or a candidate has another perceptron.
     """
     groups: dict[Any, list[int]] = {}
     for position, call in enumerate(calls):
@@ -143,9 +147,11 @@ def _made(call: Call) -> Made:
     fitted = perf_counter()
     test = transformers.transform(X_test)
     seconds = perf_counter() - fitted
-    for rows in (train, test):
+    for rows, targets in ((train, y_train), (test, y_test)):
         if not isinstance(rows, np.ndarray) or rows.ndim != 2:
             raise TypeError(f"transformers return a {type(rows).__name__}, no array of rows")
+        if len(rows) != _num_samples(targets):
+            raise ValueError(f"transformers return {len(rows)} rows of {_num_samples(targets)}")
     if call["return_train_score"] and not np.allclose(train, transformers.transform(X_train)):
         raise ValueError("transformers make other rows of those that they are fitted on")
     rows_and_targets = (train, np.asarray(y_train)), (test, np.asarray(y_test))

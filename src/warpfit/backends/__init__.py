@@ -24,6 +24,7 @@ __all__ = [
     "Array",
     "Backend",
     "NumpyBackend",
+    "check_device_name",
     "create",
     "expecting_no_device",
     "get",
@@ -50,23 +51,31 @@ def resolve_device(device: str) -> str:
     ConfigError
         For any other name.
     """
-    if not isinstance(device, str):
-        raise ConfigError(
-            f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}"
-        )
+    check_device_name(device)
+    if device == "auto":
+        device = os.environ.get("WARPFIT_DEVICE") or "auto"
+        check_device_name(device, "WARPFIT_DEVICE as")
+    if device == "auto":
+        return _best_device()
     if device == "cpu":
         return device
-    origin = "device"
-    if device == "auto":
-        origin, device = "WARPFIT_DEVICE as", os.environ.get("WARPFIT_DEVICE") or "auto"
-        if device in ("auto", "cpu"):
-            return _best_device() if device == "auto" else device
-    match = _CUDA_NAME.fullmatch(device)
-    if match is None:
+    return str(_runtime(f"cuda:{_cuda_index(device)}").name)
+
+
+def check_device_name(device: Any, origin: str = "device") -> None:
+    """Raise ConfigError unless it can be the name of a device, which need not be on this
+    machine.
+    """
+    is_known = isinstance(device, str) and device in ("auto", "cpu")
+    if not is_known and _cuda_index(device) is None:
         raise ConfigError(
             f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}"
         )
-    return str(_runtime(f"cuda:{int(match[1] or 0)}").name)
+
+
+def _cuda_index(device: Any) -> int | None:
+    match = _CUDA_NAME.fullmatch(device) if isinstance(device, str) else None
+    return None if match is None else int(match[1] or 0)
 
 
 def _best_device() -> str:
@@ -119,16 +128,16 @@ def open_ahead(device: str) -> None:
     """
     if device == "auto":
         device = os.environ.get("WARPFIT_DEVICE") or "cuda"
-    match = _CUDA_NAME.fullmatch(device)
+    index = _cuda_index(device)
 
-    def open_it(index: int) -> None:
+    def open_it() -> None:
         from warpfit.backends.cuda.runtime import open_device
 
         with suppress(Exception):
             open_device(index)
 
-    if match is not None:
-        Thread(target=open_it, args=(int(match[1] or 0),), name="opening a GPU").start()
+    if index is not None:
+        Thread(target=open_it, name="opening a GPU").start()
 
 
 def get(device: str) -> Backend:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from threading import Event
 from time import perf_counter
 from traceback import format_exc
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -336,7 +336,7 @@ def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Re
             for shard, result in found:
                 if isinstance(result, Raised):
                     if result.is_lost:
-                        _check_worker(without, result.error, workers)
+                        _raise_lost(without, result.error, workers)
                     raise result.error
                 results.update(zip(positions[shard], result, strict=True))
         except KeyboardInterrupt as interrupt:
@@ -357,14 +357,14 @@ def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> list[Re
         return fit_together(replace(fits, X=rows[0], y=rows[1]), stop)
 
 
-def _check_worker(fits: Fits, error: Exception, workers: Workers) -> None:
-    """Raise an error of ours if a worker could not be sent its fits, or broke down over them."""
+def _raise_lost(fits: Fits, error: Exception, workers: Workers) -> NoReturn:
+    """Raise an error of ours where a worker could not be sent its fits, or broke down over them."""
     if not workers.has_threads:
         check_sendable(fits, "estimator and scoring", error, workers.dumps)
+    what = f"ended with {type(error).__name__}"
     if isinstance(error, BrokenExecutor):
-        raise DeviceError(
-            f"a worker of {workers.kind} was killed, most likely because memory ran out: {error}"
-        ) from error
+        what = "was killed, most likely because memory ran out"
+    raise DeviceError(f"a worker of {workers.kind} {what}: {error}") from error
 
 
 def _in_order(results: dict[int, Result]) -> Iterator[Result]:

@@ -93,6 +93,8 @@ class _Sweep:
             If the estimator is none of this package's.
         ValueError
             If all fits fail.
+        DeviceError
+            If workers elsewhere are lost, and nobody else can do their fits.
         KeyboardInterrupt
             After Ctrl-C.
         """
@@ -188,8 +190,9 @@ def _results(search: Any, fits: Fits) -> list[Result]:
         return fit_elsewhere(fits, workers, search.n_jobs or -1)
     num_processes = min(effective_n_jobs(search.n_jobs), len(fits))
     place = place_of_fits(fits, num_processes)
+    search.place_ = place.reason
     if place.reason:
-        search.place_, num_processes = place.reason, place.num_processes
+        num_processes = place.num_processes
         fits = replace(fits, estimator=clone(fits.estimator).set_params(device=place.device))
     if num_processes > 1 and resolve_device(fits.estimator.device) == "cpu":
         return fit_in_processes(fits, num_processes)
@@ -281,7 +284,8 @@ class SweepCV(_Sweep, GridSearchCV):
     refit_time_ : float
         Seconds.
     place_ : str
-        Why device 'auto' is the CPU for the fits, if that was chosen for them; else empty.
+        Why device 'auto' is the CPU for the fits, of several rounds for those of the last, if that
+        was chosen for them; else empty.
     multimetric_ : bool
     classes_, n_features_in_, feature_names_in_
         `best_estimator_`'s.

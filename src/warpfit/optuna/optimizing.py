@@ -20,7 +20,7 @@ from warpfit.optuna.trials import AskedTrial, Build, logger, needs_optuna, runni
 from warpfit.random import check_seed
 from warpfit.sweep.fit_many import fit_many
 from warpfit.sweep.halving import Rule, as_halving
-from warpfit.sweep.metric import COLUMNS, SCORE
+from warpfit.sweep.metric import COLUMNS, SCORE, as_scoring
 from warpfit.sweep.planning import SweepPlan
 from warpfit.sweep.records import Record, Sweep
 from warpfit.sweep.tasks import DONE, STOPPED
@@ -102,10 +102,10 @@ def optimize(
         Of one direction, with any storage, sampler and pruner. A direction of ``'maximize'`` takes
         the accuracy, ``'minimize'`` the loss, unless `metric` says otherwise.
     build : function
-        From a trial, whose ``suggest_...`` it calls, to ``(model, optimizer)``, or ``(model,
-        optimizer, settings)`` with a dict of what in `fit_many` candidates may set: ``batch_size``,
-        ``epochs``, ``loss``, ``seed``, ... It may raise `optuna.TrialPruned`. Layers that are given
-        no seed draw theirs from the trial's.
+        From a trial, whose ``suggest_...`` it calls, to ``(model, optimizer)`` as `fit_many` takes
+        them, or ``(model, optimizer, settings)`` with a dict of what in `fit_many` candidates may
+        set: ``batch_size``, ``epochs``, ``loss``, ``seed``, ... It may raise `optuna.TrialPruned`.
+        Layers that are given no seed draw theirs from the trial's.
     x, y : array_like
         As `fit_many` takes them.
     n_trials : int, optional
@@ -125,8 +125,8 @@ def optimize(
         Whether the trials that the study has as running are trained first: those that a process
         left that was killed. Only where no other process works at the study.
     metric : str or function, optional
-        As `fit_many`'s: a column that the study's direction fits, or a function of model, x and y
-        in either direction.
+        As `fit_many`'s: a column that the study's direction fits, the name of a scorer of
+        scikit-learn to maximize, or a function of model, x and y in either direction.
     halving : Halving or float, optional
         In place of the study's pruner, among the trials of a batch.
     fit_callbacks : sequence of Callback
@@ -220,17 +220,20 @@ def _metric(metric: Any, *, is_maximized: bool, has_validation: bool) -> Any:
         return ("val_" if has_validation else "") + ("accuracy" if is_maximized else "loss")
     if callable(metric):
         return metric if is_maximized else partial(_negated, metric)
-    check_choice("metric", metric, COLUMNS)
+    scoring = as_scoring(metric)
+    is_column = scoring is metric  # and no scorer's name
+    if is_column:
+        check_choice("metric", metric, COLUMNS)
     if metric.startswith("val_") and not has_validation:
         raise ConfigError(
             f"expected validation_data or folds for the metric {metric!r}, got neither"
         )
-    if metric.endswith("loss") == is_maximized:
+    if (is_column and metric.endswith("loss")) == is_maximized:
         direction = "maximize" if is_maximized else "minimize"
         raise ConfigError(
             f"expected a metric that a study with direction {direction!r} fits, got {metric!r}"
         )
-    return metric
+    return scoring
 
 
 def _negated(metric: Callable[[Module, Any, Any], float], model: Module, x: Any, y: Any) -> float:

@@ -12,7 +12,7 @@ from warpfit.extras import needs
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.sweep.candidates import FIT_ARGUMENTS, Candidate
-from warpfit.sweep.fit_many import starting_from
+from warpfit.sweep.fit_many import model_and_optimizer, starting_from
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -92,13 +92,7 @@ class AskedTrial:
                 "expected build to return (model, optimizer) or (model, optimizer, settings), got "
                 f"{brief(made)}"
             )
-        model, optimizer, *settings = made
-        if not isinstance(model, Module) or not isinstance(optimizer, Optimizer):
-            raise ConfigError(
-                "expected build to return a model and an optimizer of warpfit, got "
-                f"{type(model).__name__} and {type(optimizer).__name__}"
-            )
-        self.network, self.settings = (model, optimizer), _settings(*settings)
+        self.network, self.settings = model_and_optimizer(made[:2]), _settings(*made[2:])
 
     def report(self, values: Mapping[int, float]) -> None:
         """Report the values of epochs, counted from 1, that the study has not yet.

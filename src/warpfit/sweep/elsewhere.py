@@ -74,7 +74,9 @@ class Shards(Runner):
     num_shards: int
 
     def explain(self, groups: Sequence[Group]) -> str:
-        return f"{self.num_shards} shards by {self.workers.kind}, on {', '.join(self.devices)}"
+        shards = "1 shard" if self.num_shards == 1 else f"{self.num_shards} shards"
+        devices = ", ".join(self.devices[: self.num_shards])
+        return f"{shards} by {self.workers.kind}, on {devices}"
 
     def at_once(self, groups: Sequence[Group]) -> int:
         return self.num_shards

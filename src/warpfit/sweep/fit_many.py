@@ -51,7 +51,7 @@ from warpfit.training.inputs import (
 )
 from warpfit.training.place import PlaceOfMany
 
-__all__ = ["fit_many", "starting_from"]
+__all__ = ["fit_many", "model_and_optimizer", "starting_from"]
 
 Build = Callable[[Candidate], tuple[Module, str | Optimizer]]
 
@@ -143,9 +143,9 @@ def fit_many(
     n_jobs : int
         On the CPU, networks that are trained at the same time, in processes of one BLAS thread
         each; -1 is one a core, fewer if memory has no room for them. Elsewhere, the number of
-        shards; -1 is one a worker. 1 is this process, unless there is an executor. Results do not
-        depend on it, but for device 'auto', which may be a GPU in place of few processes, and one
-        process where more would take longer.
+        shards; -1 is one a worker. 1 is this process, unless there is an executor or several
+        devices. Results do not depend on it, but for device 'auto', which may be a GPU in place of
+        few processes, and one process where more would take longer.
     keep_models : bool
         Whether all models are kept, or those of the best candidate only.
     on_plan : function, optional
@@ -287,9 +287,10 @@ def _check_callbacks(callbacks: Any) -> None:
 
 def _devices(device: Any) -> list[str]:
     devices = [device] if isinstance(device, str) else device
-    is_list = isinstance(devices, Sequence) and len(devices) > 0
-    if not is_list or not all(isinstance(each, str) for each in devices):
+    if not isinstance(devices, Sequence) or not devices:
         raise ConfigError(f"expected a device or several, got {device!r}")
+    for each in devices:
+        backends.check_device_name(each)
     return list(devices)
 
 
@@ -379,7 +380,7 @@ def _built(
         arguments["epochs"] = check_count("epochs", arguments["epochs"], 0)
         arguments["loss"] = losses.resolve(arguments["loss"])
         with starting_from(arguments["seed"], arguments["device"]):
-            return _model_and_optimizer(build(dict(candidate)))
+            return model_and_optimizer(build(dict(candidate)))
     except WarpfitError as error:
         raise error_of_candidate(name, error) from error
     except Exception as error:
@@ -388,7 +389,7 @@ def _built(
         ) from error
 
 
-def _model_and_optimizer(made: Any) -> tuple[Module, Optimizer]:
+def model_and_optimizer(made: Any) -> tuple[Module, Optimizer]:
     """Return what `build` made, an optimizer for its name, or raise ConfigError."""
     if not isinstance(made, tuple | list) or len(made) != 2:
         raise ConfigError(f"expected build to return (model, optimizer), got {brief(made)}")

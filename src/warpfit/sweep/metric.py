@@ -11,7 +11,7 @@ from warpfit.checks import brief
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.sweep.tasks import Outcome
-from warpfit.training.metrics import Scorer
+from warpfit.training.metrics import Scorer, hint_of_metric
 
 __all__ = ["COLUMNS", "Metric", "as_metric", "as_scoring"]
 
@@ -102,6 +102,7 @@ def _no_metric(metric: Any) -> ConfigError:
     return ConfigError(
         f"expected metric among {', '.join(COLUMNS)}, the name of a scorer of scikit-learn, or a "
         f"function of model, x and y, got {brief(metric)}"
+        + (hint_of_metric(metric) if isinstance(metric, str) else "")
     )
 
 

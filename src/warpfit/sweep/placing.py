@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from warpfit import backends
 from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.engines.many_networks import without_rates
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import WarpfitError
 from warpfit.nn.module import Module
@@ -18,45 +19,52 @@ from warpfit.training.place import PlaceOfMany, RunCosts, place_of_many, run_cos
 
 __all__ = ["place_of_tasks"]
 
+Widths = tuple[int, ...]
+
 
 def place_of_tasks(device: str, tasks: Sequence[Task], num_processes: int) -> PlaceOfMany:
     """Return where tasks are trained, `num_processes` at once if that is the CPU.
 
-    What a GPU is expected to take has a compilation for each kind of network. Networks whose length
-    is unknown, or that `fit` will refuse, leave the device as it is; so do arrays on a GPU.
+    What a GPU is expected to take has a compilation for each kind of network. Runs whose length is
+    unknown, or that `fit` will refuse, leave the device as it is; so do arrays on a GPU.
     """
     if device != AUTO or backends.is_device_array(tasks[0].data.x):
         return PlaceOfMany(device)
     with suppress(WarpfitError, TypeError, ValueError):
-        widths = _Widths(tasks[0].data.x.shape[1:])
-        runs = [_costs_of(task, widths.of(task.model)) for task in tasks]
+        networks = _Networks(tasks[0].data.x.shape[1:])
+        runs = [_costs_of(task, networks.of(task.model)) for task in tasks]
         return place_of_many(device, runs, num_processes)
     return PlaceOfMany(device)
 
 
-class _Widths:
-    """The sizes of networks on the host, found once for all that have the same layers."""
+class _Networks:
+    """Networks on the host, found once for all models that have the same layers."""
 
     def __init__(self, input_shape: tuple[int, ...]) -> None:
-        self._shape, self._known = input_shape, dict[Any, tuple[int, ...] | None]()
+        self._shape, self._known = input_shape, dict[Any, tuple[Widths, Hashable] | None]()
 
-    def of(self, model: Module) -> tuple[int, ...] | None:
-        """Return the sizes of a model's layers; None if they tell nothing, or it is on a GPU."""
+    def of(self, model: Module) -> tuple[Widths, Hashable] | None:
+        """Return the sizes of a model's layers, and what of them is a kernel's; None if they tell
+        nothing, or it is on a GPU.
+        """
         chain = model if isinstance(model, Sequential) else [model]
         key = tuple(getattr(layer, "spec", layer) for layer in chain)
         if key not in self._known:
-            self._known[key] = widths_of(network_of(model, self._shape))
+            network = network_of(model, self._shape)
+            widths = widths_of(network)
+            self._known[key] = None if widths is None else (widths, without_rates(network.fused))
         held = (each for each in model.parameters() if each.promised("data") is None)
         is_elsewhere = any(backends.is_device_array(each.data) for each in held)
         return None if is_elsewhere else self._known[key]
 
 
-def _costs_of(task: Task, widths: Sequence[int] | None) -> RunCosts | None:
+def _costs_of(task: Task, network: tuple[Widths, Hashable] | None) -> RunCosts | None:
     """Return the costs of a task's run; None if nobody can tell its length."""
     asked, data = task.arguments, task.data
     is_open = asked["engine"] == AUTO and asked["precision"] in (AUTO, *FLOAT_DTYPES)
-    if widths is None or not is_open:
+    if network is None or not is_open:
         return None
+    widths, layers = network
     num_rows, num_validated = len(data.x), 0
     if task.fold is not None:
         fold = data.folds[task.fold]
@@ -65,4 +73,4 @@ def _costs_of(task: Task, widths: Sequence[int] | None) -> RunCosts | None:
         num_validated = len(data.validation[0])
     batch = int(asked["batch_size"])
     costs = run_costs(widths, num_rows, batch, int(asked["epochs"]), num_validated)
-    return RunCosts(costs, (widths, batch, task.optimizer.spec.kind, str(asked["loss"])))
+    return RunCosts(costs, (layers, batch, task.optimizer.spec.kind, str(asked["loss"])))

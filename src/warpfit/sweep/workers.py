@@ -166,16 +166,18 @@ def _of_cluster(name: str, num_jobs: int | None) -> Workers:
     from joblib import effective_n_jobs
     from joblib.parallel import get_active_backend
 
-    client: Any = getattr(get_active_backend()[0], "client", None)
+    backend, named = get_active_backend()
+    client: Any = getattr(backend, "client", None)
     if hasattr(client, "get_executor"):  # Dask's: joblib would call here if one worker is left
         return ExecutorsWorkers(client.get_executor(), name)
-    return JoblibsWorkers(effective_n_jobs(num_jobs))
+    # Of more workers than there are cards Ray would wait for those that have none.
+    return JoblibsWorkers(effective_n_jobs(num_jobs if named is None else named))
 
 
 def cluster_of_joblib() -> str:
     """Return the name of the backend that `joblib.parallel_config` names, if its workers are a
-    cluster's; "" for joblib's own, which are on this machine, and within a call that Dask made: a
-    worker that waited for others would be one less.
+    cluster's; "" for joblib's own, which are on this machine, and within a call that Dask made:
+    there joblib itself lets a worker that waits do other calls, which Dask's executor would not.
     """
     if "joblib" not in sys.modules:  # nor has anybody named a backend then
         return ""

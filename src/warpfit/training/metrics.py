@@ -25,7 +25,7 @@ from warpfit.other_packages import instead_of
 from warpfit.training.evaluate import loss_of, predict, predict_network
 from warpfit.training.history import COLUMNS
 
-__all__ = ["Metrics", "Scorer", "as_metrics"]
+__all__ = ["Metrics", "Scorer", "as_metrics", "hint_of_metric"]
 
 ROWS_AT_A_TIME = 1024
 # How scikit-learn names functions of which less, or more, is better.
@@ -208,15 +208,22 @@ class Scorer:
         return _of_scorer(self.name)(flat(to_host(y)), predictions)
 
 
+def hint_of_metric(name: str) -> str:
+    """Return the end of a message that no metric has this name: which one is meant, or ""."""
+    from sklearn.metrics import get_scorer_names
+
+    close = get_close_matches(name, get_scorer_names(), n=3)
+    return instead_of("metric", name) or (f"; close are {', '.join(close)}" if close else "")
+
+
 def _of_scorer(name: str) -> Callable[[Numbers, Predictions], Any]:
     """Return scikit-learn's scorer of a name as a function of targets and predictions."""
     from sklearn.metrics import get_scorer, get_scorer_names
 
     if name not in get_scorer_names():
-        close = get_close_matches(name, get_scorer_names(), n=3)
-        hint = instead_of("metric", name) or (f"; close are {', '.join(close)}" if close else "")
         raise ConfigError(
-            f"expected a metric among sklearn.metrics.get_scorer_names(), got {name!r}{hint}"
+            f"expected a metric among sklearn.metrics.get_scorer_names(), got {name!r}"
+            + hint_of_metric(name)
         )
     scorer = get_scorer(name)
 
