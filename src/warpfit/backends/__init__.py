@@ -129,6 +129,8 @@ def open_ahead(device: str) -> None:
     if device == "auto":
         device = os.environ.get("WARPFIT_DEVICE") or "cuda"
     index = _cuda_index(device)
+    if index is None:
+        return
 
     def open_it() -> None:
         from warpfit.backends.cuda.runtime import open_device
@@ -136,8 +138,7 @@ def open_ahead(device: str) -> None:
         with suppress(Exception):
             open_device(index)
 
-    if index is not None:
-        Thread(target=open_it, name="opening a GPU").start()
+    Thread(target=open_it, name="opening a GPU").start()
 
 
 def get(device: str) -> Backend:

@@ -12,7 +12,7 @@ from warpfit.engines.many_networks import without_rates
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import WarpfitError
 from warpfit.nn.module import Module
-from warpfit.nn.network import Sequential
+from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.sweep.tasks import Task
 from warpfit.training.evaluate import network_of
 from warpfit.training.place import PlaceOfMany, RunCosts, place_of_many, run_costs, widths_of
@@ -51,8 +51,9 @@ class _Networks:
         key = tuple(getattr(layer, "spec", layer) for layer in chain)
         if key not in self._known:
             network = network_of(model, self._shape)
-            widths = widths_of(network)
-            self._known[key] = None if widths is None else (widths, without_rates(network.fused))
+            widths, self._known[key] = widths_of(network), None
+            if widths is not None and isinstance(network, NetworkSpec):
+                self._known[key] = widths, without_rates(network.fused)
         held = (each for each in model.parameters() if each.promised("data") is None)
         is_elsewhere = any(backends.is_device_array(each.data) for each in held)
         return None if is_elsewhere else self._known[key]
