@@ -82,7 +82,7 @@ def test_importances() -> None:
 
 def test_no_onnx_files(tmp_path: Path) -> None:
     model = TabularClassifier("tabm", **FAST).fit(np.eye(8), [0, 1] * 4)
-    with pytest.raises(ConfigError, match="expected a method that ONNX files are written of"):
+    with pytest.raises(ConfigError, match="expected an estimator of method 'realmlp', got 'tabm"):
         model.to_onnx(tmp_path / "model.onnx")
 
 

@@ -308,8 +308,8 @@ class BaseTabular(BaseEstimator, ABC):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         ConfigError
-            If onnx is not installed, classes are neither numbers nor strings, a column is called as
-            something else in the graph is, or the file cannot be written.
+            If the method is TabM, onnx is not installed, classes are neither numbers nor strings, a
+            column is called as something else in the graph is, or the file cannot be written.
 
         Examples
         --------

@@ -19,8 +19,10 @@ def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator's graph to a file; see `BaseTabular.to_onnx`."""
     method = METHODS[estimator.method_]
     if method.onnx is None:
+        known = " or ".join(repr(name) for name, each in METHODS.items() if each.onnx)
         raise ConfigError(
-            f"to_onnx: expected a method that ONNX files are written of, got {estimator.method_!r}"
+            f"to_onnx: expected an estimator of method {known}, got {estimator.method_!r}; save "
+            "writes any"
         )
     members = estimator.members_
     check_size(sum(member.network.num_parameters for member in members))
