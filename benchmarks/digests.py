@@ -145,7 +145,7 @@ def _to_a_model(prompt: Results, row: Results) -> list[str]:
     best = min(least, key=lambda name: least[name])
     ours, warm = (prompt["caches"][cache]["seconds"]["median"] for cache in ("empty", "warm"))
     accuracy = f"{prompt['accuracy']['median']:.2%}"
-    what = f"MNIST, {accuracy} right, empty caches; warm {_three_digits(warm)} s"
+    what = f"MNIST, {accuracy}, cold (warm {_three_digits(warm)} s)"
     cells = [
         f"{_three_digits(ours)} s",
         f"over {_down(least[best])} s",

@@ -221,9 +221,11 @@ def draw(results: dict[str, Any]) -> Any:
 
 SHOWN = (
     "warpfit realmlp",
+    "warpfit realmlp cpu",
     "warpfit realmlp bag of 8",
     "warpfit tabm",
     "pytabkit realmlp",
+    "pytabkit realmlp cpu",
     "pytabkit tabm",
     "lightgbm",
     "xgboost",

@@ -102,7 +102,7 @@ def test_how_fast_has_the_best_peer_of_each_row(
         "| estimators | `MLPClassifier`, Adam, 10 epochs of MNIST | 0.200 s | 29.9 s | "
         "scikit-learn, 2 CPU cores | **149** |",
         # Of 2.0 s and 4 x 938 steps of 30 µs 2.11 s; never told as more than it is.
-        "| prompt to model | MNIST, 97.98% right, empty caches; warm 0.925 s | 1.38 s | "
+        "| prompt to model | MNIST, 97.98%, cold (warm 0.925 s) | 1.38 s | "
         "over 2.1 s | PyTorch compile + CUDA graph, tf32 | **over 1.5** |",
         "",
         "a card, today to today; medians.",
