@@ -11,11 +11,10 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import _num_samples
 
-from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.engines.scaling import AUTO
 from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
 from warpfit.estimators.splits import Fits
-from warpfit.training.place import PlaceOfMany, RunCosts, place_of_many, run_costs
+from warpfit.training.place import PlaceOfMany, RunCosts, is_for_both, place_of_many, run_costs
 
 __all__ = ["place_of_fits"]
 
@@ -68,7 +67,7 @@ def _runs_of(
     asked: Mapping[str, Any], ends: tuple[int, int], num_rows: int
 ) -> list[RunCosts | None]:
     """Return the runs of a fit with these parameters; one of None if nobody can tell its length."""
-    is_open = asked["engine"] == AUTO and asked["precision"] in (AUTO, *FLOAT_DTYPES)
+    is_open = is_for_both(asked["engine"], asked["precision"])
     if not is_open or asked["solver"] == LBFGS or asked["callbacks"]:
         return [None]
     set_aside = int(num_rows * asked["validation_fraction"]) if asked["early_stopping"] else 0

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from warpfit import backends
-from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.engines.many_networks import without_rates
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import WarpfitError
@@ -15,7 +14,14 @@ from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.sweep.tasks import Task
 from warpfit.training.evaluate import network_of
-from warpfit.training.place import PlaceOfMany, RunCosts, place_of_many, run_costs, widths_of
+from warpfit.training.place import (
+    PlaceOfMany,
+    RunCosts,
+    is_for_both,
+    place_of_many,
+    run_costs,
+    widths_of,
+)
 
 __all__ = ["place_of_tasks"]
 
@@ -62,7 +68,7 @@ class _Networks:
 def _costs_of(task: Task, network: tuple[Widths, Hashable] | None) -> RunCosts | None:
     """Return the costs of a task's run; None if nobody can tell its length."""
     asked, data = task.arguments, task.data
-    is_open = asked["engine"] == AUTO and asked["precision"] in (AUTO, *FLOAT_DTYPES)
+    is_open = is_for_both(asked["engine"], asked["precision"])
     if network is None or not is_open:
         return None
     widths, layers = network

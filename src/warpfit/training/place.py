@@ -33,6 +33,7 @@ __all__ = [
     "PlaceOfMany",
     "RunCosts",
     "expected_seconds",
+    "is_for_both",
     "place_of",
     "place_of_many",
     "predicting_place",
@@ -155,9 +156,7 @@ def place_of(
     """
     if not all(isinstance(asked, str) for asked in (device, engine, precision)):
         return Place(device)  # which is refused by what checks them
-    if widths is None or not _is_open(device) or engine != AUTO:
-        return Place(device)
-    if precision not in (AUTO, *FLOAT_DTYPES):
+    if widths is None or not _is_open(device) or not is_for_both(engine, precision):
         return Place(device)
     costs = run_costs(widths, num_rows, batch_size, epochs, num_validated)
     here = cpu_factor * expected_seconds(CPU, costs)
@@ -221,6 +220,11 @@ def predicting_place(
     costs["layer"] = (len(widths) - 1) * -(-num_rows // PREDICTED_ROWS)
     is_short = cpu_factor * expected_seconds(CPU, costs) <= expected_seconds(GPU, {"call": 1})
     return CPU if is_short and _is_open(device) else device
+
+
+def is_for_both(engine: str, precision: str) -> bool:
+    """Return whether the CPU and a GPU can do what was asked for, and either may."""
+    return engine == AUTO and precision in (AUTO, *FLOAT_DTYPES)
 
 
 def _is_open(device: str) -> bool:
