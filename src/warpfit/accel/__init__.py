@@ -3,8 +3,8 @@
 ``python -m warpfit.accel script.py`` runs a script so, ``%load_ext warpfit.accel`` a notebook, and
 `install` the program that calls it. scikit-learn's classes stay what they are: `replacements`
 exchanges how they train (`perceptrons`), and where several are fitted in a loop, the loop
-(`loops`: `together` for searches and cross-validation, `deferred` for ensembles). What this package
-cannot do goes on to scikit-learn's own code, and `records` has what ran where.
+(`loops`: `together` for searches and cross-validation, `ensembles` for fits that nothing follows).
+What this package cannot do goes on to scikit-learn's own code, and `records` has what ran where.
 
 Nothing here is imported before it is needed: a program without perceptrons starts as before.
 """

@@ -10,7 +10,8 @@ from sklearn.base import is_classifier
 from warpfit import estimators
 from warpfit.backends import resolve_device
 from warpfit.engines.base import Plan
-from warpfit.estimators.fitted import CURVES, NETWORK
+from warpfit.estimators.as_sklearn import share
+from warpfit.estimators.fitted import CURVES
 from warpfit.estimators.fitting import Prepared, lbfgs_device
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.rows import SEEN
@@ -46,14 +47,14 @@ def ours_of(theirs: Any, *, goes_on: bool, is_watched: bool = False) -> Any:
         own = ours.__dict__  # an attempt that fails may have written to its curves
         own.update({each: list(own[each]) for each in CURVES if own.get(each) is not None})
     elif goes_on:
-        _share(ours, theirs, SEEN)
+        ours.__dict__.update({name: vars(theirs)[name] for name in SEEN if name in vars(theirs)})
     return ours
 
 
 def ours_to_predict(theirs: Any) -> Any:
     """Return an estimator of ours that has the attributes of scikit-learn's, uncopied."""
     ours = ours_of(theirs, goes_on=False)
-    _share(ours, theirs, (*SEEN, *NETWORK))
+    share(theirs, ours, copies=False)
     return ours
 
 
@@ -64,7 +65,3 @@ def where_trained(prepared: Prepared) -> tuple[str, str]:
         return f"{resolve_device(lbfgs_device(ours, prepared.split.num_rows))}, lbfgs", ""
     plan = ours.callbacks[0].plan
     return f"{plan.device}, {plan.engine}, {plan.precision}", plan.reason
-
-
-def _share(ours: Any, theirs: Any, names: tuple[str, ...]) -> None:
-    ours.__dict__.update({name: vars(theirs)[name] for name in names if name in vars(theirs)})

@@ -32,7 +32,7 @@ from warpfit.estimators.many_fits import (
     only_predicts,
 )
 from warpfit.estimators.splits import Fits
-from warpfit.sweep.workers import JoblibsWorkers, workers_for
+from warpfit.sweep.workers import JoblibsWorkers, Workers, workers_for
 
 __all__ = ["fit_and_score"]
 
@@ -66,7 +66,7 @@ def fit_and_score(loop: Loop) -> list[Result]:
         if not where.why:
             try:
                 calls = [_bound(task) for task in loop.tasks]
-                where.place, where.why, found = _trained(calls, loop.n_jobs)
+                where.place, where.why, found = _trained(calls, workers, num_processes)
                 return found
             except Exception as error:
                 where.why = why_error(error)
@@ -102,18 +102,20 @@ def _why_not_together(first: Task, is_here: bool) -> str:
     return ""
 
 
-def _trained(calls: Sequence[Task], num_jobs: int | None) -> tuple[str, str, list[Result]]:
+def _trained(
+    calls: Sequence[Task], workers: Workers | None, num_processes: int
+) -> tuple[str, str, list[Result]]:
     """Return where all fits were trained, what they were, and their results."""
     _check_candidates(calls)
     if not is_pipeline(calls[0]["estimator"]):
-        place, found = _fitted(_fits_of(calls), num_jobs)
+        place, found = _fitted(_fits_of(calls), workers, num_processes)
         return place, f"{len(found)} fits", _as_sklearns(calls, found)
     results: dict[int, Result] = {}
     made: set[int] = set()
     for portion in portions(calls):
         perceptron = portion.made[0].perceptron
         fits = _fits(calls[0], perceptron, portion.X, portion.y, portion.pairs)
-        place, found = _fitted(fits, num_jobs)
+        place, found = _fitted(fits, workers, num_processes)
         for position, each, result in zip(portion.positions, portion.made, found, strict=True):
             result["fit_time"] += each.fit_seconds
             result["score_time"] += each.transform_seconds
@@ -125,14 +127,14 @@ def _trained(calls: Sequence[Task], num_jobs: int | None) -> tuple[str, str, lis
     return place, why, [results[idx] for idx in range(len(calls))]
 
 
-def _fitted(fits: Fits, num_jobs: int | None) -> tuple[str, list[Result]]:
+def _fitted(fits: Fits, workers: Workers | None, num_processes: int) -> tuple[str, list[Result]]:
     """Return where fits were done, and their results."""
-    if workers := workers_for(None, num_jobs):  # which know what devices they have
+    if workers is not None:  # which know what devices they have
         return f"{workers.kind}, {workers.count} workers", fit_elsewhere(fits, workers)
     fits.estimator.device = device = backends.resolve_device("auto")
     if device != "cpu":
         return device, fit_together(fits)
-    num_processes = min(effective_n_jobs(num_jobs), len(fits))
+    num_processes = min(num_processes, len(fits))
     return f"cpu, {num_processes} processes", fit_in_processes(fits, num_processes)
 
 
