@@ -19,7 +19,6 @@ CROSS_ENTROPY = "losses.SoftmaxCrossEntropy, for logits and integer labels"
 BINARY = "losses.BinaryCrossEntropy, for logits"
 GELU = "autograd.activate(x, 'gelu'), and so for nn's other activations"
 SCHEDULES = "schedules as the learning rate, such as lr=optim.Cosine(0.1)"
-AS_ARRAYS = "NumPy's arrays: model(x) of an array is one"
 
 LOSSES = {
     "CrossEntropyLoss CrossEntropy SparseCategoricalCrossentropy": CROSS_ENTROPY,

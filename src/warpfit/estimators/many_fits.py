@@ -129,7 +129,7 @@ def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Res
         test, train = (splits.predicted(side) for side in (split.test, split.train))
         own = (idx for idx, fit in enumerate(started) if fit.split is split)
         results |= {idx: started[idx].result(test, train) for idx in own}
-    return _with_shares(list(_in_order(results)))
+    return _with_shares(_in_order(results))
 
 
 def _with_shares(results: list[Result]) -> list[Result]:
@@ -343,7 +343,7 @@ def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Re
             for _ in thrown(found, interrupt):
                 pass
             raise
-    return list(_in_order(results))
+    return _in_order(results)
 
 
 def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> list[Result]:
@@ -367,6 +367,5 @@ def _raise_lost(fits: Fits, error: Exception, workers: Workers) -> NoReturn:
     raise DeviceError(f"a worker of {workers.kind} {what}: {error}") from error
 
 
-def _in_order(results: dict[int, Result]) -> Iterator[Result]:
-    for idx in sorted(results):
-        yield results[idx]
+def _in_order(results: dict[int, Result]) -> list[Result]:
+    return [results[idx] for idx in sorted(results)]

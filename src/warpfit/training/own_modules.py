@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.nn.layer import Layer
@@ -42,7 +43,7 @@ def described(module: Module) -> dict[str, Any]:
         )
     arrays = module.named_arrays()
     dtypes = {str(holder.data.dtype) for holder in arrays.values()}
-    if len(dtypes) > 1 or dtypes - {"float32", "float64"}:
+    if len(dtypes) > 1 or dtypes - set(FLOAT_DTYPES):
         raise ConfigError(
             "save: expected all arrays of a module in one dtype, float32 or float64, got "
             f"{', '.join(sorted(dtypes))}"
