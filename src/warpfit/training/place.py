@@ -48,7 +48,7 @@ PRICES = Path(__file__).with_name("run_prices.json")
 # Of processes as many as there are cores, each takes up to this many times what one alone takes:
 # two share a core's units and its memory.
 CROWDED = 2.0
-# Networks that a GPU trains at once, at least, in the time of one (docs/log/sweeps.md).
+# Networks that a GPU trains at once in the time of one: fewer than the least of docs/log/sweeps.md.
 TRAINED_AT_ONCE = 40
 
 # Rows of a step that predicts.
