@@ -425,6 +425,8 @@ def test_conv2d_refuses_dtypes(backend: Backend) -> None:
         DTypeError, match=r"conv2d_backward_input: expected float32 or float64.*, got int32"
     ):
         call(backend.conv2d_backward_input, dz.astype("int32"), w.astype("int32"), x.shape)
+    with pytest.raises(DTypeError, match="conv2d_backward_input: expected operands of one dtype"):
+        call(backend.conv2d_backward_input, dz, w, x.shape, x=x.astype("float32"))
     with pytest.raises(DTypeError, match="conv2d_backward_weight: expected operands of one dtype"):
         call(backend.conv2d_backward_weight, dz.astype("float32"), x, w.shape[:2])
 

@@ -124,7 +124,11 @@ class NetworkSpec:
                 joints[idx]["x_activation"] = _activation_of(specs[below])
             if spec.joins:
                 below = None if _activation_of(spec).needs_input else idx
-            elif idx - 1 == below and isinstance(spec, MaxPool2dSpec) and _pools(specs[below]):
+            elif (
+                idx - 1 == below
+                and isinstance(spec, MaxPool2dSpec)
+                and isinstance(specs[below], Conv2dSpec)
+            ):
                 joints[below]["pool"], joints[idx]["is_done"] = spec.pool_settings, True
             elif below is not None and not spec.passes(_activation_of(specs[below])):
                 below = None
@@ -229,11 +233,6 @@ class NetworkSpec:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
-
-
-def _pools(spec: LayerSpec) -> bool:
-    """Whether a layer may be joined with the max pooling that follows."""
-    return isinstance(spec, Conv2dSpec) and spec.joins
 
 
 def _activation_of(spec: LayerSpec) -> Activation:

@@ -213,8 +213,9 @@ class ConvOps(WeightOps):
             launch = self._launch(op, x, w, x.shape, w.shape, pairs, activation)
         if launch is None or launch.windows is None or 1 in launch.num_windows:
             windows = {"stride": stride, "padding": padding, "dilation": dilation}
-            settings: dict[str, Any] = {**windows, "activation": activation, "pool": pool}
-            return super().conv2d_pooled_forward(x, w, b, **settings)
+            return super().conv2d_pooled_forward(
+                x, w, b, **windows, activation=activation, pool=pool
+            )
         check_shape(op, "b", b, w.shape[3:])
         height, width = (size // 2 for size in launch.num_windows)
         y = self.empty((x.shape[0], height, width, w.shape[3]), x.dtype)
@@ -246,11 +247,8 @@ class ConvOps(WeightOps):
         dx = self.empty(x_shape, dz.dtype)
         if launch.windows is not None:
             saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
-            settings: dict[str, Any] = {
-                "saved": saved,
-                "activation": IDENTITY if saved is None else x_activation,
-            }
-            self.multiply_windows(*launch.windows, dz, w, dx, **settings)
+            own = IDENTITY if saved is None else x_activation
+            self.multiply_windows(*launch.windows, dz, w, dx, saved=saved, activation=own)
             if saved is x:
                 return dx
         elif launch.kernel is not None:

@@ -107,7 +107,7 @@ class Windows(NamedTuple):
     def are_possible(self) -> bool:
         """Whether weights consist of whole pieces and products of whole blocks of columns."""
         inner = self.channels if self.is_adjoint else self.outputs
-        whole = inner % IN_PIECE == 0 and self.block_n is not None
+        whole = inner % IN_PIECE == 0 and self.block_n > 0
         return whole and 0 not in (self.channels, self.outputs)
 
     @property
@@ -116,9 +116,15 @@ class Windows(NamedTuple):
         return self.outputs // (self.block_n or 1)
 
     @property
-    def block_n(self) -> int | None:
-        """Outputs of a block; None if the kernel has no products of so many."""
-        return next((n for n in BLOCKS_N if self.outputs % n == 0), None)
+    def block_n(self) -> int:
+        """Outputs of a block; 0 if the kernel has no products of so many."""
+        return next((n for n in BLOCKS_N if self.outputs % n == 0), 0)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What the kernels take of them as arguments."""
+        ends = (*self.image, self.channels, *self.result, self.outputs)
+        return (*ends, *self.padding, *self.dilation)
 
 
 class Band(NamedTuple):
@@ -150,14 +156,17 @@ class Band(NamedTuple):
 class WindowsOps(ColumnOps):
     """Convolutions of stride 1 in half precision, where the device has the kernel for them."""
 
+    def has_kernels(self, dtype: str, num_images: int) -> bool:
+        """Whether the device has kernels of Hopper's products for a dtype, and there are images."""
+        return generation(self.runtime.arch) == 90 and dtype in HALF_DTYPES and num_images > 0
+
     def band_of(self, windows: Windows, dtype: str, num_images: int) -> Band | None:
         """Return the band by which the kernel computes a convolution whose weights, and whose
         pixels if they are whole pieces, begin at multiples of 16 bytes; None if it does not.
         """
-        runtime = self.runtime
-        is_possible = generation(runtime.arch) == 90 and dtype in HALF_DTYPES and num_images
-        if not is_possible or not windows.are_possible:
+        if not self.has_kernels(dtype, num_images) or not windows.are_possible:
             return None
+        runtime = self.runtime
         return choose_band(
             windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes
         )
@@ -239,9 +248,8 @@ def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
         num_tiles, across = in_order, 0
         last = in_order * TILE - 1 + span_h * windows.pitch + span_w
     plane = plane_bytes(max(copied, last + 1), windows.depth)
-    shared = windows.depth // IN_PIECE * plane + 2 * windows.taps * windows.depth * (
-        windows.block_n or 0
-    )
+    shared = windows.depth // IN_PIECE * plane
+    shared += 2 * windows.taps * windows.depth * windows.block_n
     if shared > max_shared_bytes:
         return None
     blocks = min(MOST_BLOCKS, (max_shared_bytes + RESERVED_BYTES) // (shared + RESERVED_BYTES))
@@ -267,9 +275,9 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
     blocks = min(band.blocks, -(-num_bands // num_multiprocessors))
     rounds = -(-num_bands // (num_multiprocessors * blocks))
     slices = windows.taps * windows.depth // DEPTH
-    of_tile = slices * max(CYCLES_OF_COLUMN * (windows.block_n or 0), LEAST_CYCLES)
+    of_tile = slices * max(CYCLES_OF_COLUMN * windows.block_n, LEAST_CYCLES)
     of_pixels = windows.depth // IN_PIECE * band.plane_bytes / BYTES_A_CYCLE
-    of_weights = 2 * slices * DEPTH * (windows.block_n or 0) / BYTES_A_CYCLE
+    of_weights = 2 * slices * DEPTH * windows.block_n / BYTES_A_CYCLE
     # Blocks share a multiprocessor's products, and hide what others wait for.
     multiplied = CYCLES_OF_BAND + band.num_tiles * of_tile
     alone = multiplied + (rounds - 1) * (WAITED_CYCLES + of_pixels + multiplied)
@@ -284,7 +292,7 @@ def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict
     return {
         "DTYPE": dtype,
         "ADJOINT": int(windows.is_adjoint),
-        "BLOCK_N": windows.block_n or 0,
+        "BLOCK_N": windows.block_n,
         "WARPGROUPS": band.warpgroups,
         "BLOCKS": band.blocks,
         "KERNEL_HEIGHT": windows.kernel[0],
@@ -309,31 +317,24 @@ def epilogue_defines(
 
 def sizes_of(windows: Windows, band: Band, num_images: int) -> tuple[int, ...]:
     """Return the kernel's last arguments."""
-    return (
-        num_images,
-        *windows.image,
-        windows.channels,
-        *windows.result,
-        windows.outputs,
-        *windows.padding,
-        *windows.dilation,
-        band.rows,
-        band.num_tiles,
-        band.tiles_across,
-        band.plane_bytes,
-    )
+    of_band = (band.rows, band.num_tiles, band.tiles_across, band.plane_bytes)
+    return (num_images, *windows.sizes, *of_band)
+
+
+def example_windows() -> Iterator[Windows]:
+    """Yield convolutions with each kind of channels and outputs."""
+    for channels, outputs in ((32, 64), (1, 32), (64, 48)):
+        x, w = (1, 26, 26, channels), (3, 3, channels, outputs)
+        yield Windows.forward(x, w, (24, 24), (0, 0), (1, 1))
 
 
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the kernels of this file with a choice of the defines that they are asked for."""
     most = shared_bytes_of("sm_90a")
     for dtype in HALF_DTYPES:
-        for channels, outputs in ((32, 64), (1, 32), (64, 48)):
-            forward = Windows.forward(
-                (1, 26, 26, channels), (3, 3, channels, outputs), (24, 24), (0, 0), (1, 1)
-            )
+        for forward in example_windows():
             passes = [(forward, 512), (forward._replace(pools=True), 512), (forward.adjoint, 1)]
-            for windows, num_images in passes[: 2 if channels == 1 else 3]:
+            for windows, num_images in passes[: 2 if forward.channels == 1 else 3]:
                 band = choose_band(windows, num_images, 132, most)
                 assert band is not None
                 own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE)

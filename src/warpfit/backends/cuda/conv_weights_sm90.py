@@ -21,11 +21,11 @@ from warpfit.backends.cuda.conv_sm90 import (
     WARPGROUP,
     Windows,
     WindowsOps,
+    example_windows,
     is_in_pieces,
     plane_bytes,
     row_counts,
 )
-from warpfit.backends.cuda.jit import generation
 
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
@@ -150,18 +150,7 @@ def weight_defines(
 
 def weight_sizes(windows: Windows, band: WeightBand, num_images: int) -> tuple[int, ...]:
     """Return its last arguments."""
-    return (
-        num_images,
-        *windows.image,
-        windows.channels,
-        *windows.result,
-        windows.outputs,
-        *windows.padding,
-        *windows.dilation,
-        band.rows,
-        band.num_slices,
-        band.plane_bytes,
-    )
+    return (num_images, *windows.sizes, band.rows, band.num_slices, band.plane_bytes)
 
 
 class WeightOps(WindowsOps):
@@ -171,15 +160,10 @@ class WeightOps(WindowsOps):
         """Return how the kernel computes the gradient of the weights of a forward pass; None if it
         does not.
         """
-        runtime = self.runtime
-        is_possible = generation(runtime.arch) == 90 and dtype in HALF_DTYPES and num_images
-        if (
-            not is_possible
-            or not windows.channels
-            or windows.outputs % DEPTH
-            or not windows.outputs
-        ):
+        is_whole = 0 not in (windows.channels, windows.outputs) and windows.outputs % DEPTH == 0
+        if not is_whole or not self.has_kernels(dtype, num_images):
             return None
+        runtime = self.runtime
         return choose_weight_band(
             windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes
         )
@@ -205,11 +189,8 @@ class WeightOps(WindowsOps):
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the kernel with a choice of the defines that it is asked for."""
     for dtype in HALF_DTYPES:
-        for channels, outputs in ((32, 64), (1, 32), (64, 48)):
-            windows = Windows.forward(
-                (1, 26, 26, channels), (3, 3, channels, outputs), (24, 24), (0, 0), (1, 1)
-            )
+        for windows in example_windows():
             band = choose_weight_band(windows, 512, 132, shared_bytes_of("sm_90a"))
             assert band is not None
-            defines = weight_defines(dtype, windows, band, channels >= IN_PIECE)
+            defines = weight_defines(dtype, windows, band, windows.channels >= IN_PIECE)
             yield KERNEL, {name: str(value) for name, value in defines.items()}

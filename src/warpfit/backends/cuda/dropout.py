@@ -13,7 +13,7 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
 from warpfit.random import DROPOUT, stream_key
 
-__all__ = ["DropoutOps", "key_of", "variants"]
+__all__ = ["DropoutOps", "check_step", "key_of", "variants"]
 
 THREADS = 256
 # A random counter decides so many units.
@@ -24,6 +24,12 @@ MOST_GRID_ROWS = 65535
 
 # Seeds are few, and a key costs more than a launch.
 key_of = lru_cache(maxsize=64, typed=True)(lambda seed: stream_key(seed, DROPOUT))
+
+
+def check_step(op: str, step: Number) -> None:
+    """Raise ShapeError unless counters hold the step, if it is the host's."""
+    if type(step) is not DeviceArray and not 0 <= step < 2**32:
+        raise ShapeError(f"{op}: expected a step from 0 to {2**32 - 1}, got {step}")
 
 
 @lru_cache(maxsize=512)
@@ -47,8 +53,7 @@ class DropoutOps(ArrayOps):
     ) -> tuple[Array, Array]:
         check_float("dropout_forward", x)
         check_dropout("dropout_forward", x, p)
-        if type(step) is not DeviceArray and not 0 <= step < 2**32:
-            raise ShapeError(f"dropout_forward: expected a step from 0 to {2**32 - 1}, got {step}")
+        check_step("dropout_forward", step)
         key = key_of(seed)
         x = self.contiguous(x)
         mask, y = self.empty(x.shape, x.dtype), self.empty(x.shape, x.dtype)

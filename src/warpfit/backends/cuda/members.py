@@ -10,9 +10,8 @@ from warpfit.backends.checks import (
     check_member_relu,
     check_member_relu_backward,
 )
-from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
-from warpfit.backends.cuda.dropout import key_of
+from warpfit.backends.cuda.dropout import check_step, key_of
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
@@ -70,10 +69,7 @@ class MemberOps(ArrayOps):
         check_member_relu("member_relu_forward", z, scale, bias, next_scale, p)
         num_members, num_rows, num_units = z.shape
         _check_count("member_relu_forward", num_members)
-        if type(step) is not DeviceArray and not 0 <= step < 2**32:
-            raise ShapeError(
-                f"member_relu_forward: expected a step from 0 to {2**32 - 1}, got {step}"
-            )
+        check_step("member_relu_forward", step)
         y, kept = self.empty(z.shape, z.dtype), self.empty(z.shape, "bool")
         if not z.size:
             return y, kept

@@ -44,13 +44,9 @@ def is_supported(name: str, defines: dict[str, str], arch: str) -> bool:
         return generation(arch) == 90
     if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":
         return generation(arch) >= 90
-    dtype, on_tensor_cores = (
-        defines.get("DTYPE", ""),
-        "mma" in name or name.startswith(("one_launch", "narrow_step", "many_", "table_")),
-    )
-    if "TENSOR_CORES" in defines:
-        on_tensor_cores = defines["TENSOR_CORES"] == "1"
-    if on_tensor_cores:
+    dtype, always = defines.get("DTYPE", ""), ("one_launch", "narrow_step", "many_", "table_")
+    uses_them = str(int("mma" in name or name.startswith(always)))
+    if defines.get("TENSOR_CORES", uses_them) == "1":
         return supports(arch, dtype)
     is_product = name.startswith("conv2d") or name == "matmul_register"
     return not (is_product and dtype in HALF_DTYPES and supports(arch, dtype))

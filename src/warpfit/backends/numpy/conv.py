@@ -83,7 +83,7 @@ class ConvOps(Backend):
         x_activation: Activation = IDENTITY,
     ) -> Array:
         op = "conv2d_backward_input"
-        check_float(op, dz, w)
+        check_float(op, dz, w, x)
         check_joint(op, x, x_shape, x_activation)
         num_windows = check_conv2d(op, x_shape, w.shape, stride, padding, dilation)
         num_samples, height, width, num_channels = x_shape

@@ -2,7 +2,7 @@
 // give equal bits. Whole warps or blocks call. Scratch is the caller's shared memory, counters the
 // launcher's, zero before and after.
 // Users: base/, gemm/, narrow/, ops/arrays/, ops/batches/, ops/conv/, ops/loss/, ops/norm/,
-// ops/softmax/, resident/feed/, resident/loss/.
+// ops/softmax/, resident/feed/, resident/loss/, tabular/.
 #pragma once
 
 #include "base/types.cuh"

@@ -5,7 +5,7 @@
 // types are plain words with no arithmetic of their own, so that nothing is computed in them by
 // accident.
 //
-// Users: base/, gemm/, mma/, ops/arrays/, ops/batches/, ops/loss/, ptx/.
+// Users: base/, gemm/, mma/, ops/arrays/, ops/batches/, ops/loss/, ops/members/, ptx/.
 #pragma once
 
 #include "ptx/ptx.cuh"

@@ -10,7 +10,8 @@
 //
 // Reference: PTX ISA 9.7.15.5.1 (matrix descriptors).
 //
-// Users: gemm_sm90.cu, linear_update_sm90.cu, many_networks_sm90.cu, many_small_networks_sm90.cu.
+// Users: gemm_sm90.cu, linear_update_sm90.cu, many_networks_sm90.cu, many_small_networks_sm90.cu,
+// ops/conv/.
 #pragma once
 
 #include "base/types.cuh"

@@ -1,10 +1,10 @@
 // Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard;
 // and how long to look for what other blocks leave in memory.
 //
-// With the setting BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the
-// kernel.
+// With the setting BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and
+// stops the kernel.
 //
-// Users: gemm/, resident/exchange/, resident/layout/, resident/record/.
+// Users: gemm/, resident/exchange/, resident/layout/, resident/record/, tabular/.
 #pragma once
 
 #include "base/types.cuh"

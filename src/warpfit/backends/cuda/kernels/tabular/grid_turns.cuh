@@ -2,16 +2,16 @@
 // until those are whose results it needs.
 //
 // Counters lie in memory, are zero at launch, and only grow. What a block has written before it
-// arrives, all see that have waited for it, if they load it as `received`: past the first cache, and
-// after the wait. All blocks are resident.
+// arrives, all see that have waited for it, if they load it as `received`: past the first cache,
+// and after the wait. All blocks are resident.
 //
 // Users: table_networks.cu.
 #pragma once
 
 #include "ptx/barriers.cuh"
 
-// Blocks that have left the gradients of hidden units and outputs, those of all else, what they have
-// updated, and what they add to the validation error.
+// Blocks that have left the gradients of hidden units and outputs, those of all else, what they
+// have updated, and what they add to the validation error.
 struct Turns {
     unsigned gradients, rows, updates, validations;
 };

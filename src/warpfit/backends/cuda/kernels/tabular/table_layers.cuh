@@ -2,8 +2,8 @@
 // dropout.
 //
 // A warp has 16 units of each layer. What the way back needs of these in each row lies in shared
-// memory, each thread's apart, but for whether dropout keeps the unit: a bit. Rows that no batch has
-// have gradients of 0.
+// memory, each thread's apart, but for whether dropout keeps the unit: a bit. Rows that no batch
+// has have gradients of 0.
 //
 // Users: table_networks.cu.
 #pragma once

@@ -3,8 +3,9 @@
 //           epoch the validation error, and, if no epoch had less, the parameters once more.
 // Layout:   networks (NETWORKS,), whose arrays TableNetwork and table_shapes.cuh describe; memory
 //           (NETWORKS,) of MEMORY_BYTES each, zeros; steps, of the whole run; turns, zeros. Of the
-//           run first_epoch epochs are done. Targets are labels, int64, or numbers, float32. The error of an epoch is the share of rows
-//           that are wrong, or the root of the mean squared error.
+//           run first_epoch epochs are done. Targets are labels, int64, or numbers, float32. The
+//           error of an epoch is the share of rows that are wrong, or the root of the mean squared
+//           error.
 // Launch:   any number of blocks of 512 threads, all resident; SHARED_BYTES of dynamic shared
 //           memory. Settings: TableConfig of resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; all else in float32. Gradients are scaled
@@ -98,8 +99,8 @@ __device__ inline double error_of(const TableNetwork& network) {
 }
 
 // Which tasks fall to a block. Blocks without rows take some in a row each, if there are enough of
-// them; else all blocks take turns. A block without tasks is no updater: it has nothing to wait for,
-// and would tell others of steps to come.
+// them; else all blocks take turns. A block without tasks is no updater: it has nothing to wait
+// for, and would tell others of steps to come.
 struct Tasks {
     const Arguments& arguments;
     int updaters, first, last, step;

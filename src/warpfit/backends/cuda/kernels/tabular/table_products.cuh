@@ -2,9 +2,9 @@
 // warp, or with few units, parts of them.
 //
 // Weights come from memory straight into registers, each once for all rows, and are loaded while
-// what comes before them is still computed. mma's A are units by inputs (on the way back inputs by
-// units), its B those numbers by rows. A lane then has, of rows 2 t and 2 t + 1 of each eight, units
-// g and g + 8: g = lane / 4, t = lane % 4.
+// what comes before them is still computed. mma's A are units by inputs (on the way back inputs
+// by units), its B those numbers by rows. A lane then has, of rows 2 t and 2 t + 1 of each eight,
+// units g and g + 8: g = lane / 4, t = lane % 4.
 //
 // Users: table_networks.cu.
 #pragma once

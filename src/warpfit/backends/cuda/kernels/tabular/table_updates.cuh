@@ -2,9 +2,9 @@
 // embedding of a code. In every step a warp has the same tasks.
 //
 // A tile's gradient is a product of what the blocks of rows have left. Its weights and moments in
-// float32 lie in memory, a lane's together; whoever updates them writes them for both products, too.
-// Tiles behind the first layer come first: their gradients are there while those of the embeddings
-// are still computed.
+// float32 lie in memory, a lane's together; whoever updates them writes them for both products,
+// too. Tiles behind the first layer come first: their gradients are there while those of the
+// embeddings are still computed.
 //
 // Users: table_networks.cu.
 #pragma once

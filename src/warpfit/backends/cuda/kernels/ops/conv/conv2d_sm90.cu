@@ -4,18 +4,19 @@
 //            o, c], padding being (kernel - 1) dilation less than it was.
 // Layout:    x (M, height, width, channels), y (M, out_height, out_width, outputs), w (KH, KW, C,
 //            O), contiguous; of these channels are C and outputs O, or the other way round if
-//            ADJOINT. w and, if X_PIECES, x consist of whole pieces at multiples of 16 bytes; outputs
-//            are a multiple of BLOCK_N.
+//            ADJOINT. w and, if X_PIECES, x consist of whole pieces at multiples of 16 bytes;
+//            outputs are a multiple of BLOCK_N.
 //            POOLS: of each 2 by 2 windows, from the first on, y has the largest numbers only, and
 //            indices, like y, their row and column, as row 2 + column, of equal ones the first.
 //            band_rows then are even, and tiles 8 by 8.
 //            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
 // Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS. Block x
 //            takes every gridDim.x-th band of band_rows rows of windows, and its warpgroups the
-//            band's tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across
-//            of them side by side, or, if that is 0, 64 in the order of the planes' pixels. shared
-//            bytes: weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these, POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP
-//            (of channels), BLOCKS (to a multiprocessor), and those of gemm/epilogue.cuh.
+//            band's tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across of them
+//            side by side, or, if that is 0, 64 in the order of the planes' pixels. shared bytes:
+//            weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these,
+//            POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP (of channels), BLOCKS (to a
+//            multiprocessor), and those of gemm/epilogue.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
 //            reads w once for each block, and x, with KH - 1 rows more for each band, once for each

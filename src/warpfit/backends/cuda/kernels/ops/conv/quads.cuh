@@ -26,8 +26,8 @@ __device__ inline void transpose_quad(unsigned (&words)[4]) {
     }
 }
 
-// words[j] of lane q of four are numbers 8 STEP j + 2 q and the next of a row of 16-bit numbers that
-// begins at `to`.
+// words[j] of lane q of four are numbers 8 STEP j + 2 q and the next of a row of 16-bit numbers,
+// which begins at `to`.
 template <int STEP, class T, int COUNT>
 __device__ inline void store_quads(const unsigned (&words)[COUNT], T* to, bool is_inside) {
     const int q = threadIdx.x % 4;

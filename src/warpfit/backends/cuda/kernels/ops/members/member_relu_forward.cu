@@ -1,6 +1,7 @@
-// Computes: y = relu(z · scale + bias) · mask · next_scale, and kept = whether neither relu nor mask
-//           is 0; of member e, unit i of its (M, N) is kept by mask if word i % 16, of 16 bits, of
-//           philox64((1 + i / 16, first_member + e, layer, step), key) is at least threshold.
+// Computes: y = relu(z · scale + bias) · mask · next_scale, and kept = whether neither relu nor
+//           mask is 0; of member e, unit i of its (M, N) is kept by mask if word i % 16, of 16
+//           bits, of philox64((1 + i / 16, first_member + e, layer, step), key) is at least
+//           threshold.
 // Layout:   z, y, kept (E, size) with size = M num_units; scale, bias, next_scale (E, num_units);
 //           all contiguous. A thread takes 16 units, which one counter decides.
 // Launch:   grid (ceil(size / 2048), E), block 128; define DTYPE. `wide` promises arrays aligned to
