@@ -154,15 +154,10 @@ class BaseTabular(BaseEstimator, ABC):
         else:
             table, splits = self._with_validation_rows(table, X_val, y_val)
         self._learn_targets(table.y)
-        members = list(
-            members_of(
-                table,
-                splits,
-                seeds_of(seed, len(splits) * self.n_ensemble),
-                preprocessor=method.preprocessor,
-                targets_of=self._targets_of,
-            )
-        )
+        preprocessor = method.preprocessor(table.frame)
+        cells = preprocessor.cells(table.frame)
+        seeds = seeds_of(seed, len(splits) * self.n_ensemble)
+        members = list(members_of(table, cells, splits, seeds, preprocessor, self._targets_of))
         training = self._training(settings, members, splits[0], start)
         # What overflows is found by the validation errors.
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
@@ -172,7 +167,7 @@ class BaseTabular(BaseEstimator, ABC):
         warn_of_divergence(trained, settings["n_epochs"])
         if self.time_limit is not None and training.is_over():
             warn_of_time_limit(trained, len(members), settings["n_epochs"], self.time_limit)
-        self._keep_rows(table, splits)
+        self._keep_rows(table, cells, splits)
         return self
 
     @property
@@ -391,11 +386,10 @@ class BaseTabular(BaseEstimator, ABC):
         self.loss_curve_, self.validation_errors_ = first.losses, first.errors
         self.best_epoch_ = first.best_epoch
 
-    def _keep_rows(self, table: Table, splits: Sequence[Split]) -> None:
+    def _keep_rows(self, table: Table, cells: Array, splits: Sequence[Split]) -> None:
         """Keep what is predicted of rows held out, and these."""
         for name in vars(self).keys() & {"folds_", self._out_of_fold, "_importances"}:
             delattr(self, name)
-        cells = self.preprocessor_.cells(table.frame)
         if self.n_folds is not None:
             self._predict_folds(cells, splits)
         self._held_out = [

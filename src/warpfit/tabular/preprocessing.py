@@ -87,8 +87,8 @@ class Preprocessor:
     ----------
     frame : DataFrame
         All rows that are known, for the categories.
-    rows : array of int
-        The places of those to train on, for the scales.
+    rows : array of int, optional
+        The places of those to train on, for the scales; none are known without.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Preprocessor:
     # The arrays that `with_scales` takes, in this order; the last has a number for each column.
     SCALES: ClassVar[tuple[str, ...]] = ("centre", "scale")
 
-    def __init__(self, frame: Any, rows: Codes) -> None:
+    def __init__(self, frame: Any, rows: Codes | None = None) -> None:
         if not frame.shape[1]:
             raise DataError(f"expected a column to learn from, got none in {len(frame)} rows")
         places = range(frame.shape[1])
@@ -121,7 +121,8 @@ class Preprocessor:
         self._learn_columns()
         if not (self.columns.num_plain or self.columns.num_codes):
             raise DataError("expected a column with a cell that is not missing, got none")
-        self._learn_scales(self.cells(frame)[rows])
+        if rows is not None:
+            self._learn_scales(self.cells(frame)[rows])
 
     def transform(self, frame: Any) -> Array:
         """Return rows (N, columns) float64 of a frame with the same columns in the same order."""

@@ -34,8 +34,8 @@ class QuantilePreprocessor(Preprocessor):
     ----------
     frame : DataFrame
         All rows that are known, for the categories.
-    rows : array of int
-        The places of those to train on, for the quantiles.
+    rows : array of int, optional
+        The places of those to train on, for the quantiles; none are known without.
 
     Attributes
     ----------
