@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -175,6 +176,20 @@ def test_models_of_other_targets_and_columns(misuse: Invoke) -> None:
     model.fit(rows[["area"]].to_numpy(), rows["kind"]).save("unnamed.safetensors")
     outcome = misuse("predict", "unnamed.safetensors", "kinds.csv")
     assert "was trained on an array without names of columns; expected an .npz" in outcome.err
+
+
+def test_rows_that_cannot_be_read(misuse: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = houses()[["area", "kind"]].fillna(100)
+    rows.to_csv("houses.csv", index=False)
+    model = wf.TabularClassifier(n_epochs=1, hidden_layer_sizes=8, random_state=0, device="cpu")
+    model.fit(rows[["area"]], rows["kind"]).save("model.safetensors")
+
+    def refused(path: Path, *rest: Any, **others: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refused)
+    outcome = misuse("predict", "model.safetensors", "houses.csv")
+    assert "cannot read houses.csv: Permission denied" in outcome.err
 
 
 @pytest.mark.filterwarnings("default::warpfit.errors.TrainingWarning")

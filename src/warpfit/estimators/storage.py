@@ -17,29 +17,18 @@ from sklearn.preprocessing import LabelBinarizer
 
 from warpfit import losses
 from warpfit.backends.base import FLOAT_DTYPES
-from warpfit.errors import ConfigError, FileFormatError, WarpfitError
+from warpfit.errors import ConfigError, FileFormatError
 from warpfit.estimators.binarizer import OneLabelBinarizer, as_label_binarizer, as_ours
 from warpfit.estimators.fitted import COUNTS, CURVES, NUMBERS, WEIGHTS
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Schedule, as_schedule
-from warpfit.training.storage import ESTIMATOR, read_file, write_file
+from warpfit.training.storage import ESTIMATOR, MALFORMED, read_file, write_file
 
 __all__ = ["load_estimator", "save_estimator"]
 
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 E = TypeVar("E")
-
-# What reading raises if a file's description is none.
-MALFORMED = (
-    WarpfitError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
 
 
 def save_estimator(estimator: Any, path: PathLike) -> None:

@@ -94,10 +94,10 @@ def seeds_of(seed: int, count: int) -> list[int]:
 
 def members_of(
     table: Table,
+    cells: Array,
     splits: Sequence[Split],
     seeds: Sequence[int],
-    *,
-    preprocessor: Callable[[Any, Places], Preprocessor],
+    preprocessor: Preprocessor,
     targets_of: Callable[[Array], Targets],
 ) -> Iterator[Member]:
     """Yield a network for each seed: all splits in turns, until there are no more seeds.
@@ -105,10 +105,12 @@ def members_of(
     Parameters
     ----------
     table : Table
+    cells : ndarray
+        What the preprocessor makes of its frame.
     splits : sequence of Split
     seeds : sequence of int
-    preprocessor : function
-        From a frame and the places of the rows to train on.
+    preprocessor : Preprocessor
+        Each split has scales of its own.
     targets_of : function
         From the targets to train on to what they mean.
 
@@ -120,14 +122,9 @@ def members_of(
     if table.weights is not None:
         for split in splits:
             _check_weights(table.weights[split.trained])
-    first = preprocessor(table.frame, splits[0].trained)
-    cells = first.cells(table.frame)
     parts = [
-        (
-            first.with_scales_of(cells[split.trained]) if idx else first,
-            targets_of(table.y[split.trained]),
-        )
-        for idx, split in enumerate(splits)
+        (preprocessor.with_scales_of(cells[split.trained]), targets_of(table.y[split.trained]))
+        for split in splits
     ]
     for idx, seed in enumerate(seeds):
         split, (scaling, targets) = splits[idx % len(splits)], parts[idx % len(splits)]

@@ -41,7 +41,7 @@ from warpfit.tabular.bags import (
 from warpfit.tabular.cautions import warn_of_divergence, warn_of_time_limit
 from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
 from warpfit.tabular.importances import NoRowsError, importances_of
-from warpfit.tabular.members import Trained, Training, shape_of
+from warpfit.tabular.members import Member, Trained, Training, shape_of
 from warpfit.tabular.methods import METHODS
 from warpfit.tabular.place import predicted_on, trained_on
 from warpfit.tabular.targets import Targets
@@ -146,7 +146,7 @@ class BaseTabular(BaseEstimator, ABC):
             is not finite.
         """
         start = perf_counter()
-        settings = self._settings()
+        settings, method = self._settings(), METHODS[self.method]
         table = self._table(X, y, sample_weight, reset=True)
         seed = self._seed()
         if X_val is None and y_val is None:
@@ -154,31 +154,11 @@ class BaseTabular(BaseEstimator, ABC):
         else:
             table, splits = self._with_validation_rows(table, X_val, y_val)
         self._learn_targets(table.y)
-        members = list(
-            members_of(
-                table,
-                splits,
-                seeds_of(seed, len(splits) * self.n_ensemble),
-                preprocessor=METHODS[self.method].preprocessor,
-                targets_of=self._targets_of,
-            )
-        )
-        method = METHODS[self.method]
-        place = trained_on(
-            self.device,
-            method.widths(shape_of(members[0], settings)),
-            num_rows=len(splits[0].trained),
-            num_validated=len(splits[0].held_out),
-            batch_size=settings["batch_size"],
-            epochs=settings["n_epochs"] * len(members),
-        )
-        training = Training(
-            settings,
-            self._loss(settings),
-            place.device,
-            lambda idx, outcome: self._report(idx, len(members), outcome),
-            lambda: self.time_limit is not None and perf_counter() - start > self.time_limit,
-        )
+        preprocessor = method.preprocessor(table.frame)
+        cells = preprocessor.cells(table.frame)
+        seeds = seeds_of(seed, len(splits) * self.n_ensemble)
+        members = list(members_of(table, cells, splits, seeds, preprocessor, self._targets_of))
+        training = self._training(settings, members, splits[0], start)
         # What overflows is found by the validation errors.
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             trained = list(method.train(members, training))
@@ -187,19 +167,7 @@ class BaseTabular(BaseEstimator, ABC):
         warn_of_divergence(trained, settings["n_epochs"])
         if self.time_limit is not None and training.is_over():
             warn_of_time_limit(trained, len(members), settings["n_epochs"], self.time_limit)
-        for name in vars(self).keys() & {"folds_", self._out_of_fold, "_importances"}:
-            delattr(self, name)
-        cells = self.preprocessor_.cells(table.frame)
-        if self.n_folds is not None:
-            self._predict_folds(cells, splits)
-        self._held_out = [
-            HeldOut(
-                cells[split.held_out],
-                table.y[split.held_out],
-                None if table.weights is None else table.weights[split.held_out],
-            )
-            for split in splits
-        ]
+        self._keep_rows(table, cells, splits)
         return self
 
     @property
@@ -354,6 +322,35 @@ class BaseTabular(BaseEstimator, ABC):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31))
 
+    def _training(
+        self, settings: dict[str, Any], members: Sequence[Member], split: Split, start: float
+    ) -> Training:
+        """Return what the members of a bag have in common; of one, the rows are split so."""
+        place = trained_on(
+            self.device,
+            METHODS[self.method].widths(shape_of(members[0], settings)),
+            num_rows=len(split.trained),
+            num_validated=len(split.held_out),
+            batch_size=settings["batch_size"],
+            epochs=settings["n_epochs"] * len(members),
+        )
+
+        def report(idx: int, outcome: Outcome) -> None:
+            if self.verbose:
+                of_all = f"network {idx + 1} of {len(members)}, " if len(members) > 1 else ""
+                print(
+                    f"{of_all}epoch {len(outcome.losses)} of {settings['n_epochs']}: "
+                    f"loss {outcome.losses[-1]:.6g}, validation error {outcome.errors[-1]:.6g}"
+                )
+
+        return Training(
+            settings,
+            self._loss(settings),
+            place.device,
+            report,
+            lambda: self.time_limit is not None and perf_counter() - start > self.time_limit,
+        )
+
     def _splits(self, y: Array, seed: int) -> list[Split]:
         if self.n_folds is None:
             return [set_aside(len(y), self.validation_fraction, seed)]
@@ -389,6 +386,21 @@ class BaseTabular(BaseEstimator, ABC):
         self.loss_curve_, self.validation_errors_ = first.losses, first.errors
         self.best_epoch_ = first.best_epoch
 
+    def _keep_rows(self, table: Table, cells: Array, splits: Sequence[Split]) -> None:
+        """Keep what is predicted of rows held out, and these."""
+        for name in vars(self).keys() & {"folds_", self._out_of_fold, "_importances"}:
+            delattr(self, name)
+        if self.n_folds is not None:
+            self._predict_folds(cells, splits)
+        self._held_out = [
+            HeldOut(
+                cells[split.held_out],
+                table.y[split.held_out],
+                None if table.weights is None else table.weights[split.held_out],
+            )
+            for split in splits
+        ]
+
     def _keep_folds(self, folds: Array, predicted: Array) -> None:
         """Keep the fold of each row, and what is predicted of it by the networks that do not know
         it.
@@ -410,14 +422,6 @@ class BaseTabular(BaseEstimator, ABC):
         for split, own in zip(splits, found, strict=True):
             predicted[split.held_out] = own
         self._keep_folds(folds, predicted)
-
-    def _report(self, idx: int, num_members: int, outcome: Outcome) -> None:
-        if self.verbose:
-            of_all = f"network {idx + 1} of {num_members}, " if num_members > 1 else ""
-            print(
-                f"{of_all}epoch {len(outcome.losses)} of {self._settings()['n_epochs']}: "
-                f"loss {outcome.losses[-1]:.6g}, validation error {outcome.errors[-1]:.6g}"
-            )
 
     # -- tables
 

@@ -16,9 +16,7 @@ import numpy.typing as npt
 from warpfit.backends import resolve_device
 from warpfit.checks import check_choice, check_count, some
 from warpfit.data import Dataset
-from warpfit.data.csv_tables import read_features
-from warpfit.data.dataset import is_frame, joined, taken
-from warpfit.data.user import npz_samples
+from warpfit.data.dataset import is_frame, joined
 from warpfit.errors import ConfigError, DataError
 from warpfit.files import ResultsFolder, atomic_path
 from warpfit.pictures import confusion_svg
@@ -28,9 +26,10 @@ from warpfit.tabular.methods import METHODS
 from warpfit.tabular.regressor import TabularRegressor
 from warpfit.tabular.storage import load_with_metadata, save_estimator
 from warpfit.training.evaluate import Evaluation
+from warpfit.training.jobs import with_training_rows
 from warpfit.training.recipes import open_data
 from warpfit.training.settings import parse_hidden
-from warpfit.training.tables import TablePredictions
+from warpfit.training.tables import TablePredictions, predictions_of, read_rows
 from warpfit.training.trained import RegressionScore, Score
 
 __all__ = ["StoredTable", "TableJob", "load_table", "prepare"]
@@ -131,30 +130,11 @@ class StoredTable:
         """Return what it predicts for the rows of a ``.csv`` or an ``.npz`` file; errors are those
         of `warpfit.training.tables.predict_table`.
         """
-        path, notes = path.expanduser(), tuple[str, ...]()
-        if not path.is_file():
-            raise DataError(f"{path} does not exist; expected a .csv or an .npz file")
-        names = getattr(self.estimator, "feature_names_in_", None)
-        if path.suffix.lower() == ".npz":
-            x = npz_samples(path)
-        elif names is None:
-            raise DataError(
-                f"{path} is a table, but the model was trained on an array without names of "
-                "columns; expected an .npz file"
-            )
-        else:
-            x, notes = read_features(path, tuple(names), self.label_column)
-        if not self.class_names:
-            predicted = self.estimator.predict(x).reshape(len(x), -1)
-            header = ["prediction"]
-            if predicted.shape[1] > 1:
-                header = [f"prediction {idx + 1}" for idx in range(predicted.shape[1])]
-            return TablePredictions(tuple(header), predicted.tolist(), notes)
-        chances = self.estimator.predict_proba(x)
-        names = self.class_names
-        header = ["prediction", *(f"probability {name}" for name in names)]
-        rows = [[names[row.argmax()], *row.tolist()] for row in chances]
-        return TablePredictions(tuple(header), rows, notes)
+        columns = tuple(getattr(self.estimator, "feature_names_in_", ()))
+        x, notes = read_rows(path, columns, self.label_column, trained_on="an array")
+        is_classifier = isinstance(self.estimator, TabularClassifier)
+        found = self.estimator.predict_proba(x) if is_classifier else self.estimator.predict(x)
+        return predictions_of(found, self.class_names, notes)
 
 
 @dataclass(frozen=True)
@@ -224,25 +204,14 @@ def prepare(given: Mapping[str, Any]) -> TableJob:
         raise ConfigError(f"expected data, a table, with method {given['method']}, got none")
     source = given["data"]
     dataset = open_data(source, **{name: given[name] for name in OF_DATA[1:] if name in given})
-    x, y = dataset.x_train, dataset.y_train
+    x = dataset.x_train
     if not is_frame(x) and x.ndim != 2:
         raise DataError(
             f"{dataset.name}: expected rows of a table with method {given['method']}, got samples "
             f"of shape {x.shape[1:]}"
         )
     if given.get("limit"):
-        rows = slice(given["limit"])
-        x, y = taken(x, rows), y[rows]
-    dataset = Dataset(
-        dataset.name,
-        x,
-        y,
-        dataset.x_test,
-        dataset.y_test,
-        dataset.class_names,
-        dataset.label_column,
-        dataset.notes,
-    )
+        dataset = with_training_rows(dataset, slice(given["limit"]))
     _check_classes(dataset)
     path = Path(source).expanduser()
     estimator = _estimator(given, bool(dataset.class_names))

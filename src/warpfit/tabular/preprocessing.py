@@ -24,24 +24,32 @@ __all__ = ["Categories", "Preprocessor"]
 Array = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
-MOST_INDICATED = 8  # categories of a column that become indicators, missing cells not counted
 LARGEST = 3.0  # what numbers are clipped to, smoothly
 FARTHEST = 1e9  # from which on that is the same for all numbers
 
 
 @dataclass(frozen=True)
 class Categories:
-    """The categories of a column, as texts in order; code 0 is a missing or unknown one."""
+    """The categories of a column, as texts in order; code 0 is a missing or unknown one. Up to
+    `most_indicated` become indicators, more codes.
+    """
 
     texts: Any
+    most_indicated: int
 
     @classmethod
-    def of(cls, column: Any) -> Categories:
-        return cls(pd.Index(sorted(set(as_texts(column[column.notna()]))), dtype=object))
+    def of(cls, column: Any, most_indicated: int) -> Categories:
+        texts = sorted(set(as_texts(column[column.notna()])))
+        return cls(pd.Index(texts, dtype=object), most_indicated)
 
     @property
     def are_few(self) -> bool:
-        return len(self.texts) <= MOST_INDICATED
+        return len(self.texts) <= self.most_indicated
+
+    @property
+    def width(self) -> int:
+        """How many columns of cells there are."""
+        return self.table.shape[1] if self.are_few else 1
 
     def codes(self, column: Any) -> Codes:
         found = self.texts.get_indexer(as_texts(column))
@@ -58,8 +66,10 @@ class Categories:
         )
         return np.asarray(rows)
 
-    def indicators(self, column: Any) -> Array:
-        return self.table[self.codes(column)]
+    def cells(self, column: Any) -> Any:
+        """Return the indicators (N, width) of a column, or its codes (N,)."""
+        codes = self.codes(column)
+        return self.table[codes] if self.are_few else codes
 
 
 class Preprocessor:
@@ -77,8 +87,8 @@ class Preprocessor:
     ----------
     frame : DataFrame
         All rows that are known, for the categories.
-    rows : array of int
-        The places of those to train on, for the scales.
+    rows : array of int, optional
+        The places of those to train on, for the scales; none are known without.
 
     Attributes
     ----------
@@ -91,10 +101,12 @@ class Preprocessor:
         If the frame has no columns, all cells are missing, or a number is infinite.
     """
 
+    # Categories of a column that become indicators, missing cells not counted.
+    MOST_INDICATED: ClassVar[int] = 8
     # The arrays that `with_scales` takes, in this order; the last has a number for each column.
     SCALES: ClassVar[tuple[str, ...]] = ("centre", "scale")
 
-    def __init__(self, frame: Any, rows: Codes) -> None:
+    def __init__(self, frame: Any, rows: Codes | None = None) -> None:
         if not frame.shape[1]:
             raise DataError(f"expected a column to learn from, got none in {len(frame)} rows")
         places = range(frame.shape[1])
@@ -102,14 +114,15 @@ class Preprocessor:
         self.numbers = [place for place in places if kinds[place] != CATEGORIES]
         self.dates = [place for place in places if kinds[place] == DATES]
         self.categories = {
-            place: Categories.of(frame.iloc[:, place])
+            place: Categories.of(frame.iloc[:, place], self.MOST_INDICATED)
             for place in places
             if place not in self.numbers
         }
         self._learn_columns()
         if not (self.columns.num_plain or self.columns.num_codes):
             raise DataError("expected a column with a cell that is not missing, got none")
-        self._learn_scales(self.cells(frame)[rows])
+        if rows is not None:
+            self._learn_scales(self.cells(frame)[rows])
 
     def transform(self, frame: Any) -> Array:
         """Return rows (N, columns) float64 of a frame with the same columns in the same order."""
@@ -119,28 +132,21 @@ class Preprocessor:
         """Return numbers, NaN for missing ones, indicators, and codes, (N, columns) float64, none
         of them scaled.
         """
-        few, many = [], []
-        for place, each in self.categories.items():
-            column = frame.iloc[:, place]
-            if each.are_few:
-                few.append(each.indicators(column))
-            else:
-                many.append(each.codes(column))
         numbers = [_numbers_of(frame.iloc[:, place], place in self.dates) for place in self.numbers]
-        return np.column_stack([np.empty((len(frame), 0)), *numbers, *few, *many])
+        others = [each.cells(frame.iloc[:, place]) for place, each in self._in_cells()]
+        return np.column_stack([np.empty((len(frame), 0)), *numbers, *others])
+
+    def _in_cells(self) -> list[tuple[int, Categories]]:
+        """Return the place and the categories of each column: indicators, then codes."""
+        return sorted(self.categories.items(), key=lambda each: not each[1].are_few)
 
     def places_in_cells(self) -> list[list[int]]:
         """Return which columns of cells each column of the frame has become."""
-        places: list[list[int]] = [[] for _ in range(len(self.numbers) + len(self.categories))]
-        for own, place in enumerate(self.numbers):
-            places[place] = [own]
-        few, many = len(self.numbers), self.columns.num_plain
-        for place, each in self.categories.items():
-            width = each.table.shape[1] if each.are_few else 1
-            first = few if each.are_few else many
-            places[place] = list(range(first, first + width))
-            few, many = (few + width, many) if each.are_few else (few, many + 1)
-        return places
+        places = {place: [own] for own, place in enumerate(self.numbers)}
+        end = len(self.numbers)
+        for place, each in self._in_cells():
+            places[place] = list(range(end, end := end + each.width))
+        return [places[place] for place in sorted(places)]
 
     def scaled(self, cells: Array) -> Array:
         """Return rows as training takes them, (N, columns) float64, of cells."""
@@ -190,7 +196,8 @@ class Preprocessor:
                 raise ValueError(f"expected categories as texts in order, got {brief(texts)}")
             if type(place) is not int or not 0 <= place < num_features:
                 raise ValueError(f"expected a place below {num_features}, got {brief(place)}")
-            found.categories[place] = Categories(pd.Index(texts, dtype=object))
+            texts = pd.Index(texts, dtype=object)
+            found.categories[place] = Categories(texts, cls.MOST_INDICATED)
         if list(found.categories) != sorted(found.categories) or len(categories) != len(
             found.categories
         ):
@@ -207,7 +214,7 @@ class Preprocessor:
         few = [each for each in self.categories.values() if each.are_few]
         self.columns = Columns(
             len(self.numbers),
-            sum(each.table.shape[1] for each in few),
+            sum(each.width for each in few),
             tuple(len(each.texts) + 1 for each in self.categories.values() if not each.are_few),
         )
 

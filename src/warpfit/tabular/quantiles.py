@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from warpfit.tabular.network import Columns
 from warpfit.tabular.preprocessing import Preprocessor
 
 __all__ = ["QuantilePreprocessor"]
@@ -35,8 +34,8 @@ class QuantilePreprocessor(Preprocessor):
     ----------
     frame : DataFrame
         All rows that are known, for the categories.
-    rows : array of int
-        The places of those to train on, for the quantiles.
+    rows : array of int, optional
+        The places of those to train on, for the quantiles; none are known without.
 
     Attributes
     ----------
@@ -49,21 +48,8 @@ class QuantilePreprocessor(Preprocessor):
         If the frame has no columns, or a number is infinite.
     """
 
+    MOST_INDICATED: ClassVar[int] = -1  # even of none there is a code, that of missing cells
     SCALES: ClassVar[tuple[str, ...]] = ("quantiles", "differ")
-
-    def cells(self, frame: Any) -> Array:
-        """Return numbers, NaN for missing ones, and codes, (N, columns) float64."""
-        numbers = super().cells(frame)[:, : len(self.numbers)]
-        codes = [
-            each.codes(frame.iloc[:, place]).astype(np.float64)
-            for place, each in self.categories.items()
-        ]
-        return np.column_stack([numbers, *codes])
-
-    def places_in_cells(self) -> list[list[int]]:
-        """Return which columns of cells each column of the frame has become."""
-        of_cells = [*self.numbers, *self.categories]
-        return [[of_cells.index(place)] for place in range(len(of_cells))]
 
     def scaled(self, cells: Array) -> Array:
         """Return rows as training takes them, (N, columns) float64, of cells."""
@@ -84,10 +70,6 @@ class QuantilePreprocessor(Preprocessor):
         other = copy(self)
         other._take_scales(quantiles, differ)
         return other
-
-    def _learn_columns(self) -> None:
-        codes = tuple(len(each.texts) + 1 for each in self.categories.values())
-        self.columns = Columns(len(self.numbers), 0, codes)
 
     def _learn_scales(self, cells: Array) -> None:
         numbers = cells[:, : len(self.numbers)]

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.errors import ConfigError, FileFormatError, WarpfitError
+from warpfit.errors import ConfigError, FileFormatError
 from warpfit.tabular.members import Shape, Trained
 from warpfit.tabular.methods import METHODS
 from warpfit.tabular.network import Columns
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Classes, Numbers, Targets
-from warpfit.training.storage import ESTIMATOR, HostArrays, read_file, write_file
+from warpfit.training.storage import ESTIMATOR, MALFORMED, HostArrays, read_file, write_file
 
 __all__ = ["load_estimator", "load_with_metadata", "save_estimator"]
 
@@ -25,16 +25,6 @@ Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 E = TypeVar("E")
 
-# What reading raises if a file's description is none.
-MALFORMED = (
-    WarpfitError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
 OF_NUMBERS = ("mean", "std", "low", "high")
 OF_FOLDS = ("folds", "out of fold")
 LABEL_DTYPES = "iufb"

@@ -37,7 +37,7 @@ def _defaults(are_classes: bool) -> Mapping[str, Any]:
         "n_epochs": 10_000,
         "batch_size": 256,
         "lr": 2e-3,
-        "hidden_layer_sizes": (512, 512, 512),
+        "hidden_layer_sizes": tabm_network.HIDDEN,
         "dropout": 0.1,
         "weight_decay": 3e-4,
         "label_smoothing": 0.0,

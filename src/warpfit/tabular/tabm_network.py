@@ -23,7 +23,7 @@ from warpfit.nn import Buffer, Module, ModuleList, Parameter
 from warpfit.tabular.network import Columns
 from warpfit.tabular.piecewise_linear import PiecewiseLinear, quantile_edges
 
-__all__ = ["Draw", "TabM", "set_initial_values"]
+__all__ = ["Draw", "TabM", "flat", "set_initial_values"]
 
 Numbers = npt.NDArray[Any]
 # From the gradient of outputs to those of parameters, by name.
@@ -197,7 +197,7 @@ class TabM(Module):
         hidden = ops.binary("mul", embedded, _of_rows(ops, layers[0]["scale_in"]))
         passed = []
         for idx, (layer, next_scale) in enumerate(zip(layers, next_scales, strict=True)):
-            rows = _flat(ops, hidden)
+            rows = flat(ops, hidden)
             z = ops.matmul(rows, layer["weight"])
             z = ops.reshape(z, (*hidden.shape[:2], z.shape[1]))
             scales = (layer["scale_out"], layer["bias"], next_scale)
@@ -221,7 +221,7 @@ class TabM(Module):
                     arrived, z, kept, *scales, p=draw.p
                 )
                 dx, dweight, _ = ops.linear_backward(
-                    _flat(ops, dz), rows, layers[idx]["weight"], needs_db=False
+                    flat(ops, dz), rows, layers[idx]["weight"], needs_db=False
                 )
                 arrived = ops.reshape(dx, (*dz.shape[:2], rows.shape[1]))
                 names = ("weight", "scale_out", "bias")
@@ -242,7 +242,7 @@ class TabM(Module):
         num_numbers, shape = self.columns.num_numbers, x.shape
         if self.embedding is None and self.indicators is None:
             return x, lambda arrived, scale: {}
-        rows = _flat(ops, x)
+        rows = flat(ops, x)
         parts, to_numbers = [], None
         if num_numbers:
             numbers = ops.take(rows, (slice(None), slice(0, num_numbers)))
@@ -264,7 +264,7 @@ class TabM(Module):
                 gradient = ops.unbroadcast(gradient, (1, *gradient.shape[1:]))
             if gradient.dtype != x.dtype:
                 gradient = ops.cast(gradient, str(x.dtype))
-            found = to_numbers(_flat(ops, gradient))
+            found = to_numbers(flat(ops, gradient))
             return {f"embedding.{name}": each for name, each in found.items()}
 
         return ops.reshape(joined, (*shape[:2], joined.shape[1])), pullback
@@ -295,7 +295,7 @@ def _cast(ops: Backend, arrays: dict[str, Array], dtype: str) -> dict[str, Array
     return arrays | found
 
 
-def _flat(ops: Backend, x: Array) -> Array:
+def flat(ops: Backend, x: Array) -> Array:
     """Return the rows (E M, N) of all members, one after the other: x (E, M, N)."""
     return ops.reshape(x, (x.shape[0] * x.shape[1], x.shape[2]))
 

@@ -11,7 +11,7 @@ from warpfit.backends.base import Number
 from warpfit.losses import Loss
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.schedules import as_schedule
-from warpfit.tabular.tabm_network import Draw, TabM
+from warpfit.tabular.tabm_network import Draw, TabM, flat
 
 __all__ = ["Batch", "Part", "Settings", "StepNumbers", "Steps"]
 
@@ -116,7 +116,7 @@ class Steps:
         draw = Draw(self.settings.dropout, self.seed, step)
         outputs, pullback = self.network.vjp(ops, batch.x, draw, members)
         loss, _, gradient = self.loss.vjp(
-            ops, _flat(ops, outputs), batch.y, sample_weight=batch.weights
+            ops, flat(ops, outputs), batch.y, sample_weight=batch.weights
         )
         dy = gradient()
         if share != 1:
@@ -136,11 +136,10 @@ class Steps:
         """
         draw = Draw(self.settings.dropout, self.seed, numbers.step)
         outputs, pullback = self.network.vjp(ops, batch.x, draw, values=values)
-        flat = _flat(ops, outputs)
-        weights = batch.weights
-        dy = self.loss.train_step(ops, flat, batch.y, record, numbers.row, sample_weight=weights)
+        rows, weights = flat(ops, outputs), batch.weights
+        dy = self.loss.train_step(ops, rows, batch.y, record, numbers.row, sample_weight=weights)
         if dy is None:  # no operation does all of that
-            loss, weight, gradient = self.loss.vjp(ops, flat, batch.y, sample_weight=weights)
+            loss, weight, gradient = self.loss.vjp(ops, rows, batch.y, sample_weight=weights)
             ops.record_step(record, numbers.row, loss, weight, None, None)
             dy = gradient()
         return pullback(ops.reshape(dy, outputs.shape))
@@ -161,11 +160,6 @@ class Steps:
                 [[self.moments[name][slot] for name in names] for slot in range(2)],
                 of_rule._replace(kept=1 - self.settings.lr * decay),
             )
-
-
-def _flat(ops: Backend, outputs: Array) -> Array:
-    """Return the outputs of all members' rows, one after the other."""
-    return ops.reshape(outputs, (outputs.shape[0] * outputs.shape[1], outputs.shape[2]))
 
 
 def _is_kept(name: str) -> bool:

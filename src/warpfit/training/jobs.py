@@ -50,6 +50,7 @@ __all__ = [
     "opened",
     "prepare",
     "resolved_for",
+    "with_training_rows",
 ]
 
 Array = npt.NDArray[Any]
@@ -261,7 +262,7 @@ def opened(settings: TrainSettings) -> tuple[TrainSettings, Dataset]:
         image_size=settings.image_size,  # type: ignore[arg-type]
     )
     if settings.limit:
-        dataset = _with_training_rows(dataset, slice(settings.limit))
+        dataset = with_training_rows(dataset, slice(settings.limit))
     return settings, dataset
 
 
@@ -280,7 +281,8 @@ def _with_full_paths(settings: TrainSettings) -> TrainSettings:
     return replace(settings, **full)  # type: ignore[arg-type]
 
 
-def _with_training_rows(dataset: Dataset, rows: slice | Array) -> Dataset:
+def with_training_rows(dataset: Dataset, rows: slice | Array) -> Dataset:
+    """Return the dataset with some of its rows to train on."""
     return replace(dataset, x_train=taken(dataset.x_train, rows), y_train=dataset.y_train[rows])
 
 
@@ -293,7 +295,7 @@ def hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
             "validation"
         )
     validation = (taken(dataset.x_train, held_out), dataset.y_train[held_out])
-    return _with_training_rows(dataset, kept), validation
+    return with_training_rows(dataset, kept), validation
 
 
 def num_outputs(dataset: Dataset, loss: Loss) -> int:

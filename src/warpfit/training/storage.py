@@ -39,6 +39,7 @@ from warpfit.training.own_modules import UnknownClassError, check_classes, descr
 __all__ = [
     "CHECKPOINT",
     "ESTIMATOR",
+    "MALFORMED",
     "MODEL",
     "UNCHECKED_VERSION",
     "HostArrays",
@@ -61,6 +62,17 @@ HEADER = "warpfit"
 # One entry of the metadata holds all: of several, safetensors would write now one first, now
 # another.
 SEAL = ', "sha256": "'
+
+# What reading raises if an estimator's description is none.
+MALFORMED = (
+    WarpfitError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 class Kind(NamedTuple):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy.typing as npt
 
 from warpfit.data.csv_tables import read_features
 from warpfit.data.user import npz_samples
@@ -14,7 +17,7 @@ from warpfit.errors import DataError
 from warpfit.files import atomic_path
 from warpfit.training.trained import TrainedModel
 
-__all__ = ["TABLE_SUFFIXES", "TablePredictions", "predict_table"]
+__all__ = ["TABLE_SUFFIXES", "TablePredictions", "predict_table", "predictions_of", "read_rows"]
 
 PathLike = str | os.PathLike[str]
 
@@ -66,33 +69,46 @@ def predict_table(trained: TrainedModel, path: PathLike) -> TablePredictions:
     ShapeError
         If its samples have another shape than those that the model was trained on.
     """
-    path, card = Path(path).expanduser(), trained.card
+    card, preprocessor = trained.card, trained.card.preprocessor
+    trained_on = f"samples of shape {card.input_shape}"
+    x, notes = read_rows(Path(path), card.columns, card.label_column, trained_on=trained_on)
+    notes += tuple(preprocessor.unfamiliar(x)) if preprocessor else ()
+    return predictions_of(trained.predictions(x), card.class_names, notes)
+
+
+def read_rows(
+    path: Path, columns: Sequence[str], label_column: str | None, *, trained_on: str
+) -> tuple[Any, tuple[str, ...]]:
+    """Return the rows of a file and what was decided, for a model with those columns, none if they
+    have no names; errors are `predict_table`'s, which call `trained_on` what it was trained on.
+    """
+    path = path.expanduser()
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a .csv or an .npz file")
-    notes: tuple[str, ...] = ()
     try:
         if path.suffix.lower() == ".npz":
-            x = npz_samples(path)
-        elif not card.columns:
+            return npz_samples(path), ()
+        if not columns:
             raise DataError(
-                f"{path} is a table, but the model was trained on samples of shape "
-                f"{card.input_shape} without names of columns; expected an .npz file"
+                f"{path} is a table, but the model was trained on {trained_on} without names of "
+                "columns; expected an .npz file"
             )
-        else:
-            x, notes = read_features(path, card.columns, card.label_column)
+        return read_features(path, columns, label_column)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    found = trained.predictions(x)
-    notes += tuple(card.preprocessor.unfamiliar(x)) if card.preprocessor else ()
-    if card.class_names:
-        header = ("prediction", *(f"probability {name}" for name in card.class_names))
+
+
+def predictions_of(
+    found: npt.NDArray[Any], class_names: Sequence[str], notes: tuple[str, ...]
+) -> TablePredictions:
+    """Return probabilities of those classes, or numbers if there are none, by rows of a file."""
+    if class_names:
+        header = ["prediction", *(f"probability {name}" for name in class_names)]
         best = found.argmax(axis=1).tolist()
-        rows = [[card.class_names[i], *row] for i, row in zip(best, found.tolist(), strict=True)]
-        return TablePredictions(header, rows, notes)
+        rows = [[class_names[i], *row] for i, row in zip(best, found.tolist(), strict=True)]
+        return TablePredictions(tuple(header), rows, notes)
     values = found.reshape(len(found), -1)
-    names = (
-        ("prediction",)
-        if values.shape[1] == 1
-        else (f"prediction {i + 1}" for i in range(values.shape[1]))
-    )
-    return TablePredictions(tuple(names), values.tolist(), notes)
+    header = ["prediction"]
+    if values.shape[1] > 1:
+        header = [f"prediction {i + 1}" for i in range(values.shape[1])]
+    return TablePredictions(tuple(header), values.tolist(), notes)
