@@ -23,7 +23,7 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from statistics import geometric_mean, mean, median
+from statistics import geometric_mean, mean
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import Any
@@ -270,15 +270,6 @@ def rows_of_pairs(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     ]
     header = ["table", "programs", "score", "ours", "theirs", "difference", "margin"]
     return [*header, "p of equivalence", "p of a difference"], lines
-
-
-def speed_over(results: dict[str, Any], program: str, peer: str) -> float:
-    """Return the median over tables of a program's time as a share of a peer's."""
-    return median(
-        rows[program]["wall_s"]["median"] / rows[peer]["wall_s"]["median"]
-        for rows in results["tables"].values()
-        if program in rows and peer in rows
-    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def small_data(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for MNIST: 300 rows to train on, 100 to test, of the same width, that can be told
+    """Stand in for MNIST: 300 training rows, 100 to test, of the same width, that can be told
     apart.
     """
 

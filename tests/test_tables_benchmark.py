@@ -56,7 +56,6 @@ def test_points_are_means_over_tables_that_all_have_run() -> None:
     }
     found = tables.points({"tables": measured})
     assert found == {quick: pytest.approx((1.0, 2**0.5)), slow: pytest.approx((4.0, 2**0.5))}
-    assert tables.speed_over({"tables": measured}, quick, slow) == 0.25
 
 
 def test_a_table_and_a_picture_of_what_there_is() -> None:

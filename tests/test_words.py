@@ -31,6 +31,8 @@ TERMS = {
     r"finds? out by itself": "decides",
     r"looking ahead": "look-ahead",
     r"for want of": "for lack of",
+    r"the ways? (?:forward|back)": "forward or backward pass",
+    r"rows to (?:train|validate) on": "training rows, validation rows",
     r"slopes (?:of|along|come)": "derivatives or gradients",
 }
 SOURCE = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".cu", ".cuh")]

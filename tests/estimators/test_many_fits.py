@@ -466,7 +466,7 @@ def stops_after(watched: list[float], tol: float, patience: int, is_score: bool)
 def test_kernels_end_fits_where_scikit_learn_would(
     cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], early_stopping: bool
 ) -> None:
-    tol = 0.06 if early_stopping else 0.03  # a row of those set aside is no improvement
+    tol = 0.06 if early_stopping else 0.03  # a row of those held out is no improvement
     rule = {
         "tol": tol,
         "n_iter_no_change": 2,

@@ -22,7 +22,7 @@ BAG = {**SMALL, "n_folds": 2, "n_ensemble": 2}
 TABM = {**SMALL, "method": "tabm_ple", "hidden_layer_sizes": 16, "lr": 0.02}
 EXPECTED = {
     "check_methods_subset_invariance": "compares to 1e-7, float32's own precision",
-    "check_sample_weight_equivalence_on_dense_data": "batches and rows set aside are others",
+    "check_sample_weight_equivalence_on_dense_data": "batches and rows held out are others",
 }
 
 

@@ -50,7 +50,7 @@ def test_columns_that_matter_have_the_largest_importances(n_folds: int | None) -
 
 
 def test_importances_are_those_of_permuted_rows() -> None:
-    """By scikit-learn's own function, on the rows to validate on, up to which permutations."""
+    """By scikit-learn's own function, on the validation rows, up to which permutations."""
     frame, y = table()
     val = slice(80, None)
     model = TabularClassifier(**FEW).fit(frame[:80], y[:80] > 1, X_val=frame[val], y_val=y[val] > 1)

@@ -1,4 +1,4 @@
-"""Arguments of fit that stand for others: names of optimizers, shares of rows to validate on."""
+"""Arguments of fit that stand for others: names of optimizers, shares of validation rows."""
 
 from __future__ import annotations
 

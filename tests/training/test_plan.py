@@ -333,7 +333,7 @@ def test_a_launch_is_found_once(
 def test_a_plan_says_what_is_done_within_launches(
     cuda: str, within_launches: None, tmp_path: Any
 ) -> None:
-    """Another kernel trains the network with rows to validate on, and so its plan is another."""
+    """Another kernel trains the network with validation rows, and so its plan is another."""
     path, validated = tmp_path / "run", {"validation_data": (X[:20], LABELS[:20])}
     plain = fit(mlp(6, 8, 3), device=cuda, epochs=1).plan
     checkpoint = wf.Checkpoint(path)

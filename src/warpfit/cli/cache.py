@@ -32,7 +32,7 @@ def cache(
     activation: Annotated[Text, typer.Option(metavar="NAME", help="As for train.")] = None,
     optimizer: Annotated[Text, typer.Option(metavar="NAME", help="As for train.")] = None,
     batch_size: Annotated[Integer, typer.Option(metavar="N", help="Rows a step.")] = None,
-    rows: Annotated[Integer, typer.Option(metavar="N", min=1, help="Rows to train on.")] = None,
+    rows: Annotated[Integer, typer.Option(metavar="N", min=1, help="Training rows.")] = None,
     features: Annotated[Integer, typer.Option(metavar="N", min=1, help="Of a row.")] = None,
     outputs: Annotated[
         Integer, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")

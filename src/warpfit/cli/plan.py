@@ -36,7 +36,7 @@ def plan(
         str, typer.Option(metavar="NAME", help=f"{', '.join(LOSSES)}; auto is cross_entropy.")
     ] = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Rows a step.")] = 64,
-    rows: Annotated[int, typer.Option(metavar="N", min=1, help="Rows to train on.")] = 60_000,
+    rows: Annotated[int, typer.Option(metavar="N", min=1, help="Training rows.")] = 60_000,
     features: Annotated[int, typer.Option(metavar="N", min=1, help="Bytes of a row.")] = 784,
     outputs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")

@@ -176,7 +176,7 @@ def taken(x: Any, rows: Any) -> Any:
 def split_rows(
     y: Array, test_fraction: float, seed: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the rows to train on and the rows held out, each ascending.
+    """Return the training rows and the rows held out, each ascending.
 
     Rows are taken in the order of epoch 0 of `seed`, put together by class, and every
     ``1/test_fraction``-th is held out: ``floor(test_fraction · N)`` rows in all, and of each class

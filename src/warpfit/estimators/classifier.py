@@ -61,7 +61,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         Whether every epoch of a stochastic solver has its own order. It is not scikit-learn's
         order.
     random_state : int, RandomState or None
-        Decides initial values, which are scikit-learn's, rows set aside, likewise, orders, and
+        Decides initial values, which are scikit-learn's, rows held out, likewise, orders, and
         dropout.
     tol : float
         What counts as an improvement of the loss, or of the validation score; largest component of
@@ -74,7 +74,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         In [0, 1], for ``'sgd'``.
     nesterovs_momentum : bool
     early_stopping : bool
-        Whether rows are set aside, or those given to `fit` used, to score each epoch on; training
+        Whether rows are held out, or those given to `fit` used, to score each epoch on; training
         ends when the score does not improve, and the weights of the best epoch remain.
     validation_fraction : float
     beta_1, beta_2, epsilon : float
@@ -95,7 +95,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         Networks that are trained together, on the same rows, and whose probabilities (a regressor's
         predictions) are averaged. The first is the one that there would be with 1, on a GPU but for
         rounding. Each of the others has a random_state drawn from this one's, for its initial
-        values, orders and dropout; rows set aside are the same for all. Ctrl-C ends all training,
+        values, orders and dropout; rows held out are the same for all. Ctrl-C ends all training,
         and leaves the networks that there are.
     callbacks : sequence of Callback, optional
         Called between epochs, as `warpfit.fit`'s, for each network in turn. The estimator predicts

@@ -55,7 +55,7 @@ class BaseMLP(BaseEstimator, ABC):
         y : array_like (n_samples,) or (n_samples, n_outputs)
         sample_weight : array_like (n_samples,), optional
         X_val, y_val : array_like, optional
-            Rows to validate on after each epoch: ``validation_scores_`` and
+            Validation rows after each epoch: ``validation_scores_`` and
             ``validation_loss_curve_`` are theirs, and early stopping watches them instead of
             setting rows of X aside. Not for the solver ``'lbfgs'``.
 

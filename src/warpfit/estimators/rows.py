@@ -76,7 +76,7 @@ class Split:
     """Training rows and validation rows: given ones, or some that are held out."""
 
     rows: Rows
-    aside: tuple[Indices, Indices] | None = None  # of rows to train on, and of those set aside
+    aside: tuple[Indices, Indices] | None = None  # of training rows, and of those held out
     given: Rows | None = None
 
     @property
@@ -86,12 +86,12 @@ class Split:
 
     @property
     def train(self) -> Rows:
-        """The rows to train on."""
+        """The training rows."""
         return self.rows if self.aside is None else self.rows.part(self.aside[0])
 
     @cached_property
     def validation(self) -> Rows | None:
-        """The rows to validate on, if there are any."""
+        """The validation rows, if there are any."""
         return self.given if self.aside is None else self.rows.part(self.aside[1])
 
 
@@ -193,7 +193,7 @@ def _is_small(X: Any) -> bool:
 
 
 def validation_rows(estimator: Any, X_val: Any, y_val: Any) -> Rows | None:
-    """Return rows to validate on, like those that were checked; None if neither X nor y is
+    """Return validation rows, like those that were checked; None if neither X nor y is
     given.
     """
     if X_val is None and y_val is None:

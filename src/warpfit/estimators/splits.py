@@ -161,7 +161,7 @@ class _SharedRows:
         self.placed: SweepData | None = None
 
     def fold_of(self, split: Split, aside: tuple[Indices, Indices] | None) -> int:
-        """Return which fold the rows of a split are, less those that are set aside."""
+        """Return which fold the rows of a split are, less those that are held out."""
         key = id(split), None if aside is None else aside[0].tobytes()
         if key not in self._folds:
             rows = split.train.rows if split.are_among_all else np.arange(len(split.train.rows))

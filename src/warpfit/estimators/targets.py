@@ -25,7 +25,7 @@ class Labels:
     """
 
     are_numbers = False  # so that y may hold nothing else
-    are_stratified = True  # where rows are set aside
+    are_stratified = True  # where rows are held out
     reports_have_score = True  # as `EpochReport.val_accuracy`
 
     def __init__(self, estimator: Any) -> None:

@@ -24,7 +24,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows to train on and rows to validate on, maybe none, (n,) int64 each, of the data that all
+    """Training rows and validation rows, maybe none, (n,) int64 each, of the data that all
     folds share.
     """
 
@@ -101,7 +101,7 @@ class SweepData:
         return (_rows(self.x, fold.test), _rows(self.y, fold.test)) if len(fold.test) else None
 
     def is_validated(self, fold: int | None) -> bool:
-        """Return whether there are rows to validate on."""
+        """Return whether there are validation rows."""
         return self.validation is not None if fold is None else len(self.folds[fold].test) > 0
 
     def on(self, device: str) -> SweepData:

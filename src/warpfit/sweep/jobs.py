@@ -49,7 +49,7 @@ class SweepJob:
     ----------
     settings : SweepSettings
     dataset : Dataset
-        With the rows to train on, less those held out for validation.
+        With the training rows, less those held out for validation.
     validation : (x, y) or None
         Rows held out from the training set; None with folds.
     card : ModelCard

@@ -26,7 +26,7 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The places of rows to train on, and of those to validate on."""
+    """The places of training rows, and of those to validate on."""
 
     trained: Places
     held_out: Places
@@ -43,7 +43,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Rows to validate on, none of them scaled: their cells, targets, and weights if they have
+    """Validation rows, none of them scaled: their cells, targets, and weights if they have
     some.
     """
 
@@ -56,7 +56,7 @@ def set_aside(num_rows: int, fraction: float, seed: int) -> Split:
     """Return a share of the rows as those to validate on, or raise DataError if none are left."""
     if ceil(fraction * num_rows) >= num_rows:
         raise DataError(
-            f"expected rows to train on beside validation_fraction={fraction:g} of them, got "
+            f"expected training rows beside validation_fraction={fraction:g} of them, got "
             f"n_samples={num_rows}"
         )
     return Split(*train_test_split(np.arange(num_rows), test_size=fraction, random_state=seed))
@@ -117,7 +117,7 @@ def members_of(
     Raises
     ------
     DataError
-        If the rows to train on all have weight 0.
+        If the training rows all have weight 0.
     """
     if table.weights is not None:
         for split in splits:

@@ -45,7 +45,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         The rows are split into so many folds, the classes in equal shares. For each a network is
         trained on the others, and validated on it. Probabilities are the mean of all networks'.
     n_ensemble : int
-        Networks with other seeds for each fold, or for the rows set aside.
+        Networks with other seeds for each fold, or for the rows held out.
     n_epochs : int or None
         256 (at most 10,000: training ends after 17 epochs without a smaller validation error). The
         network of the epoch with the fewest wrong validation rows remains.
@@ -72,12 +72,12 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         of most shapes at once; in float32 they are trained one after the other, step by step, as on
         the CPU (None is TF32; there is no float16).
     validation_fraction : float
-        Share of the rows that are set aside to choose the epoch by, where there are no folds.
+        Share of the rows that are held out to choose the epoch by, where there are no folds.
     time_limit : float or None
         Seconds from the beginning of `fit`. Then the running epoch ends; of that network the best
         epoch counts, and others do not begin. The first network has at least one epoch.
     random_state : int, RandomState or None
-        Decides folds, rows set aside, initial values, orders and dropout. Equal integers give equal
+        Decides folds, rows held out, initial values, orders and dropout. Equal integers give equal
         networks on one device. A network of a bag equals that of a `fit` to the same rows, with the
         same `X_val`, whose `random_state` is the member's ``seed``.
     device : str
@@ -113,8 +113,8 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         With folds: what the networks that were not trained on a row predict for it; NaN where
         there was no time for one.
     feature_importances_ : ndarray (n_features_in_,)
-        How much the share of wrong rows grows on average when a column's cells are permuted,
-        among the rows to validate on. Computed when asked for.
+        How much the error rate grows on average when a column's cells are permuted,
+        among the validation rows. Computed when asked for.
 
     References
     ----------

@@ -103,7 +103,7 @@ class BaseTabular(BaseEstimator, ABC):
 
     @abstractmethod
     def _targets_of(self, y: Array) -> Targets:
-        """Return what the targets of rows to train on mean."""
+        """Return what the targets of training rows mean."""
 
     @abstractmethod
     def _loss(self, settings: dict[str, Any]) -> Loss: ...
@@ -122,10 +122,10 @@ class BaseTabular(BaseEstimator, ABC):
         y : array_like (n_samples,), of numbers also (n_samples, n_outputs)
         sample_weight : array_like (n_samples,), optional
             Weights of the rows in the loss and in the validation error, at least 0. Only their
-            ratios count. Rows to validate on that all have weight 0 count alike. Scales are those
+            ratios count. Validation rows that all have weight 0 count alike. Scales are those
             of the rows without weights.
         X_val, y_val : optional
-            Rows to validate on; otherwise folds, or `validation_fraction` of X, are set aside for
+            Validation rows; otherwise folds, or `validation_fraction` of X, are held out for
             that. They have no weights.
 
         Returns
@@ -176,7 +176,7 @@ class BaseTabular(BaseEstimator, ABC):
         column, (n_features_in_,).
 
         It is the mean over five permutations of the rows that a network was validated on, and over
-        all networks: the share of wrong rows, or, for numbers, the root of the mean squared error
+        all networks: the error rate, or, for numbers, the root of the mean squared error
         in standard deviations. Around 0 a column says nothing that others do not say. Computed
         when asked for, and kept; `save` and pickle store it if it was, but not the rows.
 
@@ -474,7 +474,7 @@ class BaseTabular(BaseEstimator, ABC):
         return method.outputs(network, network.backend.asarray(x))
 
     def __getstate__(self) -> Any:
-        """Return what is pickled and copied: all but the rows to validate on."""
+        """Return what is pickled and copied: all but the validation rows."""
         state: Any = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_held_out"}
 

@@ -229,7 +229,7 @@ def _check_classes(dataset: Dataset) -> None:
     lacking = np.setdiff1d(dataset.y_test, dataset.y_train)
     if dataset.class_names and len(lacking):
         raise DataError(
-            "expected rows to train on of each class to test on, got none of "
+            "expected training rows of each class to test on, got none of "
             f"{some([dataset.class_names[label] for label in lacking])}"
         )
 

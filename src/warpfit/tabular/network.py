@@ -171,7 +171,7 @@ def set_initial_values(
     ----------
     network : RealMLP
     x : ndarray (N, columns)
-        Rows to train on; of more than 2**12 as many at even distances count.
+        Training rows; of more than 2**12 as many at even distances count.
     seed : int
     frequency_scale : float
         Standard deviation of the periodic embeddings' frequencies.

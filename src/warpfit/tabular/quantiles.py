@@ -26,7 +26,7 @@ class QuantilePreprocessor(Preprocessor):
     """Makes float rows of frames, as pytabkit's TabM has them.
 
     A column of numbers, or of dates (in days since 1970), is a number; any other is one of
-    categories. Numbers become normally distributed, by the quantiles of the rows to train on; a
+    categories. Numbers become normally distributed, by the quantiles of the training rows; a
     missing one becomes the median, 0. Numbers that are all equal are left out. Each category is a
     code, and so is a missing or unknown one, 0.
 

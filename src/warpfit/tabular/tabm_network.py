@@ -323,7 +323,7 @@ def set_initial_values(network: TabM, x: Numbers, seed: int) -> None:
     ----------
     network : TabM
     x : ndarray (N, columns)
-        Rows to train on.
+        Training rows.
     seed : int
     """
     key, places = random.stream_key(seed, random.INIT), count()

@@ -79,7 +79,7 @@ def checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer: 
 def validation_split_off(
     x: Any, y: Any, sample_weight: Any, share: Any, seed: int
 ) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-    """Return x, y and sample weights of the rows to train on, and (x, y) of those held out.
+    """Return x, y and sample weights of the training rows, and (x, y) of those held out.
 
     Parameters
     ----------

@@ -163,7 +163,7 @@ def fit(
     callbacks : sequence of Callback
     resume_from : path, optional
         A checkpoint of the same run; the weights come out as if it had never stopped. It must be of
-        the same x, y and sample weights, and of the same rows to validate on where a callback or
+        the same x, y and sample weights, and of the same validation rows where a callback or
         the schedule acts by them: digests in the checkpoint tell. Of an array of more than 16 MiB
         they see every k-th row and the last, at most 16 MiB.
     new_data : bool
@@ -426,7 +426,7 @@ def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
 
 
 def prepared_validation(draft: Plan, x: Any, y: Any) -> Any:
-    """Return the targets of checked rows to validate on as the draft's loss takes them, or raise as
+    """Return the targets of checked validation rows as the draft's loss takes them, or raise as
     `fit` does.
     """
     if x.shape[1:] != draft.network.input_shape:

@@ -82,7 +82,7 @@ class Job:
     settings : TrainSettings
         Resolved.
     dataset : Dataset
-        With the rows to train on, less those held out for validation.
+        With the training rows, less those held out for validation.
     validation : (x, y) or None
         The test set; or rows held out from the training set, where validation decides over the run.
     trained : TrainedModel
@@ -282,7 +282,7 @@ def _with_full_paths(settings: TrainSettings) -> TrainSettings:
 
 
 def with_training_rows(dataset: Dataset, rows: slice | Array) -> Dataset:
-    """Return the dataset with some of its rows to train on."""
+    """Return the dataset with some of its training rows."""
     return replace(dataset, x_train=taken(dataset.x_train, rows), y_train=dataset.y_train[rows])
 
 
@@ -305,7 +305,7 @@ def num_outputs(dataset: Dataset, loss: Loss) -> int:
 
 
 def resolved_for(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
-    """Return the settings with nothing left open, for the dataset's rows to train on."""
+    """Return the settings with nothing left open, for the dataset's training rows."""
     return settings.resolved(
         num_rows=len(dataset.x_train),
         has_classes=bool(dataset.class_names),

@@ -60,7 +60,7 @@ def check_same_data(
 ) -> None:
     """Raise ConfigError unless a checkpoint is of a run on the data that have these digests.
 
-    Rows to validate on must be the same if they decide how the run goes on, and both runs have
+    Validation rows must be the same if they decide how the run goes on, and both runs have
     some.
     """
     stored, num_rows = dict(header["data"]), header["plan"]["num_rows"]

@@ -234,7 +234,7 @@ class TrainSettings:
         Parameters
         ----------
         num_rows : int
-            Rows to train on.
+            Training rows.
         has_classes : bool
             Whether the targets are labels of classes.
         is_table : bool

@@ -131,7 +131,7 @@ def climb(
     precision : {'float16', 'bfloat16'}
         From the rung ``tensor-cores`` on.
     data, data_dir
-        Rows to train on: MNIST, or digits where it cannot be had. See `make_task`.
+        Training rows: MNIST, or digits where it cannot be had. See `make_task`.
     seed : int
         Of initial values and orders.
     rungs : sequence of str, optional

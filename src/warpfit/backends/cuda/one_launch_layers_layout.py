@@ -183,7 +183,7 @@ class LayersLaunch(ResidentLaunch):
 
     @property
     def forward_tiles(self) -> int:
-        """Those of the way forward."""
+        """Those of the forward pass."""
         return sum(self.tiles_of_matrices[: len(self.layers)])
 
     @property
@@ -232,7 +232,7 @@ class LayersLaunch(ResidentLaunch):
         """Registers that a thread may have, and those for weights and their optimizer state.
 
         Of replicas each weight's 16 bits, and in float32 what the thread owns, with its places on
-        the way back.
+        the backward pass.
         """
         slots = self.network.slots
         if self.replicas == 1:
@@ -316,7 +316,7 @@ class LayersLaunch(ResidentLaunch):
         multiplied: float = self.tiles_of_warp
         if self.replicas > 1:
             multiplied -= (self.tiles_of_warp - self.forward_tiles) / 2
-        # What a warp adds up of the products to this block's units, on the way forward and back.
+        # What a warp adds up of the products to this block's units, in both passes.
         units = [layer.block_units for layer in (*layers, *layers[:-1])]
         pieces = [-(-rows // 8 * -(-count // CHUNK) // self.warps) for count in units]
         turns = -(-rows // 8 // self.warps)

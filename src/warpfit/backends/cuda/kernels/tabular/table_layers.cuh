@@ -1,9 +1,9 @@
 // A block's rows through the hidden layers and back: y = z + (f(z) - z) a, a for each unit, then
 // dropout.
 //
-// A warp has 16 units of each layer. What the way back needs of these in each row lies in shared
-// memory, each thread's apart, but for whether dropout keeps the unit: a bit. Rows that no batch
-// has have gradients of 0.
+// A warp has 16 units of each layer. What the backward pass needs of these in each row lies in
+// shared memory, each thread's apart, but for whether dropout keeps the unit: a bit. Rows that no
+// batch has have gradients of 0.
 //
 // Users: table_networks.cu.
 #pragma once
@@ -126,8 +126,8 @@ __device__ inline void differentiate_units(TableShared& shared, const RowBlock& 
 // Whether registers hold weights of the first layer and those of the second.
 constexpr bool LOADS_MIDDLE_AHEAD = LAST > 1 && FirstForward::COUNT <= 4;
 
-// The products on the way forward, each loaded while the one before it is computed, up to the parts
-// of the outputs; `middle` has the weights of the second layer, if it is loaded ahead.
+// The products of the forward pass, each loaded while the one before it is computed, up to the
+// parts of the outputs; `middle` has the weights of the second layer, if it is loaded ahead.
 __device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
                                   const FirstForward& first, Middle& middle, unsigned kept) {
     const auto& tiles = rows.memory.forward;
@@ -151,8 +151,8 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
     __syncthreads();
 }
 
-// The products on the way back, from the gradients of the outputs to those of the first layer's
-// units; `middle` has the weights of the last layer but one, if that is not the first.
+// The products of the backward pass, from the gradients of the outputs to those of the first
+// layer's units; `middle` has the weights of the last layer but one, if that is not the first.
 __device__ inline void go_back(TableShared& shared, const RowBlock& rows, const LastBackward& last,
                                Middle& middle, unsigned kept) {
     const auto& tiles = rows.memory.backward;

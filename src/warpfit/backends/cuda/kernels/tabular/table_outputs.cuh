@@ -86,8 +86,8 @@ struct OutputsOfRow {
     }
 };
 
-// The gradients of a block's outputs, times GRADIENT_SCALE, where the way back takes them, and the
-// losses of its rows.
+// The gradients of a block's outputs, times GRADIENT_SCALE, where the backward pass takes them, and
+// the losses of its rows.
 __device__ inline void differentiate_outputs(TableShared& shared, const RowBlock& rows) {
     const int row = own_warp();
     if (row >= ROWS) return;

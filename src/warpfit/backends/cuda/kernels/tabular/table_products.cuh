@@ -2,9 +2,9 @@
 // warp, or with few units, parts of them.
 //
 // Weights come from memory straight into registers, each once for all rows, and are loaded while
-// what comes before them is still computed. mma's A are units by inputs (on the way back inputs
-// by units), its B those numbers by rows. A lane then has, of rows 2 t and 2 t + 1 of each eight,
-// units g and g + 8: g = lane / 4, t = lane % 4.
+// what comes before them is still computed. mma's A are units by inputs (in the backward pass
+// inputs by units), its B those numbers by rows. A lane then has, of rows 2 t and 2 t + 1 of each
+// eight, units g and g + 8: g = lane / 4, t = lane % 4.
 //
 // Users: table_networks.cu.
 #pragma once
@@ -96,7 +96,7 @@ struct Product {
     }
 };
 
-// The way forward, and back.
+// Of the forward pass, and of the backward pass.
 using FirstForward = Product<HIDDEN_TILES, INPUT_TILES, false>;
 using LastForward = Product<OUTPUT_TILES, HIDDEN_TILES, true>;
 using Middle = Product<HIDDEN_TILES, HIDDEN_TILES, false>;  // both ways

@@ -81,16 +81,16 @@ struct TableNetwork {
     float* parameters;    // and after them both moments, but for weights, and the best parameters
     const uint32* keys;   // of each epoch's order
     float* losses;        // (steps, ROW_BLOCKS), sums over rows
-    float* error_sums;    // (blocks of rows to validate on,)
+    float* error_sums;    // (blocks of validation rows,)
     double* errors;       // of each epoch, and before them the least so far
     uint32 key[2];        // of dropout
     int num_rows, bits, num_validated, unused;
 };
 
 // What blocks leave each other of a network. Weights lie as products take them, the words of a lane
-// together: the way forward by (units, inputs), the way back by (inputs, units), tile by tile of 16
-// by 16. `rows` has the inputs of each layer in a batch, and `gradients` those of its units, as the
-// products that make the gradients of weights take them: by tiles of 16 units and 16 rows.
+// together: the forward pass by (units, inputs), the backward pass by (inputs, units), tile by tile
+// of 16 by 16. `rows` has the inputs of each layer in a batch, and `gradients` those of its units,
+// as the products that make the gradients of weights take them: by tiles of 16 units and 16 rows.
 struct TableMemory {
     uint4 forward[ALL_TILES][32], backward[ALL_TILES][32];
     float4 states[ALL_TILES][6][32];  // of tiles of weights; see TileState
@@ -111,7 +111,7 @@ static_assert(OUTPUT_TILES <= MOST_SPLIT, "outputs are added up over warps");
 constexpr int SPLIT_UNITS = 16 * larger(OUTPUT_TILES, SPLITS_FIRST ? INPUT_TILES : 1);
 using Parts = float[WARPS][ROWS][SPLIT_UNITS + 4];
 
-// What the way back needs of a unit before its activation f: f(z) - z and f'(z) - 1.
+// What the backward pass needs of a unit before its activation f: f(z) - z and f'(z) - 1.
 struct Kept {
     float change, slope;
 };

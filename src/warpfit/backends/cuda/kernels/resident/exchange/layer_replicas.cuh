@@ -9,8 +9,8 @@
 //
 // through memory, quad by quad: four weights that a thread has of a tile. A thread sends gradients
 // to the thread of its number in a block of its rank, and takes weights from there; in addition
-// owners send each weight to where the way back takes it. Biases are few: each replica adds up all
-// their gradients, and updates all of them alike.
+// owners send each weight to where the backward pass takes it. Biases are few: each replica adds up
+// all their gradients, and updates all of them alike.
 //
 // Users: one_launch_layers.cu.
 #pragma once
@@ -23,7 +23,8 @@ struct ReplicaNetwork {
     LayersExchange* exchanges;
     unsigned forward[TERMS][FORWARD_TILES][4], backward[TERMS][larger(BACKWARD_TILES, 1)][4];
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
-    unsigned places[OWN_QUADS][2];  // where the way back takes a quad's lower and upper units from
+    // Where the backward pass takes a quad's lower and upper units from.
+    unsigned places[OWN_QUADS][2];
     unsigned owned = 0;             // of quads that are there, a bit each
     unsigned counted[2] = {0, 0};   // and of those whose lower or upper units this block counts
 
@@ -66,8 +67,8 @@ struct ReplicaNetwork {
         });
     }
 
-    // Where, counted in words from the first rank's exchange on, the way back takes a weight of
-    // layer L from, if anybody does. The next input's is 16 words further.
+    // Where, in words from the first rank's exchange on, the backward pass takes a weight of layer
+    // L from, if anybody does. The next input's is 16 words further.
     template <int L>
     __device__ unsigned backward_place(int unit, int input) const {
         if constexpr (L > 0) {

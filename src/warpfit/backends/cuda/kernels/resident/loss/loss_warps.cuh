@@ -211,7 +211,7 @@ struct LossWarps {
         }
     }
 
-    // Of a row, whose target it follows; rows to validate on have none.
+    // Of a row, whose target it follows; validation rows have none.
     __device__ static float weight_of(const float* target, bool trains) {
         return WEIGHTED && trains ? target[TARGET_WORDS - 1] : 1;
     }

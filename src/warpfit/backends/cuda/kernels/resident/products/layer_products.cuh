@@ -192,8 +192,8 @@ struct Product {
     }
 };
 
-// Layer L's matrix by this block's units, which the way forward takes; and by its inputs, for the
-// way back.
+// Layer L's matrix by this block's units, which the forward pass takes; and by its inputs, for
+// the backward pass.
 template <int L>
 struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_UNITS> {};
 template <>

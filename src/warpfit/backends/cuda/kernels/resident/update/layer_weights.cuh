@@ -1,6 +1,7 @@
 // The weights of one_launch_layers.cu: a block holds its part of each layer in registers, twice: by
-// its units, which it multiplies by on the way forward, and by its inputs, for the way back. Both
-// copies are updated alike, from the same numbers in the same order, so that they stay the same.
+// its units, which it multiplies by in the forward pass, and by its inputs, for the backward pass.
+// Both copies are updated alike, from the same numbers in the same order, so that they stay the
+// same.
 //
 // Users: one_launch_layers.cu.
 #pragma once
