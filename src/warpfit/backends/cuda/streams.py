@@ -175,13 +175,13 @@ class Streams(Context):
         self.activate()
         if stream is None:
             stream = self.device.create_stream()
-        self._follow(stream.handle, self._handle())
+        self._let_wait(stream.handle, self._started_on.record())
         return stream
 
     def merge(self, stream: Any) -> None:
         """Let what this thread starts later wait for a stream that it has forked."""
         self.activate()
-        self._follow(self._handle(), stream.handle)
+        self._let_wait(self._started_on.handle, stream.record())
         if self._capturing is not None and self.is_capturing():
             self._capturing.is_merged = True
 
@@ -192,11 +192,10 @@ class Streams(Context):
         was, self._capturing.is_merged = self._capturing.is_merged, False  # type: ignore[union-attr]
         return was
 
-    def _follow(self, follower: Any, stream: Any) -> None:
-        event = self.device.create_event()
-        (error,) = self._driver.cuEventRecord(event.handle, stream)
-        self._check(error, "recording an event")
-        self._let_wait(follower, event)
+    @property
+    def _started_on(self) -> Any:
+        """The stream of what this thread starts, but for kernels beside others."""
+        return self._capture_stream if self.is_capturing() else self.stream
 
     def is_idle(self) -> bool:
         """Return whether all that was started has ended, well or not: `synchronize` says."""
