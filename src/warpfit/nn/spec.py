@@ -43,11 +43,19 @@ class Call(NamedTuple):
         Number of the training step, counted from 0; with `seed` it decides all random numbers.
     seed : int
         The run's seed.
+    first_row : int
+        Rows of the batch before those at hand, which other ranks have.
     """
 
     training: bool = False
     step: Number = 0
     seed: int = 0
+    first_row: int = 0
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What decides random numbers beside the layer, as `Backend.dropout_forward` takes it."""
+        return {"seed": self.seed, "step": self.step, "first_row": self.first_row}
 
 
 @dataclass(frozen=True)
