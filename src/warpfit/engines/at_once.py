@@ -40,6 +40,8 @@ def joins_updates(plan: Plan) -> bool:
         return False
     if plan.loss_scale == DYNAMIC or optimizer.clip_norm is not None or optimizer.l2:
         return False
+    if plan.num_ranks > 1:  # over which gradients are added up
+        return False
     layers = network.fused.layers
     if not optimizer.follows_its_rule or not all(is_of_package(spec) for _, spec in layers):
         return False  # which may look at gradients

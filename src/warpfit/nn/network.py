@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, TypeGuard
@@ -21,12 +21,9 @@ from warpfit.nn.module import Module
 from warpfit.nn.onnx_graph import Graph, HostArrays, check_size
 from warpfit.nn.pooling import MaxPool2dSpec
 from warpfit.nn.remedies import remedy
-from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+from warpfit.nn.spec import Call, GradientListener, LayerSpec, NetworkPullback, Pullback, Shape
 
 __all__ = ["NetworkSpec", "Sequential", "computes_its_spec", "number_random_layers"]
-
-# From the gradient of the outputs to the gradients of the parameters, by name.
-NetworkPullback = Callable[[Array], dict[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -135,6 +132,12 @@ class NetworkSpec:
         return tuple(joints)
 
     @cached_property
+    def _begins(self) -> dict[str, int]:
+        """Index of the first layer that has an array, by its name in the network."""
+        numbered = reversed(list(enumerate(self._names)))
+        return {full: idx for idx, names in numbered for full in names.values()}
+
+    @cached_property
     def _first_trained(self) -> int:
         """Index of the first layer with parameters: gradients need not flow past it."""
         return next(
@@ -177,7 +180,7 @@ class NetworkSpec:
             )
             pullbacks.append(pullback)
 
-        def to_gradients(dy: Array) -> dict[str, Array]:
+        def to_gradients(dy: Array, listener: GradientListener | None = None) -> dict[str, Array]:
             gradients: dict[str, Array] = {}
             for idx in range(len(pullbacks) - 1, self._first_trained - 1, -1):
                 dy, own = pullbacks[idx](dy)
@@ -187,6 +190,8 @@ class NetworkSpec:
                     gradients[full] = (
                         gradient if known is None else ops.binary("add", known, gradient)
                     )
+                    if listener is not None and self._begins[full] == idx:
+                        listener(full, gradients[full])
             return gradients
 
         return x, to_gradients

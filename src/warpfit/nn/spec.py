@@ -12,12 +12,28 @@ from warpfit.checks import check_fields, register
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.onnx_graph import Graph, HostArrays
 
-__all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape", "named"]
+__all__ = [
+    "Call",
+    "GradientListener",
+    "LayerSpec",
+    "NetworkPullback",
+    "ParameterSpec",
+    "Pullback",
+    "Shape",
+    "named",
+]
 
 Shape = tuple[int, ...]
 
 # From dy to (dx or None, the gradients of the layer's parameters by name).
 Pullback = Callable[[Array], tuple[Array | None, dict[str, Array]]]
+
+# Is told of a parameter's gradient, by name, as soon as that is whole.
+GradientListener = Callable[[str, Array], None]
+
+# From the gradient of a network's outputs, and perhaps a listener, to the gradients of its
+# parameters, by name.
+NetworkPullback = Callable[..., dict[str, Array]]
 
 
 def named(backward: Callable[[Array], tuple[Array | None, Array, Array | None]]) -> Pullback:

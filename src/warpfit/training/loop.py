@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
 from warpfit import backends
+from warpfit.backends import communicators
+from warpfit.backends.contract.communicator import Alone
 from warpfit.engines.base import EpochReport, Prepared, Stopping, TrainingData
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.module import Module
@@ -53,6 +56,9 @@ class TrainingLoop:
         self.evaluator = backends.create(self.run.plan.device)
         self.engine, prepared = engine_of(self.run.plan), cast(Prepared, self.run.plan.prepared)
         self.engine_validates = prepared.validates
+        # Those of other processes have a loop, too.
+        plan = self.run.plan
+        self.ranks = communicators.of_process(plan.device) if plan.has_processes else Alone()
         # Whose rule the engine follows by itself.
         self.followed = self.looking[0] if prepared.stops else None
 
@@ -120,6 +126,9 @@ class TrainingLoop:
                 self._train()
             finally:
                 write_back(self.whole.state, run.model, self.optimizer, run.plan.loss)
+        except BaseException as error:
+            self.ranks.abort(error)
+            raise
         finally:
             self._tell(lambda callback: callback.close())
 
@@ -153,7 +162,16 @@ class TrainingLoop:
         run.history.stopped_by = run.stop_reason or "epochs"
         self._save_checkpoints(due=lambda checkpoint: True)
         self._tell(lambda callback: callback.on_end(run))
+        self._hand_out()
         self.whole = replace(self.whole, state=run.state)
+
+    def _hand_out(self) -> None:
+        """Let processes that followed have the results, which callbacks may have changed."""
+        history, state = self.run.history, self.run.state
+        shared = self.ranks.share((history.reports, history.stopped_by))
+        history.reports, history.stopped_by = shared
+        slots = [array for arrays in state.slots.values() for array in arrays.values()]
+        self.ranks.broadcast([*state.arrays.values(), *slots])
 
     def _train_epochs(self) -> None:
         run = self.run
@@ -180,6 +198,12 @@ class TrainingLoop:
             )
 
         reports = train(remaining) if self.next_data is None else self._one_by_one(train, remaining)
+        with closing(reports):  # type: ignore[type-var]
+            self._hear(reports)
+
+    def _hear(self, reports: Iterator[EpochReport]) -> None:
+        """Do what there is to do after each epoch, until one of the callbacks stops the run."""
+        run = self.run
         for report in reports:
             if run.plan.reports(report.epoch):
                 run.history.reports.append(self._completed(report))

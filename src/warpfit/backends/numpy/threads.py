@@ -94,6 +94,8 @@ class ThreadCommunicator(Communicator):
             if meeting.error is not None:
                 return
             meeting.error = error
+        if self.rank:
+            error.add_note(f"rank {self.rank} of {self.size} raised it")
         meeting.barrier.abort()
         for act in meeting.acts:
             act()
