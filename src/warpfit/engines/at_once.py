@@ -55,6 +55,8 @@ def finds_targets(plan: Plan, data: TrainingData) -> bool:
     """
     if not plan.loss.has_terms or plan.optimizer.l2 or not isinstance(plan.network, NetworkSpec):
         return False
+    if plan.num_ranks > 1 and data.sample_weight is not None:
+        return False  # whose sum over all ranks comes between the loss and its gradient
     # With class weights every block reads all labels.
     return data.class_weight is None and prod(plan.network.fused.output_shape) > 0
 
