@@ -266,7 +266,7 @@ def test_an_error_of_one_rank_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_loss_that_is_not_finite_is_told_as_on_one_device() -> None:
-    x, y = blobs(NUM_ROWS, dtype="float64")
+    x, _ = blobs(NUM_ROWS, dtype="float64")
     for ranks in (0, 3):
         model = small()
         with pytest.raises(DivergedError, match="is not finite in epoch 1, step 2"):

@@ -27,7 +27,7 @@ from warpfit.sweep.candidates import (
     error_of_candidate,
     fit_arguments,
 )
-from warpfit.sweep.elsewhere import Processes, Shards
+from warpfit.sweep.elsewhere import Cards, Processes, Shards
 from warpfit.sweep.folds import SweepData, as_folds
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Rule, as_halving
@@ -39,9 +39,10 @@ from warpfit.sweep.progress import SweepProgress, tell_no_validation
 from warpfit.sweep.records import Collector, Sweep
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import FAILED, INTERRUPTED, Outcome, Task
-from warpfit.sweep.workers import Workers, workers_for
+from warpfit.sweep.workers import DeviceWorkers, Workers, workers_for
 from warpfit.training.arguments import optimizer_of
 from warpfit.training.callbacks import Callback
+from warpfit.training.devices import ALL_CARDS, all_cards
 from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
@@ -130,8 +131,8 @@ def fit_many(
         After some epochs only the best go on; a number is `Halving`'s factor.
     device : str or sequence of str
         As `fit`'s; ``'auto'`` weighs all networks, with `n_jobs` processes, against a GPU that
-        compiles a kernel for each kind of them. Several are taken in turn by shards, of an executor
-        or else of processes here.
+        compiles a kernel for each kind of them. Several, or all GPUs, ``'cuda:all'``, train shards
+        in turn: those of an executor, or here, where a device takes the next when it is free.
     callbacks : sequence of Callback
         Every network has copies of its own: `EarlyStopping` ends each by itself. None that writes a
         file.
@@ -286,6 +287,8 @@ def _check_callbacks(callbacks: Any) -> None:
 
 
 def _devices(device: Any) -> list[str]:
+    if isinstance(device, str) and device == ALL_CARDS:
+        return list(all_cards())
     devices = [device] if isinstance(device, str) else device
     if not isinstance(devices, Sequence) or not devices:
         raise ConfigError(f"expected a device or several, got {device!r}")
@@ -438,7 +441,8 @@ def _runner(
     """
     if workers is not None:
         wanted = n_jobs if n_jobs > 0 else max(workers.count, len(devices))
-        return Shards(workers, devices, min(wanted, num_tasks))
+        kind = Cards if isinstance(workers, DeviceWorkers) else Shards
+        return kind(workers, devices, min(wanted, num_tasks))
     if devices[0] != CPU or n_jobs == 1 or num_tasks == 1:
         return runner_here(devices[0], keeps_models=keeps_models)
     each = max(group.plan.bytes for group in groups)
