@@ -12,8 +12,10 @@ import pytest
 import warpfit as wf
 from conftest import on_emulator
 from support.fake_nccl import FakeNccl, open_cards
+from support.sweeps import build
 from support.training import adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import nn
+from warpfit.backends.cuda import runtime
 from warpfit.engines import graph
 from warpfit.errors import ConfigError, DeviceError
 
@@ -116,3 +118,19 @@ def test_an_error_of_one_card_ends_all_and_the_next_run_begins_anew(
 def test_which_devices_do_not_train_together(nccl: FakeNccl, device: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         fit(mlp(6, 8, 3), *blobs(NUM_ROWS), device)
+
+
+def test_a_sweep_over_two_cards_has_the_bits_of_one(nccl: FakeNccl) -> None:
+    x, y = blobs(90)
+    candidates = [
+        {"lr": 0.05 * (1 + idx), "seed": idx, "width": 4 + 4 * (idx % 2)} for idx in range(6)
+    ]
+    given: dict[str, Any] = {"candidates": candidates, "epochs": 2, "batch_size": 16}
+    one = wf.fit_many(build, x, y, device="cuda:0", verbose=False, **given)
+    runtime._OPEN[0].launched.clear()
+    two = wf.fit_many(build, x, y, device="cuda:all", verbose=False, **given)
+    assert two.plan.device == "cuda:0, cuda:1"
+    assert {record["status"] for record in two} == {"done"}
+    assert all(runtime._OPEN[idx].launched["many_networks"] for idx in range(2))
+    for ours, theirs in zip(two.models, one.models, strict=True):
+        assert_same_weights(ours, theirs)

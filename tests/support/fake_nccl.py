@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -31,12 +32,15 @@ class Card(EmulatedRuntime):
     ----------
     forks, merges : int
         How often a stream was to go beside, and how often what follows was to wait for it.
+    launched : Counter
+        Kernels by their names.
     """
 
     def __init__(self, index: int) -> None:
         super().__init__()
         self.index, self.name = index, f"cuda:{index}"
         self.forks = self.merges = 0
+        self.launched: Counter[str] = Counter()
 
     def activate(self) -> None:
         """Do nothing: memory is where it is."""
@@ -55,9 +59,10 @@ class Card(EmulatedRuntime):
         with _ONE_AT_A_TIME:
             return super().load(name, defines)
 
-    def _call(self, *arguments: Any) -> None:
+    def _call(self, function: Any, *arguments: Any) -> None:
         with _ONE_AT_A_TIME:
-            super()._call(*arguments)
+            self.launched[function.variant[0]] += 1
+            super()._call(function, *arguments)
 
 
 class FakeNccl:
