@@ -98,12 +98,15 @@ def team_of(plan: Plan, state: TrainState, data: TrainingData, make: MakeRun) ->
                 team.end()
                 raise
             team.end()
-        except (_Over, GeneratorExit) as ended:
-            if isinstance(ended, GeneratorExit):
-                raise
-        except BaseException as error:
-            own.abort(error)
+        except _Over:
+            pass
+        except GeneratorExit:
             raise
+        except BaseException as error:
+            first = own.abort(error)
+            if first is error:
+                raise
+            raise first from None
         finally:
             for thread in threads:
                 thread.join(SECONDS_TO_END)

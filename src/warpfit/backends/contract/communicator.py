@@ -53,9 +53,11 @@ class Communicator(ABC):
         """Return once all ranks have called it."""
 
     @abstractmethod
-    def abort(self, error: BaseException) -> None:
-        """Let no rank wait for another any more: the others' calls raise this error, or their
-        processes end.
+    def abort(self, error: BaseException) -> BaseException:
+        """Let no rank wait for another any more: their calls raise this error, or their processes
+        end.
+
+        Returned is the error of the first rank that aborts, which others may only follow from.
         """
 
     @abstractmethod
@@ -83,8 +85,9 @@ class Alone(Communicator):
     def share(self, value: Any) -> Any:
         return value
 
-    def abort(self, error: BaseException) -> None:
-        """Do nothing: nobody waits."""
+    def abort(self, error: BaseException) -> BaseException:
+        """Return the error: nobody waits."""
+        return error
 
     def on_abort(self, act: Callable[[], None]) -> None:
         """Likewise."""

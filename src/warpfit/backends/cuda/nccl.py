@@ -86,8 +86,8 @@ class NcclCommunicator(Communicator):
     def share(self, value: Any) -> Any:
         return self._host.share(value)
 
-    def abort(self, error: BaseException) -> None:
-        self._host.abort(error)
+    def abort(self, error: BaseException) -> BaseException:
+        return self._host.abort(error)
 
     def on_abort(self, act: Callable[[], None]) -> None:
         self._host.on_abort(act)

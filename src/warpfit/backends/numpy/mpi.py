@@ -67,11 +67,12 @@ class MpiCommunicator(Communicator):
     def barrier(self) -> None:
         self._world.Barrier()
 
-    def abort(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> BaseException:
         """End the processes of all ranks: those that wait within MPI hear of nothing else."""
         name = type(error).__name__
         print(f"rank {self.rank} of {self.size}: {name}: {error}", file=sys.stderr, flush=True)
         self._mpi.COMM_WORLD.Abort(1)
+        return error
 
     def on_abort(self, act: Callable[[], None]) -> None:
         """Do nothing: an abort ends this process."""

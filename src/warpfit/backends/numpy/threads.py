@@ -88,17 +88,18 @@ class ThreadCommunicator(Communicator):
         except BrokenBarrierError:
             raise self._meeting.error or DeviceError("expected all ranks, got one lost") from None
 
-    def abort(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> BaseException:
         meeting = self._meeting
         with meeting.lock:
             if meeting.error is not None:
-                return
+                return meeting.error
             meeting.error = error
         if self.rank:
             error.add_note(f"rank {self.rank} of {self.size} raised it")
         meeting.barrier.abort()
         for act in meeting.acts:
             act()
+        return error
 
     def on_abort(self, act: Callable[[], None]) -> None:
         self._meeting.acts.append(act)
