@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -72,7 +73,7 @@ class MpiCommunicator(Communicator):
         name = type(error).__name__
         print(f"rank {self.rank} of {self.size}: {name}: {error}", file=sys.stderr, flush=True)
         self._mpi.COMM_WORLD.Abort(1)
-        return error
+        os._exit(1)  # which some implementations of MPI leave to the caller
 
     def on_abort(self, act: Callable[[], None]) -> None:
         """Do nothing: an abort ends this process."""
