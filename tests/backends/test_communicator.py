@@ -4,28 +4,20 @@ all.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from support.mpi import mpiexec, with_mpi
 from warpfit.backends.contract.communicator import Alone, Communicator
 from warpfit.backends.numpy.threads import ThreadCommunicator
 from warpfit.errors import DataError
 
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
-SOURCE = Path(__file__).resolve().parents[2] / "src"
-with_mpi = pytest.mark.skipif(
-    find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="mpi4py or mpich is not installed"
-)
 SHAPES = [(), (1,), (3, 2), (2, 5), (0, 4), (17,)]
 
 
@@ -93,17 +85,6 @@ def test_an_error_of_one_rank_is_raised_by_all_that_wait() -> None:
 
     assert on_threads(3, act) == ["heard", "aborted", "heard"]
     assert acts == ["aborted"]
-
-
-def mpiexec(tmp_path: Path, program: str, size: int = 2) -> subprocess.Popen[str]:
-    """Start processes that run a program."""
-    path = tmp_path / "program.py"
-    path.write_text(program, encoding="utf-8")
-    command = [str(MPIEXEC), "-n", str(size), sys.executable, str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
 
 
 @with_mpi

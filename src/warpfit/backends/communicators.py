@@ -14,7 +14,7 @@ from warpfit.backends.numpy.threads import ThreadCommunicator
 __all__ = ["of_process", "of_threads"]
 
 # Those of cards, by the devices: making them takes a second.
-_IDLE: dict[tuple[str, ...], list[Any]] = {}
+_IDLE: dict[tuple[str, ...], Sequence[Communicator]] = {}
 _OF_PROCESS: dict[str, Communicator] = {}
 
 
@@ -25,9 +25,17 @@ def of_threads(devices: Sequence[str]) -> Iterator[Sequence[Communicator]]:
     """
     key = tuple(devices)
     made = _IDLE.pop(key, None) or _made(key)
-    yield made
-    if len(key) > 1 and key[0] != "cpu":
-        _IDLE[key] = made
+    try:
+        yield made
+    except GeneratorExit:  # the ranks have ended before all epochs were done
+        _keep(key, made)
+        raise
+    _keep(key, made)
+
+
+def _keep(devices: tuple[str, ...], made: Sequence[Communicator]) -> None:
+    if len(devices) > 1 and devices[0] != "cpu":
+        _IDLE[devices] = made
 
 
 def _made(devices: Sequence[str]) -> Sequence[Communicator]:
