@@ -251,7 +251,7 @@ def fit(
             report_every=report_every,
             reason=place.reason,
         )
-        draft = devices.plan(draft)
+        draft = devices.plan(draft, has_loader=batches is not None)
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
         draft = replace(checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
