@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -32,8 +33,8 @@ from warpfit.errors import DataError
 from warpfit.training.devices import ALL_CARDS, all_cards
 
 PARTS = ("right", "fast", "peers", "sweep")
-BATCHES = 8
-EPOCHS = 12
+BATCHES = 4
+EPOCHS = 24
 # Of the checks: three batches of 96 rows, and one of 37.
 CHECKED_ROWS, CHECKED_BATCH = 325, 96
 SWEPT_NETWORKS, SWEPT_ROWS = 1056, 8192
@@ -85,28 +86,30 @@ def trained(
 # --------------------------------------------------------------------------------------------------
 
 
-def checks(devices: Sequence[str]) -> dict[str, Any]:
-    """Return what came of each check, and whether it passed."""
+def checks(devices: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each check, what came of it, and whether it passed."""
     sizes = (64, 256, 256, 10)
     x, y = rows_of(sizes, CHECKED_ROWS)
     asked: dict[str, Any] = {"batch_size": CHECKED_BATCH, "precision": "float32", "seed": 3}
     asked["engine"] = "layerwise" if devices[0] == "cpu" else "graph"
     _, one = trained(sizes, x, y, devices[:1], epochs=6, **asked)
-    found: dict[str, Any] = {}
     for count in counts_of(len(devices))[1:]:
-        several = devices[:count]
+        several, ranks = devices[:count], f"{count} ranks"
         model, history = trained(sizes, x, y, several, epochs=6, **asked)
         again, _ = trained(sizes, x, y, several, epochs=6, **asked)
         away = np.abs(history.step_losses / one.step_losses - 1).max()
-        found[f"{count} ranks, losses away from one's"] = (float(away), bool(away < 1e-4))
-        found[f"{count} ranks, equal bits"] = _passed(_same_bits(model, again))
-        found[f"{count} ranks, resumed on one"] = _resumed(sizes, x, y, several, one, asked)
-        found[f"{count} ranks, one of which fails"] = _fails(sizes, x, y, several, asked)
-    return {name: {"value": value, "passed": passed} for name, (value, passed) in found.items()}
+        yield f"{ranks}, losses away from one's", _checked(float(away), away < 1e-4)
+        is_same = _same_bits(model, again)
+        yield f"{ranks}, equal bits", _checked(is_same, is_same)
+        away = _away_when_resumed(sizes, x, y, several, one, asked)
+        yield f"{ranks}, resumed on one, losses away", _checked(away, away < 1e-4)
+    for count in counts_of(len(devices))[1:]:
+        seconds = _seconds_to_fail(sizes, x, y, devices[:count], asked)
+        yield f"{count} ranks, seconds until one's error ends all", _checked(seconds, seconds < 10)
 
 
-def _passed(is_right: bool) -> tuple[bool, bool]:
-    return is_right, is_right
+def _checked(value: Any, passed: Any) -> dict[str, Any]:
+    return {"value": value, "passed": bool(passed)}
 
 
 def _same_bits(one: nn.Module, other: nn.Module) -> bool:
@@ -114,22 +117,23 @@ def _same_bits(one: nn.Module, other: nn.Module) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
-def _resumed(
+def _away_when_resumed(
     sizes: Sequence[int], x: Any, y: Any, devices: Sequence[str], one: Any, asked: dict[str, Any]
-) -> tuple[float, bool]:
+) -> float:
     """Return how far losses are away of which one device has the last, from a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.ckpt"
         trained(sizes, x, y, devices, epochs=3, callbacks=[wf.Checkpoint(path)], **asked)
         _, history = trained(sizes, x, y, devices[:1], epochs=6, resume_from=path, **asked)
-    away = float(np.abs(history.step_losses / one.step_losses - 1).max())
-    return away, away < 1e-4
+    return float(np.abs(history.step_losses / one.step_losses - 1).max())
 
 
-def _fails(
+def _seconds_to_fail(
     sizes: Sequence[int], x: Any, y: Any, devices: Sequence[str], asked: dict[str, Any]
-) -> tuple[float, bool]:
-    """Return after how many seconds an error of the last rank is the run's."""
+) -> float:
+    """Return after how many seconds an error of the last rank is the run's; infinity if it is
+    not.
+    """
     epochs_of = steps.Run.epochs
 
     def failing(run: Any, count: int) -> Any:
@@ -138,15 +142,14 @@ def _fails(
         return epochs_of(run, count)
 
     steps.Run.epochs = failing  # type: ignore[method-assign]
-    begin, heard = perf_counter(), False
+    begin = perf_counter()
     try:
         trained(sizes, x, y, devices, epochs=6, **asked)
     except DataError:
-        heard = True
+        return perf_counter() - begin
     finally:
         steps.Run.epochs = epochs_of  # type: ignore[method-assign]
-    seconds = perf_counter() - begin
-    return seconds, heard and seconds < 10
+    return inf
 
 
 # -- fast
@@ -244,7 +247,7 @@ def main() -> None:
     parts, counts = arguments.parts.split(","), counts_of(len(devices))
     results = Results(devices, perf_counter() + arguments.seconds)
     if "right" in parts:
-        for name, value in checks(devices).items():
+        for name, value in checks(devices):
             results.add("right", name, value)
     for case in (case for case in CASES if case.name in arguments.rows.split(",")):
         programs = {"fast": lambda count, case=case: step_of_ours(case, devices[:count])}

@@ -354,9 +354,9 @@ class _Run(Run):
             part = part_of(num_rows, self.ranks)
             own = StepNumbers(numbers[STEP], numbers[ROW], part, of_update=numbers[OF_UPDATE:])
             self.ops.begin_step()
-            if self._starts_at_once(offset, part.count, own):
+            if self._starts_at_once(offset, part.rows, own):
                 continue
-            x, y, *weights = self.source.take(offset, part.count, self._phase(first + offset))
+            x, y, *weights = self.source.take(offset, part.rows, self._phase(first + offset))
             self.step((x, y, weights[0] if weights else None), own, self.record)
 
     def _starts_at_once(self, offset: int, num_rows: int, own: StepNumbers) -> bool:

@@ -158,7 +158,7 @@ class _Run(Run):
         self.ops.begin_step()
         num_rows = min(plan.batch_size, len(self.data) - idx * plan.batch_size)
         part = part_of(num_rows, self.ranks)
-        batch = self.rows.batch(idx * self.batch_rows, part.count)
+        batch = self.rows.batch(idx * self.batch_rows, part.rows)
         numbers = StepNumbers(step, idx, part, state.step + 1, lr)
         is_dynamic = plan.loss_scale == DYNAMIC
         state.step += self.step(

@@ -18,16 +18,16 @@ TINY = 1e-30
 
 
 class Part(NamedTuple):
-    """A rank's rows of a batch: `count` of its `whole` rows, from `first` on."""
+    """A rank's `rows` of the `whole` batch, from its row `first` on."""
 
     first: int
-    count: int
+    rows: int
     whole: int
 
     @property
     def share(self) -> float:
         """How much of the batch it is."""
-        return self.count / self.whole
+        return self.rows / self.whole
 
 
 def part_of(whole: int, ranks: Communicator) -> Part:
@@ -44,14 +44,14 @@ def own_rows(ops: Backend, order: Array, batch_size: int, ranks: Communicator) -
     num_rows = len(order)
     batch, rest = part_of(batch_size, ranks), part_of(num_rows % batch_size, ranks)
     steps = num_rows // batch_size
-    own = ops.zeros((steps * batch.count + rest.count,), "int64")
+    own = ops.zeros((steps * batch.rows + rest.rows,), "int64")
     if steps:
         batches = ops.reshape(order[: steps * batch_size], (steps, batch_size))
-        target = ops.reshape(own[: steps * batch.count], (steps, batch.count))
-        ops.assign(target, batches[:, batch.first : batch.first + batch.count])
-    if rest.count:
+        target = ops.reshape(own[: steps * batch.rows], (steps, batch.rows))
+        ops.assign(target, batches[:, batch.first : batch.first + batch.rows])
+    if rest.rows:
         first = steps * batch_size + rest.first
-        ops.assign(own[steps * batch.count :], order[first : first + rest.count])
+        ops.assign(own[steps * batch.rows :], order[first : first + rest.rows])
     return own
 
 

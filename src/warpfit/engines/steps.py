@@ -162,7 +162,7 @@ class Run(ABC):
         self.plan, self.state, self.data, self.ranks = plan, state, data, ranks
         self.on_step = on_step if ranks.rank == 0 else None
         # Of all batches but an epoch's last, which may be shorter.
-        self.batch_rows = part_of(plan.batch_size, ranks).count
+        self.batch_rows = part_of(plan.batch_size, ranks).rows
         self.network = plan.network.fused
         self.arrays = state.arrays
         self.half = plan.precision if plan.precision in HALF_DTYPES else None
