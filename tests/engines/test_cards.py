@@ -62,6 +62,34 @@ def test_two_cards_have_the_numbers_of_one(nccl: FakeNccl, engine: str, weighted
     assert nccl.aborted == []
 
 
+@pytest.mark.parametrize("engine", ["graph", "layerwise"])
+def test_a_card_without_rows_of_the_last_batch(nccl: FakeNccl, engine: str) -> None:
+    x, y = blobs(2 * BATCH + 1)
+    one, two = dropped(), dropped()
+    expected = fit(one, x, y, "cuda:0", engine=engine, precision="bfloat16")
+    found = fit(two, x, y, CARDS, engine=engine, precision="bfloat16")
+    np.testing.assert_allclose(found.step_losses, expected.step_losses, rtol=2e-2)
+    assert found.step_losses.shape == (12,)
+
+
+def images() -> nn.Sequential:
+    layers = (nn.RandomFlip(), nn.Conv2d(1, 4, 3, seed=1), nn.BatchNorm2d(4), nn.ReLU())
+    return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3, seed=2))
+
+
+def test_convolutions_and_norms(nccl: FakeNccl) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 6, 6, 1)).astype("float32"), rng.integers(0, 3, 40)
+    models = [images() for _ in range(3)]
+    for model, engine in zip(models, ("graph", "graph", "layerwise"), strict=True):
+        history = fit(model, x, y, CARDS, engine=engine, batch_size=8, precision="float16")
+        assert history["loss"][-1] < history["loss"][0]
+    assert_same_weights(models[0], models[1])
+    weights = [model.state_dict() for model in models[::2]]
+    for name, array in weights[0].items():
+        np.testing.assert_allclose(array, weights[1][name], rtol=2e-2, atol=2e-3)
+
+
 def test_half_precision(nccl: FakeNccl) -> None:
     x, y = blobs(NUM_ROWS)
     one, two = mlp(6, 8, 3), mlp(6, 8, 3)

@@ -202,6 +202,7 @@ class Run(ABC):
             if self.ranks.size > 1:
                 order = own_rows(ops, order, self.plan.batch_size, self.ranks)
             ops.assign(records[idx], self.train_epoch(rates, order))
+            self._average_buffers()
             last_rates.append(rates[-1])
             state.epoch += 1
         if self.ranks.size > 1:
@@ -216,18 +217,24 @@ class Run(ABC):
             for idx, record in enumerate(host_records)
         ]
 
+    def _average_buffers(self) -> None:
+        """Let all ranks have the mean of their buffers, of which each knows its own rows'."""
+        buffers = list(self.state.buffers.values())
+        if self.ranks.size == 1 or not buffers:
+            return
+        self.ranks.all_reduce(buffers)
+        self.ranks.join()
+        for buffer in buffers:
+            self.ops.assign(buffer, self.ops.binary("mul", buffer, 1 / self.ranks.size))
+
     def _of_all_ranks(self, records: Array) -> Array:
-        """Return the records (epochs, steps, 3) of whole batches; ranks' buffers become their
-        mean.
-        """
+        """Return the records (epochs, steps, 3) of whole batches."""
         ops, ranks = self.ops, self.ranks
         own = ops.to_numpy(records).copy()
         own[..., LOSS] *= own[..., WEIGHT]
-        total, buffers = ops.asarray(own), list(self.state.buffers.values())
-        ranks.all_reduce([total, *buffers])
+        total = ops.asarray(own)
+        ranks.all_reduce([total])
         ranks.join()
-        for buffer in buffers:
-            ops.assign(buffer, ops.binary("mul", buffer, 1 / ranks.size))
         found = ops.to_numpy(total).copy()
         found[..., LOSS] /= np.where(found[..., WEIGHT], found[..., WEIGHT], 1)
         return ops.asarray(found)
@@ -346,8 +353,9 @@ class Run(ABC):
             return None
         ops, scale = self.ops, 1.0 if self.half is None else self.ops.loss_scale
         if self.ranks.size > 1:
-            if any(weight is not None for weight in weights.values()):
-                return None  # of which a rank does not know the sum
+            is_weighted = any(weight is not None for weight in weights.values())
+            if is_weighted or numbers.part.whole < self.ranks.size:
+                return None  # all ranks do the same, those without rows, too
             scale *= numbers.part.share
         return self.plan.loss.train_step(
             ops, outputs, y, record, numbers.row, scale=scale, **weights
