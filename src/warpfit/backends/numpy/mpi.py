@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from warpfit.backends.contract.terms import Array
 from warpfit.extras import needs
 
 __all__ = ["MpiCommunicator", "processes"]
+
+# A launcher may drop what it has not passed on when processes abort.
+SECONDS_TO_TELL = 0.5
 
 
 @cache
@@ -72,6 +76,7 @@ class MpiCommunicator(Communicator):
         """End the processes of all ranks: those that wait within MPI hear of nothing else."""
         name = type(error).__name__
         print(f"rank {self.rank} of {self.size}: {name}: {error}", file=sys.stderr, flush=True)
+        sleep(SECONDS_TO_TELL)
         self._mpi.COMM_WORLD.Abort(1)
         os._exit(1)  # which some implementations of MPI leave to the caller
 
