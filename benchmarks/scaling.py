@@ -37,7 +37,7 @@ BATCHES = 4
 EPOCHS = 24
 # Of the checks: three batches of 96 rows, and one of 37.
 CHECKED_ROWS, CHECKED_BATCH = 325, 96
-SWEPT_NETWORKS, SWEPT_ROWS = 1056, 8192
+SWEPT_NETWORKS, SWEPT_ROWS, SWEPT_EPOCHS = 1056, 8192, 40
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,13 @@ def seconds_of_sweep(devices: Sequence[str], num_networks: int) -> float:
         candidates = [{"lr": 0.01 + 1e-5 * idx} for idx in range(num_networks)]
         begin = perf_counter()
         wf.fit_many(
-            build, x, y, candidates=candidates, epochs=4, device=list(devices), verbose=False
+            build,
+            x,
+            y,
+            candidates=candidates,
+            epochs=SWEPT_EPOCHS,
+            device=list(devices),
+            verbose=False,
         )
         seconds.append(perf_counter() - begin)
     return min(seconds)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -71,20 +72,22 @@ def test_one_rank_leaves_all_as_it_is() -> None:
 
 
 def test_an_error_of_one_rank_is_raised_by_all_that_wait() -> None:
-    acts: list[str] = []
+    first, second = Event(), Event()
 
     def act(ranks: Communicator) -> str:
         if ranks.rank == 1:
-            ranks.on_abort(lambda: acts.append("aborted"))
-            ranks.abort(DataError("the second rank has no rows"))
-            ranks.abort(DataError("nobody hears of a second error"))
+            ranks.on_abort(lambda: second.wait(30) and first.set())  # one waits for the other
+            ranks.on_abort(second.set)
+            error = DataError("the second rank has no rows")
+            assert ranks.abort(error) is error
+            assert ranks.abort(DataError("nobody hears of a second error")) is error
             return "aborted"
         with pytest.raises(DataError, match="the second rank has no rows"):
             ranks.barrier()
         return "heard"
 
     assert on_threads(3, act) == ["heard", "aborted", "heard"]
-    assert acts == ["aborted"]
+    assert first.wait(30)
 
 
 @with_mpi

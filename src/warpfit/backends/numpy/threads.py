@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Barrier, BrokenBarrierError, Lock
+from threading import Barrier, BrokenBarrierError, Lock, Thread
 from typing import Any
 
 from warpfit.backends.contract.communicator import Communicator
@@ -97,8 +97,8 @@ class ThreadCommunicator(Communicator):
         if self.rank:
             error.add_note(f"rank {self.rank} of {self.size} raised it")
         meeting.barrier.abort()
-        for act in meeting.acts:
-            act()
+        for act in meeting.acts:  # one may wait for another
+            Thread(target=act, daemon=True).start()
         return error
 
     def on_abort(self, act: Callable[[], None]) -> None:
