@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.blas import one_blas_thread
+from warpfit.cores import num_cores
 from warpfit.data.order import epoch_order
 from warpfit.losses import Loss
 from warpfit.tabular import tabm_graphs
@@ -155,14 +155,10 @@ def _threads() -> Iterator[ThreadPoolExecutor]:
     with (
         one_blas_thread(),
         ThreadPoolExecutor(
-            _num_cores(), initializer=lambda: np.seterr(over="ignore", invalid="ignore")
+            num_cores(), initializer=lambda: np.seterr(over="ignore", invalid="ignore")
         ) as threads,
     ):
         yield threads
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def train(
