@@ -8,7 +8,7 @@ The parts:
   reporting, telling) are told apart from those of building and training.
 * journal, sqlite: the same in a journal file, and in SQLite, after a first batch.
 * one-by-one: the same by `study.optimize` with `wf.fit`, extrapolated from 20 trials.
-* torch: the same with PyTorch's eager loop, extrapolated from 20 trials.
+* torch: the same with PyTorch's eager loop, likewise extrapolated.
 * values: the best loss on scikit-learn's digits by batches and one after the other, with equal
   trials, over ten seeds: results/optuna_values.json.
 
@@ -16,7 +16,7 @@ Prints a line for each, and writes results/optuna.json after each: parts may be 
 calls, at one commit.
 
     python benchmarks/optuna_trials.py [--parts ours,journal,sqlite,one-by-one,torch,values]
-    [--trials 1000] [--batch 256] [--rows 60000] [--device cuda]
+    [--trials 1000] [--batch 256] [--rows 60000] [--device cuda] [--measured 20]
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from one_launch import MNIST_PIXELS, mnist, names, reason
 PARTS = ("ours", "journal", "sqlite", "one-by-one", "torch", "values")
 WIDTHS, BATCH_SIZES, EPOCHS = (32, 64, 96, 128), (16, 32, 64), 3
 GIVEN = ("trials", "batch", "rows", "device")  # arguments of the command
-MEASURED = 20  # trials that others are extrapolated from
+MEASURED = 20  # trials that others are extrapolated from, unless that is said
 SEEDS = 10
 
 Rows = tuple[Any, Any]
@@ -77,6 +77,7 @@ class Task:
     trials: int
     batch: int
     device: str
+    most_measured: int = MEASURED
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -85,7 +86,7 @@ class Task:
     @property
     def measured(self) -> int:
         """Trials of a program that takes them one after the other."""
-        return min(MEASURED, self.trials)
+        return min(self.most_measured, self.trials)
 
 
 def new_study(seed: int = 0, **settings: Any) -> Any:
@@ -307,7 +308,12 @@ def task_of_mnist(arguments: argparse.Namespace) -> Task:
     x, y = mnist("train")
     rows = slice(arguments.rows)
     return Task(
-        (x[rows], y[rows]), mnist("test"), arguments.trials, arguments.batch, arguments.device
+        (x[rows], y[rows]),
+        mnist("test"),
+        arguments.trials,
+        arguments.batch,
+        arguments.device,
+        arguments.measured,
     )
 
 
@@ -388,6 +394,9 @@ def parsed(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256, help="trials that are trained at a time")
     parser.add_argument("--rows", type=int, default=60_000, help="to train on")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--measured", type=int, default=MEASURED, help="trials that others are extrapolated from"
+    )
     parser.add_argument("--worker", action="store_true", help="print what a process takes, as JSON")
     return parser.parse_args(given)
 

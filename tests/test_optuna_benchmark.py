@@ -77,9 +77,12 @@ def test_all_programs_make_the_same_trials(bench: Any) -> None:
 
 def test_pytorch_trains_the_same_network(bench: Any) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    arguments = bench.parsed(["--trials", "2", "--device", "cpu", "--parts", "torch"])
+    arguments = bench.parsed(
+        ["--trials", "5", "--measured", "2", "--device", "cpu", "--parts", "torch"]
+    )
     found = bench.measure(arguments)["parts"]["torch"]
     assert found["extrapolated_from"] == 2
+    assert found["seconds"] == pytest.approx(5 * found["trial_seconds"])
 
 
 def test_a_part_that_fails_says_why(bench: Any) -> None:
