@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from accel_costs import table as table_of_accel
 from charts import CHARTS, has_results, is_stale, write
 from cnn import LABELS as CNN_LABELS
 from digests import batch_sizes, engines, how_fast, notebook, one_epoch, widths_short
@@ -841,6 +842,10 @@ def optuna(results: Results) -> str:
     return optuna_trials(results) + _source(results)
 
 
+def accel_costs(results: Results) -> str:
+    return table_of_accel(results) + _source(results)
+
+
 def optuna_values(results: Results) -> str:
     return table_of_values(results) + _source(results)
 
@@ -909,6 +914,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "counters": counters,
     "sweep": sweep,
     "tables": tables,
+    "accel_costs": accel_costs,
     "optuna": optuna,
     "optuna_values": optuna_values,
     "waits": waits,
