@@ -16,6 +16,7 @@ from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
+from warpfit.backends.cuda.conv_weights_few import choose_few_band
 from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
 from warpfit.backends.cuda.runtime import open_device
 
@@ -48,6 +49,8 @@ SETTINGS = {
     "many_outputs": Setting((1, 6, 6, 16), (3, 3, 16, 128)),
     "gray": Setting((3, 9, 9, 1), (3, 3, 1, 32)),
     "colours": Setting((2, 9, 10, 3), (5, 5, 3, 80), padding=(2, 1)),
+    "few_colours": Setting((2, 9, 10, 3), (3, 3, 3, 32), (1, 2), (2, 1)),
+    "no_whole_pieces": Setting((2, 7, 8, 12), (3, 3, 12, 32), padding=(0, 1)),
     "a_slice_and_a_half": Setting((2, 7, 8, 24), (2, 2, 24, 64)),
 }
 
@@ -243,6 +246,22 @@ def test_bands_and_tiles_cover_the_windows(name: str, num_images: int) -> None:
             assert (8 * down >= min(band.rows, height), 8 * band.tiles_across >= width) == (1, 1)
         else:
             assert band.num_tiles * 64 >= (band.rows - 1) * windows.pitch + width
+
+
+@pytest.mark.parametrize(("name", "block_o"), [("gray", 32), ("few_colours", 32), ("colours", 16)])
+def test_few_channels_and_their_taps_are_rows_of_one_product(name: str, block_o: int) -> None:
+    windows = SETTINGS[name].windows
+    band = choose_few_band(windows, 512, 132, MOST_SHARED)
+    assert band is not None
+    assert band.block_o == block_o
+    assert band.num_slices * 16 >= band.rows * windows.pitch
+    assert 2 * (band.shared_bytes + 1024) <= MOST_SHARED + 1024
+    assert band.x_numbers >= (band.rows + windows.kernel[0] - 1) * windows.pitch * windows.channels
+
+
+def test_taps_of_many_channels_are_rows_of_several_products() -> None:
+    for windows in (SETTINGS["squares"].windows, Setting((1, 9, 9, 4), (7, 7, 4, 64)).windows):
+        assert choose_few_band(windows, 512, 132, MOST_SHARED) is None
 
 
 def test_more_blocks_where_there_are_few_images() -> None:

@@ -18,6 +18,7 @@ from warpfit.backends.checks import (
     check_shape,
 )
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
+from warpfit.backends.cuda.conv_weights_few import FewBand
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
@@ -130,7 +131,7 @@ class _Launch(NamedTuple):
         (OH, OW).
     windows : (Windows, Band) or None
         For `multiply_windows`, if that computes it.
-    weights : (Windows, WeightBand) or None
+    weights : (Windows, WeightBand or FewBand) or None
         For `weight_gradients`.
     kernel : Kernel or None
         None if there is nothing to compute, or the two before say how.
@@ -145,7 +146,7 @@ class _Launch(NamedTuple):
     pairs: tuple[Pair, Pair, Pair]
     num_windows: Pair
     windows: tuple[Windows, Band] | None
-    weights: tuple[Windows, WeightBand] | None
+    weights: tuple[Windows, WeightBand | FewBand] | None
     kernel: Any
     grid: tuple[int, int, int]
     shared_bytes: int

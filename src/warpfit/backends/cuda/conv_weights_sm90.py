@@ -26,6 +26,14 @@ from warpfit.backends.cuda.conv_sm90 import (
     plane_bytes,
     row_counts,
 )
+from warpfit.backends.cuda.conv_weights_few import (
+    FEW_KERNEL,
+    FEW_THREADS,
+    FewBand,
+    choose_few_band,
+    few_defines,
+    few_sizes,
+)
 
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
@@ -156,29 +164,39 @@ def weight_sizes(windows: Windows, band: WeightBand, num_images: int) -> tuple[i
 class WeightOps(WindowsOps):
     """Gradients of the weights of such convolutions."""
 
-    def weight_band_of(self, windows: Windows, dtype: str, num_images: int) -> WeightBand | None:
-        """Return how the kernel computes the gradient of the weights of a forward pass; None if it
-        does not.
+    def weight_band_of(
+        self, windows: Windows, dtype: str, num_images: int
+    ) -> WeightBand | FewBand | None:
+        """Return how a kernel computes the gradient of the weights of a forward pass; None if none
+        does.
         """
         is_whole = 0 not in (windows.channels, windows.outputs) and windows.outputs % DEPTH == 0
         if not is_whole or not self.has_kernels(dtype, num_images):
             return None
         runtime = self.runtime
-        return choose_weight_band(
-            windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes
-        )
+        sizes = (num_images, runtime.num_multiprocessors, runtime.max_shared_bytes)
+        return choose_few_band(windows, *sizes) or choose_weight_band(windows, *sizes)
 
-    def weight_gradients(self, windows: Windows, band: WeightBand, dz: Array, x: Array) -> Array:
+    def weight_gradients(
+        self, windows: Windows, band: WeightBand | FewBand, dz: Array, x: Array
+    ) -> Array:
         """Return the gradients of weights and then of the bias, summed over some of the windows in
         each row: (parts, KH KW C O + O) float32, with the loss scale.
         """
         num_sums = (windows.taps * windows.channels + 1) * windows.outputs
         sums = self.empty((band.parts, num_sums), "float32")
+        dtype, blocks_o = x.dtype.name, windows.outputs // band.block_o
+        if isinstance(band, FewBand):
+            self.kernel(FEW_KERNEL, **few_defines(dtype, windows, band))(
+                (band.parts, blocks_o),
+                FEW_THREADS,
+                *(dz, x, sums, *few_sizes(windows, band, len(x))),
+                shared_bytes=band.shared_bytes,
+            )
+            return sums
         is_whole = is_in_pieces(x, windows.channels)
-        kernel = self.kernel(KERNEL, **weight_defines(x.dtype.name, windows, band, is_whole))
-        blocks_o, blocks_c = windows.outputs // band.block_o, -(-windows.channels // band.block_c)
-        kernel(
-            (band.parts, blocks_o, blocks_c),
+        self.kernel(KERNEL, **weight_defines(dtype, windows, band, is_whole))(
+            (band.parts, blocks_o, -(-windows.channels // band.block_c)),
             band.warpgroups * WARPGROUP,
             *(dz, x, sums, *weight_sizes(windows, band, len(x))),
             shared_bytes=band.shared_bytes,
