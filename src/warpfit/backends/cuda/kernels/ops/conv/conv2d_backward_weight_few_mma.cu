@@ -214,6 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                                int width, int out_height, int out_width, int outputs,
                                int padding_height, int padding_width, int dilation_height,
                                int dilation_width, int band_rows, int num_slices, int x_numbers) {
+    take_turn();
     DYNAMIC_SHARED(unsigned char, shared);
     const Bands bands{x,
                       dz,
@@ -229,7 +230,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const Features features(bands.pitch, bands.dilation);
     stages.clear();
     __syncthreads();
-    take_turn();
 
     Sums sums = {};
     const int count = num_images * bands.in_image(), step = gridDim.x;
