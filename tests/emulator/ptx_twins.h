@@ -21,6 +21,17 @@ inline float power_of_2(float exponent) { return exp2f(exponent); }
 
 inline float logarithm_of_2(float value) { return log2f(value); }
 
+// prmt (9.7.9.7).
+inline unsigned permuted_bytes(unsigned word, unsigned selector) {
+    unsigned bytes = 0;
+    for (int i = 0; i < 4; ++i) {
+        const unsigned digit = selector >> 4 * i & 15, byte = word >> digit % 4 * 8 & 0xff;
+        const unsigned sign = byte & 0x80 ? 0xff : 0;
+        bytes |= (digit & 8 ? sign : byte) << 8 * i;
+    }
+    return bytes;
+}
+
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
 
 // ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix

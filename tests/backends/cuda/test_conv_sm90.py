@@ -18,6 +18,7 @@ from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
 from warpfit.backends.cuda.conv_weights_few import choose_few_band
 from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
+from warpfit.backends.cuda.pool import HALVING, PooledGradient
 from warpfit.backends.cuda.runtime import open_device
 
 MOST_SHARED = shared_bytes_of("sm_90a")
@@ -53,9 +54,6 @@ SETTINGS = {
     "no_whole_pieces": Setting((2, 7, 8, 12), (3, 3, 12, 32), padding=(0, 1)),
     "a_slice_and_a_half": Setting((2, 7, 8, 24), (2, 2, 24, 64)),
 }
-
-
-HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 
 
 def whole_numbers(*shapes: tuple[int, ...]) -> Iterator[Any]:
@@ -302,3 +300,47 @@ def test_pieces_that_are_copied_together_go_to_different_banks(channels: int) ->
     assert stride >= 100
     pieces = [(i // planes + i % planes * stride) % 8 for i in range(8)]
     assert len(set(pieces)) == 8 or 8 % planes
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", POOLED)
+def test_gradients_of_pooled_windows_are_spread_as_they_are_read(
+    kernel_runtime_of_any_order: Any, name: str, dtype: str
+) -> None:
+    setting, numpy = POOLED[name], NumpyBackend()
+    shape = (setting.x[0], *setting.windows.result, setting.w[3])
+    pooled = (shape[0], shape[1] // 2, shape[2] // 2, shape[3])
+    x, w, dy = whole_numbers(setting.x, setting.w, pooled)
+    indices = np.random.default_rng(0).integers(0, 4, pooled).astype(np.uint8)
+    dz = numpy.max_pool2d_backward_joined(dy, indices, shape, HALVING)
+    dx = numpy.conv2d_backward_input(dz, w, x.shape, **setting.pairs)
+    dw, db = numpy.conv2d_backward_weight(dz, x, w.shape[:2], **setting.pairs)
+    ops = CudaBackend(kernel_runtime_of_any_order)
+    x_, w_, dy_ = (ops.asarray(array, dtype) for array in (x, w, dy))
+    dz_ = ops.max_pool2d_backward_joined(dy_, ops.asarray(indices), shape, HALVING)
+    assert isinstance(dz_, PooledGradient)
+    found_dw, found_db = ops.conv2d_backward_weight(dz_, x_, w.shape[:2], **setting.pairs)
+    np.testing.assert_array_equal(found_dw.numpy(), dw)
+    np.testing.assert_array_equal(found_db.numpy(), db)
+    found = ops.conv2d_backward_input(dz_, w_, x.shape, **setting.pairs)
+    np.testing.assert_array_equal(found.numpy(), dx)
+    by_other = {"conv2d_backward_input"} if setting.x[3] % 16 else set()
+    assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
+
+
+@pytest.mark.parametrize(
+    ("pool", "dtype"),
+    [
+        ({"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}, "float16"),
+        (HALVING, "float32"),
+    ],
+)
+def test_other_gradients_of_pooling_are_arrays(kernel_runtime: Any, pool: Any, dtype: str) -> None:
+    numpy, (x, dy) = NumpyBackend(), whole_numbers((1, 4, 6, 8), (1, 2, 3, 8))
+    _, indices = numpy.max_pool2d_forward(x, **pool)
+    dx = numpy.max_pool2d_backward_joined(dy, indices, x.shape, pool)
+    ops = CudaBackend(kernel_runtime)
+    given = ops.asarray(dy, dtype), ops.asarray(indices)
+    found = ops.max_pool2d_backward_joined(*given, x.shape, pool)
+    np.testing.assert_array_equal(found.numpy(), dx)

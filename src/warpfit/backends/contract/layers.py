@@ -121,6 +121,16 @@ class LayerContract(ABC):
     ) -> Array:
         """Return dx of shape `x_shape`: each dy added at the place that `indices` names."""
 
+    def max_pool2d_backward_joined(
+        self, dy: Array, indices: Array, x_shape: tuple[int, ...], pool: Mapping[str, Pair]
+    ) -> Array:
+        """Return what `max_pool2d_backward` does with the settings `pool`, for
+        `conv2d_backward_weight` and `conv2d_backward_input` only.
+
+        A backend may leave it to these to spread dy, and return something else that they take.
+        """
+        return self.max_pool2d_backward(dy, indices, x_shape, **pool)
+
     @abstractmethod
     def avg_pool2d_forward(
         self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)

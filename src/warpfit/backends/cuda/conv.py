@@ -22,6 +22,7 @@ from warpfit.backends.cuda.conv_weights_few import FewBand
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.backends.cuda.pool import HALVING
 from warpfit.errors import ShapeError
 
 __all__ = ["ConvOps", "Tiling", "choose_tiling", "variants"]
@@ -31,8 +32,6 @@ Shape = tuple[int, ...]
 THREADS = 128
 # How many shapes and settings a backend caches launches for.
 MOST_LAUNCHES = 4096
-# The pooling that the kernel of Hopper's products does itself.
-HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 # What the kernel loads of the saved activations at once.
 SAVED_BYTES = 4
 # Of k, in a tile's row or column.
@@ -241,7 +240,7 @@ class ConvOps(WeightOps):
         op = "conv2d_backward_input"
         check_float(op, dz, w, x)
         check_joint(op, x, x_shape, x_activation)
-        dz, w = self.contiguous(dz), self.contiguous(w)
+        dz, w = self.contiguous_or_pooled(dz), self.contiguous(w)
         launch = self._launch(op, dz, w, x_shape, w.shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
@@ -254,7 +253,10 @@ class ConvOps(WeightOps):
                 return dx
         elif launch.kernel is not None:
             launch.kernel(
-                launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes
+                launch.grid,
+                THREADS,
+                *(self.spread(dz), w, dx, *launch.sizes),
+                shared_bytes=launch.shared_bytes,
             )
         return dx if x is None else self.activation_backward(x_activation, dx, x, None)
 
@@ -277,7 +279,7 @@ class ConvOps(WeightOps):
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
         check_images(op, "dz", dz.shape)
-        dz, x = self.contiguous(dz), self.contiguous(x)
+        dz, x = self.contiguous_or_pooled(dz), self.contiguous(x)
         w_shape = (*kernel, x.shape[3], dz.shape[3])
         launch = self._launch(op, x, dz, x.shape, w_shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x.shape[0], *launch.num_windows, dz.shape[3]))
@@ -299,7 +301,7 @@ class ConvOps(WeightOps):
             launch.kernel(
                 launch.grid,
                 THREADS,
-                *(dz, x, dw, db, partials, arrivals, scale, *launch.sizes),
+                *(self.spread(dz), x, dw, db, partials, arrivals, scale, *launch.sizes),
                 shared_bytes=launch.shared_bytes,
             )
         return dw, db

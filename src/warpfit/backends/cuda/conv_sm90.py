@@ -15,6 +15,7 @@ from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.pool import PooledGradient, PoolOps
 
 __all__ = ["Band", "Windows", "WindowsOps", "choose_band", "variants"]
 
@@ -153,7 +154,7 @@ class Band(NamedTuple):
         return -(-self.num_tiles // rounds)
 
 
-class WindowsOps(ColumnOps):
+class WindowsOps(ColumnOps, PoolOps):
     """Convolutions of stride 1 in half precision, where the device has the kernel for them."""
 
     def has_kernels(self, dtype: str, num_images: int) -> bool:
@@ -175,7 +176,7 @@ class WindowsOps(ColumnOps):
         self,
         windows: Windows,
         band: Band,
-        x: Array,
+        x: Array | PooledGradient,
         w: Array,
         y: Array,
         *,
@@ -189,12 +190,15 @@ class WindowsOps(ColumnOps):
         bias and activation, or, adjoint, times the activation's derivative by `saved`, if given.
         If windows are pooled, y and `indices` are what `max_pool2d_forward` returns.
         """
-        epilogue = "epilogue_activation"
-        if windows.is_adjoint:
-            epilogue = "epilogue_store" if saved is None else "epilogue_mask"
-        own = epilogue_defines(epilogue, activation.name, bias is not None, z is not None)
+        own = epilogue_defines(
+            windows, activation.name, bias is not None, z is not None, saved is not None
+        )
+        is_pooled = isinstance(x, PooledGradient)
+        if isinstance(x, PooledGradient):
+            x, indices = x.dy, x.indices
         is_whole = is_in_pieces(x, windows.channels)
-        kernel = self.kernel(KERNEL, **defines_of(x.dtype.name, windows, band, is_whole), **own)
+        of_band = defines_of(x.dtype.name, windows, band, is_whole, is_pooled)
+        kernel = self.kernel(KERNEL, **of_band, **own)
         num_bands, columns = len(x) * -(-windows.result[0] // band.rows), windows.columns
         at_once = max(1, band.blocks * self.runtime.num_multiprocessors // columns)
         kernel(
@@ -285,9 +289,11 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
     return first + max(rounds * blocks * multiplied, alone)
 
 
-def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict[str, str | int]:
+def defines_of(
+    dtype: str, windows: Windows, band: Band, is_whole: bool, is_pooled: bool = False
+) -> dict[str, str | int]:
     """Return the kernel's defines, without those of its epilogue; `is_whole` says whether pixels
-    are whole pieces at multiples of 16 bytes.
+    are whole pieces at multiples of 16 bytes, `is_pooled` whether they are a `PooledGradient`.
     """
     return {
         "DTYPE": dtype,
@@ -300,18 +306,20 @@ def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict
         "SLICES_OF_TAP": windows.depth // DEPTH,
         "X_PIECES": int(is_whole),
         "POOLS": int(windows.pools),
+        "IS_POOLED": int(is_pooled),
     }
 
 
 def epilogue_defines(
-    epilogue: str, activation: str, has_bias: bool, stores_z: bool
+    windows: Windows, activation: str, has_bias: bool, stores_z: bool, masks: bool
 ) -> dict[str, str | int]:
     """Return those of its epilogue."""
     return {
-        "EPILOGUE": epilogue,
+        "EPILOGUE": "epilogue_store" if windows.is_adjoint else "epilogue_activation",
         "ACTIVATION": activation,
         "HAS_BIAS": int(has_bias),
         "STORE_Z": int(stores_z),
+        "MASKS": int(masks),
     }
 
 
@@ -337,12 +345,9 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             for windows, num_images in passes[: 2 if forward.channels == 1 else 3]:
                 band = choose_band(windows, num_images, 132, most)
                 assert band is not None
-                own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE)
-                if windows.is_adjoint:
-                    tails = [("epilogue_store", "identity"), ("epilogue_mask", "relu")]
-                else:
-                    tails = [("epilogue_activation", "relu")]
-                for tail in tails:
-                    bias = tail[0] == "epilogue_activation"
-                    defines = {**own, **epilogue_defines(*tail, bias, False)}
+                for masks in (False, True) if windows.is_adjoint else (False,):
+                    activation = "identity" if windows.is_adjoint and not masks else "relu"
+                    tail = (activation, not windows.is_adjoint, False, masks)
+                    own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE, masks)
+                    defines = {**own, **epilogue_defines(windows, *tail)}
                     yield KERNEL, {name: str(value) for name, value in defines.items()}

@@ -89,8 +89,10 @@ def _few_band(windows: Windows, rows: int, block_o: int, row_tiles: int, parts: 
     return FewBand(rows, num_slices, block_o, x_numbers, max(STAGES * stage, of_sums), parts)
 
 
-def few_defines(dtype: str, windows: Windows, band: FewBand) -> dict[str, str | int]:
-    """Return the kernel's defines."""
+def few_defines(
+    dtype: str, windows: Windows, band: FewBand, is_pooled: bool
+) -> dict[str, str | int]:
+    """Return the kernel's defines; `is_pooled` says whether dz is a `PooledGradient`."""
     return {
         "DTYPE": dtype,
         "KERNEL_HEIGHT": windows.kernel[0],
@@ -98,6 +100,7 @@ def few_defines(dtype: str, windows: Windows, band: FewBand) -> dict[str, str | 
         "CHANNELS": windows.channels,
         "BLOCK_O": band.block_o,
         "STAGES": STAGES,
+        "IS_POOLED": int(is_pooled),
     }
 
 
@@ -113,6 +116,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     for dtype in HALF_DTYPES:
         for windows in example_windows():
             band = choose_few_band(windows, 512, 132, shared_bytes_of("sm_90a"))
-            if band is not None:
-                defines = few_defines(dtype, windows, band)
+            for is_pooled in (False, True) if band is not None else ():
+                defines = few_defines(dtype, windows, band, is_pooled)
                 yield FEW_KERNEL, {name: str(value) for name, value in defines.items()}

@@ -34,6 +34,7 @@ from warpfit.backends.cuda.conv_weights_few import (
     few_defines,
     few_sizes,
 )
+from warpfit.backends.cuda.pool import PooledGradient
 
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
@@ -140,9 +141,9 @@ def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float
 
 
 def weight_defines(
-    dtype: str, windows: Windows, band: WeightBand, is_whole: bool
+    dtype: str, windows: Windows, band: WeightBand, is_whole: bool, is_pooled: bool
 ) -> dict[str, str | int]:
-    """Return the defines of the kernel of weights' gradients."""
+    """Return the defines of the kernel of weights' gradients, as `conv_sm90.defines_of`."""
     return {
         "DTYPE": dtype,
         "WARPGROUPS": band.warpgroups,
@@ -153,6 +154,7 @@ def weight_defines(
         "BLOCK_O": band.block_o,
         "STAGES": band.stages,
         "X_PIECES": int(is_whole),
+        "IS_POOLED": int(is_pooled),
     }
 
 
@@ -178,7 +180,7 @@ class WeightOps(WindowsOps):
         return choose_few_band(windows, *sizes) or choose_weight_band(windows, *sizes)
 
     def weight_gradients(
-        self, windows: Windows, band: WeightBand | FewBand, dz: Array, x: Array
+        self, windows: Windows, band: WeightBand | FewBand, dz: Array | PooledGradient, x: Array
     ) -> Array:
         """Return the gradients of weights and then of the bias, summed over some of the windows in
         each row: (parts, KH KW C O + O) float32, with the loss scale.
@@ -186,19 +188,21 @@ class WeightOps(WindowsOps):
         num_sums = (windows.taps * windows.channels + 1) * windows.outputs
         sums = self.empty((band.parts, num_sums), "float32")
         dtype, blocks_o = x.dtype.name, windows.outputs // band.block_o
+        is_pooled = isinstance(dz, PooledGradient)
+        operands = (dz.dy, dz.indices, x) if isinstance(dz, PooledGradient) else (dz, None, x)
         if isinstance(band, FewBand):
-            self.kernel(FEW_KERNEL, **few_defines(dtype, windows, band))(
+            self.kernel(FEW_KERNEL, **few_defines(dtype, windows, band, is_pooled))(
                 (band.parts, blocks_o),
                 FEW_THREADS,
-                *(dz, x, sums, *few_sizes(windows, band, len(x))),
+                *(*operands, sums, *few_sizes(windows, band, len(x))),
                 shared_bytes=band.shared_bytes,
             )
             return sums
         is_whole = is_in_pieces(x, windows.channels)
-        self.kernel(KERNEL, **weight_defines(dtype, windows, band, is_whole))(
+        self.kernel(KERNEL, **weight_defines(dtype, windows, band, is_whole, is_pooled))(
             (band.parts, blocks_o, -(-windows.channels // band.block_c)),
             band.warpgroups * WARPGROUP,
-            *(dz, x, sums, *weight_sizes(windows, band, len(x))),
+            *(*operands, sums, *weight_sizes(windows, band, len(x))),
             shared_bytes=band.shared_bytes,
         )
         return sums
@@ -210,5 +214,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         for windows in example_windows():
             band = choose_weight_band(windows, 512, 132, shared_bytes_of("sm_90a"))
             assert band is not None
-            defines = weight_defines(dtype, windows, band, windows.channels >= IN_PIECE)
-            yield KERNEL, {name: str(value) for name, value in defines.items()}
+            for is_pooled in (False, True):
+                is_whole = windows.channels >= IN_PIECE
+                defines = weight_defines(dtype, windows, band, is_whole, is_pooled)
+                yield KERNEL, {name: str(value) for name, value in defines.items()}

@@ -83,6 +83,14 @@ __device__ inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], co
         : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
+// prmt (9.7.9.7): four bytes, by the digits of `selector`, the lowest first: a byte of `word`, or, of
+// 8 more than its number, eight copies of its sign.
+__device__ inline unsigned permuted_bytes(unsigned word, unsigned selector) {
+    unsigned bytes;
+    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(bytes) : "r"(word), "r"(selector));
+    return bytes;
+}
+
 // st.v4.b32 (9.7.9.12): 16 bytes at once. The compiler may split a store of a struct that it can
 // see into.
 __device__ inline void store_16_bytes(void* place, uint4 word) {

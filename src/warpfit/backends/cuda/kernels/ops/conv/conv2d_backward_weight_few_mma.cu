@@ -3,7 +3,8 @@
 //            windows its k.
 // Layout:    x (M, height, width, CHANNELS), dz (M, out_height, out_width, outputs), contiguous, dz
 //            with pixels of whole pieces at multiples of 16 bytes; outputs are a multiple of
-//            BLOCK_O. partials: a row for each blockIdx.x, of KH KW CHANNELS outputs numbers as dw,
+//            BLOCK_O. IS_POOLED: dz is that of pooled windows, which `places` tells how to spread
+//            (pooled_rows.cuh). partials: a row for each blockIdx.x, of KH KW CHANNELS outputs numbers as dw,
 //            then outputs as db.
 // Launch:    grid (parts, outputs / BLOCK_O); block: 256 threads. Block x takes every parts-th band
 //            of band_rows rows of windows, num_slices of 16 in shared memory, and each of its warps
@@ -15,7 +16,7 @@
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.14 (mma), 9.7.9.25.3
 //            (cp.async).
 #include "mma/fragments.cuh"
-#include "ops/conv/image_planes.cuh"
+#include "ops/conv/pooled_rows.cuh"
 
 using T = DTYPE;
 
@@ -76,6 +77,7 @@ struct Stages {
 // The bands of all images, and how they come to shared memory.
 struct Bands {
     const T *x, *dz;
+    const uint8* places;
     Pair image, windows, padding, dilation;
     int outputs, rows, pitch, first_output;
 
@@ -83,18 +85,9 @@ struct Bands {
 
     __device__ void copy(int idx, const Stage& stage) const {
         const int number = idx / in_image(), top = idx % in_image() * rows;
-        const ImageRows<T, true> dz_rows{
-            dz + static_cast<int64>(number) * windows.h * windows.w * outputs,
-            windows.h,
-            windows.w,
-            outputs,
-            top,
-            0,
-            rows,
-            pitch,
-            first_output,
-            O_PIECES};
-        dz_rows.template copy_to<THREADS>(stage.dz);
+        const ImageRows<T, true> dz_rows{dz,  windows.h, windows.w, outputs,      top,
+                                         0,   rows,      pitch,     first_output, O_PIECES};
+        copy_gradient<THREADS, IS_POOLED>(stage.dz, places, number, dz_rows);
         copy_x(stage.x, x + static_cast<int64>(number) * image.h * image.w * CHANNELS,
                top - padding.h);
     }
@@ -210,14 +203,15 @@ __device__ inline void store_sums(const Sums& sums, float* scratch, float* to, i
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    conv2d_backward_weight_few_mma(const T* dz, const T* x, float* partials, int num_images, int height,
-                               int width, int out_height, int out_width, int outputs,
+    conv2d_backward_weight_few_mma(const T* dz, const uint8* places, const T* x, float* partials,
+                                   int num_images, int height, int width, int out_height, int out_width, int outputs,
                                int padding_height, int padding_width, int dilation_height,
                                int dilation_width, int band_rows, int num_slices, int x_numbers) {
     take_turn();
     DYNAMIC_SHARED(unsigned char, shared);
     const Bands bands{x,
                       dz,
+                      places,
                       {height, width},
                       {out_height, out_width},
                       {padding_height, padding_width},

@@ -5,7 +5,8 @@
 //            channels of as many taps; and the taps of other rows find them further on.
 // Layout:    x (M, height, width, channels), dz (M, out_height, out_width, outputs), contiguous,
 //            dz and, if X_PIECES, x with pixels of whole pieces at multiples of 16 bytes; outputs
-//            are a multiple of BLOCK_O. partials: a row for each blockIdx.x, of KH KW channels
+//            are a multiple of BLOCK_O. IS_POOLED: dz is that of pooled windows, which `places`
+//            tells how to spread (pooled_rows.cuh). partials: a row for each blockIdx.x, of KH KW channels
 //            outputs numbers as dw, then outputs as db.
 // Launch:    grid (parts, outputs / BLOCK_O, ceil(channels / BLOCK_C)); block: WARPGROUPS, each
 //            with OWN_ROWS of the kernel's. Block x takes every parts-th band of band_rows rows of
@@ -21,7 +22,7 @@
 #define SHARED_ALIGNMENT 1024
 
 #include "mma/lines.cuh"
-#include "ops/conv/image_planes.cuh"
+#include "ops/conv/pooled_rows.cuh"
 
 using T = DTYPE;
 
@@ -73,6 +74,7 @@ struct Stages {
 // The bands of all images, and how they come to shared memory.
 struct Bands {
     const T *x, *dz;
+    const uint8* places;
     Pair image, windows, padding, dilation;
     int channels, outputs, rows, pitch;
     int first_channel, first_output;
@@ -97,18 +99,9 @@ struct Bands {
             unsigned char* to = stage.x.data + copy * COPY_PLANES * stage.x.stride;
             x_rows.template copy_to<THREADS>(Planes{to, stage.x.stride});
         }
-        const ImageRows<T, true> dz_rows{
-            dz + static_cast<int64>(number) * windows.h * windows.w * outputs,
-            windows.h,
-            windows.w,
-            outputs,
-            top,
-            0,
-            rows,
-            pitch,
-            first_output,
-            O_PIECES};
-        dz_rows.template copy_to<THREADS>(stage.dz);
+        const ImageRows<T, true> dz_rows{dz,  windows.h, windows.w, outputs,      top,
+                                         0,   rows,      pitch,     first_output, O_PIECES};
+        copy_gradient<THREADS, IS_POOLED>(stage.dz, places, number, dz_rows);
     }
 };
 
@@ -183,14 +176,15 @@ __device__ inline void multiply_band(Sums& sums, const Stage& stage, int first_r
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    conv2d_backward_weight_sm90(const T* dz, const T* x, float* partials, int num_images,
-                                int height, int width, int channels, int out_height, int out_width,
+    conv2d_backward_weight_sm90(const T* dz, const uint8* places, const T* x, float* partials,
+                                int num_images, int height, int width, int channels, int out_height, int out_width,
                                 int outputs, int padding_height, int padding_width,
                                 int dilation_height, int dilation_width, int band_rows,
                                 int num_slices, int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
     const Bands bands{x,
                       dz,
+                      places,
                       {height, width},
                       {out_height, out_width},
                       {padding_height, padding_width},

@@ -8,8 +8,10 @@
 //            outputs are a multiple of BLOCK_N.
 //            POOLS: of each 2 by 2 windows, from the first on, y has the largest numbers only, and
 //            indices, like y, their row and column, as row 2 + column, of equal ones the first.
-//            band_rows then are even, and tiles 8 by 8.
-//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
+//            band_rows then are even, and tiles 8 by 8. IS_POOLED: x is a gradient of numbers that
+//            were pooled so, and indices tells how to spread it (pooled_rows.cuh).
+//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them; MASKS, instead
+//            of an EPILOGUE: epilogue_mask, of which saved is read before the products.
 // Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS. Block x
 //            takes every gridDim.x-th band of band_rows rows of windows, and its warpgroups the
 //            band's tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across of them
@@ -27,7 +29,7 @@
 
 #include "gemm/epilogue.cuh"
 #include "mma/lines.cuh"
-#include "ops/conv/image_planes.cuh"
+#include "ops/conv/pooled_rows.cuh"
 #include "ops/conv/quads.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS;
@@ -127,15 +129,38 @@ __device__ inline unsigned pair_of(T first, T second) {
     return first.bits | static_cast<unsigned>(second.bits) << 16;
 }
 
-// Hands the sums of a window, those of half h of a tile's rows, to EPILOGUE.
-__device__ inline void find_window(const Epilogue& epilogue, const Sums& sums, int h, int64 pixel,
-                                   int first_output, bool is_inside, Words& words) {
+// One of this lane's two windows of a tile.
+struct OwnWindow {
+    bool is_inside;
+    int64 pixel;  // of what is written
+
+    // What the mask of its numbers needs: asked for before the products that are masked.
+    __device__ void load_saved(const Epilogue& epilogue, int first_output, Words& saved) const {
+        const T* from = epilogue.saved + pixel * epilogue.ldc + first_output + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) saved[j] = *reinterpret_cast<const unsigned*>(from + 8 * j);
+    }
+};
+
+// Hands the sums of a window, those of half h of a tile's rows, to EPILOGUE, or masks them; `words`
+// are what was saved, if MASKS, and become what is to be stored.
+__device__ inline void find_window(const Epilogue& epilogue, const Sums& sums, int h,
+                                   const OwnWindow& window, int first_output, Words& words) {
     const int first = first_output + threadIdx.x % 4 * 2;
-    if (!is_inside) return;
+    if (!window.is_inside) return;
 #pragma unroll
     for (int j = 0; j < EIGHTS; ++j) {
         Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
-        EPILOGUE<2>(epilogue, pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
+        if (MASKS) {
+            const Acc saved[2] = {load(first_of(words[j])), load(second_of(words[j]))};
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                pair[i] *= activation_derivative<Activation::ACTIVATION>(saved[i], saved[i],
+                                                                         epilogue.slope);
+            }
+        } else {
+            EPILOGUE<2>(epilogue, window.pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
+        }
         words[j] = pair_of(store<T>(pair[0]), store<T>(pair[1]));
     }
 }
@@ -255,7 +280,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                                           pitch,
                                           0,
                                           CHANNELS / IN_PIECE<T>};
-        rows.copy_to<THREADS>(pixels);
+        if constexpr (IS_POOLED) {
+            copy_pooled<THREADS>(pixels, x, indices, image, rows);
+        } else {
+            rows.copy_to<THREADS>(pixels);
+        }
         copy_async_commit();
         copy_async_wait<0>();
         fence_async();
@@ -263,20 +292,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
             Operands own = first;
             own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
-            Sums sums;
-            multiply(sums, own, tap_step);
             Words words[2] = {};
+            OwnWindow windows[2];
             Pair at{};
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 at = tiling.window(tile, 2 * warp + h, lane / 4);
                 const int row = first_row + at.h;
-                const bool is_inside = (at.h < band_rows) & (row < out_height) & (at.w < out_width);
-                const int64 pixel =
-                    is_inside ? (static_cast<int64>(image) * out_height + row) * out_width + at.w
-                              : 0;
-                find_window(epilogue, sums, h, pixel, first_output, is_inside, words[h]);
-                if (!POOLS) store_quads<1>(words[h], y + pixel * outputs + first_output, is_inside);
+                const bool inside = (at.h < band_rows) & (row < out_height) & (at.w < out_width);
+                windows[h] = {inside, inside ? (static_cast<int64>(image) * out_height + row) *
+                                                       out_width + at.w
+                                             : 0};
+                if (MASKS) windows[h].load_saved(epilogue, first_output, words[h]);
+            }
+            Sums sums;
+            multiply(sums, own, tap_step);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                find_window(epilogue, sums, h, windows[h], first_output, words[h]);
+                if (!POOLS) {
+                    store_quads<1>(words[h], y + windows[h].pixel * outputs + first_output,
+                                   windows[h].is_inside);
+                }
             }
             if (POOLS) {
                 const int row = (first_row + at.h) / 2, col = at.w / 2;

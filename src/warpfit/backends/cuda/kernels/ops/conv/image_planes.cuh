@@ -6,7 +6,7 @@
 // fixed number of rows further on, whatever window it is: a product of all windows with one tap's
 // weights reads the same planes as the others, from another row on.
 //
-// Users: conv2d_backward_weight_sm90.cu, conv2d_sm90.cu.
+// Users: pooled_rows.cuh.
 #pragma once
 
 #include "mma/operand_tile.cuh"
