@@ -104,7 +104,7 @@ SIGNATURES = {
         "const SOURCE*, const int64*, Scalar, int64, int64, NarrowNetwork, const Target*, "
         "float*, double*, Scalar, double*, unsigned*, double, double, double, int64"
     ),
-    "narrow_update": "NarrowParts, const float*, int, int, double" + ", Scalar" * 6,
+    "narrow_update": "NarrowParts, double" + ", Scalar" * 6,
     "next_batch": "Windows, const int64*, const double*, double*, int, Scalar, int64, int64, int64",
     "norm_parameter_gradients": (
         "const T*, const T*, const Acc*, Acc*, Acc*, double*, unsigned*, int64, int, int, "
