@@ -104,7 +104,7 @@ FAMILIES = {
             "dense",
             "conv",
             "conv_sm90",
-            "conv_weights_few",
+            "conv_few",
             "conv_weights_sm90",
             "joined_updates",
             "narrow_step",

@@ -15,8 +15,8 @@ from support.devices import assert_bits_when_late
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.conv_few import choose_few_band
 from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
-from warpfit.backends.cuda.conv_weights_few import choose_few_band
 from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
 from warpfit.backends.cuda.pool import HALVING, PooledGradient
 from warpfit.backends.cuda.runtime import open_device

@@ -17,9 +17,9 @@ from warpfit.backends.checks import (
     check_joint,
     check_shape,
 )
+from warpfit.backends.cuda.conv_few import FewBand, FewOps, FewTiles
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
-from warpfit.backends.cuda.conv_weights_few import FewBand
-from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
+from warpfit.backends.cuda.conv_weights_sm90 import WeightBand
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.pool import HALVING
@@ -128,7 +128,7 @@ class _Launch(NamedTuple):
         some.
     num_windows : Pair
         (OH, OW).
-    windows : (Windows, Band) or None
+    windows : (Windows, Band or FewTiles) or None
         For `multiply_windows`, if that computes it.
     weights : (Windows, WeightBand or FewBand) or None
         For `weight_gradients`.
@@ -144,7 +144,7 @@ class _Launch(NamedTuple):
 
     pairs: tuple[Pair, Pair, Pair]
     num_windows: Pair
-    windows: tuple[Windows, Band] | None
+    windows: tuple[Windows, Band | FewTiles] | None
     weights: tuple[Windows, WeightBand | FewBand] | None
     kernel: Any
     grid: tuple[int, int, int]
@@ -154,7 +154,7 @@ class _Launch(NamedTuple):
     num_arrivals: int = 0
 
 
-class ConvOps(WeightOps):
+class ConvOps(FewOps):
     """y = f(x * w + b), channels last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

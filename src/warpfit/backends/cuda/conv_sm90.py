@@ -100,6 +100,11 @@ class Windows(NamedTuple):
         return self.kernel[0] * self.kernel[1]
 
     @property
+    def num_gradients(self) -> int:
+        """Of weights and of the bias."""
+        return (self.taps * self.channels + 1) * self.outputs
+
+    @property
     def depth(self) -> int:
         """Channels with the zeros that fill up the last slice."""
         return -(-self.channels // DEPTH) * DEPTH

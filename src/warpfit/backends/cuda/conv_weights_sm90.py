@@ -26,14 +26,6 @@ from warpfit.backends.cuda.conv_sm90 import (
     plane_bytes,
     row_counts,
 )
-from warpfit.backends.cuda.conv_weights_few import (
-    FEW_KERNEL,
-    FEW_THREADS,
-    FewBand,
-    choose_few_band,
-    few_defines,
-    few_sizes,
-)
 from warpfit.backends.cuda.pool import PooledGradient
 
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
@@ -166,41 +158,31 @@ def weight_sizes(windows: Windows, band: WeightBand, num_images: int) -> tuple[i
 class WeightOps(WindowsOps):
     """Gradients of the weights of such convolutions."""
 
-    def weight_band_of(
-        self, windows: Windows, dtype: str, num_images: int
-    ) -> WeightBand | FewBand | None:
-        """Return how a kernel computes the gradient of the weights of a forward pass; None if none
-        does.
+    def weight_band_of(self, windows: Windows, dtype: str, num_images: int) -> WeightBand | None:
+        """Return how the kernel computes the gradient of the weights of a forward pass; None if it
+        does not.
         """
         is_whole = 0 not in (windows.channels, windows.outputs) and windows.outputs % DEPTH == 0
         if not is_whole or not self.has_kernels(dtype, num_images):
             return None
         runtime = self.runtime
-        sizes = (num_images, runtime.num_multiprocessors, runtime.max_shared_bytes)
-        return choose_few_band(windows, *sizes) or choose_weight_band(windows, *sizes)
+        return choose_weight_band(
+            windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes
+        )
 
     def weight_gradients(
-        self, windows: Windows, band: WeightBand | FewBand, dz: Array | PooledGradient, x: Array
+        self, windows: Windows, band: WeightBand, dz: Array | PooledGradient, x: Array
     ) -> Array:
         """Return the gradients of weights and then of the bias, summed over some of the windows in
-        each row: (parts, KH KW C O + O) float32, with the loss scale.
+        each row: (parts, windows.num_gradients) float32, with the loss scale.
         """
-        num_sums = (windows.taps * windows.channels + 1) * windows.outputs
-        sums = self.empty((band.parts, num_sums), "float32")
-        dtype, blocks_o = x.dtype.name, windows.outputs // band.block_o
-        is_pooled = isinstance(dz, PooledGradient)
+        sums = self.empty((band.parts, windows.num_gradients), "float32")
+        is_whole, is_pooled = is_in_pieces(x, windows.channels), isinstance(dz, PooledGradient)
         operands = (dz.dy, dz.indices, x) if isinstance(dz, PooledGradient) else (dz, None, x)
-        if isinstance(band, FewBand):
-            self.kernel(FEW_KERNEL, **few_defines(dtype, windows, band, is_pooled))(
-                (band.parts, blocks_o),
-                FEW_THREADS,
-                *(*operands, sums, *few_sizes(windows, band, len(x))),
-                shared_bytes=band.shared_bytes,
-            )
-            return sums
-        is_whole = is_in_pieces(x, windows.channels)
-        self.kernel(KERNEL, **weight_defines(dtype, windows, band, is_whole, is_pooled))(
-            (band.parts, blocks_o, -(-windows.channels // band.block_c)),
+        defines = weight_defines(x.dtype.name, windows, band, is_whole, is_pooled)
+        blocks_o, blocks_c = windows.outputs // band.block_o, -(-windows.channels // band.block_c)
+        self.kernel(KERNEL, **defines)(
+            (band.parts, blocks_o, blocks_c),
             band.warpgroups * WARPGROUP,
             *(*operands, sums, *weight_sizes(windows, band, len(x))),
             shared_bytes=band.shared_bytes,

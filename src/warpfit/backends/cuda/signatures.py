@@ -47,6 +47,7 @@ SIGNATURES = {
     ),
     "conv2d_backward_weight_few_mma": "const T*, const uint8*, const T*, float*" + ", int" * 13,
     "conv2d_backward_weight_sm90": "const T*, const uint8*, const T*, float*" + ", int" * 14,
+    "conv2d_few_mma": "const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 10,
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
     "conv2d_sm90": (
         "const T*, const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 15

@@ -15,7 +15,7 @@
 //            once, and x, with KH - 1 rows more for each band, once for each blockIdx.y.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.14 (mma), 9.7.9.25.3
 //            (cp.async).
-#include "mma/fragments.cuh"
+#include "ops/conv/few_channels.cuh"
 #include "ops/conv/pooled_rows.cuh"
 
 using T = DTYPE;
@@ -29,10 +29,6 @@ constexpr int LINE = BLOCK_O + IN_PIECE<T>;  // so that rows lie in different ba
 static_assert(BLOCK_O % 16 == 0 && THREADS % O_PIECES == 0, "columns are whole fragments");
 
 using Sums = float[ROW_TILES][BLOCK_O / 8][4];
-
-struct Pair {
-    int h, w;
-};
 
 // Rows of dz's windows.
 struct OutputRows {
@@ -88,31 +84,13 @@ struct Bands {
         const ImageRows<T, true> dz_rows{dz,  windows.h, windows.w, outputs,      top,
                                          0,   rows,      pitch,     first_output, O_PIECES};
         copy_gradient<THREADS, IS_POOLED>(stage.dz, places, number, dz_rows);
-        copy_x(stage.x, x + static_cast<int64>(number) * image.h * image.w * CHANNELS,
-               top - padding.h);
-    }
-
-    // Number by number, some at once, as each is waited for.
-    __device__ void copy_x(T* to, const T* from, int top) const {
-        constexpr int AT_ONCE = 4;
-        const int count = (rows + (KERNEL_HEIGHT - 1) * dilation.h) * pitch * CHANNELS;
-        Counter at(threadIdx.x, THREADS, pitch, CHANNELS);
-        for (int first = threadIdx.x; first < count; first += AT_ONCE * THREADS) {
-            T numbers[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int row = top + at.a, col = at.b - padding.w;
-                const bool inside = (first + i * THREADS < count) &
-                                    (static_cast<unsigned>(row) < static_cast<unsigned>(image.h)) &
-                                    (static_cast<unsigned>(col) < static_cast<unsigned>(image.w));
-                numbers[i] = inside ? from[(row * image.w + col) * CHANNELS + at.c] : T{};
-                at.advance();
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                if (first + i * THREADS < count) to[first + i * THREADS] = numbers[i];
-            }
-        }
+        const NumberRows<T> x_rows{x + static_cast<int64>(number) * image.h * image.w * CHANNELS,
+                                   image,
+                                   top - padding.h,
+                                   -padding.w,
+                                   rows + (KERNEL_HEIGHT - 1) * dilation.h,
+                                   pitch};
+        x_rows.copy_to<THREADS>(stage.x);
     }
 };
 
@@ -125,11 +103,9 @@ struct Features {
         for (int tile = 0; tile < ROW_TILES; ++tile) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int feature = number(tile, half), tap = feature / CHANNELS;
-                const int pixel = tap / KERNEL_WIDTH * dilation.h * pitch +
-                                  tap % KERNEL_WIDTH * dilation.w;
-                const bool is_tap = feature < FEATURES - 1;
-                first[tile][half] = is_tap ? pixel * CHANNELS + feature % CHANNELS : 0;
+                const int feature = number(tile, half);
+                first[tile][half] =
+                    feature < FEATURES - 1 ? place_of_feature(feature, pitch, dilation) : 0;
             }
         }
     }

@@ -27,20 +27,16 @@
 //            (wgmma), 9.7.9.25.3 (cp.async).
 #define SHARED_ALIGNMENT 1024
 
-#include "gemm/epilogue.cuh"
 #include "mma/lines.cuh"
 #include "ops/conv/pooled_rows.cuh"
-#include "ops/conv/quads.cuh"
+#include "ops/conv/window_sums.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
-constexpr int EIGHTS = BLOCK_N / 8;
 constexpr int TAPS = KERNEL_HEIGHT * KERNEL_WIDTH;
 constexpr int CHANNELS = SLICES_OF_TAP * DEPTH;  // zeros fill up the last slice
 // All products of a tile follow each other without a branch, unless they are too many.
 constexpr int UNROLLED_ROWS = TAPS * SLICES_OF_TAP <= 64 ? KERNEL_HEIGHT : 1;
-
-using Sums = float[BLOCK_N / 2];
 
 struct Pair {
     int h, w;
@@ -121,126 +117,6 @@ __device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap
     wgmma_wait<0>();
 }
 
-using Words = unsigned[EIGHTS];  // pairs of numbers of a window, eight outputs from one to the next
-
-__device__ inline T first_of(unsigned word) { return T{static_cast<uint16>(word)}; }
-__device__ inline T second_of(unsigned word) { return T{static_cast<uint16>(word >> 16)}; }
-__device__ inline unsigned pair_of(T first, T second) {
-    return first.bits | static_cast<unsigned>(second.bits) << 16;
-}
-
-// One of this lane's two windows of a tile.
-struct OwnWindow {
-    bool is_inside;
-    int64 pixel;  // of what is written
-
-    // What the mask of its numbers needs: asked for before the products that are masked.
-    __device__ void load_saved(const Epilogue& epilogue, int first_output, Words& saved) const {
-        const T* from = epilogue.saved + pixel * epilogue.ldc + first_output + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) saved[j] = *reinterpret_cast<const unsigned*>(from + 8 * j);
-    }
-};
-
-// Hands the sums of a window, those of half h of a tile's rows, to EPILOGUE, or masks them; `words`
-// are what was saved, if MASKS, and become what is to be stored.
-__device__ inline void find_window(const Epilogue& epilogue, const Sums& sums, int h,
-                                   const OwnWindow& window, int first_output, Words& words) {
-    const int first = first_output + threadIdx.x % 4 * 2;
-    if (!window.is_inside) return;
-#pragma unroll
-    for (int j = 0; j < EIGHTS; ++j) {
-        Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
-        if (MASKS) {
-            const Acc saved[2] = {load(first_of(words[j])), load(second_of(words[j]))};
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                pair[i] *= activation_derivative<Activation::ACTIVATION>(saved[i], saved[i],
-                                                                         epilogue.slope);
-            }
-        } else {
-            EPILOGUE<2>(epilogue, window.pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
-        }
-        words[j] = pair_of(store<T>(pair[0]), store<T>(pair[1]));
-    }
-}
-
-// The larger of two numbers, NaN if either is, and whether it is the second: of equal ones it is
-// if `prefers_second`.
-struct Larger {
-    T value;
-    bool is_second;
-
-    __device__ Larger(T first, T second, bool prefers_second) {
-        const Acc a = load(first), b = load(second);
-        is_second = prefers_second ? b >= a : b > a;
-        value = is_second || b != b ? second : first;
-    }
-};
-
-// Of four windows, two of this lane and two of the one four further on or before, the largest
-// numbers of half the outputs, those of words 2 i, or 2 i + 1 in the lane on the right; and where
-// they are: 2 bits for each, row and column.
-struct Pooled {
-    static_assert(EIGHTS % 2 == 0 && EIGHTS <= 8, "lanes share words, whose places fit one");
-
-    bool is_right;
-    unsigned largest[EIGHTS / 2];
-    unsigned taps;
-
-    __device__ Pooled(const Words (&of_half)[2]) : is_right(threadIdx.x / 4 % 2), taps(0) {
-        Words upright;
-        unsigned rows = 0;
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) {
-            const Larger first(first_of(of_half[0][j]), first_of(of_half[1][j]), false);
-            const Larger second(second_of(of_half[0][j]), second_of(of_half[1][j]), false);
-            upright[j] = pair_of(first.value, second.value);
-            rows |= (first.is_second | second.is_second << 1) << 2 * j;
-        }
-        const unsigned other_rows = __shfl_xor_sync(FULL_WARP, rows, 4);
-#pragma unroll
-        for (int i = 0; i < EIGHTS / 2; ++i) {
-            const unsigned own = upright[is_right ? 2 * i + 1 : 2 * i];
-            const unsigned given = upright[is_right ? 2 * i : 2 * i + 1];
-            const unsigned other = __shfl_xor_sync(FULL_WARP, given, 4);
-            const int bit = 4 * i + 2 * is_right;
-            largest[i] = pair_of(
-                take(first_of(own), first_of(other), 2 * i, rows >> bit & 1, other_rows >> bit & 1),
-                take(second_of(own), second_of(other), 2 * i + 1, rows >> (bit + 1) & 1,
-                     other_rows >> (bit + 1) & 1));
-        }
-    }
-
-    // Of equal numbers the one in the upper row counts, then the one on the left.
-    __device__ T take(T own, T other, int idx, unsigned row, unsigned other_row) {
-        const bool other_first = other_row != row ? other_row < row : is_right;
-        const Larger larger(own, other, other_first);
-        const unsigned of_row = larger.is_second ? other_row : row;
-        taps |= (of_row << 1 | (larger.is_second != is_right)) << 2 * idx;
-        return larger.value;
-    }
-
-    // Taps of the two numbers of a word, a byte each.
-    __device__ uint16 tap_pair(int i) const {
-        const unsigned two = taps >> 4 * i;
-        return static_cast<uint16>((two & 3) | (two >> 2 & 3) << 8);
-    }
-};
-
-// Stores the largest numbers of windows 2 by 2, and which they are.
-__device__ inline void store_pooled(const Pooled& pooled, const Epilogue& epilogue, uint8* indices,
-                                    int64 pixel, int first_output, bool is_inside) {
-    const int64 at = pixel * epilogue.ldc + first_output + 8 * pooled.is_right;
-    store_quads<2>(pooled.largest, epilogue.c + at, is_inside);
-    if (!is_inside) return;
-#pragma unroll
-    for (int i = 0; i < EIGHTS / 2; ++i) {
-        *reinterpret_cast<uint16*>(indices + at + 16 * i + threadIdx.x % 4 * 2) =
-            pooled.tap_pair(i);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, uint8* indices,
                 double slope, int num_images, int height, int width, int channels, int out_height,
@@ -289,43 +165,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         copy_async_wait<0>();
         fence_async();
         __syncthreads();
+        const WindowResult result{epilogue, indices, image, out_height, out_width, first_output};
         for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
             Operands own = first;
             own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
-            Words words[2] = {};
-            OwnWindow windows[2];
-            Pair at{};
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                at = tiling.window(tile, 2 * warp + h, lane / 4);
-                const int row = first_row + at.h;
-                const bool inside = (at.h < band_rows) & (row < out_height) & (at.w < out_width);
-                windows[h] = {inside, inside ? (static_cast<int64>(image) * out_height + row) *
-                                                       out_width + at.w
-                                             : 0};
-                if (MASKS) windows[h].load_saved(epilogue, first_output, words[h]);
-            }
+            const Pair upper = tiling.window(tile, 2 * warp, lane / 4);
+            const Pair lower = tiling.window(tile, 2 * warp + 1, lane / 4);
+            const Place places[2] = {
+                {first_row + upper.h, upper.w, upper.h < band_rows},
+                {first_row + lower.h, lower.w, lower.h < band_rows}};
+            TwoWindows windows(result, places);
             Sums sums;
             multiply(sums, own, tap_step);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                find_window(epilogue, sums, h, windows[h], first_output, words[h]);
-                if (!POOLS) {
-                    store_quads<1>(words[h], y + windows[h].pixel * outputs + first_output,
-                                   windows[h].is_inside);
-                }
-            }
-            if (POOLS) {
-                const int row = (first_row + at.h) / 2, col = at.w / 2;
-                const bool is_inside =
-                    (at.h < band_rows) & (row < out_height / 2) & (col < out_width / 2);
-                const int64 pixel =
-                    is_inside
-                        ? (static_cast<int64>(image) * (out_height / 2) + row) * (out_width / 2) +
-                              col
-                        : 0;
-                store_pooled(Pooled(words), epilogue, indices, pixel, first_output, is_inside);
-            }
+            windows.finish(result, sums);
         }
         __syncthreads();  // all have read the band
     }
