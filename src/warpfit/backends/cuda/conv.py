@@ -129,9 +129,9 @@ class _Launch(NamedTuple):
     num_windows : Pair
         (OH, OW).
     windows : (Windows, Band or FewTiles) or None
-        For `multiply_windows`, if that computes it.
+        For `convolve`, if that computes it.
     weights : (Windows, WeightBand or FewBand) or None
-        For `weight_gradients`.
+        For `sums_of_gradients`.
     kernel : Kernel or None
         None if there is nothing to compute, or the two before say how.
     grid : tuple of int
@@ -183,7 +183,7 @@ class ConvOps(FewOps):
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
         b = self.contiguous_or_none(b)
         if launch.windows is not None:
-            self.multiply_windows(*launch.windows, x, w, y, bias=b, z=z, activation=activation)
+            self.convolve(*launch.windows, x, w, y, bias=b, z=z, activation=activation)
         elif launch.kernel is not None:
             launch.kernel(
                 launch.grid,
@@ -220,9 +220,7 @@ class ConvOps(FewOps):
         height, width = (size // 2 for size in launch.num_windows)
         y = self.empty((x.shape[0], height, width, w.shape[3]), x.dtype)
         indices = self.empty(y.shape, "uint8")
-        self.multiply_windows(
-            *launch.windows, x, w, y, bias=b, indices=indices, activation=activation
-        )
+        self.convolve(*launch.windows, x, w, y, bias=b, indices=indices, activation=activation)
         return y, indices
 
     def conv2d_backward_input(
@@ -248,7 +246,7 @@ class ConvOps(FewOps):
         if launch.windows is not None:
             saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
             own = IDENTITY if saved is None else x_activation
-            self.multiply_windows(*launch.windows, dz, w, dx, saved=saved, activation=own)
+            self.convolve(*launch.windows, dz, w, dx, saved=saved, activation=own)
             if saved is x:
                 return dx
         elif launch.kernel is not None:
@@ -287,7 +285,7 @@ class ConvOps(FewOps):
         dtype = acc_dtype(x.dtype)
         scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
         if launch.weights is not None:
-            sums = self.weight_gradients(*launch.weights, dz, x)
+            sums = self.sums_of_gradients(*launch.weights, dz, x)
             joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
             if joined:
                 return joined[0], joined[1] if needs_db else None
@@ -368,11 +366,11 @@ class ConvOps(FewOps):
         if pairs[0] == (1, 1) and chunks[1] and (chunks[0] or num_channels % IN_PIECE):
             forward = Windows.forward(x_shape, w_shape, num_windows, *pairs[1:])
             if op == "conv2d_backward_weight":
-                weights = _if_found(forward, self.weight_band_of(forward, dtype, x_shape[0]))
+                weights = _if_found(forward, self.weight_tiles_of(forward, dtype, x_shape[0]))
             else:
                 of_op = forward.adjoint if op == "conv2d_backward_input" else forward
                 of_op = of_op._replace(pools=op == "conv2d_pooled_forward")
-                windows = _if_found(of_op, self.band_of(of_op, dtype, x_shape[0]))
+                windows = _if_found(of_op, self.tiles_of(of_op, dtype, x_shape[0]))
         if grid[0] and windows is None and weights is None and op in _ALONG_K:
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)
             kernel = self.kernel(op, **tiling.defines, **own)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array
 from warpfit.backends.cuda.cards import shared_bytes_of
@@ -146,66 +146,61 @@ def _few_shared_bytes(windows: Windows, rows: int, block_n: int, slices: int) ->
 class FewOps(WeightOps):
     """Both, for images of few channels."""
 
-    def band_of(self, windows: Windows, dtype: str, num_images: int) -> Band | FewTiles | None:
-        """Return how a kernel computes a convolution, as `WindowsOps.band_of`."""
-        if self.has_kernels(dtype, num_images) and windows.are_possible:
-            runtime = self.runtime
-            sizes = (num_images, runtime.num_multiprocessors, runtime.max_shared_bytes)
-            found = choose_few_tiles(windows, *sizes)
-            if found is not None:
-                return found
-        return super().band_of(windows, dtype, num_images)
+    def tiles_of(self, windows: Windows, dtype: str, num_images: int) -> Band | FewTiles | None:
+        """Return how a kernel computes a convolution, as `band_of`; None if none does."""
+        found = self.band_of(windows, dtype, num_images)
+        return self._few(choose_few_tiles, windows, dtype, num_images) or found
 
-    def multiply_windows(
+    def convolve(
         self,
         windows: Windows,
-        band: Band | FewTiles,
+        tiles: Band | FewTiles,
         x: Array | PooledGradient,
         w: Array,
         y: Array,
         *,
         bias: Array | None = None,
         z: Array | None = None,
+        saved: Array | None = None,
         indices: Array | None = None,
         activation: Activation = IDENTITY,
-        **saved: Array | None,
     ) -> None:
-        """Write to y what `WindowsOps.multiply_windows` does."""
-        settings = {"bias": bias, "z": z, "indices": indices, "activation": activation}
-        if not isinstance(band, FewTiles):
-            super().multiply_windows(windows, band, x, w, y, **settings, **saved)
+        """Write to y what `multiply_windows` does; few channels have neither `saved` nor a
+        `PooledGradient`.
+        """
+        if isinstance(tiles, Band):
+            both: dict[str, Any] = {"saved": saved, "indices": indices, "activation": activation}
+            self.multiply_windows(windows, tiles, x, w, y, bias=bias, z=z, **both)
             return
+        assert not isinstance(x, PooledGradient)  # as it is no forward pass' input
         defines = {
             **few_defines(x.dtype.name, windows),
-            "BLOCK_N": band.block_n,
+            "BLOCK_N": tiles.block_n,
             "POOLS": int(windows.pools),
             **epilogue_defines(windows, activation.name, bias is not None, z is not None, False),
         }
-        bands = len(x) * -(-windows.result[0] // band.rows)
         self.kernel(KERNEL, **defines)(
-            (bands, windows.outputs // band.block_n),
+            (len(x) * -(-windows.result[0] // tiles.rows), windows.outputs // tiles.block_n),
             THREADS,
-            *(x, w, bias, y, z, indices, activation.slope, *few_sizes(windows), band.rows),
-            shared_bytes=band.shared_bytes,
+            *(x, w, bias, y, z, indices, activation.slope, *few_sizes(windows), tiles.rows),
+            shared_bytes=tiles.shared_bytes,
         )
 
-    def weight_band_of(
+    def weight_tiles_of(
         self, windows: Windows, dtype: str, num_images: int
     ) -> WeightBand | FewBand | None:
-        """Return how a kernel computes gradients, as `WeightOps.weight_band_of`."""
-        found = super().weight_band_of(windows, dtype, num_images)
-        if found is None:
-            return None
-        runtime = self.runtime
-        sizes = (num_images, runtime.num_multiprocessors, runtime.max_shared_bytes)
-        return choose_few_band(windows, *sizes) or found
+        """Return how a kernel computes gradients, as `weight_band_of`; None if none does."""
+        found = self.weight_band_of(windows, dtype, num_images)
+        is_possible = found is not None
+        few = self._few(choose_few_band, windows, dtype, num_images) if is_possible else None
+        return few or found
 
-    def weight_gradients(
+    def sums_of_gradients(
         self, windows: Windows, band: WeightBand | FewBand, dz: Array | PooledGradient, x: Array
     ) -> Array:
-        """Return what `WeightOps.weight_gradients` does."""
-        if not isinstance(band, FewBand):
-            return super().weight_gradients(windows, band, dz, x)
+        """Return what `weight_gradients` does."""
+        if isinstance(band, WeightBand):
+            return self.weight_gradients(windows, band, dz, x)
         sums = self.empty((band.parts, windows.num_gradients), "float32")
         is_pooled = isinstance(dz, PooledGradient)
         operands = (dz.dy, dz.indices, x) if isinstance(dz, PooledGradient) else (dz, None, x)
@@ -217,6 +212,13 @@ class FewOps(WeightOps):
             shared_bytes=band.shared_bytes,
         )
         return sums
+
+    def _few(self, choose: Any, windows: Windows, dtype: str, num_images: int) -> Any:
+        """Return what is chosen where the device has kernels, and the windows are possible."""
+        if not self.has_kernels(dtype, num_images) or not windows.are_possible:
+            return None
+        runtime = self.runtime
+        return choose(windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes)
 
 
 def few_defines(dtype: str, windows: Windows) -> dict[str, str | int]:
@@ -249,7 +251,9 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     for dtype in HALF_DTYPES:
         for windows in example_windows():
             tiles, band = choose_few_tiles(windows, *sizes), choose_few_band(windows, *sizes)
-            for either in (False, True) if tiles and band else ():
+            if tiles is None or band is None:
+                continue
+            for either in (False, True):
                 own = {**few_defines(dtype, windows), "BLOCK_N": tiles.block_n}
                 own |= {
                     "POOLS": int(either),

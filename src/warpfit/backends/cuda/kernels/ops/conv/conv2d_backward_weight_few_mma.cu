@@ -15,8 +15,8 @@
 //            once, and x, with KH - 1 rows more for each band, once for each blockIdx.y.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.14 (mma), 9.7.9.25.3
 //            (cp.async).
-#include "ops/conv/few_channels.cuh"
-#include "ops/conv/pooled_rows.cuh"
+#include "ops/conv/windows/few_channels.cuh"
+#include "ops/conv/windows/pooled_rows.cuh"
 
 using T = DTYPE;
 

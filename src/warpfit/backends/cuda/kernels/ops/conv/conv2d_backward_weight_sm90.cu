@@ -22,7 +22,7 @@
 #define SHARED_ALIGNMENT 1024
 
 #include "mma/lines.cuh"
-#include "ops/conv/pooled_rows.cuh"
+#include "ops/conv/windows/pooled_rows.cuh"
 
 using T = DTYPE;
 

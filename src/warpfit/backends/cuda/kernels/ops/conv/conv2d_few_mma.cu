@@ -11,8 +11,8 @@
 // Cost:      2 M out_height out_width O FLOP for each tap and channel, rounded up; reads x, with KH
 //            - 1 rows more for each band, and w once for each block.
 // Reference: conv2d_forward of backends/numpy/conv.py; PTX ISA 9.7.14 (mma).
-#include "ops/conv/few_channels.cuh"
-#include "ops/conv/window_sums.cuh"
+#include "ops/conv/windows/few_channels.cuh"
+#include "ops/conv/windows/window_sums.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int DEPTH = SLICE<T>, IN_CHUNK = CHUNK<T>;

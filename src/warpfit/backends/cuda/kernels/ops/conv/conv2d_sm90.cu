@@ -28,8 +28,8 @@
 #define SHARED_ALIGNMENT 1024
 
 #include "mma/lines.cuh"
-#include "ops/conv/pooled_rows.cuh"
-#include "ops/conv/window_sums.cuh"
+#include "ops/conv/windows/pooled_rows.cuh"
+#include "ops/conv/windows/window_sums.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));

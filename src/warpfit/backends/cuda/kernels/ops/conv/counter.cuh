@@ -1,6 +1,6 @@
 // Counts through the elements of an array of three axes, a fixed step at a time, without divisions.
 // A thread's own: it knows no memory.
-// Users: conv.cuh, image_planes.cuh.
+// Users: conv.cuh, few_channels.cuh, image_planes.cuh.
 #pragma once
 
 // A place in an array of axes a, b and c, and the way to the place `step` elements further on.

@@ -4,7 +4,7 @@
 // Users: conv2d_backward_weight_few_mma.cu, conv2d_backward_weight_sm90.cu, conv2d_sm90.cu.
 #pragma once
 
-#include "ops/conv/image_planes.cuh"
+#include "ops/conv/windows/image_planes.cuh"
 
 // Eight numbers that each go to one pixel of their windows, row 2 + column.
 struct PooledPiece {

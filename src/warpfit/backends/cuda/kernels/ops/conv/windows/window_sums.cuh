@@ -8,7 +8,7 @@
 #pragma once
 
 #include "gemm/epilogue.cuh"
-#include "ops/conv/quads.cuh"
+#include "ops/conv/windows/quads.cuh"
 
 constexpr int EIGHTS = BLOCK_N / 8;
 
