@@ -79,7 +79,8 @@ def choose_few_band(
         band = _few_band(windows, rows, block_o, row_tiles, min(num_bands, at_once))
         read = band.shared_bytes / STAGES / BYTES_A_CYCLE
         rounds = -(-num_bands // band.parts)
-        cycles = WAITED_CYCLES + rounds * (CYCLES_OF_BAND + BLOCKS * read)
+        blocks = -(-band.parts * (windows.outputs // block_o) // num_multiprocessors)
+        cycles = WAITED_CYCLES + rounds * (CYCLES_OF_BAND + blocks * read)
         if band.shared_bytes <= of_block:
             found.append((cycles, band))
     return min(found)[1] if found else None
