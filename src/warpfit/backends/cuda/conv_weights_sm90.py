@@ -34,7 +34,7 @@ KERNEL = "conv2d_backward_weight_sm90"
 PRODUCT_ROWS, BLOCKS_C = 64, (64, 32, 16)
 MOST_SUMS, MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 112, 4, 3, 1024
 # Cycles of a multiprocessor for a product of 64 rows and a column, both from shared memory, while
-# others write there, and those of a band whatever its size: measured for 32 channels and 64 outputs.
+# others write there, and those of a band whatever its size: measured with 32 channels, 64 outputs.
 CYCLES_OF_SHARED_COLUMN, CYCLES_OF_WEIGHT_BAND = 1.1, 2500
 
 

@@ -81,8 +81,8 @@ struct Bands {
 
     __device__ void copy(int idx, const Stage& stage) const {
         const int number = idx / in_image(), top = idx % in_image() * rows;
-        const ImageRows<T, true> dz_rows{dz,  windows.h, windows.w, outputs,      top,
-                                         0,   rows,      pitch,     first_output, O_PIECES};
+        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
+                                         0,  rows,      pitch,     first_output, O_PIECES};
         copy_gradient<THREADS, IS_POOLED>(stage.dz, places, number, dz_rows);
         const NumberRows<T> x_rows{x + static_cast<int64>(number) * image.h * image.w * CHANNELS,
                                    image,
@@ -180,9 +180,10 @@ __device__ inline void store_sums(const Sums& sums, float* scratch, float* to, i
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     conv2d_backward_weight_few_mma(const T* dz, const uint8* places, const T* x, float* partials,
-                                   int num_images, int height, int width, int out_height, int out_width, int outputs,
-                               int padding_height, int padding_width, int dilation_height,
-                               int dilation_width, int band_rows, int num_slices, int x_numbers) {
+                                   int num_images, int height, int width, int out_height,
+                                   int out_width, int outputs, int padding_height,
+                                   int padding_width, int dilation_height, int dilation_width,
+                                   int band_rows, int num_slices, int x_numbers) {
     take_turn();
     DYNAMIC_SHARED(unsigned char, shared);
     const Bands bands{x,

@@ -99,8 +99,8 @@ struct Bands {
             unsigned char* to = stage.x.data + copy * COPY_PLANES * stage.x.stride;
             x_rows.template copy_to<THREADS>(Planes{to, stage.x.stride});
         }
-        const ImageRows<T, true> dz_rows{dz,  windows.h, windows.w, outputs,      top,
-                                         0,   rows,      pitch,     first_output, O_PIECES};
+        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
+                                         0,  rows,      pitch,     first_output, O_PIECES};
         copy_gradient<THREADS, IS_POOLED>(stage.dz, places, number, dz_rows);
     }
 };
@@ -177,8 +177,8 @@ __device__ inline void multiply_band(Sums& sums, const Stage& stage, int first_r
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     conv2d_backward_weight_sm90(const T* dz, const uint8* places, const T* x, float* partials,
-                                int num_images, int height, int width, int channels, int out_height, int out_width,
-                                int outputs, int padding_height, int padding_width,
+                                int num_images, int height, int width, int channels, int out_height,
+                                int out_width, int outputs, int padding_height, int padding_width,
                                 int dilation_height, int dilation_width, int band_rows,
                                 int num_slices, int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);

@@ -90,7 +90,7 @@ __device__ inline void multiply(Sums& sums, const Features& features, const Weig
                                features.word(upper, slice, 1), features.word(lower, slice, 1)};
 #pragma unroll
         for (int j = 0; j < EIGHTS; ++j) {
-            TensorCore<T>::multiply(reinterpret_cast<float(&)[4]>(sums[4 * j]), a,
+            TensorCore<T>::multiply(reinterpret_cast<float (&)[4]>(sums[4 * j]), a,
                                     weights.words[slice][j]);
         }
     }

@@ -171,9 +171,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
             const Pair upper = tiling.window(tile, 2 * warp, lane / 4);
             const Pair lower = tiling.window(tile, 2 * warp + 1, lane / 4);
-            const Place places[2] = {
-                {first_row + upper.h, upper.w, upper.h < band_rows},
-                {first_row + lower.h, lower.w, lower.h < band_rows}};
+            const Place places[2] = {{first_row + upper.h, upper.w, upper.h < band_rows},
+                                     {first_row + lower.h, lower.w, lower.h < band_rows}};
             TwoWindows windows(result, places);
             Sums sums;
             multiply(sums, own, tap_step);

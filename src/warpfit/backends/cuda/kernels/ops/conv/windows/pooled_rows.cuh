@@ -16,10 +16,9 @@ struct PooledPiece {
         // The sign of a byte says whether this is its place; both bytes of a number are masked.
         const unsigned low = 0x80808080u - (places.x ^ place * 0x01010101u);
         const unsigned high = 0x80808080u - (places.y ^ place * 0x01010101u);
-        return uint4{numbers.x & permuted_bytes(low, 0x9988),
-                     numbers.y & permuted_bytes(low, 0xbbaa),
-                     numbers.z & permuted_bytes(high, 0x9988),
-                     numbers.w & permuted_bytes(high, 0xbbaa)};
+        return uint4{
+            numbers.x & permuted_bytes(low, 0x9988), numbers.y & permuted_bytes(low, 0xbbaa),
+            numbers.z & permuted_bytes(high, 0x9988), numbers.w & permuted_bytes(high, 0xbbaa)};
     }
 };
 

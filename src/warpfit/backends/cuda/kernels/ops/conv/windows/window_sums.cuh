@@ -128,8 +128,7 @@ struct TwoWindows {
         for (int h = 0; h < 2; ++h) {
             find(to, sums, h);
             if (POOLS) continue;
-            store_quads<1>(words[h],
-                           to.epilogue.c + pixels[h] * to.epilogue.ldc + to.first_output,
+            store_quads<1>(words[h], to.epilogue.c + pixels[h] * to.epilogue.ldc + to.first_output,
                            are_inside[h]);
         }
         if (POOLS) store_pooled(to, Pooled(words));
@@ -150,8 +149,8 @@ struct TwoWindows {
                                                                              to.epilogue.slope);
                 }
             } else {
-                EPILOGUE<2>(to.epilogue, pixels[h] * to.epilogue.ldc + first + 8 * j,
-                            first + 8 * j, pair);
+                EPILOGUE<2>(to.epilogue, pixels[h] * to.epilogue.ldc + first + 8 * j, first + 8 * j,
+                            pair);
             }
             words[h][j] = pair_of(store<T>(pair[0]), store<T>(pair[1]));
         }
