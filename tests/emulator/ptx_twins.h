@@ -238,15 +238,53 @@ inline unsigned relu_of_sums(unsigned first, unsigned second) {
     return relu_to_halves(sum(0), sum(16));
 }
 
-// set.gt (9.7.7.1).
-inline unsigned positive_halves(unsigned word) {
-    return (half_to_float(static_cast<unsigned short>(word)) > 0 ? 0xffffu : 0) |
-           (half_to_float(static_cast<unsigned short>(word >> 16)) > 0 ? 0xffff0000u : 0);
+// set.gt, set.ge (9.7.7.1), max.NaN (9.7.4.9).
+template <class Choose>
+inline unsigned of_both_halves(unsigned word, unsigned other, Choose choose) {
+    const unsigned low = choose(word & 0xffff, other & 0xffff),
+                   high = choose(word >> 16, other >> 16);
+    return (low & 0xffff) | high << 16;
 }
 
-inline unsigned positive_bfloats(unsigned word) {
-    return (__uint_as_float(word << 16) > 0 ? 0xffffu : 0) |
-           (__uint_as_float(word & 0xffff0000u) > 0 ? 0xffff0000u : 0);
+inline float half_value(unsigned bits) { return half_to_float(static_cast<unsigned short>(bits)); }
+inline float bfloat_value(unsigned bits) { return __uint_as_float(bits << 16); }
+
+inline unsigned greater_halves(unsigned word, unsigned other) {
+    return of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return half_value(a) > half_value(b) ? 0xffffu : 0;
+    });
+}
+
+inline unsigned greater_bfloats(unsigned word, unsigned other) {
+    return of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return bfloat_value(a) > bfloat_value(b) ? 0xffffu : 0;
+    });
+}
+
+inline unsigned at_least_halves(unsigned word, unsigned other) {
+    return of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return half_value(a) >= half_value(b) ? 0xffffu : 0;
+    });
+}
+
+inline unsigned at_least_bfloats(unsigned word, unsigned other) {
+    return of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return bfloat_value(a) >= bfloat_value(b) ? 0xffffu : 0;
+    });
+}
+
+inline unsigned larger_halves(unsigned word, unsigned other) {
+    return of_both_halves(word, other, [](unsigned a, unsigned b) {
+        const float first = half_value(a), second = half_value(b);
+        return first != first || second != second ? 0x7fffu : second > first ? b : a;
+    });
+}
+
+inline unsigned larger_bfloats(unsigned word, unsigned other) {
+    return of_both_halves(word, other, [](unsigned a, unsigned b) {
+        const float first = bfloat_value(a), second = bfloat_value(b);
+        return first != first || second != second ? 0x7fffu : second > first ? b : a;
+    });
 }
 
 inline unsigned cluster_rank() { return emulator::rank_in_cluster(); }

@@ -389,17 +389,43 @@ __device__ inline unsigned relu_of_sums(unsigned first, unsigned second) {
     return word;
 }
 
-// set.gt (9.7.7.1): of each half of a word all bits, where the number there is above 0, else none.
-__device__ inline unsigned positive_halves(unsigned word) {
+// set.gt, set.ge (9.7.7.1): of each half of a word all bits, where the number there is above that of
+// the other word, or not below, else none.
+__device__ inline unsigned greater_halves(unsigned word, unsigned other) {
     unsigned mask;
-    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(0));
+    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
     return mask;
 }
 
-__device__ inline unsigned positive_bfloats(unsigned word) {
+__device__ inline unsigned greater_bfloats(unsigned word, unsigned other) {
     unsigned mask;
-    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(0));
+    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
     return mask;
+}
+
+__device__ inline unsigned at_least_halves(unsigned word, unsigned other) {
+    unsigned mask;
+    asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
+    return mask;
+}
+
+__device__ inline unsigned at_least_bfloats(unsigned word, unsigned other) {
+    unsigned mask;
+    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
+    return mask;
+}
+
+// max.NaN (9.7.4.9): the larger number of each half, NaN if either is.
+__device__ inline unsigned larger_halves(unsigned word, unsigned other) {
+    unsigned larger;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(word), "r"(other));
+    return larger;
+}
+
+__device__ inline unsigned larger_bfloats(unsigned word, unsigned other) {
+    unsigned larger;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(word), "r"(other));
+    return larger;
 }
 
 // cp.async.bulk (9.7.9.25.4.1): a multiple of 16 bytes from global to shared memory, both aligned

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "gemm/epilogue.cuh"
+#include "mma/fragments.cuh"
 #include "ops/conv/windows/quads.cuh"
 
 constexpr int EIGHTS = BLOCK_N / 8;
@@ -15,44 +16,25 @@ constexpr int EIGHTS = BLOCK_N / 8;
 using Sums = float[BLOCK_N / 2];
 using Words = unsigned[EIGHTS];  // pairs of numbers of a window, eight outputs from one to the next
 
-__device__ inline T first_of(unsigned word) { return T{static_cast<uint16>(word)}; }
-__device__ inline T second_of(unsigned word) { return T{static_cast<uint16>(word >> 16)}; }
-__device__ inline unsigned pair_of(T first, T second) {
-    return first.bits | static_cast<unsigned>(second.bits) << 16;
-}
-
-// The larger of two numbers, NaN if either is, and whether it is the second: of equal ones it is
-// if `prefers_second`.
-struct Larger {
-    T value;
-    bool is_second;
-
-    __device__ Larger(T first, T second, bool prefers_second) {
-        const Acc a = load(first), b = load(second);
-        is_second = prefers_second ? b >= a : b > a;
-        value = is_second || b != b ? second : first;
-    }
-};
-
 // Of four windows, two of this lane and two of the one four further on or before, the largest
 // numbers of half the outputs, those of words 2 i, or 2 i + 1 in the lane on the right; and where
-// they are: 2 bits for each, row and column.
+// they are. Masks have all bits of a number, or none.
 struct Pooled {
-    static_assert(EIGHTS % 2 == 0 && EIGHTS <= 8, "lanes share words, whose places fit one");
+    static_assert(EIGHTS % 2 == 0 && EIGHTS <= 16, "lanes share words, and a word has their rows");
+    static constexpr unsigned ONES = 0x10001u;  // the lowest bits of both numbers of a word
 
     bool is_right;
     unsigned largest[EIGHTS / 2];
-    unsigned taps;
+    unsigned taps[EIGHTS / 2];  // row 2 + column
 
-    __device__ Pooled(const Words (&of_half)[2]) : is_right(threadIdx.x / 4 % 2), taps(0) {
+    __device__ Pooled(const Words (&of_half)[2]) : is_right(threadIdx.x / 4 % 2) {
         Words upright;
-        unsigned rows = 0;
+        unsigned rows = 0;  // bits j and 16 + j: whether those of word j are in the lower row
 #pragma unroll
         for (int j = 0; j < EIGHTS; ++j) {
-            const Larger first(first_of(of_half[0][j]), first_of(of_half[1][j]), false);
-            const Larger second(second_of(of_half[0][j]), second_of(of_half[1][j]), false);
-            upright[j] = pair_of(first.value, second.value);
-            rows |= (first.is_second | second.is_second << 1) << 2 * j;
+            const unsigned first = of_half[0][j], second = of_half[1][j];
+            upright[j] = larger<T>(first, second);
+            rows |= greater<T>(second, first) & ONES << j;
         }
         const unsigned other_rows = __shfl_xor_sync(FULL_WARP, rows, 4);
 #pragma unroll
@@ -60,28 +42,24 @@ struct Pooled {
             const unsigned low = upright[2 * i], high = upright[2 * i + 1];
             const unsigned own = is_right ? high : low;
             const unsigned other = __shfl_xor_sync(FULL_WARP, is_right ? low : high, 4);
-            const int bit = 4 * i + 2 * is_right;
-            largest[i] = pair_of(
-                take(first_of(own), first_of(other), 2 * i, rows >> bit & 1, other_rows >> bit & 1),
-                take(second_of(own), second_of(other), 2 * i + 1, rows >> (bit + 1) & 1,
-                     other_rows >> (bit + 1) & 1));
+            const int bit = 2 * i + is_right;
+            take(i, own, other, (rows >> bit & ONES) * 0xffff, (other_rows >> bit & ONES) * 0xffff);
         }
     }
 
     // Of equal numbers the one in the upper row counts, then the one on the left.
-    __device__ T take(T own, T other, int idx, unsigned row, unsigned other_row) {
-        const bool other_first = other_row != row ? other_row < row : is_right;
-        const Larger larger(own, other, other_first);
-        const unsigned of_row = larger.is_second ? other_row : row;
-        taps |= (of_row << 1 | (larger.is_second != is_right)) << 2 * idx;
-        return larger.value;
+    __device__ void take(int i, unsigned own, unsigned other, unsigned row, unsigned other_row) {
+        const unsigned right = is_right ? ~0u : 0, differ = row ^ other_row;
+        const unsigned other_first = (differ & row) | (~differ & right);
+        const unsigned is_other =
+            (at_least<T>(other, own) & other_first) | (greater<T>(other, own) & ~other_first);
+        largest[i] = larger<T>(own, other);
+        const unsigned of_row = (other_row & is_other) | (row & ~is_other);
+        taps[i] = (of_row & 2 * ONES) | ((is_other ^ right) & ONES);
     }
 
     // Taps of the two numbers of a word, a byte each.
-    __device__ uint16 tap_pair(int i) const {
-        const unsigned two = taps >> 4 * i;
-        return static_cast<uint16>((two & 3) | (two >> 2 & 3) << 8);
-    }
+    __device__ uint16 tap_pair(int i) const { return static_cast<uint16>(taps[i] | taps[i] >> 8); }
 };
 
 // What is written: y, of images (height, width), or, if POOLS, what pooling leaves of it.
@@ -142,18 +120,19 @@ struct TwoWindows {
         for (int j = 0; j < EIGHTS; ++j) {
             Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
             if (MASKS) {
-                const Acc saved[2] = {load(first_of(words[h][j])), load(second_of(words[h][j]))};
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    pair[i] *= activation_derivative<Activation::ACTIVATION>(saved[i], saved[i],
-                                                                             to.epilogue.slope);
-                }
+                const float2 saved = unpacked<T>(words[h][j]);
+                pair[0] *= derivative(saved.x, to.epilogue.slope);
+                pair[1] *= derivative(saved.y, to.epilogue.slope);
             } else {
                 EPILOGUE<2>(to.epilogue, pixels[h] * to.epilogue.ldc + first + 8 * j, first + 8 * j,
                             pair);
             }
-            words[h][j] = pair_of(store<T>(pair[0]), store<T>(pair[1]));
+            words[h][j] = packed<T>(pair[0], pair[1]);
         }
+    }
+
+    __device__ static Acc derivative(Acc saved, Acc slope) {
+        return activation_derivative<Activation::ACTIVATION>(saved, saved, slope);
     }
 
     // The largest numbers of windows 2 by 2, and which they are.
