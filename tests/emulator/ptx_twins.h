@@ -239,6 +239,8 @@ inline unsigned relu_of_sums(unsigned first, unsigned second) {
 }
 
 // set.gt, set.ge (9.7.7.1), max.NaN (9.7.4.9).
+namespace emulator {
+
 template <class Choose>
 inline unsigned of_both_halves(unsigned word, unsigned other, Choose choose) {
     const unsigned low = choose(word & 0xffff, other & 0xffff),
@@ -249,40 +251,42 @@ inline unsigned of_both_halves(unsigned word, unsigned other, Choose choose) {
 inline float half_value(unsigned bits) { return half_to_float(static_cast<unsigned short>(bits)); }
 inline float bfloat_value(unsigned bits) { return __uint_as_float(bits << 16); }
 
+}  // namespace emulator
+
 inline unsigned greater_halves(unsigned word, unsigned other) {
-    return of_both_halves(word, other, [](unsigned a, unsigned b) {
-        return half_value(a) > half_value(b) ? 0xffffu : 0;
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return emulator::half_value(a) > emulator::half_value(b) ? 0xffffu : 0;
     });
 }
 
 inline unsigned greater_bfloats(unsigned word, unsigned other) {
-    return of_both_halves(word, other, [](unsigned a, unsigned b) {
-        return bfloat_value(a) > bfloat_value(b) ? 0xffffu : 0;
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return emulator::bfloat_value(a) > emulator::bfloat_value(b) ? 0xffffu : 0;
     });
 }
 
 inline unsigned at_least_halves(unsigned word, unsigned other) {
-    return of_both_halves(word, other, [](unsigned a, unsigned b) {
-        return half_value(a) >= half_value(b) ? 0xffffu : 0;
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return emulator::half_value(a) >= emulator::half_value(b) ? 0xffffu : 0;
     });
 }
 
 inline unsigned at_least_bfloats(unsigned word, unsigned other) {
-    return of_both_halves(word, other, [](unsigned a, unsigned b) {
-        return bfloat_value(a) >= bfloat_value(b) ? 0xffffu : 0;
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return emulator::bfloat_value(a) >= emulator::bfloat_value(b) ? 0xffffu : 0;
     });
 }
 
 inline unsigned larger_halves(unsigned word, unsigned other) {
-    return of_both_halves(word, other, [](unsigned a, unsigned b) {
-        const float first = half_value(a), second = half_value(b);
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        const float first = emulator::half_value(a), second = emulator::half_value(b);
         return first != first || second != second ? 0x7fffu : second > first ? b : a;
     });
 }
 
 inline unsigned larger_bfloats(unsigned word, unsigned other) {
-    return of_both_halves(word, other, [](unsigned a, unsigned b) {
-        const float first = bfloat_value(a), second = bfloat_value(b);
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        const float first = emulator::bfloat_value(a), second = emulator::bfloat_value(b);
         return first != first || second != second ? 0x7fffu : second > first ? b : a;
     });
 }

@@ -21,8 +21,8 @@ from warpfit.backends.cuda.conv_sm90 import (
     WAITED_CYCLES,
     Band,
     Windows,
-    epilogue_defines,
     example_windows,
+    result_defines,
     row_counts,
 )
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
@@ -178,7 +178,7 @@ class FewOps(WeightOps):
             **few_defines(x.dtype.name, windows),
             "BLOCK_N": tiles.block_n,
             "POOLS": int(windows.pools),
-            **epilogue_defines(windows, activation.name, bias is not None, z is not None, False),
+            **result_defines(activation.name, bias is not None, z is not None, False),
         }
         self.kernel(KERNEL, **defines)(
             (len(x) * -(-windows.result[0] // tiles.rows), windows.outputs // tiles.block_n),
@@ -258,7 +258,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
                 own = {**few_defines(dtype, windows), "BLOCK_N": tiles.block_n}
                 own |= {
                     "POOLS": int(either),
-                    **epilogue_defines(windows, "relu", True, False, False),
+                    **result_defines("relu", True, False, False),
                 }
                 yield KERNEL, {name: str(value) for name, value in own.items()}
                 own = weight_defines(dtype, windows, band, either)

@@ -195,9 +195,7 @@ class WindowsOps(ColumnOps, PoolOps):
         bias and activation, or, adjoint, times the activation's derivative by `saved`, if given.
         If windows are pooled, y and `indices` are what `max_pool2d_forward` returns.
         """
-        own = epilogue_defines(
-            windows, activation.name, bias is not None, z is not None, saved is not None
-        )
+        own = result_defines(activation.name, bias is not None, z is not None, saved is not None)
         is_pooled = isinstance(x, PooledGradient)
         if isinstance(x, PooledGradient):
             x, indices = x.dy, x.indices
@@ -297,7 +295,7 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
 def defines_of(
     dtype: str, windows: Windows, band: Band, is_whole: bool, is_pooled: bool = False
 ) -> dict[str, str | int]:
-    """Return the kernel's defines, without those of its epilogue; `is_whole` says whether pixels
+    """Return the kernel's defines, but for `result_defines`; `is_whole` says whether pixels
     are whole pieces at multiples of 16 bytes, `is_pooled` whether they are a `PooledGradient`.
     """
     return {
@@ -315,12 +313,11 @@ def defines_of(
     }
 
 
-def epilogue_defines(
-    windows: Windows, activation: str, has_bias: bool, stores_z: bool, masks: bool
+def result_defines(
+    activation: str, has_bias: bool, stores_z: bool, masks: bool
 ) -> dict[str, str | int]:
-    """Return those of its epilogue."""
+    """Return those of what becomes of the sums."""
     return {
-        "EPILOGUE": "epilogue_store" if windows.is_adjoint else "epilogue_activation",
         "ACTIVATION": activation,
         "HAS_BIAS": int(has_bias),
         "STORE_Z": int(stores_z),
@@ -354,5 +351,5 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
                     activation = "identity" if windows.is_adjoint and not masks else "relu"
                     tail = (activation, not windows.is_adjoint, False, masks)
                     own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE, masks)
-                    defines = {**own, **epilogue_defines(windows, *tail)}
+                    defines = {**own, **result_defines(*tail)}
                     yield KERNEL, {name: str(value) for name, value in defines.items()}

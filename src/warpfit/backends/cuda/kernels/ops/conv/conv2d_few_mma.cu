@@ -122,9 +122,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
     const Weights weights(shared);
     const Features features(rows.pitch, dilation);
-    const Epilogue epilogue{y, bias,    nullptr, z, Acc(1), static_cast<Acc>(slope),
-                            0, outputs, outputs};
-    const WindowResult result{epilogue, indices, image, out_height, out_width, first_output};
+    const WindowResult result{
+        bias,    nullptr,      y,    z, indices, static_cast<Acc>(slope), out_height, out_width,
+        outputs, first_output, image};
     const int tiles_across = (out_width + 7) / 8, own_col = threadIdx.x % 32 / 4;
     const int num_tiles = min(band_rows, out_height - first_row + 1) / 2 * tiles_across;
     for (int tile = threadIdx.x / 32; tile < num_tiles; tile += WARPS) {

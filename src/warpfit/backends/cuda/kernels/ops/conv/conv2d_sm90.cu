@@ -1,4 +1,4 @@
-// Computes:  y = EPILOGUE(z), z[m, i, j, o] = sum of w[k, l, c, o] x[m, i + k dilation - padding,
+// Computes:  y = f(z + bias), z[m, i, j, o] = sum of w[k, l, c, o] x[m, i + k dilation - padding,
 //            ..., c] over taps (k, l) and channels c, x being 0 outside of the image, on Hopper's
 //            tensor cores through wgmma; ADJOINT: dx of dz, that is the same of dz with w[-k, -l,
 //            o, c], padding being (kernel - 1) dilation less than it was.
@@ -10,15 +10,14 @@
 //            indices, like y, their row and column, as row 2 + column, of equal ones the first.
 //            band_rows then are even, and tiles 8 by 8. IS_POOLED: x is a gradient of numbers that
 //            were pooled so, and indices tells how to spread it (pooled_rows.cuh).
-//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them; MASKS, instead
-//            of an EPILOGUE: epilogue_mask, of which saved is read before the products.
+//            bias (outputs); saved and z like y (window_sums.cuh).
 // Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS. Block x
 //            takes every gridDim.x-th band of band_rows rows of windows, and its warpgroups the
 //            band's tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across of them
 //            side by side, or, if that is 0, 64 in the order of the planes' pixels. shared bytes:
 //            weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these,
 //            POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP (of channels), BLOCKS (to a
-//            multiprocessor), and those of gemm/epilogue.cuh.
+//            multiprocessor), and those of window_sums.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
 //            reads w once for each block, and x, with KH - 1 rows more for each band, once for each
@@ -65,22 +64,24 @@ __device__ inline void copy_weights(const Weights& to, const T* w, int outer, in
 
 // Which windows a tile has.
 struct Tiling {
-    int pitch, tiles_across;
+    Divisor pitch;
+    Divisor tiles_across;  // 0 for those in the order of pixels
 
-    __device__ int first_pixel(int tile) const {
-        return tiles_across == 0 ? 64 * tile
-                                 : tile / tiles_across * 8 * pitch + tile % tiles_across * 8;
+    __device__ bool in_order() const { return tiles_across.number == 0; }
+
+    // The first window.
+    __device__ Pair corner(int tile) const {
+        if (in_order()) return {0, 64 * tile};
+        return {tiles_across.quotient(tile) * 8, tiles_across.rest(tile) * 8};
     }
 
     // Bytes from eight windows to the next.
-    __device__ int row_step() const { return PIECE_BYTES * (tiles_across == 0 ? 8 : pitch); }
+    __device__ int row_step() const { return PIECE_BYTES * (in_order() ? 8 : pitch.number); }
 
-    __device__ Pair window(int tile, int eight, int one) const {
-        if (tiles_across == 0) {
-            const int pixel = 64 * tile + 8 * eight + one;
-            return {pixel / pitch, pixel % pitch};
-        }
-        return {tile / tiles_across * 8 + eight, tile % tiles_across * 8 + one};
+    __device__ Pair window(const Pair& first, int eight, int one) const {
+        if (!in_order()) return {first.h + eight, first.w + one};
+        const int pixel = first.w + 8 * eight + one;
+        return {pitch.quotient(pixel), pitch.rest(pixel)};
     }
 };
 
@@ -135,9 +136,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     } else {
         copy_weights(weights, w, channels, outputs, 0, first_output);
     }
-    const Tiling tiling{pitch, tiles_across};
-    const Epilogue epilogue{y, bias,    saved,  z, Acc(1), static_cast<Acc>(slope),
-                            0, outputs, outputs};
+    const Tiling tiling{Divisor(pitch), Divisor(tiles_across)};
+    WindowResult result{
+        bias,    saved,        y, z, indices, static_cast<Acc>(slope), out_height, out_width,
+        outputs, first_output, 0};
     const Operands first{
         planes_descriptor(shared_address(pixels.data), plane_bytes, tiling.row_step()),
         weights.descriptor(), 2 * plane_bytes};
@@ -165,12 +167,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         copy_async_wait<0>();
         fence_async();
         __syncthreads();
-        const WindowResult result{epilogue, indices, image, out_height, out_width, first_output};
+        result.image = image;
         for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
             Operands own = first;
-            own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
-            const Pair upper = tiling.window(tile, 2 * warp, lane / 4);
-            const Pair lower = tiling.window(tile, 2 * warp + 1, lane / 4);
+            const Pair corner = tiling.corner(tile);
+            own.pixels = moved(own.pixels, (corner.h * pitch + corner.w) * PIECE_BYTES);
+            const Pair upper = tiling.window(corner, 2 * warp, lane / 4);
+            const Pair lower = tiling.window(corner, 2 * warp + 1, lane / 4);
             const Place places[2] = {{first_row + upper.h, upper.w, upper.h < band_rows},
                                      {first_row + lower.h, lower.w, lower.h < band_rows}};
             TwoWindows windows(result, places);

@@ -7,9 +7,12 @@
 // Users: conv2d_few_mma.cu, conv2d_sm90.cu.
 #pragma once
 
-#include "gemm/epilogue.cuh"
 #include "mma/fragments.cuh"
+#include "ops/activation/activation.cuh"
 #include "ops/conv/windows/quads.cuh"
+
+using T = DTYPE;
+using Acc = accumulator<T>;
 
 constexpr int EIGHTS = BLOCK_N / 8;
 
@@ -62,12 +65,20 @@ struct Pooled {
     __device__ uint16 tap_pair(int i) const { return static_cast<uint16>(taps[i] | taps[i] >> 8); }
 };
 
-// What is written: y, of images (height, width), or, if POOLS, what pooling leaves of it.
+// What is made of the sums, (M, height, width, outputs): y = f(sum + bias), z the same without f if
+// STORE_Z, or, if MASKS, y = sum f'(saved); if POOLS what pooling leaves of y, and its indices.
 struct WindowResult {
-    const Epilogue& epilogue;
+    const T *bias, *saved;
+    T *y, *z;
     uint8* indices;
+    Acc slope;
+    int height, width, outputs, first_output;
     int64 image;
-    int height, width, first_output;
+
+    // This lane's first number of a window.
+    __device__ int64 place(int64 pixel) const {
+        return pixel * outputs + first_output + threadIdx.x % 4 * 2;
+    }
 };
 
 // A window, and whether it is one of those that the block has to write, but for the image's end.
@@ -76,63 +87,73 @@ struct Place {
     bool is_own;
 };
 
-// A lane's two windows, and the words of what is to be stored: before that, if MASKS, of what was
-// saved.
+// A lane's two windows, and the words of what is to be stored; before that of what the sums need.
 struct TwoWindows {
     Place lower;
     bool are_inside[2];
     int64 pixels[2];
     Words words[2] = {};
 
-    // Asks for what was saved: before the products that it masks.
+    // Asks for what the sums need: before the products.
     __device__ TwoWindows(const WindowResult& to, const Place (&places)[2]) : lower(places[1]) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const Place& at = places[h];
             are_inside[h] = at.is_own & (at.row < to.height) & (at.col < to.width);
             pixels[h] = are_inside[h] ? (to.image * to.height + at.row) * to.width + at.col : 0;
-            if (!MASKS) continue;
-            const T* from = to.epilogue.saved + pixels[h] * to.epilogue.ldc + to.first_output +
-                            threadIdx.x % 4 * 2;
+            if (MASKS) load(words[h], to.saved + to.place(pixels[h]));
+        }
+        if (HAS_BIAS) load(words[0], to.bias + to.place(0));
+    }
+
+    __device__ static void load(Words& words, const T* from) {
 #pragma unroll
-            for (int j = 0; j < EIGHTS; ++j) {
-                words[h][j] = *reinterpret_cast<const unsigned*>(from + 8 * j);
-            }
+        for (int j = 0; j < EIGHTS; ++j) {
+            words[j] = *reinterpret_cast<const unsigned*>(from + 8 * j);
         }
     }
 
     __device__ void finish(const WindowResult& to, const Sums& sums) {
 #pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) {
+            const unsigned bias = words[0][j];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const float2 pair{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
+                words[h][j] = MASKS ? masked(pair, words[h][j], to.slope)
+                                    : activated(to, pair, bias, pixels[h], j, are_inside[h]);
+            }
+        }
+        if (POOLS) {
+            store_pooled(to, Pooled(words));
+            return;
+        }
+#pragma unroll
         for (int h = 0; h < 2; ++h) {
-            find(to, sums, h);
-            if (POOLS) continue;
-            store_quads<1>(words[h], to.epilogue.c + pixels[h] * to.epilogue.ldc + to.first_output,
+            store_quads<1>(words[h], to.y + pixels[h] * to.outputs + to.first_output,
                            are_inside[h]);
         }
-        if (POOLS) store_pooled(to, Pooled(words));
     }
 
-    // Hands the sums of a window to EPILOGUE, or masks them.
-    __device__ void find(const WindowResult& to, const Sums& sums, int h) {
-        const int first = to.first_output + threadIdx.x % 4 * 2;
-        if (!are_inside[h]) return;
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) {
-            Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
-            if (MASKS) {
-                const float2 saved = unpacked<T>(words[h][j]);
-                pair[0] *= derivative(saved.x, to.epilogue.slope);
-                pair[1] *= derivative(saved.y, to.epilogue.slope);
-            } else {
-                EPILOGUE<2>(to.epilogue, pixels[h] * to.epilogue.ldc + first + 8 * j, first + 8 * j,
-                            pair);
-            }
-            words[h][j] = packed<T>(pair[0], pair[1]);
+    __device__ static unsigned masked(float2 pair, unsigned saved, Acc slope) {
+        constexpr auto KIND = Activation::ACTIVATION;
+        const float2 of = unpacked<T>(saved);
+        return packed<T>(pair.x * activation_derivative<KIND>(of.x, of.x, slope),
+                         pair.y * activation_derivative<KIND>(of.y, of.y, slope));
+    }
+
+    __device__ static unsigned activated(const WindowResult& to, float2 pair, unsigned bias,
+                                         int64 pixel, int j, bool is_inside) {
+        constexpr auto KIND = Activation::ACTIVATION;
+        if (HAS_BIAS) {
+            const float2 of = unpacked<T>(bias);
+            pair = {pair.x + of.x, pair.y + of.y};
         }
-    }
-
-    __device__ static Acc derivative(Acc saved, Acc slope) {
-        return activation_derivative<Activation::ACTIVATION>(saved, saved, slope);
+        if (STORE_Z && is_inside) {
+            *reinterpret_cast<unsigned*>(to.z + to.place(pixel) + 8 * j) =
+                packed<T>(pair.x, pair.y);
+        }
+        return packed<T>(activate<KIND>(pair.x, to.slope), activate<KIND>(pair.y, to.slope));
     }
 
     // The largest numbers of windows 2 by 2, and which they are.
@@ -141,8 +162,8 @@ struct TwoWindows {
         const int row = lower.row / 2, col = lower.col / 2;
         const bool is_inside = lower.is_own & (row < height) & (col < width);
         const int64 pixel = is_inside ? (to.image * height + row) * width + col : 0;
-        const int64 at = pixel * to.epilogue.ldc + to.first_output + 8 * pooled.is_right;
-        store_quads<2>(pooled.largest, to.epilogue.c + at, is_inside);
+        const int64 at = pixel * to.outputs + to.first_output + 8 * pooled.is_right;
+        store_quads<2>(pooled.largest, to.y + at, is_inside);
         if (!is_inside) return;
 #pragma unroll
         for (int i = 0; i < EIGHTS / 2; ++i) {
