@@ -16,7 +16,7 @@ from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_few import choose_few_band
-from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
+from warpfit.backends.cuda.conv_sm90 import Band, Windows, choose_band, row_counts
 from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
 from warpfit.backends.cuda.pool import HALVING, PooledGradient
 from warpfit.backends.cuda.runtime import open_device
@@ -96,12 +96,24 @@ def test_whole_numbers_give_exact_results(
     assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
 
 
+def take_small_bands(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
+    """Let blocks take the smallest bands, one after the other or the next ahead."""
+
+    def choose(windows: Windows, *_: int) -> Band | None:
+        counts = reversed(row_counts(windows.result[0], windows.pools))
+        bands = (conv_sm90._band(windows, rows, MOST_SHARED, stages) for rows in counts)
+        return next(filter(None, bands), None)
+
+    monkeypatch.setattr(conv_sm90, "choose_band", choose)
+
+
 @on_emulator
-@pytest.mark.parametrize("name", ["squares", "gray"])
+@pytest.mark.parametrize(("name", "stages"), [("squares", 1), ("squares", 2), ("gray", 1)])
 def test_a_band_is_overwritten_only_when_all_have_read_it(
-    monkeypatch: pytest.MonkeyPatch, name: str
+    monkeypatch: pytest.MonkeyPatch, name: str, stages: int
 ) -> None:
     """One multiprocessor, so that blocks take several bands, whichever warp is late."""
+    take_small_bands(monkeypatch, stages)
     setting = SETTINGS[name]
     x, w, dz = whole_numbers(
         (7, *setting.x[1:]), setting.w, (7, *setting.windows.result, setting.w[3])
@@ -116,7 +128,23 @@ def test_a_band_is_overwritten_only_when_all_have_read_it(
         assert set(kernels_of(ops).values()) == {True}
         return [array.numpy() for array in (y, pooled, indices, dw, db)]
 
-    assert_bits_when_late(monkeypatch, results, blocks=2, warps=12, num_multiprocessors=1)
+    assert_bits_when_late(monkeypatch, results, blocks=2, warps=16, num_multiprocessors=1)
+
+
+@pytest.mark.parametrize("name", ["squares", "in_order", "padded", "a_slice_and_a_half"])
+def test_warps_of_their_own_load_the_next_band(
+    kernel_runtime_of_any_order: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    take_small_bands(monkeypatch, 2)
+    setting, relu = SETTINGS[name], Activation("relu")
+    x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
+    y, _ = NumpyBackend().conv2d_forward(x, w, b, **setting.pairs, activation=relu)
+    ops = CudaBackend(kernel_runtime_of_any_order)
+    on_device = (ops.asarray(array, "float16") for array in (x, w, b))
+    found, _ = ops.conv2d_forward(*on_device, **setting.pairs, activation=relu)
+    np.testing.assert_array_equal(found.numpy(), y)
+    ((_, band),) = [launch.windows for launch in ops._launches.values()]
+    assert band.stages == 2
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

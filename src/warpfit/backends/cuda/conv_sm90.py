@@ -14,6 +14,7 @@ from typing import NamedTuple
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.columns import ColumnOps
+from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.pool import PooledGradient, PoolOps
 
@@ -28,6 +29,7 @@ KERNEL, WARPGROUP = "conv2d_sm90", 128
 # Columns of a block's products, each a number that wgmma is declared for.
 BLOCKS_N = (64, 48, 32, 16)
 MOST_WARPGROUPS, MOST_BLOCKS = 3, 2
+BARRIER_BYTES = 8
 # Of what a multiprocessor has, for each of two blocks.
 RESERVED_BYTES = 1024
 # Cycles of a multiprocessor for a slice of 64 rows and a column, and bytes that it reads in one.
@@ -144,6 +146,8 @@ class Band(NamedTuple):
     plane_bytes, shared_bytes : int
     blocks : int
         That a multiprocessor is to hold.
+    stages : int
+        Bands in shared memory: 2 if warps of their own load the next one.
     """
 
     rows: int
@@ -152,11 +156,17 @@ class Band(NamedTuple):
     plane_bytes: int
     shared_bytes: int
     blocks: int
+    stages: int
 
     @property
     def warpgroups(self) -> int:
+        """Those that multiply."""
         rounds = -(-self.num_tiles // MOST_WARPGROUPS)
         return -(-self.num_tiles // rounds)
+
+    @property
+    def threads(self) -> int:
+        return (self.warpgroups + self.stages - 1) * WARPGROUP
 
 
 class WindowsOps(ColumnOps, PoolOps):
@@ -206,7 +216,7 @@ class WindowsOps(ColumnOps, PoolOps):
         at_once = max(1, band.blocks * self.runtime.num_multiprocessors // columns)
         kernel(
             (min(num_bands, at_once), columns),
-            band.warpgroups * WARPGROUP,
+            band.threads,
             *(x, w, bias, saved, y, z, indices, activation.slope),
             *sizes_of(windows, band, len(x)),
             shared_bytes=band.shared_bytes,
@@ -221,7 +231,8 @@ def choose_band(
     bands = [
         band
         for rows in row_counts(windows.result[0], windows.pools)
-        if (band := _band(windows, rows, max_shared_bytes)) is not None
+        for stages in (1, 2)
+        if (band := _band(windows, rows, max_shared_bytes, stages)) is not None
     ]
     return min(
         bands,
@@ -239,7 +250,7 @@ def row_counts(height: int, pools: bool = False) -> list[int]:
     return sorted(whole | ({height} if pools else even), reverse=True)
 
 
-def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
+def _band(windows: Windows, rows: int, max_shared_bytes: int, stages: int) -> Band | None:
     height, width = rows, windows.result[1]
     across = -(-width // SIDE)
     squares, in_order = (
@@ -255,12 +266,12 @@ def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
         num_tiles, across = in_order, 0
         last = in_order * TILE - 1 + span_h * windows.pitch + span_w
     plane = plane_bytes(max(copied, last + 1), windows.depth)
-    shared = windows.depth // IN_PIECE * plane
+    shared = stages * (windows.depth // IN_PIECE * plane + 2 * BARRIER_BYTES)
     shared += 2 * windows.taps * windows.depth * windows.block_n
     if shared > max_shared_bytes:
         return None
     blocks = min(MOST_BLOCKS, (max_shared_bytes + RESERVED_BYTES) // (shared + RESERVED_BYTES))
-    return Band(rows, num_tiles, across, plane, shared, blocks)
+    return Band(rows, num_tiles, across, plane, shared, blocks, stages)
 
 
 def is_in_pieces(x: Array, channels: int) -> bool:
@@ -287,7 +298,9 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
     of_weights = 2 * slices * DEPTH * windows.block_n / BYTES_A_CYCLE
     # Blocks share a multiprocessor's products, and hide what others wait for.
     multiplied = CYCLES_OF_BAND + band.num_tiles * of_tile
-    alone = multiplied + (rounds - 1) * (WAITED_CYCLES + of_pixels + multiplied)
+    loaded = WAITED_CYCLES + of_pixels
+    both = max(loaded, multiplied) if band.stages > 1 else loaded + multiplied
+    alone = multiplied + (rounds - 1) * both
     first = blocks * (of_weights + of_pixels) + WAITED_CYCLES  # nothing hides it
     return first + max(rounds * blocks * multiplied, alone)
 
@@ -304,6 +317,8 @@ def defines_of(
         "BLOCK_N": windows.block_n,
         "WARPGROUPS": band.warpgroups,
         "BLOCKS": band.blocks,
+        "STAGES": band.stages,
+        "BOUNDED_WAITS": int(is_debugging()),
         "KERNEL_HEIGHT": windows.kernel[0],
         "KERNEL_WIDTH": windows.kernel[1],
         "SLICES_OF_TAP": windows.depth // DEPTH,

@@ -97,7 +97,7 @@ struct Bands {
                                                 first_channel,
                                                 COPY_PLANES};
             unsigned char* to = stage.x.data + copy * COPY_PLANES * stage.x.stride;
-            x_rows.template copy_to<THREADS>(Planes{to, stage.x.stride});
+            x_rows.template copy_to<THREADS>(Planes{to, stage.x.stride}, threadIdx.x);
         }
         const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
                                          0,  rows,      pitch,     first_output, O_PIECES};

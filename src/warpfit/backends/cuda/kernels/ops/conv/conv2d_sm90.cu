@@ -11,11 +11,13 @@
 //            band_rows then are even, and tiles 8 by 8. IS_POOLED: x is a gradient of numbers that
 //            were pooled so, and indices tells how to spread it (pooled_rows.cuh).
 //            bias (outputs); saved and z like y (window_sums.cuh).
-// Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS. Block x
-//            takes every gridDim.x-th band of band_rows rows of windows, and its warpgroups the
-//            band's tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across of them
+// Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS that
+//            multiply, and, if STAGES is 2, one that loads the next band meanwhile. Block x takes
+//            every gridDim.x-th band of band_rows rows of windows, and its warpgroups the band's
+//            tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across of them
 //            side by side, or, if that is 0, 64 in the order of the planes' pixels. shared bytes:
-//            weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these,
+//            weights, STAGES of planes of a band, plane_bytes each, and barriers
+//            (`Band.shared_bytes`). Defines: these,
 //            POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP (of channels), BLOCKS (to a
 //            multiprocessor), and those of window_sums.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
@@ -29,8 +31,10 @@
 #include "mma/lines.cuh"
 #include "ops/conv/windows/pooled_rows.cuh"
 #include "ops/conv/windows/window_sums.cuh"
+#include "ptx/barriers.cuh"
 
-constexpr int THREADS = 128 * WARPGROUPS;
+constexpr int THREADS = 128 * WARPGROUPS;      // that multiply
+constexpr int LOADERS = STAGES > 1 ? 128 : 0;  // threads that load
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
 constexpr int TAPS = KERNEL_HEIGHT * KERNEL_WIDTH;
 constexpr int CHANNELS = SLICES_OF_TAP * DEPTH;  // zeros fill up the last slice
@@ -118,60 +122,141 @@ __device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap
     wgmma_wait<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+// The bands of all images, and how they come to shared memory.
+struct Bands {
+    const T* x;
+    const uint8* places;
+    Pair image, padding;
+    int channels, in_image, rows, copied_rows, pitch;
+
+    __device__ int first_row(int band) const { return band % in_image * rows; }
+
+    // By threads that are together as many, of which this is number `thread`: until it is there.
+    template <int THREADS_OF>
+    __device__ void copy(int band, const Planes& to, int thread) const {
+        const int number = band / in_image;
+        const ImageRows<T, X_PIECES> own{
+            x + static_cast<int64>(number) * image.h * image.w * channels,
+            image.h,
+            image.w,
+            channels,
+            first_row(band) - padding.h,
+            -padding.w,
+            copied_rows,
+            pitch,
+            0,
+            CHANNELS / IN_PIECE<T>};
+        if constexpr (IS_POOLED) {
+            copy_pooled<THREADS_OF>(to, x, places, number, own, thread);
+        } else {
+            own.template copy_to<THREADS_OF>(to, thread);
+        }
+        copy_async_commit();
+        copy_async_wait<0>();
+        fence_async();
+    }
+};
+
+// Where bands lie in turns, and what tells that one has come, or been read.
+struct Ring {
+    Planes first;
+    int stage_bytes;
+    Barrier *full, *empty;
+
+    __device__ Ring(unsigned char* data, int plane_bytes)
+        : first{data, plane_bytes}, stage_bytes(CHANNELS / IN_PIECE<T> * plane_bytes) {
+        full = reinterpret_cast<Barrier*>(data + STAGES * stage_bytes);
+        empty = full + STAGES;
+    }
+
+    __device__ Planes at(int stage) const {
+        return {first.data + stage * stage_bytes, first.stride};
+    }
+
+    __device__ void start() const {
+        if (LOADERS == 0) return;
+        if (threadIdx.x < STAGES) {
+            mbarrier_init(&full[threadIdx.x], OF_WARP * LOADERS / 32);
+            mbarrier_init(&empty[threadIdx.x], OF_WARP * THREADS / 32);
+            fence_mbarrier_init();
+        }
+        __syncthreads();
+    }
+};
+
+// The threads that load: each band as soon as the one before the last has been read.
+__device__ inline void load_bands(const Bands& bands, const Ring& ring, int count) {
+    Cursor<STAGES> cursor(0);
+    for (int band = blockIdx.x; band < count; band += gridDim.x) {
+        wait(ring.empty[cursor.slot], cursor.round + 1);
+        bands.copy<LOADERS>(band, ring.at(cursor.slot), threadIdx.x - THREADS);
+        arrive_warp(ring.full[cursor.slot]);
+        cursor.advance<1>();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
     conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, uint8* indices,
                 double slope, int num_images, int height, int width, int channels, int out_height,
                 int out_width, int outputs, int padding_height, int padding_width,
                 int dilation_height, int dilation_width, int band_rows, int num_tiles,
                 int tiles_across, int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
-    take_turn();
     const int first_output = blockIdx.y * BLOCK_N;
     const int pitch = out_width + (KERNEL_WIDTH - 1) * dilation_width;
     const Weights weights{shared, PANEL_BYTES};
-    const Planes pixels{shared + WEIGHT_BYTES, plane_bytes};
+    const Ring ring(shared + WEIGHT_BYTES, plane_bytes);
+    ring.start();
+    take_turn();
 
+    const Bands bands{x,
+                      indices,
+                      {height, width},
+                      {padding_height, padding_width},
+                      channels,
+                      (out_height + band_rows - 1) / band_rows,
+                      band_rows,
+                      band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
+                      pitch};
+    const int count = num_images * bands.in_image;
+    if (LOADERS > 0 && threadIdx.x >= THREADS) {
+        load_bands(bands, ring, count);
+        return;
+    }
     if (ADJOINT) {
         copy_weights(weights, w, outputs, channels, first_output, 0);
     } else {
         copy_weights(weights, w, channels, outputs, 0, first_output);
     }
+    copy_async_commit();
+    copy_async_wait<0>();
+    fence_async();
+    if (LOADERS > 0) meet_at<THREADS>(1);
+
     const Tiling tiling{Divisor(pitch), Divisor(tiles_across)};
     WindowResult result{
         bias,    saved,        y, z, indices, static_cast<Acc>(slope), out_height, out_width,
         outputs, first_output, 0};
     const Operands first{
-        planes_descriptor(shared_address(pixels.data), plane_bytes, tiling.row_step()),
+        planes_descriptor(shared_address(ring.first.data), plane_bytes, tiling.row_step()),
         weights.descriptor(), 2 * plane_bytes};
     const Pair tap_step{dilation_height * pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const int bands = (out_height + band_rows - 1) / band_rows;
-    for (int band = blockIdx.x; band < num_images * bands; band += gridDim.x) {
-        const int image = band / bands, first_row = band % bands * band_rows;
-        const ImageRows<T, X_PIECES> rows{x + static_cast<int64>(image) * height * width * channels,
-                                          height,
-                                          width,
-                                          channels,
-                                          first_row - padding_height,
-                                          -padding_width,
-                                          band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
-                                          pitch,
-                                          0,
-                                          CHANNELS / IN_PIECE<T>};
-        if constexpr (IS_POOLED) {
-            copy_pooled<THREADS>(pixels, x, indices, image, rows);
+    Cursor<STAGES> cursor(0);
+    for (int band = blockIdx.x; band < count; band += gridDim.x) {
+        const int first_row = bands.first_row(band);
+        result.image = band / bands.in_image;
+        if (LOADERS > 0) {
+            wait(ring.full[cursor.slot], cursor.round);
         } else {
-            rows.copy_to<THREADS>(pixels);
+            bands.copy<THREADS>(band, ring.first, threadIdx.x);
+            __syncthreads();
         }
-        copy_async_commit();
-        copy_async_wait<0>();
-        fence_async();
-        __syncthreads();
-        result.image = image;
         for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
             Operands own = first;
             const Pair corner = tiling.corner(tile);
-            own.pixels = moved(own.pixels, (corner.h * pitch + corner.w) * PIECE_BYTES);
+            own.pixels = moved(own.pixels, cursor.slot * ring.stage_bytes +
+                                               (corner.h * pitch + corner.w) * PIECE_BYTES);
             const Pair upper = tiling.window(corner, 2 * warp, lane / 4);
             const Pair lower = tiling.window(corner, 2 * warp + 1, lane / 4);
             const Place places[2] = {{first_row + upper.h, upper.w, upper.h < band_rows},
@@ -179,8 +264,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             TwoWindows windows(result, places);
             Sums sums;
             multiply(sums, own, tap_step);
+            if (LOADERS > 0 && tile + WARPGROUPS >= num_tiles) arrive_warp(ring.empty[cursor.slot]);
             windows.finish(result, sums);
         }
-        __syncthreads();  // all have read the band
+        if (LOADERS == 0) __syncthreads();  // all have read the band
+        if (LOADERS > 0) cursor.advance<1>();
     }
 }

@@ -26,14 +26,14 @@ struct PooledPiece {
 // like it, an image of which is (height, width, channels); channels are whole pieces.
 template <int THREADS, class T, bool WHOLE, class Pieces>
 __device__ inline void copy_pooled(const Pieces& to, const T* gradient, const uint8* places,
-                                   int64 number, const ImageRows<T, WHOLE>& rows) {
+                                   int64 number, const ImageRows<T, WHOLE>& rows, int thread) {
     constexpr int AT_ONCE = 2;  // as each is waited for
     const int height = rows.height / 2, width = rows.width / 2;
     const int64 image = number * height * width * rows.channels;
     const int first_row = rows.top >> 1, first_col = rows.left >> 1;
     const int num_rows = ((rows.top + rows.rows - 1) >> 1) - first_row + 1;
     const int num_cols = ((rows.left + rows.pitch - 1) >> 1) - first_col + 1;
-    Counter at(threadIdx.x, THREADS, num_cols, rows.num_planes);
+    Counter at(thread, THREADS, num_cols, rows.num_planes);
     while (at.a < num_rows) {
         PooledPiece pieces[AT_ONCE];
         int row[AT_ONCE], col[AT_ONCE], plane[AT_ONCE];
@@ -73,9 +73,9 @@ template <int THREADS, bool POOLED, class T, class Pieces>
 __device__ inline void copy_gradient(const Pieces& to, const uint8* places, int64 number,
                                      ImageRows<T, true> rows) {
     if constexpr (POOLED) {
-        copy_pooled<THREADS>(to, rows.image, places, number, rows);
+        copy_pooled<THREADS>(to, rows.image, places, number, rows, threadIdx.x);
     } else {
         rows.image += number * rows.height * rows.width * rows.channels;
-        rows.template copy_to<THREADS>(to);
+        rows.template copy_to<THREADS>(to, threadIdx.x);
     }
 }
