@@ -83,7 +83,7 @@ struct Bands {
         const int number = idx / in_image(), top = idx % in_image() * rows;
         const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
                                          0,  rows,      pitch,     first_output, O_PIECES};
-        copy_gradient<THREADS, IS_POOLED>(stage.dz, places, number, dz_rows);
+        copy_gradient<THREADS, IS_POOLED>(stage.dz, places, number, dz_rows, threadIdx.x);
         const NumberRows<T> x_rows{x + static_cast<int64>(number) * image.h * image.w * CHANNELS,
                                    image,
                                    top - padding.h,

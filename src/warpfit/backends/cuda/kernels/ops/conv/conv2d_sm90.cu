@@ -29,9 +29,9 @@
 #define SHARED_ALIGNMENT 1024
 
 #include "mma/lines.cuh"
+#include "ops/conv/windows/band_ring.cuh"
 #include "ops/conv/windows/pooled_rows.cuh"
 #include "ops/conv/windows/window_sums.cuh"
-#include "ptx/barriers.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS;      // that multiply
 constexpr int LOADERS = STAGES > 1 ? 128 : 0;  // threads that load
@@ -131,7 +131,7 @@ struct Bands {
 
     __device__ int first_row(int band) const { return band % in_image * rows; }
 
-    // By threads that are together as many, of which this is number `thread`: until it is there.
+    // By as many threads, of which this is number `thread`, until its part is there.
     template <int THREADS_OF>
     __device__ void copy(int band, const Planes& to, int thread) const {
         const int number = band / in_image;
@@ -153,47 +153,8 @@ struct Bands {
         }
         copy_async_commit();
         copy_async_wait<0>();
-        fence_async();
     }
 };
-
-// Where bands lie in turns, and what tells that one has come, or been read.
-struct Ring {
-    Planes first;
-    int stage_bytes;
-    Barrier *full, *empty;
-
-    __device__ Ring(unsigned char* data, int plane_bytes)
-        : first{data, plane_bytes}, stage_bytes(CHANNELS / IN_PIECE<T> * plane_bytes) {
-        full = reinterpret_cast<Barrier*>(data + STAGES * stage_bytes);
-        empty = full + STAGES;
-    }
-
-    __device__ Planes at(int stage) const {
-        return {first.data + stage * stage_bytes, first.stride};
-    }
-
-    __device__ void start() const {
-        if (LOADERS == 0) return;
-        if (threadIdx.x < STAGES) {
-            mbarrier_init(&full[threadIdx.x], OF_WARP * LOADERS / 32);
-            mbarrier_init(&empty[threadIdx.x], OF_WARP * THREADS / 32);
-            fence_mbarrier_init();
-        }
-        __syncthreads();
-    }
-};
-
-// The threads that load: each band as soon as the one before the last has been read.
-__device__ inline void load_bands(const Bands& bands, const Ring& ring, int count) {
-    Cursor<STAGES> cursor(0);
-    for (int band = blockIdx.x; band < count; band += gridDim.x) {
-        wait(ring.empty[cursor.slot], cursor.round + 1);
-        bands.copy<LOADERS>(band, ring.at(cursor.slot), threadIdx.x - THREADS);
-        arrive_warp(ring.full[cursor.slot]);
-        cursor.advance<1>();
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
     conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, uint8* indices,
@@ -205,8 +166,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
     const int first_output = blockIdx.y * BLOCK_N;
     const int pitch = out_width + (KERNEL_WIDTH - 1) * dilation_width;
     const Weights weights{shared, PANEL_BYTES};
-    const Ring ring(shared + WEIGHT_BYTES, plane_bytes);
-    ring.start();
+    const Planes pixels{shared + WEIGHT_BYTES, plane_bytes};
+    const int stage_bytes = CHANNELS / IN_PIECE<T> * plane_bytes;
+    const BandRing<STAGES, THREADS, LOADERS> ring(pixels.data + STAGES * stage_bytes);
+    if (LOADERS > 0) ring.start();
     take_turn();
 
     const Bands bands{x,
@@ -219,8 +182,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
                       band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
                       pitch};
     const int count = num_images * bands.in_image;
-    if (LOADERS > 0 && threadIdx.x >= THREADS) {
-        load_bands(bands, ring, count);
+    if (LOADERS > 0 && ring.is_loader()) {
+        ring.load_all(count, [&](int band, int stage) {
+            const Planes to{pixels.data + stage * stage_bytes, plane_bytes};
+            bands.copy<LOADERS>(band, to, ring.loader());
+        });
         return;
     }
     if (ADJOINT) {
@@ -238,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
         bias,    saved,        y, z, indices, static_cast<Acc>(slope), out_height, out_width,
         outputs, first_output, 0};
     const Operands first{
-        planes_descriptor(shared_address(ring.first.data), plane_bytes, tiling.row_step()),
+        planes_descriptor(shared_address(pixels.data), plane_bytes, tiling.row_step()),
         weights.descriptor(), 2 * plane_bytes};
     const Pair tap_step{dilation_height * pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
@@ -249,13 +215,14 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
         if (LOADERS > 0) {
             wait(ring.full[cursor.slot], cursor.round);
         } else {
-            bands.copy<THREADS>(band, ring.first, threadIdx.x);
+            bands.copy<THREADS>(band, pixels, threadIdx.x);
+            fence_async();
             __syncthreads();
         }
         for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
             Operands own = first;
             const Pair corner = tiling.corner(tile);
-            own.pixels = moved(own.pixels, cursor.slot * ring.stage_bytes +
+            own.pixels = moved(own.pixels, cursor.slot * stage_bytes +
                                                (corner.h * pitch + corner.w) * PIECE_BYTES);
             const Pair upper = tiling.window(corner, 2 * warp, lane / 4);
             const Pair lower = tiling.window(corner, 2 * warp + 1, lane / 4);

@@ -71,11 +71,11 @@ __device__ inline void copy_pooled(const Pieces& to, const T* gradient, const ui
 // Copies rows of a gradient, `image` of which is the first one's, as they lie, or pooled.
 template <int THREADS, bool POOLED, class T, class Pieces>
 __device__ inline void copy_gradient(const Pieces& to, const uint8* places, int64 number,
-                                     ImageRows<T, true> rows) {
+                                     ImageRows<T, true> rows, int thread) {
     if constexpr (POOLED) {
-        copy_pooled<THREADS>(to, rows.image, places, number, rows, threadIdx.x);
+        copy_pooled<THREADS>(to, rows.image, places, number, rows, thread);
     } else {
         rows.image += number * rows.height * rows.width * rows.channels;
-        rows.template copy_to<THREADS>(to, threadIdx.x);
+        rows.template copy_to<THREADS>(to, thread);
     }
 }
