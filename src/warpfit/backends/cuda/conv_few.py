@@ -33,7 +33,7 @@ __all__ = ["FewBand", "FewOps", "FewTiles", "choose_few_band", "choose_few_tiles
 KERNEL, WEIGHT_KERNEL, THREADS = "conv2d_few_mma", "conv2d_backward_weight_few_mma", 256
 BLOCKS_O = (64, 32, 16)
 # Words of weights, or sums, of a thread; bands on their way or at work; blocks of a multiprocessor,
-# of gradients and of the forward pass.
+# and those of the forward pass for which it has room.
 MOST_WORDS, MOST_SUMS, STAGES, BLOCKS, FORWARD_BLOCKS = 32, 64, 3, 2, 4
 
 
@@ -132,7 +132,7 @@ def choose_few_tiles(
             break
         found = tiles
         num_blocks = num_images * -(-height // rows) * (windows.outputs // block_n)
-        if num_blocks <= FORWARD_BLOCKS * num_multiprocessors:
+        if num_blocks <= BLOCKS * num_multiprocessors:
             break
     return found
 
