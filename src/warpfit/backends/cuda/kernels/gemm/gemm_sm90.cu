@@ -243,16 +243,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if STORES_TENSOR
         Staging staging{shared->staged[warp], shared->loaded[warp], c_map, saved_map, 0};
 #endif
-        const int own_first = own_rows + Rows::of_warp(warp);
-#if STORES_TENSOR
-        // What a tile needs of `saved` first is asked for before its products; slices do not know
-        // which of them stores.
-        constexpr bool AHEAD = LOADS_SAVED && SPLITS == 1;
-        if (AHEAD && own_cluster() < walk.count()) {
-            const Piece piece = walk.piece(own_cluster());
-            staging.load_saved(0, first_row(piece) + own_first, first_col(piece));
-        }
-#endif
         Sums sums;
         for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
             const Piece piece = walk.piece(idx);
@@ -260,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const int block_tile = piece.tile * CLUSTER + own_rank();
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
-                const int row = first_row(piece) + own_first + 64 * i;
+                const int row = first_row(piece) + own_rows + 64 * i + Rows::of_warp(warp);
                 if constexpr (SPLITS > 1) {
                     const int64 place =
                         (static_cast<int64>(block_tile) * CONSUMER_WARPS + warp) * MMA_ROWS + i;
@@ -268,16 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (!add_slices(sums[i], own, arrivals + place, piece.slice)) continue;
                 }
 #if STORES_TENSOR
-                RowsOfTile next{row + 64, first_col(piece), AHEAD};
-                if (AHEAD && i + 1 == MMA_ROWS) {
-                    next.exist = idx + num_clusters() < walk.count();
-                    if (next.exist) {
-                        const Piece coming = walk.piece(idx + num_clusters());
-                        next.row = first_row(coming) + own_first, next.col = first_col(coming);
-                    }
-                }
-                if (LOADS_SAVED && !AHEAD) staging.load_saved(0, row, first_col(piece));
-                store_rows(staging, epilogue, sums[i], row, first_col(piece), next);
+                store_rows(staging, epilogue, sums[i], row, first_col(piece));
 #else
                 store_rows<Rows>(epilogue, sums[i], row, first_col(piece));
 #endif

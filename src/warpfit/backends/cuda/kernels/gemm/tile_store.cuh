@@ -84,28 +84,16 @@ __device__ inline void stage_pair(unsigned char* place, const Epilogue& epilogue
     store_sums(reinterpret_cast<Out*>(place), pair);
 }
 
-// A warp's rows of a tile: where they begin in C.
-struct RowsOfTile {
-    int row, col;
-    bool exist;
-};
-
-// `saved` of the first part of these rows has been asked for; that of the next rows' is.
 template <int COUNT>
 __device__ inline void store_rows(Staging& staging, const Epilogue& epilogue,
-                                  const float (&sums)[COUNT], int row, int col,
-                                  const RowsOfTile& next) {
+                                  const float (&sums)[COUNT], int row, int col) {
     constexpr int PARTS = COUNT / 4 / STAGED_TILES;
     const int own_row = row + threadIdx.x % 32 / 4, own_col = col + threadIdx.x % 4 * 2;
+    if (LOADS_SAVED) staging.load_saved(0, row, col);
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        if (LOADS_SAVED) {
-            if (part + 1 < PARTS) {
-                staging.load_saved(1, row, col + (part + 1) * STAGED_COLS);
-            } else if (next.exist) {
-                staging.load_saved(1, next.row, next.col);
-            }
-        }
+        if (LOADS_SAVED && part + 1 < PARTS)
+            staging.load_saved(1, row, col + (part + 1) * STAGED_COLS);
         staging.begin();
 #pragma unroll
         for (int tile = 0; tile < STAGED_TILES; ++tile) {
