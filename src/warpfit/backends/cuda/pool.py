@@ -60,15 +60,22 @@ class PoolOps(ArrayOps):
     """The largest entry, or the mean, of every window."""
 
     def max_pool2d_forward(
-        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+        self,
+        x: Array,
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+        of_positive: bool = False,
     ) -> tuple[Array, Array]:
         op = "max_pool2d_forward"
         check_float(op, x)
         num_windows = check_pool2d(op, x.shape, kernel, stride, padding)
         x = self.contiguous(x)
         y = self.empty((x.shape[0], *num_windows, x.shape[3]), x.dtype)
-        indices = self.empty(y.shape, _index_dtype(op, kernel))
-        self._pool(op, x, y, indices, x.shape, num_windows, kernel, stride, padding)
+        indices = self.empty(y.shape, _index_dtype(op, kernel, of_positive))
+        windows = (x.shape, num_windows, kernel, stride, padding)
+        self._pool(op, x, y, indices, *windows, of_positive=of_positive)
         return y, indices
 
     def max_pool2d_backward(
@@ -151,6 +158,7 @@ class PoolOps(ArrayOps):
         kernel: Pair,
         stride: Pair,
         padding: Pair,
+        of_positive: bool = False,
     ) -> None:
         """Launch a kernel that gives every vector of `out` a thread; a maximum has indices, a mean
         none.
@@ -180,13 +188,14 @@ class PoolOps(ArrayOps):
             num_threads = count * num_units // (in_vector if wide else 1)
             grid = -(-num_threads // THREADS)
             settings = (index_bytes, 1 / prod(kernel), num_threads, channels, wide)
+            settings += (of_positive,) if op.endswith("_forward") else ()
             launch(grid, THREADS, *part, *settings, *rows, *columns)
 
 
-def _index_dtype(op: str, kernel: Pair) -> Any:
+def _index_dtype(op: str, kernel: Pair, of_positive: bool) -> Any:
     if prod(kernel) > MOST_ELEMENTS:
         raise ShapeError(f"{op}: expected a kernel of less than 2**31 pixels, got {kernel}")
-    return np.min_scalar_type(prod(kernel) - 1)
+    return np.min_scalar_type(prod(kernel) - 1 + of_positive)
 
 
 def _images_at_a_time(op: str, x_shape: tuple[int, ...], num_windows: Pair) -> int:

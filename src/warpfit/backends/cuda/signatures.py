@@ -112,7 +112,7 @@ SIGNATURES = {
         "int, int64, int, double"
     ),
     "pool2d_backward": "const T*, T*, const uint8*, int, double" + ", int" * 13,
-    "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 13,
+    "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 14,
     "record_step": "double*, Scalar, const DTYPE*, const DTYPE*, const int64*, const double*",
     "reduce": (
         "const DTYPE*, DTYPE*, Acc*, unsigned*, double, Layout, Layout, Layout, int64, int64, "

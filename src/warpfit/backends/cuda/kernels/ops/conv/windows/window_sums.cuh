@@ -28,7 +28,7 @@ struct Pooled {
 
     bool is_right;
     unsigned largest[EIGHTS / 2];
-    unsigned taps[EIGHTS / 2];  // row 2 + column
+    unsigned taps[EIGHTS / 2];  // row 2 + column; of ReLU 4 more, which is none, unless above 0
 
     __device__ Pooled(const Words (&of_half)[2]) : is_right(threadIdx.x / 4 % 2) {
         Words upright;
@@ -59,6 +59,9 @@ struct Pooled {
         largest[i] = larger<T>(own, other);
         const unsigned of_row = (other_row & is_other) | (row & ~is_other);
         taps[i] = (of_row & 2 * ONES) | ((is_other ^ right) & ONES);
+        if (Activation::ACTIVATION == Activation::relu) {
+            taps[i] |= ~greater<T>(largest[i], 0) & 4 * ONES;
+        }
     }
 
     // Taps of the two numbers of a word, a byte each.
