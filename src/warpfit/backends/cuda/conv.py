@@ -22,7 +22,7 @@ from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
-from warpfit.backends.cuda.pool import HALVING
+from warpfit.backends.cuda.pool import HALVING, PooledGradient
 from warpfit.errors import ShapeError
 
 __all__ = ["ConvOps", "Tiling", "choose_tiling", "variants"]
@@ -318,13 +318,15 @@ class ConvOps(FewOps):
         asked for.
         """
         chunks = (a.pointer % 16 == 0, b.pointer % 16 == 0)
-        key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name)
+        spreads = type(a) is PooledGradient
+        key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name, spreads)
         try:
             known = self._launches.get(key)
         except TypeError:  # a list for a pair
             known = None
         if known is None or any(map(is_not, known.pairs, pairs)):
-            known = self._prepare(op, a.dtype.name, chunks, x_shape, w_shape, pairs, activation)
+            settings = (x_shape, w_shape, pairs, activation, spreads)
+            known = self._prepare(op, a.dtype.name, chunks, *settings)
             if len(self._launches) >= MOST_LAUNCHES:
                 self._launches.clear()
             self._launches[key] = known
@@ -339,6 +341,7 @@ class ConvOps(FewOps):
         w_shape: Shape,
         pairs: tuple[Pair, Pair, Pair],
         activation: Activation,
+        spreads: bool,
     ) -> _Launch:
         num_windows = check_conv2d(op, x_shape, w_shape, *pairs)
         if x_shape[1] * x_shape[2] >= 2**31:
@@ -369,7 +372,7 @@ class ConvOps(FewOps):
                 weights = _if_found(forward, self.weight_tiles_of(forward, dtype, x_shape[0]))
             else:
                 of_op = forward.adjoint if op == "conv2d_backward_input" else forward
-                of_op = of_op._replace(pools=op == "conv2d_pooled_forward")
+                of_op = of_op._replace(pools=op == "conv2d_pooled_forward", spreads=spreads)
                 windows = _if_found(of_op, self.tiles_of(of_op, dtype, x_shape[0]))
         if grid[0] and windows is None and weights is None and op in _ALONG_K:
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)

@@ -56,6 +56,8 @@ class Windows(NamedTuple):
         Whether the weights are those of the convolution whose input's gradient this is.
     pools : bool
         Whether only the largest of each 2 by 2 windows are stored.
+    spreads : bool
+        Whether the image is a `PooledGradient`.
     """
 
     image: Pair
@@ -67,6 +69,7 @@ class Windows(NamedTuple):
     dilation: Pair
     is_adjoint: bool = False
     pools: bool = False
+    spreads: bool = False
 
     @staticmethod
     def forward(x: Shape, w: Shape, num_windows: Pair, padding: Pair, dilation: Pair) -> Windows:
@@ -206,11 +209,10 @@ class WindowsOps(ColumnOps, PoolOps):
         If windows are pooled, y and `indices` are what `max_pool2d_forward` returns.
         """
         own = result_defines(activation.name, bias is not None, z is not None, saved is not None)
-        is_pooled = isinstance(x, PooledGradient)
         if isinstance(x, PooledGradient):
             x, indices = x.dy, x.indices
         is_whole = is_in_pieces(x, windows.channels)
-        of_band = defines_of(x.dtype.name, windows, band, is_whole, is_pooled)
+        of_band = defines_of(x.dtype.name, windows, band, is_whole)
         kernel = self.kernel(KERNEL, **of_band, **own)
         num_bands, columns = len(x) * -(-windows.result[0] // band.rows), windows.columns
         at_once = max(1, band.blocks * self.runtime.num_multiprocessors // columns)
@@ -227,11 +229,14 @@ class WindowsOps(ColumnOps, PoolOps):
 def choose_band(
     windows: Windows, num_images: int, num_multiprocessors: int, max_shared_bytes: int
 ) -> Band | None:
-    """Return the band by which all images take the least time; None if none fits."""
+    """Return the band by which all images take the least time; None if none fits.
+
+    What is spread is not loaded by warps of its own: there are too few for what they wait for.
+    """
     bands = [
         band
         for rows in row_counts(windows.result[0], windows.pools)
-        for stages in (1, 2)
+        for stages in ((1,) if windows.spreads else (1, 2))
         if (band := _band(windows, rows, max_shared_bytes, stages)) is not None
     ]
     return min(
@@ -305,11 +310,9 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
     return first + max(rounds * blocks * multiplied, alone)
 
 
-def defines_of(
-    dtype: str, windows: Windows, band: Band, is_whole: bool, is_pooled: bool = False
-) -> dict[str, str | int]:
-    """Return the kernel's defines, but for `result_defines`; `is_whole` says whether pixels
-    are whole pieces at multiples of 16 bytes, `is_pooled` whether they are a `PooledGradient`.
+def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict[str, str | int]:
+    """Return the kernel's defines, but for `result_defines`; `is_whole` says whether pixels are
+    whole pieces at multiples of 16 bytes.
     """
     return {
         "DTYPE": dtype,
@@ -324,7 +327,7 @@ def defines_of(
         "SLICES_OF_TAP": windows.depth // DEPTH,
         "X_PIECES": int(is_whole),
         "POOLS": int(windows.pools),
-        "IS_POOLED": int(is_pooled),
+        "IS_POOLED": int(windows.spreads),
     }
 
 
@@ -359,12 +362,13 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     for dtype in HALF_DTYPES:
         for forward in example_windows():
             passes = [(forward, 512), (forward._replace(pools=True), 512), (forward.adjoint, 1)]
-            for windows, num_images in passes[: 2 if forward.channels == 1 else 3]:
+            adjoint = forward.adjoint._replace(spreads=True)
+            passes += [(adjoint, 1), (adjoint._replace(spreads=False), 512)]
+            for windows, num_images in passes[: 2 if forward.channels == 1 else 5]:
                 band = choose_band(windows, num_images, 132, most)
                 assert band is not None
-                for masks in (False, True) if windows.is_adjoint else (False,):
-                    activation = "identity" if windows.is_adjoint and not masks else "relu"
-                    tail = (activation, not windows.is_adjoint, False, masks)
-                    own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE, masks)
-                    defines = {**own, **result_defines(*tail)}
-                    yield KERNEL, {name: str(value) for name, value in defines.items()}
+                activation = "identity" if windows.is_adjoint and not windows.spreads else "relu"
+                tail = (activation, not windows.is_adjoint, False, windows.spreads)
+                own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE)
+                defines = {**own, **result_defines(*tail)}
+                yield KERNEL, {name: str(value) for name, value in defines.items()}

@@ -188,8 +188,8 @@ class PoolOps(ArrayOps):
             num_threads = count * num_units // (in_vector if wide else 1)
             grid = -(-num_threads // THREADS)
             settings = (index_bytes, 1 / prod(kernel), num_threads, channels, wide)
-            settings += (of_positive,) if op.endswith("_forward") else ()
-            launch(grid, THREADS, *part, *settings, *rows, *columns)
+            own = (of_positive,) if op.endswith("_forward") else ()
+            launch(grid, THREADS, *part, *settings, *own, *rows, *columns)
 
 
 def _index_dtype(op: str, kernel: Pair, of_positive: bool) -> Any:

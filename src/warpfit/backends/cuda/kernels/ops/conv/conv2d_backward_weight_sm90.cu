@@ -33,7 +33,7 @@ constexpr int LOADERS = 128 * LOADING;     // threads that load
 // Registers of a thread: of all at first, and then of those that multiply, which get what the
 // others leave.
 constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8,
-              LOADER_REGISTERS = X_PIECES ? 48 : 64;
+              LOADER_REGISTERS = X_PIECES && !IS_POOLED ? 48 : 56;
 constexpr int LEFT_REGISTERS =
     ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;

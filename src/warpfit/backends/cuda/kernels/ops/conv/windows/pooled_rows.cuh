@@ -27,7 +27,7 @@ struct PooledPiece {
 template <int THREADS, class T, bool WHOLE, class Pieces>
 __device__ inline void copy_pooled(const Pieces& to, const T* gradient, const uint8* places,
                                    int64 number, const ImageRows<T, WHOLE>& rows, int thread) {
-    constexpr int AT_ONCE = 2;  // as each is waited for
+    constexpr int AT_ONCE = 3;  // as each is waited for
     const int height = rows.height / 2, width = rows.width / 2;
     const int64 image = number * height * width * rows.channels;
     const int first_row = rows.top >> 1, first_col = rows.left >> 1;
