@@ -100,7 +100,15 @@ FAMILIES = {
         takes_slow=True,
     ),
     "products": Family(
-        ("dense", "conv", "conv_sm90", "conv_weights_sm90", "joined_updates", "narrow_step"),
+        (
+            "dense",
+            "conv",
+            "conv_sm90",
+            "conv_few",
+            "conv_weights_sm90",
+            "joined_updates",
+            "narrow_step",
+        ),
         (
             "backends/test_contract.py",
             "backends/cuda/test_conv_kernels.py",

@@ -27,7 +27,7 @@ FORMATS = {
     "LossNumbers": "3d",
     "LossSettings": "3f",
     "NarrowNetwork": "0q128s",
-    "NarrowParts": "0q648s",
+    "NarrowParts": "0q840s",
     "RuleSettings": "4f",
     "Scalar": "0qPd",
     "TensorList": "0q3848s",

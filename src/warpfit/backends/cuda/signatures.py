@@ -45,7 +45,9 @@ SIGNATURES = {
     "conv2d_backward_weight": (
         "const T*, const T*, Out*, Out*, Acc*, unsigned*, double" + ", int" * 16
     ),
-    "conv2d_backward_weight_sm90": "const T*, const T*, float*" + ", int" * 14,
+    "conv2d_backward_weight_few_mma": "const T*, const uint8*, const T*, float*" + ", int" * 13,
+    "conv2d_backward_weight_sm90": "const T*, const uint8*, const T*, float*" + ", int" * 14,
+    "conv2d_few_mma": "const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 10,
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
     "conv2d_sm90": (
         "const T*, const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 15
@@ -103,14 +105,14 @@ SIGNATURES = {
         "const SOURCE*, const int64*, Scalar, int64, int64, NarrowNetwork, const Target*, "
         "float*, double*, Scalar, double*, unsigned*, double, double, double, int64"
     ),
-    "narrow_update": "NarrowParts, const float*, int, int, double" + ", Scalar" * 6,
+    "narrow_update": "NarrowParts, double" + ", Scalar" * 6,
     "next_batch": "Windows, const int64*, const double*, double*, int, Scalar, int64, int64, int64",
     "norm_parameter_gradients": (
         "const T*, const T*, const Acc*, Acc*, Acc*, double*, unsigned*, int64, int, int, "
         "int, int64, int, double"
     ),
     "pool2d_backward": "const T*, T*, const uint8*, int, double" + ", int" * 13,
-    "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 13,
+    "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 14,
     "record_step": "double*, Scalar, const DTYPE*, const DTYPE*, const int64*, const double*",
     "reduce": (
         "const DTYPE*, DTYPE*, Acc*, unsigned*, double, Layout, Layout, Layout, int64, int64, "
