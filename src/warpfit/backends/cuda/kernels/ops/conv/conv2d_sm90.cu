@@ -263,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
             Operands own = first;
             own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
-            Sums sums;
+            Sums sums = {};
             multiply(sums, own, tap_step);
             Words words[2] = {};
             Pair at{};
