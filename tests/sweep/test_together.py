@@ -354,7 +354,7 @@ def test_they_come_out_as_on_the_cpu(cuda: str) -> None:
 
 
 def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
-    found = sweep(cuda, [{"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}])
+    found = sweep(cuda, [{"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}], precision="float16")
     assert [record["status"] for record in found] == ["done", "diverged", "done"]
     assert (
         "diverged in epoch 1" in found.records[1]["message"]
@@ -366,8 +366,10 @@ def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
 def test_one_that_diverges_is_not_kept_by_its_error(
     cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for device in ("cpu", cuda):
-        (outcome,) = outcomes_of(monkeypatch, partial(sweep, device, [{"lr": 1e38}]))
+    for device, precision in (("cpu", "float32"), (cuda, "float16")):
+        (outcome,) = outcomes_of(
+            monkeypatch, partial(sweep, device, [{"lr": 1e38}], precision=precision)
+        )
         assert outcome.error is not None
         assert outcome.error.__traceback__ is None
 

@@ -318,7 +318,7 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
                                    const Piece& piece, const Rule& rule, float scale) {
     const int own = own_thread(), own_rows = own / WARPGROUP * 64, own_first = own / 32 * 16;
     const bool sums_columns = piece.row == 0 && layer.b.values;
-    Sums sums;
+    Sums sums = {};
     ColumnSums of_columns;
     int before = 0;
     for (int block = 0; block < piece.num_blocks; ++block) {

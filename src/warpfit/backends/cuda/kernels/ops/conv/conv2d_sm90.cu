@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
             const Place places[2] = {{first_row + upper.h, upper.w, upper.h < band_rows},
                                      {first_row + lower.h, lower.w, lower.h < band_rows}};
             TwoWindows windows(result, places);
-            Sums sums;
+            Sums sums = {};
             multiply(sums, own, tap_step);
             if (LOADERS > 0 && tile + WARPGROUPS >= num_tiles) arrive_warp(ring.empty[cursor.slot]);
             windows.finish(result, sums);
