@@ -30,6 +30,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from signal import SIGKILL
 from statistics import mean
 from tempfile import TemporaryDirectory, TemporaryFile
 from threading import Timer
@@ -66,12 +67,12 @@ FOUND = "found "  # begins the lines of a worker that have results
 def measured(
     name: str, table: str, seeds: int, seconds: float, epochs: int | None
 ) -> dict[str, Any]:
-    """Fit a program to a table, once for each seed until time is over, and return its times and
-    its scores, seed by seed.
+    """Fit a program to a table, once for each seed until fits have taken so many seconds, and
+    return its times and its scores, seed by seed.
     """
-    program, begin = PROGRAMS[name], perf_counter()
+    program = PROGRAMS[name]
     found: list[dict[str, float]] = []
-    while len(found) < seeds and not (found and perf_counter() - begin > seconds):
+    while len(found) < seeds and sum(each["wall_s"] for each in found) <= seconds:
         seed = len(found)
         splits = [split(table, seed + idx) for idx in range(seeds if program.is_at_once else 1)]
         wall, cpu = perf_counter(), process_time()
@@ -160,7 +161,9 @@ def main() -> None:
     parser.add_argument("--tables", default=",".join(TABLES), help="of these, some")
     parser.add_argument("--programs", default=",".join(PROGRAMS), help="of these, some")
     parser.add_argument("--seeds", type=int, default=10, help="of a program on a table, at most")
-    parser.add_argument("--seconds", type=float, default=60, help="after which no seed starts")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="that fits to a table take, then no seed starts"
+    )
     parser.add_argument("--epochs", type=int, help="of networks, fewer for a trial")
     parser.add_argument("--minutes", type=float, default=60, help="after which all ends")
     parser.add_argument("--scores-only", action="store_true", help="keep no times")
@@ -236,10 +239,12 @@ def lines_of(command: Sequence[str], seconds: float) -> Iterator[str]:
             clock.start()
             yield from process.stdout or ()
         clock.cancel()
-        if process.returncode:
+        if process.returncode == -SIGKILL:
+            print(f"{command[3]}: ended, for time is over", flush=True)
+        elif process.returncode:
             errors.seek(0)
-            said = errors.read().strip().splitlines()[-1:] or ["ended, for time is over"]
-            print(f"{command[3]}: {said[0]}", flush=True)
+            said = errors.read().strip().splitlines()[-1:]
+            print(f"{command[3]}: {' '.join(said)}", flush=True)
 
 
 def show(program: str, table: str, found: dict[str, Any]) -> None:

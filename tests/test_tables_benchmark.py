@@ -169,6 +169,9 @@ def test_a_program_that_fails_is_named_and_the_others_go_on(
     command = [sys.executable, "-c", "print('found so far'); raise ValueError('no trees')", "name"]
     assert list(tables.lines_of(command, 60)) == ["found so far\n"]
     assert capsys.readouterr().out == "name: ValueError: no trees\n"
+    command[2] = "import time; time.sleep(60)"
+    assert list(tables.lines_of(command, 0.1)) == []
+    assert capsys.readouterr().out == "name: ended, for time is over\n"
 
 
 def test_every_program_says_what_it_lacks() -> None:
