@@ -28,7 +28,7 @@ from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
 from optuna_trials import table_of_values
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
-from tables import rows_of_pairs, rows_of_programs
+from table_pages import shown as shown_of_tables
 from train import label_of
 from waits import table as waits
 from warpfit.files import atomic_path
@@ -870,14 +870,12 @@ def _search(measured: Results) -> str:
 
 
 def tables(results: Results) -> str:
-    """Return the tables of programs on tables: errors and times, and how equal methods are."""
-    return (
-        _table(*rows_of_programs(results))
-        + "\n"
-        + _table(*rows_of_pairs(results))
-        + "\n"
-        + _source(results)
-    )
+    """Return times and errors of programs on tables, how equal methods are, and what parts of ours
+    are worth.
+    """
+    programs, ratios, pairs, variants = shown_of_tables(results)
+    equal, parts = _table(*pairs), _table(*variants)
+    return f"{_table(*programs)}\n{ratios}\n\n{equal}\n{parts}{_source(results)}"
 
 
 # By the name of a table, or by the name of its results file where they differ.
