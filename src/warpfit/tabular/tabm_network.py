@@ -19,6 +19,8 @@ from warpfit import random
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends import of as backend_of
+from warpfit.backends.contract.members import MemberHead as HeadArrays
+from warpfit.backends.contract.members import MemberLayer, MemberLayers
 from warpfit.nn import Buffer, Module, ModuleList, Parameter
 from warpfit.tabular.network import Columns
 from warpfit.tabular.piecewise_linear import PiecewiseLinear, quantile_edges
@@ -182,8 +184,12 @@ class TabM(Module):
         -------
         array (E, M, num_outputs), function
         """
-        first, values = members.start or 0, self.values() if values is None else values
         embedded, to_embedding = self._embedded(ops, x)
+        if values is not None:
+            at_once = self._vjp_at_once(ops, embedded, to_embedding, draw, values)
+            if at_once is not None:
+                return at_once
+        first, values = members.start or 0, self.values() if values is None else values
         dtype = str(values["ones"].dtype)
         if embedded.dtype != dtype:
             embedded = ops.cast(embedded, dtype)
@@ -231,19 +237,62 @@ class TabM(Module):
                     found[f"layers.{idx + 1}.scale_in"] = dnext
             found["layers.0.scale_in"] = _sums(ops, ops.binary("mul", arrived, embedded))
             found = _cast(ops, found, str(x.dtype))
-            return found | to_embedding(arrived, layers[0]["scale_in"])
+            if self.embedding is not None:
+                arrived = ops.binary("mul", arrived, _of_rows(ops, layers[0]["scale_in"]))
+                found |= to_embedding(arrived)
+            return found
 
         return outputs, pullback
 
-    def _embedded(
-        self, ops: Backend, x: Array
-    ) -> tuple[Array, Callable[[Array, Array], dict[str, Array]]]:
-        """Return the first layer's inputs (E or 1, M, inputs) before members scale them."""
+    def _vjp_at_once(
+        self,
+        ops: Backend,
+        embedded: Array,
+        to_embedding: Pullback,
+        draw: Draw,
+        values: Mapping[str, Array],
+    ) -> tuple[Array, Pullback] | None:
+        """Do so by kernels that take all layers at once, with copies of the shared weights; None
+        where there are none.
+        """
+        own = self.values()
+        own |= {name: values[name] for name in own if _is_shared_weight(name)}
+        names = MemberLayers(
+            [
+                MemberLayer(*(f"layers.{idx}.{each}" for each in MemberLayer._fields))
+                for idx in range(len(list(self.layers)))
+            ],
+            HeadArrays(*(f"head.{each}" for each in HeadArrays._fields)),
+        )
+        layers = MemberLayers(
+            [MemberLayer(*(own[name] for name in each)) for each in names.hidden],
+            HeadArrays(*(own[name] for name in names.head)),
+        )
+        keeps = len(embedded) == self.num_members
+        found = ops.member_layers_forward(embedded, layers, **draw._asdict(), keeps=keeps)
+        if found is None:
+            return None
+        outputs, kept = found
+
+        def pullback(dy: Array) -> dict[str, Array]:
+            needs_dx = self.embedding is not None
+            gradients, dx = ops.member_layers_backward(dy, kept, needs_dx=needs_dx)
+            found = dict(zip(names.head, gradients.head, strict=True))
+            for of_names, of_layer in zip(names.hidden, gradients.hidden, strict=True):
+                found |= zip(of_names, of_layer, strict=True)
+            return found if dx is None else found | to_embedding(dx)
+
+        return outputs, pullback
+
+    def _embedded(self, ops: Backend, x: Array) -> tuple[Array, Pullback]:
+        """Return the first layer's inputs (E or 1, M, inputs) before members scale them, and the
+        function from their gradient (E, M, inputs) to that of embeddings, if there are any.
+        """
         num_numbers, shape = self.columns.num_numbers, x.shape
-        if self.embedding is None and self.indicators is None:
-            return x, lambda arrived, scale: {}
         rows = flat(ops, x)
-        parts, to_numbers = [], None
+        parts, to_numbers = [], _to_nothing
+        if self.embedding is None and self.indicators is None:
+            return x, to_numbers
         if num_numbers:
             numbers = ops.take(rows, (slice(None), slice(0, num_numbers)))
             if self.embedding is not None:
@@ -254,20 +303,24 @@ class TabM(Module):
             parts.append(self.indicators.values(ops, codes))
         joined = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1)
 
-        def pullback(arrived: Array, scale: Array) -> dict[str, Array]:
-            if to_numbers is None:
-                return {}
-            made = ops.take(arrived, (..., slice(0, num_numbers * PiecewiseLinear.SIZE)))
-            own = ops.take(scale, (slice(None), slice(0, made.shape[2])))
-            gradient = ops.binary("mul", made, _of_rows(ops, own))
+        def pullback(dy: Array) -> dict[str, Array]:
+            made = ops.take(dy, (..., slice(0, num_numbers * PiecewiseLinear.SIZE)))
             if shape[0] == 1:  # one batch of all members
-                gradient = ops.unbroadcast(gradient, (1, *gradient.shape[1:]))
-            if gradient.dtype != x.dtype:
-                gradient = ops.cast(gradient, str(x.dtype))
-            found = to_numbers(flat(ops, gradient))
+                made = ops.unbroadcast(made, (1, *made.shape[1:]))
+            if made.dtype != x.dtype:
+                made = ops.cast(made, str(x.dtype))
+            found = to_numbers(flat(ops, made))
             return {f"embedding.{name}": each for name, each in found.items()}
 
         return ops.reshape(joined, (*shape[:2], joined.shape[1])), pullback
+
+
+def _to_nothing(dy: Array) -> dict[str, Array]:
+    return {}
+
+
+def _is_shared_weight(name: str) -> bool:
+    return name.startswith("layers.") and name.endswith(".weight")
 
 
 def _own(

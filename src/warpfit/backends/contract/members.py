@@ -3,10 +3,49 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from warpfit.backends.contract.terms import Array, Number
 
-__all__ = ["MemberContract"]
+__all__ = ["MemberContract", "MemberHead", "MemberLayer", "MemberLayers"]
+
+
+class MemberLayer(NamedTuple):
+    """Of h: relu((h · scale_in) @ weight · scale_out + bias) · mask; or the gradients of these.
+
+    Attributes
+    ----------
+    scale_in : array (E, K)
+    weight : array (K, N)
+        That all members share.
+    scale_out, bias : array (E, N)
+    """
+
+    scale_in: Array
+    weight: Array
+    scale_out: Array
+    bias: Array
+
+
+class MemberHead(NamedTuple):
+    """Of h: h @ weight + bias, of each member its own; or the gradients of these.
+
+    Attributes
+    ----------
+    weight : array (E, K, N)
+    bias : array (E, N)
+    """
+
+    weight: Array
+    bias: Array
+
+
+class MemberLayers(NamedTuple):
+    """Hidden layers and the head that follows them, or their gradients."""
+
+    hidden: Sequence[MemberLayer]
+    head: MemberHead
 
 
 class MemberContract(ABC):
@@ -63,3 +102,31 @@ class MemberContract(ABC):
         `kept` is what `member_relu_forward` returned. With q = dy · kept / (1 - p) these are q ·
         next_scale · scale, next_scale · Σ q z, next_scale · Σ q, and scale · Σ q z + bias · Σ q.
         """
+
+    def member_layers_forward(
+        self,
+        x: Array,
+        layers: MemberLayers,
+        *,
+        p: float,
+        seed: int,
+        step: Number,
+        keeps: bool = True,
+    ) -> tuple[Array, Any] | None:
+        """Return outputs (E, M, N) of all layers at once, and what `member_layers_backward` takes;
+        None, and nothing is done, where the operations one by one serve.
+
+        x (E, M, K), or (1, M, K) for all members, float32. Masks are those of
+        `member_relu_forward`, by the layer's place. Products are in the dtype of the shared
+        weights, one of half precision; all else, outputs too, is in float32. Without `keeps` there
+        is no backward pass.
+        """
+        return None
+
+    def member_layers_backward(
+        self, dy: Array, kept: Any, *, needs_dx: bool
+    ) -> tuple[MemberLayers, Array | None]:
+        """Return the gradients of all layers, in float32, and dx (E, M, K) if asked for, from dy
+        (E, M, N) float32; x had a batch of each member.
+        """
+        raise NotImplementedError("what has no forward pass has no backward pass")

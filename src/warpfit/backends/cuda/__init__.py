@@ -14,6 +14,7 @@ from warpfit.backends.cuda.conv import ConvOps
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.dropout import DropoutOps
 from warpfit.backends.cuda.elementwise import ElementwiseOps
+from warpfit.backends.cuda.member_layers import MemberLayerOps
 from warpfit.backends.cuda.members import MemberOps
 from warpfit.backends.cuda.narrow_step import NarrowOps
 from warpfit.backends.cuda.norm import NormOps
@@ -25,6 +26,7 @@ __all__ = ["CudaBackend", "DeviceArray", "backend_of"]
 
 
 class CudaBackend(
+    MemberLayerOps,
     DenseOps,
     ActivationOps,
     NarrowOps,

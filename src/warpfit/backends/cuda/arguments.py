@@ -26,6 +26,7 @@ FORMATS = {
     "Layout": "0q136s",
     "LossNumbers": "3d",
     "LossSettings": "3f",
+    "MemberNetwork": "0q2304s",
     "NarrowNetwork": "0q128s",
     "NarrowParts": "0q648s",
     "RuleSettings": "4f",

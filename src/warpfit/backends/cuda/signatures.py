@@ -91,6 +91,14 @@ SIGNATURES = {
     "matmul_naive": _MATMUL,
     "matmul_register": _MATMUL,
     "matmul_tiled": _MATMUL,
+    "member_layers_backward_sm90": (
+        "MemberNetwork, const float*, const float*, const float*, const float*, uint4*, unsigned*, "
+        "float*, float*, float*, float*, float*, unsigned*, double, int64"
+    ),
+    "member_layers_forward_sm90": (
+        "MemberNetwork, const float*, const float*, const float*, const float*, float*, uint4*, "
+        "unsigned*, Scalar, uint64, uint64, unsigned, double"
+    ),
     "member_relu_backward": (
         "const T*, const T*, const bool*, const T*, const T*, const T*, T*, Acc*, Acc*, Acc*, int, "
         "int, double, double"

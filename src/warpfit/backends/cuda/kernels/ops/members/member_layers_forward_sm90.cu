@@ -1,0 +1,284 @@
+// Computes:  of every member's rows the outputs y = h_L @ head + head_bias, with h_0 = x · scale_in
+//            and h_(l+1) = relu(h_l @ weight_l · scale_l + bias_l) · mask_l · next_scale_l; mask_l
+//            as in member_relu_forward.cu.
+// Layout:    x (members, or 1 if is_common, rows, inputs) and y (members, rows, outputs) float32,
+//            vectors (members, units), head (members, UNITS, outputs), head_bias (members, outputs)
+//            float32; weights (inputs, UNITS), through tensor maps with boxes of SLOT_UNITS /
+//            CLUSTER rows and 64 columns; h_l of bfloat16 through maps with boxes of 64 by 64, to
+//            arrays whose members are padded to whole blocks with zeros; what the backward pass
+//            needs besides as `Kept` of member_products.cuh. Without `kept_bits` only y is written.
+// Launch:    grid: members times num_blocks, an even number, in clusters of 2; block: a warpgroup
+//            that loads and two that multiply; SHARED_BYTES
+//            of shared memory. Defines: that, UNITS (128, 256 or 512), CLUSTER (2), BOUNDED_WAITS.
+// Numerics:  products of bfloat16 with float32 sums in the order of k; all else in float32; h_l
+//            are rounded once, and so are sums that are kept.
+// Cost:      2 rows UNITS (inputs + (L - 1) UNITS + outputs) FLOP a member; a cluster reads all
+//            weights once, from L2.
+// Reference: TabM.vjp of tabular/tabm_network.py.
+#define SHARED_ALIGNMENT 1024
+
+#include "base/philox64.cuh"
+#include "base/scalar.cuh"
+#include "ops/members/member_products.cuh"
+
+constexpr int OUTPUTS_AT_ONCE = WORKERS / ROWS;
+
+struct ForwardShared {
+    unsigned char rows[UNITS / PANEL][PANEL_BYTES];
+    Rings rings;
+    Vectors vectors;
+    unsigned short masks[GROUPS][2][WORKERS];
+    float outputs[2][ROWS][OUTPUTS_AT_ONCE];  // of each half of the units
+};
+
+static_assert(sizeof(ForwardShared) == SHARED_BYTES, "member_layers.py counts them");
+
+// -- dropout --------------------------------------------------------------------------------------
+
+struct Dropout {
+    Scalar step;
+    uint64 key0, key1;
+    unsigned threshold;
+    float of_kept;
+};
+
+// Which of this thread's units of a group, in its upper or lower row, dropout keeps: a bit each, in
+// the order of `bit_of`. Of four lanes, which share a row, each draws for 16 units side by side.
+__device__ inline unsigned draw(const Dropout& dropout, const Place& place, const Worker& own,
+                                int layer, int group, int lower) {
+    const int64 row = place.first_row + own.row() + 8 * lower;
+    const int lane = own.lane % 4;
+    const int64 counter = (row * UNITS + own.half * OWN_UNITS + group * PANEL) / 16 + lane;
+    const LongWords words =
+        philox64({{1 + static_cast<uint64>(counter), static_cast<uint64>(place.member),
+                   static_cast<uint64>(layer), static_cast<uint64>(read(dropout.step))}},
+                 dropout.key0, dropout.key1);
+    unsigned drawn = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+        const unsigned word = static_cast<unsigned>(words.word[i / 4] >> 16 * (i % 4)) & 0xFFFFu;
+        drawn |= static_cast<unsigned>(word >= dropout.threshold) << i;
+    }
+    unsigned kept = 0;
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+        const unsigned of_units = __shfl_sync(0xffffffffu, drawn, own.lane - lane + tile / 2);
+        kept |= (of_units >> (tile % 2 * 8 + 2 * lane) & 3u) << 2 * tile;
+    }
+    return kept;
+}
+
+// The masks that are drawn while tensor cores multiply by a panel of so many.
+__device__ inline void draw_masks(ForwardShared& shared, const Dropout& dropout, const Place& place,
+                                  const Worker& own, int layer, int panel, int panels) {
+    if (dropout.threshold == 0) return;
+    const int end = (panel + 1) * 2 * GROUPS / panels;
+#pragma unroll 1
+    for (int i = panel * 2 * GROUPS / panels; i < end; ++i) {
+        shared.masks[i / 2][i % 2][own.number] =
+            static_cast<unsigned short>(draw(dropout, place, own, layer, i / 2, i % 2));
+    }
+}
+
+// -- rows -----------------------------------------------------------------------------------------
+
+// The first layer's inputs, scaled, 8 at a time, and zeros for what is missing.
+__device__ inline void fill_rows(ForwardShared& shared, const MemberNetwork& network,
+                                 const Place& place, const Worker& own, const float* x,
+                                 const float* scale_in) {
+    const int inputs = network.num_inputs, panels = num_panels(inputs);
+    const float* scales = scale_in + static_cast<int64>(place.member) * inputs;
+    const int64 of_member = network.is_common ? 0 : place.member;
+    for (int i = own.number; i < panels * ROWS * 8; i += WORKERS) {
+        const int piece = i % 8, row = i / 8 % ROWS, panel = i / (8 * ROWS);
+        const int first = panel * PANEL + piece * 8, own_row = place.first_row + row;
+        const float* from = x + (of_member * network.num_rows + own_row) * inputs;
+        float values[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            const bool is_there = own_row < network.num_rows && first + j < inputs;
+            values[j] = is_there ? from[first + j] * scales[first + j] : 0.0f;
+        }
+        uint4 words;
+        words.x = packed<T>(values[0], values[1]);
+        words.y = packed<T>(values[2], values[3]);
+        words.z = packed<T>(values[4], values[5]);
+        words.w = packed<T>(values[6], values[7]);
+        *reinterpret_cast<uint4*>(shared.rows[panel] + row * LINE_BYTES + (piece ^ row % 8) * 16) =
+            words;
+    }
+}
+
+// A group's sums become what the next layer takes; is_kept is of `Kept`, and zero in rows that are
+// not there.
+__device__ inline unsigned activate_group(ForwardShared& shared, Sums& sums, const Worker& own,
+                                          int group, unsigned drawn, float of_kept) {
+    unsigned kept = 0;
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+        const int unit = own.unit(group) + 8 * tile;
+        const float2 scale = pair_of(shared.vectors.scale, unit),
+                     bias = pair_of(shared.vectors.bias, unit),
+                     next = pair_of(shared.vectors.next_scale, unit);
+#pragma unroll
+        for (int lower = 0; lower < 2; ++lower) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& sum = sum_at(sums, group, tile, lower, i);
+                const float value = sum * (i ? scale.y : scale.x) + (i ? bias.y : bias.x);
+                const unsigned bit = 1u << bit_of(tile, lower, i);
+                const bool is_kept = value > 0 && (drawn & bit);
+                if (is_kept) kept |= bit;
+                // Not chosen but multiplied, as the reference does: NaN stays NaN.
+                sum = value * (is_kept ? 1.0f : 0.0f) * ((i ? next.y : next.x) * of_kept);
+            }
+        }
+    }
+    return kept;
+}
+
+__device__ inline void keep_sums(const Kept& kept, Sums& sums, const Worker& own, int layer,
+                                 int group) {
+#pragma unroll
+    for (int i = 0; i < PAIRS / 4; ++i) {
+        unsigned words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int tile = 2 * i + j / 2, lower = j % 2;
+            words[j] = packed<T>(sum_at(sums, group, tile, lower, 0),
+                                 sum_at(sums, group, tile, lower, 1));
+        }
+        kept.sums_at(layer, group, i, own) = {words[0], words[1], words[2], words[3]};
+    }
+}
+
+__device__ inline void store_group(unsigned char* rows, Sums& sums, const Worker& own, int group) {
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+        for (int lower = 0; lower < 2; ++lower) {
+            pair_at(rows, own, group, tile, lower) =
+                packed<T>(sum_at(sums, group, tile, lower, 0), sum_at(sums, group, tile, lower, 1));
+        }
+    }
+}
+
+// From a layer's sums to the next one's inputs, in registers.
+__device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
+                                     const MemberNetwork& network, const Place& place,
+                                     const Worker& own, const Dropout& dropout, const Kept& kept,
+                                     int layer) {
+    const int left = network.num_rows - place.first_row - own.row();
+    const unsigned there = (left > 0 ? 0xFFFFu : 0u) | (left > 8 ? 0xFFFF0000u : 0u);
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+        unsigned drawn = there;
+        if (dropout.threshold != 0) {
+            drawn &= shared.masks[group][0][own.number] |
+                     static_cast<unsigned>(shared.masks[group][1][own.number]) << 16;
+        }
+        if (kept.bits) keep_sums(kept, sums, own, layer, group);
+        const unsigned bits = activate_group(shared, sums, own, group, drawn, dropout.of_kept);
+        if (kept.bits) kept.bits_at(layer, group, own) = bits;
+    }
+}
+
+// -- outputs --------------------------------------------------------------------------------------
+
+// This thread's part of an output of its two rows.
+__device__ inline void add_products(float (&found)[2], Sums& sums, const Worker& own,
+                                    const float* head, int num_outputs) {
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float weight = head[(own.unit(group) + 8 * tile + i) * num_outputs];
+                found[0] += sum_at(sums, group, tile, 0, i) * weight;
+                found[1] += sum_at(sums, group, tile, 1, i) * weight;
+            }
+        }
+    }
+}
+
+__device__ inline void write_outputs(ForwardShared& shared, Sums& sums,
+                                     const MemberNetwork& network, const Place& place,
+                                     const Worker& own, const float* head, const float* head_bias,
+                                     float* y) {
+    const int count = network.num_outputs;
+    head += static_cast<int64>(place.member) * UNITS * count;
+    for (int first = 0; first < count; first += OUTPUTS_AT_ONCE) {
+        for (int output = first; output < min(count, first + OUTPUTS_AT_ONCE); ++output) {
+            float found[2] = {0, 0};
+            add_products(found, sums, own, head + output, count);
+#pragma unroll
+            for (int lower = 0; lower < 2; ++lower) {
+                found[lower] += __shfl_xor_sync(0xffffffffu, found[lower], 1);
+                found[lower] += __shfl_xor_sync(0xffffffffu, found[lower], 2);
+                if (own.lane % 4 == 0)
+                    shared.outputs[own.half][own.row() + 8 * lower][output - first] = found[lower];
+            }
+        }
+        meet();
+        const int row = own.number / OUTPUTS_AT_ONCE, i = own.number % OUTPUTS_AT_ONCE,
+                  own_row = place.first_row + row;
+        if (own_row < network.num_rows && first + i < count) {
+            y[(static_cast<int64>(place.member) * network.num_rows + own_row) * count + first + i] =
+                shared.outputs[0][row][i] + shared.outputs[1][row][i] +
+                head_bias[place.member * count + first + i];
+        }
+        meet();
+    }
+}
+
+// -- the whole ------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    member_layers_forward_sm90(const __grid_constant__ MemberNetwork network, const float* x,
+                               const float* scale_in, const float* head, const float* head_bias,
+                               float* y, uint4* kept_sums, unsigned* kept_bits, Scalar step,
+                               uint64 key0, uint64 key1, unsigned threshold, double of_kept) {
+    DYNAMIC_SHARED(ForwardShared, shared);
+    start_rings(shared->rings);
+    take_turn();
+    if (threadIdx.x < WARPGROUP) {
+        leave_registers<LOADER_REGISTERS>();
+        if (threadIdx.x == 0) {
+            Loader loader{shared->rings};
+            for (int layer = 0; layer < network.num_layers; ++layer) {
+                load_layer<Forward>(loader, network.layers[layer].weight,
+                                    layer == 0 ? num_panels(network.num_inputs) : UNITS / PANEL);
+            }
+        }
+    } else {
+        take_registers<WORKER_REGISTERS>();
+        const Place place(network);
+        const Worker own;
+        const Dropout dropout{step, key0, key1, threshold, static_cast<float>(of_kept)};
+        const Kept kept{kept_sums, kept_bits};
+        unsigned char* rows = shared->rows[0];
+        Pipeline pipeline{shared->rings, own.half};
+        int panels = num_panels(network.num_inputs);
+        fill_rows(*shared, network, place, own, x, scale_in);
+        Sums sums;
+        for (int idx = 0; idx < network.num_layers; ++idx) {
+            const MemberLayer& layer = network.layers[idx];
+            shared->vectors.load(layer, place.member, own);
+            publish(rows, layer.inputs, place.padded_row(), panels, own, kept_bits != nullptr);
+            multiply<Forward>(sums, pipeline, rows, panels, [&](int panel) {
+                draw_masks(*shared, dropout, place, own, idx, panel, panels);
+            });
+            await_readers(own);
+            activate_rows(*shared, sums, network, place, own, dropout, kept, idx);
+            panels = UNITS / PANEL;
+            if (idx + 1 == network.num_layers) break;
+#pragma unroll
+            for (int group = 0; group < GROUPS; ++group) store_group(rows, sums, own, group);
+            meet();  // before the vectors change
+        }
+        write_outputs(*shared, sums, network, place, own, head, head_bias, y);
+        if (own.number == 0) bulk_wait_read<0>();
+    }
+    barrier_of_cluster();  // the other block may still write to this one's shared memory
+}
