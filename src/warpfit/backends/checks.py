@@ -32,6 +32,7 @@ __all__ = [
     "check_member_relu",
     "check_member_relu_backward",
     "check_pair",
+    "check_piecewise_linear",
     "check_pool2d",
     "check_pool2d_backward",
     "check_prediction",
@@ -396,3 +397,12 @@ def check_member_relu_backward(dy: Array, z: Array, kept: Array) -> None:
     check_shape("member_relu_backward", "kept", kept, z.shape)
     if kept.dtype != bool:
         raise DTypeError(f"member_relu_backward: expected kept of bool, got {kept.dtype}")
+
+
+def check_piecewise_linear(op: str, x: Array, bins: Sequence[Array], *others: Array) -> None:
+    """Raise unless x is (M, F), with numbers, bins are (F, 1, B), and all of one float dtype."""
+    check_float(op, x, *bins, *others)
+    if x.ndim != 2 or not x.shape[1]:
+        raise ShapeError(f"{op}: expected x of shape (M, F), F at least 1, got {x.shape}")
+    for what, array in zip(("factor", "offset", "low", "high"), bins, strict=True):
+        check_shape(op, what, array, (x.shape[1], 1, bins[0].shape[-1]))

@@ -1,4 +1,4 @@
-"""All layers of an ensemble at once, on Hopper's tensor cores: against the operations one by one."""
+"""All layers of an ensemble at once, on Hopper, against the operations one by one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def one_by_one(
         return outputs, None, None
     head = MemberHead(h.transpose(0, 2, 1) @ dy, dy.sum(axis=1))
     found: list[MemberLayer] = []
-    arrived, dnext = dy @ layers.head.weight.transpose(0, 2, 1), None
+    arrived = dy @ layers.head.weight.transpose(0, 2, 1)
     for idx in reversed(range(len(layers.hidden))):
         h, z, kept, vectors = passed[idx]
         dz, dscale, dbias, dscale_in = ops.member_relu_backward(

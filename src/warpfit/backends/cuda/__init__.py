@@ -19,6 +19,7 @@ from warpfit.backends.cuda.members import MemberOps
 from warpfit.backends.cuda.narrow_step import NarrowOps
 from warpfit.backends.cuda.norm import NormOps
 from warpfit.backends.cuda.optim import OptimOps
+from warpfit.backends.cuda.piecewise_linear import PiecewiseLinearOps
 from warpfit.backends.cuda.pool import PoolOps
 from warpfit.backends.cuda.runtime import open_device
 
@@ -36,6 +37,7 @@ class CudaBackend(
     NormOps,
     DropoutOps,
     MemberOps,
+    PiecewiseLinearOps,
     ElementwiseOps,
     ArrayOps,
 ):

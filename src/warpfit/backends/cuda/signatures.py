@@ -117,6 +117,11 @@ SIGNATURES = {
         "const T*, const T*, const Acc*, Acc*, Acc*, double*, unsigned*, int64, int, int, "
         "int, int64, int, double"
     ),
+    "piecewise_linear_backward": (
+        "const T*, const T*, const T*, const T*, const T*, const T*, T*, T*, T*, T*, unsigned*, "
+        "int, int, int"
+    ),
+    "piecewise_linear_forward": "const T*" + ", const T*" * 7 + ", T*, int, int, int",
     "pool2d_backward": "const T*, T*, const uint8*, int, double" + ", int" * 13,
     "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 13,
     "record_step": "double*, Scalar, const DTYPE*, const DTYPE*, const int64*, const double*",

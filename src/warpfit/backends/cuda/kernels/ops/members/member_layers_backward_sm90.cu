@@ -189,8 +189,8 @@ __device__ inline void arrive_of_head(Arrived& arrived, const OutputGradients& d
 
 // Sums over rows of the last layer's units times the gradient of an output.
 __device__ inline void sum_head(BackwardShared& shared, const KeptGroup& kept,
-                                const OutputGradients& dy, const Worker& own, int group,
-                                int output, float (&sums)[4][UNITS], float of_kept) {
+                                const OutputGradients& dy, const Worker& own, int group, int output,
+                                float (&sums)[4][UNITS], float of_kept) {
     const float of_rows[2] = {dy.of(0, output) * of_kept, dy.of(1, output) * of_kept};
     float products[PAIRS];
 #pragma unroll
@@ -213,8 +213,8 @@ __device__ inline void sum_head(BackwardShared& shared, const KeptGroup& kept,
 // The last layer: dz, and the gradients of heads.
 __device__ inline void heads_backward(BackwardShared& shared, const MemberNetwork& network,
                                       const Place& place, const Worker& own, const float* dy,
-                                      const float* head, const Kept& kept,
-                                      const Partials& partials, float of_kept) {
+                                      const float* head, const Kept& kept, const Partials& partials,
+                                      float of_kept) {
     const int layer = network.num_layers - 1, count = network.num_outputs;
     const OutputGradients gradients(network, place, own, dy);
     float* to = partials.of_block(blockIdx.x);
@@ -269,8 +269,7 @@ constexpr int INPUTS_AT_ONCE = 2 * SLOT_UNITS;
 __device__ inline void inputs_backward(BackwardShared& shared, PartSums& sums,
                                        const MemberNetwork& network, const Place& place,
                                        const Worker& own, int first, const float* x,
-                                       const float* scale_in, float* dx,
-                                       const Partials& partials) {
+                                       const float* scale_in, float* dx, const Partials& partials) {
     const int inputs = network.num_inputs;
     const float* scales = scale_in + static_cast<int64>(place.member) * inputs;
 #pragma unroll
@@ -349,8 +348,8 @@ __device__ inline void finish_inputs(const MemberNetwork& network, const Place& 
                                      const Worker& own, const Partials& partials, int first_block,
                                      float* dscale_in) {
     for (int input = own.number; input < network.num_inputs; input += WORKERS) {
-        dscale_in[static_cast<int64>(place.member) * network.num_inputs + input] = over_blocks(
-            partials, first_block, network.num_blocks, partials.of_inputs() + input);
+        dscale_in[static_cast<int64>(place.member) * network.num_inputs + input] =
+            over_blocks(partials, first_block, network.num_blocks, partials.of_inputs() + input);
     }
 }
 
@@ -393,10 +392,9 @@ __device__ inline void load_products(Loader& loader, const MemberNetwork& networ
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     member_layers_backward_sm90(const __grid_constant__ MemberNetwork network, const float* x,
                                 const float* scale_in, const float* head, const float* dy,
-                                uint4* kept_sums, unsigned* kept_bits, float* dx,
-                                float* dscale_in, float* dhead, float* dhead_bias,
-                                float* partial_sums, unsigned* arrivals, double of_kept,
-                                int64 partial_size) {
+                                uint4* kept_sums, unsigned* kept_bits, float* dx, float* dscale_in,
+                                float* dhead, float* dhead_bias, float* partial_sums,
+                                unsigned* arrivals, double of_kept, int64 partial_size) {
     DYNAMIC_SHARED(BackwardShared, shared);
     start_rings(shared->rings);
     take_turn();

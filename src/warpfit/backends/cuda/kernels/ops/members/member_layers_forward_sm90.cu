@@ -145,8 +145,8 @@ __device__ inline void keep_sums(const Kept& kept, Sums& sums, const Worker& own
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const int tile = 2 * i + j / 2, lower = j % 2;
-            words[j] = packed<T>(sum_at(sums, group, tile, lower, 0),
-                                 sum_at(sums, group, tile, lower, 1));
+            words[j] =
+                packed<T>(sum_at(sums, group, tile, lower, 0), sum_at(sums, group, tile, lower, 1));
         }
         kept.sums_at(layer, group, i, own) = {words[0], words[1], words[2], words[3]};
     }

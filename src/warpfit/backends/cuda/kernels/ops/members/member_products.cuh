@@ -87,9 +87,7 @@ struct Worker {
     // Its first row, of the block's; the other is 8 further.
     __device__ int row() const { return 16 * warp + lane / 4; }
     // Its first unit of a group's first tile.
-    __device__ int unit(int group) const {
-        return half * OWN_UNITS + group * PANEL + lane % 4 * 2;
-    }
+    __device__ int unit(int group) const { return half * OWN_UNITS + group * PANEL + lane % 4 * 2; }
 };
 
 __device__ inline void meet() { meet_at<WORKERS>(1); }
@@ -191,9 +189,9 @@ struct Pipeline {
         wgmma_fence();
 #pragma unroll
         for (int slice = 0; slice < SLICES; ++slice) {
-            SliceProduct<T, false, TileB::ACROSS>::add_to(
-                sums, moved(a, slice * TileA::SLICE_STEP), moved(b, slice * TileB::SLICE_STEP),
-                adds || slice > 0);
+            SliceProduct<T, false, TileB::ACROSS>::add_to(sums, moved(a, slice * TileA::SLICE_STEP),
+                                                          moved(b, slice * TileB::SLICE_STEP),
+                                                          adds || slice > 0);
         }
         wgmma_commit();
     }
