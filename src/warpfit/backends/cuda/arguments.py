@@ -34,6 +34,7 @@ FORMATS = {
     "TensorList": "0q3848s",
     "TensorMap": "0q128s",
     "UpdateList": "0q3904s",
+    "WeightList": "0q1664s",
     "Windows": "0q72s",
 }
 

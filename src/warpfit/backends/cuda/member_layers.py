@@ -33,6 +33,10 @@ THREADS = WORKERS + 128
 WIDTHS = (128, 256, 512)
 _LAYER, _SIZES = struct.Struct("=384s6Q16x"), struct.Struct("=6i40x")
 NETWORK_BYTES = MOST_LAYERS * _LAYER.size + _SIZES.size
+# As in member_weights.cuh and member_weights_sm90.cu: inputs of a tile of weights, rows of a unit of
+# work.
+TILE_INPUTS, BLOCK_K, STAGES = 128, 64, 4
+_WEIGHTS, _WORK = struct.Struct("=256sQii48x"), struct.Struct("=4i48x")
 HALF = "bfloat16"
 
 
@@ -105,13 +109,54 @@ class MemberPass:
         """Shared memory of a block, backward."""
         return self._common_bytes + 2 * 4 * self.num_units * 4 + 8
 
-    def defines(self, shared_bytes: int) -> dict[str, Any]:
-        return {
-            "UNITS": self.num_units,
-            "CLUSTER": CLUSTER,
-            "SHARED_BYTES": shared_bytes,
-            "BOUNDED_WAITS": int(is_debugging()),
-        }
+    @property
+    def tile_units(self) -> int:
+        """Columns of a tile of weights."""
+        return min(self.num_units, 256)
+
+    def tiles_of(self, num_inputs: int) -> int:
+        """Return the number of tiles of a layer's weights."""
+        return -(-num_inputs // TILE_INPUTS) * (self.num_units // self.tile_units)
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of all layers' weights."""
+        others = (self.num_layers - 1) * self.tiles_of(self.num_units)
+        return self.tiles_of(self.num_inputs) + others
+
+    @property
+    def weight_bytes(self) -> int:
+        """Shared memory of a block that multiplies for weights' gradients."""
+        return STAGES * ((TILE_INPUTS + self.tile_units) * LINE_BYTES + 2 * BARRIER_BYTES)
+
+    def defines(self, **others: int) -> dict[str, Any]:
+        return {"UNITS": self.num_units, **others, "BOUNDED_WAITS": int(is_debugging())}
+
+    @property
+    def forward_defines(self) -> dict[str, Any]:
+        return self.defines(CLUSTER=CLUSTER, SHARED_BYTES=self.forward_bytes)
+
+    @property
+    def backward_defines(self) -> dict[str, Any]:
+        return self.defines(CLUSTER=CLUSTER, SHARED_BYTES=self.backward_bytes)
+
+    @property
+    def weight_defines(self) -> dict[str, Any]:
+        return self.defines(STAGES=STAGES, SHARED_BYTES=self.weight_bytes)
+
+
+class WeightWork(NamedTuple):
+    """How products for weights' gradients are dealt out to blocks, in units of 64 rows of a tile."""
+
+    grid: int
+    units_of_tile: int
+    units_of_block: int
+
+    @staticmethod
+    def of(how: MemberPass, num_multiprocessors: int) -> WeightWork:
+        of_tile = how.padded_rows // BLOCK_K
+        of_block = -(-how.num_tiles * of_tile // num_multiprocessors)
+        return WeightWork(-(-how.num_tiles * of_tile // of_block), of_tile, of_block)
 
 
 class _Kept(NamedTuple):
@@ -157,7 +202,7 @@ class MemberLayerOps(DenseOps):
         y = self.empty((how.num_members, how.num_rows, how.num_outputs), "float32")
         kept = self._room_of(x, layers, how, p) if keeps else None
         draw = (*key_of(seed), round(p * 2**16), 1 / (1 - p))
-        kernel = self.kernel("member_layers_forward_sm90", **how.defines(how.forward_bytes))
+        kernel = self.kernel("member_layers_forward_sm90", **how.forward_defines)
         kernel(
             how.grid,
             THREADS,
@@ -189,7 +234,7 @@ class MemberLayerOps(DenseOps):
         ]
         head = MemberHead(*(self.empty(each.shape, "float32") for each in layers.head))
         dx = self.empty((*shape, how.num_inputs), "float32") if needs_dx else None
-        kernel = self.kernel("member_layers_backward_sm90", **how.defines(how.backward_bytes))
+        kernel = self.kernel("member_layers_backward_sm90", **how.backward_defines)
         kernel(
             how.grid,
             THREADS,
@@ -210,20 +255,36 @@ class MemberLayerOps(DenseOps):
             shared_bytes=how.backward_bytes,
             cluster=CLUSTER,
         )
+        weights = self._weight_gradients(how, kept.inputs, dz)
         hidden = [
-            MemberLayer(scale_in, self._weight_gradient(inputs, own_dz, own), *others)
-            for (scale_in, *others), inputs, own_dz, own in zip(
-                vectors, kept.inputs, dz, layers.hidden, strict=True
-            )
+            MemberLayer(scale_in, weight, *others)
+            for (scale_in, *others), weight in zip(vectors, weights, strict=True)
         ]
         return MemberLayers(hidden, head), dx
 
-    def _weight_gradient(
-        self, inputs: DeviceArray, dz: DeviceArray, layer: MemberLayer
-    ) -> DeviceArray:
-        found = self.empty((inputs.shape[1], dz.shape[1]), "float32")
-        found = self._product(inputs, dz, found, transpose_a=True)
-        return self.take(found, slice(0, len(layer.weight)))
+    def _weight_gradients(
+        self, how: MemberPass, inputs: list[DeviceArray], dz: list[DeviceArray]
+    ) -> list[DeviceArray]:
+        """Return those of the shared weights, products over all rows."""
+        sizes = (how.num_inputs, *[how.num_units] * (how.num_layers - 1))
+        gradients = [self.empty((size, how.num_units), "float32") for size in sizes]
+        work = WeightWork.of(how, self.runtime.num_multiprocessors)
+        box, packed, num_tiles = Box(BLOCK_K, PANEL), [], 0
+        for own_inputs, own_dz, gradient in zip(inputs, dz, gradients, strict=True):
+            maps = [self.tensor_map_of(each, each.shape[1], box) for each in (own_inputs, own_dz)]
+            of_layer = (b"".join(maps), gradient.pointer, len(gradient), num_tiles)
+            packed.append(_WEIGHTS.pack(*of_layer))
+            num_tiles += how.tiles_of(len(gradient))
+        layers = b"".join(packed).ljust(MOST_LAYERS * _WEIGHTS.size, b"\0")
+        sizes = (how.num_layers, num_tiles, work.units_of_tile, work.units_of_block)
+        weights = layers + _WORK.pack(*sizes)
+        slots = (work.grid + num_tiles, how.tile_units // 8, WORKERS, 4)
+        partials = self.empty(slots, "float32")
+        products = self.kernel("member_weights_sm90", **how.weight_defines)
+        products(work.grid, THREADS, weights, partials, shared_bytes=how.weight_bytes)
+        sums = self.kernel("member_weight_sums_sm90", **how.defines())
+        sums((num_tiles, how.tile_units // 8), WORKERS, weights, partials)
+        return gradients
 
     def _pass_of(self, x: DeviceArray, layers: MemberLayers) -> MemberPass | None:
         """Return how to take rows through layers; None if other kernels have to."""
@@ -302,9 +363,10 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield every kernel of this file with every set of defines that it is asked for."""
     for num_units in WIDTHS:
         how = MemberPass(1, 1, 1, num_units, 1, 1)
-        for name, shared_bytes in (
-            ("member_layers_forward_sm90", how.forward_bytes),
-            ("member_layers_backward_sm90", how.backward_bytes),
+        for name, defines in (
+            ("member_layers_forward_sm90", how.forward_defines),
+            ("member_layers_backward_sm90", how.backward_defines),
+            ("member_weights_sm90", how.weight_defines),
+            ("member_weight_sums_sm90", how.defines()),
         ):
-            defines = how.defines(shared_bytes)
             yield name, {key: str(value) for key, value in defines.items()}

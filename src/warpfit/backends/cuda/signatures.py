@@ -107,6 +107,8 @@ SIGNATURES = {
         "const T*, const T*, const T*, const T*, T*, bool*, int64, int, Scalar, unsigned, "
         "unsigned, unsigned, unsigned, unsigned, double, int"
     ),
+    "member_weight_sums_sm90": "WeightList, const float4*",
+    "member_weights_sm90": "WeightList, float4*",
     "narrow_step": (
         "const SOURCE*, const int64*, Scalar, int64, int64, NarrowNetwork, const Target*, "
         "float*, double*, Scalar, double*, unsigned*, double, double, double, int64"
