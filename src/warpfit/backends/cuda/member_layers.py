@@ -19,7 +19,7 @@ from warpfit.backends.contract.members import MemberHead, MemberLayer, MemberLay
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.driver import is_debugging
-from warpfit.backends.cuda.dropout import check_step, key_of
+from warpfit.backends.cuda.dropout import check_step, round_keys_of
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
@@ -28,15 +28,18 @@ __all__ = ["MemberLayerOps", "MemberPass", "variants"]
 
 # As in kernels/ops/members/member_products.cuh.
 MOST_LAYERS, ROWS, PANEL, SLOTS, CLUSTER = 5, 64, 64, 4, 2
-WORKERS, LINE_BYTES, BARRIER_BYTES = 256, 128, 8
+WORKERS, LINE_BYTES, BARRIER_BYTES, MAP_BYTES = 256, 128, 8, 128
 THREADS = WORKERS + 128
 WIDTHS = (128, 256, 512)
-_LAYER, _SIZES = struct.Struct("=384s6Q16x"), struct.Struct("=6i40x")
-NETWORK_BYTES = MOST_LAYERS * _LAYER.size + _SIZES.size
+_LAYER, _SIZES = struct.Struct("=384s3Q40x"), struct.Struct("=6i40x")
 # As in member_weights.cuh and member_weights_sm90.cu: inputs of a tile of weights, rows of a unit of
 # work.
 TILE_INPUTS, BLOCK_K, STAGES = 128, 64, 4
 _WEIGHTS, _WORK = struct.Struct("=256sQii48x"), struct.Struct("=4i48x")
+# As in member_gradients_sm90.cu.
+_VECTORS, _GRADIENTS = struct.Struct("=6Q"), struct.Struct("=3Q6i")
+# Outputs of heads that blocks hold.
+OUTPUTS_HELD = 2
 HALF = "bfloat16"
 
 
@@ -90,13 +93,22 @@ class MemberPass:
 
     @property
     def partial_size(self) -> int:
-        """Numbers that a block adds to its member's gradients."""
-        return (2 * self.num_layers + self.num_outputs) * self.num_units + self.num_inputs
+        """Numbers that a block of rows adds to its member's gradients."""
+        of_units = (2 * self.num_layers + self.num_outputs) * self.num_units
+        return -(-(of_units + self.num_inputs) // 4) * 4
+
+    @property
+    def gradient_blocks(self) -> int:
+        """Blocks that sum a member's gradients."""
+        of_units = (self.num_layers + self.num_outputs) * self.num_units
+        return -(-(of_units + self.num_inputs) // WORKERS) + 1
 
     @property
     def _common_bytes(self) -> int:
         rings = 2 * SLOTS * (self.slot_units * LINE_BYTES + 2 * BARRIER_BYTES)
-        return self.num_units // PANEL * ROWS * LINE_BYTES + rings + 3 * 4 * self.num_units
+        vectors = 2 * (3 * 4 * self.num_units + BARRIER_BYTES)
+        head = OUTPUTS_HELD * 4 * self.num_units + 2 * BARRIER_BYTES
+        return self.num_units // PANEL * ROWS * LINE_BYTES + rings + vectors + head
 
     @property
     def forward_bytes(self) -> int:
@@ -107,7 +119,7 @@ class MemberPass:
     @property
     def backward_bytes(self) -> int:
         """Shared memory of a block, backward."""
-        return self._common_bytes + 2 * 4 * self.num_units * 4 + 8
+        return self._common_bytes + 2 * 4 * self.num_units * 4
 
     @property
     def tile_units(self) -> int:
@@ -201,12 +213,12 @@ class MemberLayerOps(DenseOps):
         x, layers = self.contiguous(x), _contiguous(self, layers)
         y = self.empty((how.num_members, how.num_rows, how.num_outputs), "float32")
         kept = self._room_of(x, layers, how, p) if keeps else None
-        draw = (*key_of(seed), round(p * 2**16), 1 / (1 - p))
+        draw = (round_keys_of(seed), round(p * 2**16), 1 / (1 - p))
         kernel = self.kernel("member_layers_forward_sm90", **how.forward_defines)
         kernel(
             how.grid,
             THREADS,
-            self._packed(layers, how, len(x) == 1, kept.inputs if kept else []),
+            self._packed(layers, how, len(x) == 1, kept.inputs if kept else [], []),
             x,
             layers.hidden[0].scale_in,
             *layers.head,
@@ -228,63 +240,84 @@ class MemberLayerOps(DenseOps):
         check_float("member_layers_backward", dy, kept.x)
         check_shape("member_layers_backward", "dy", dy, (*shape, how.num_outputs))
         dz = [self.empty((how.padded_rows, how.num_units), HALF) for _ in layers.hidden]
-        vectors = [
-            [self.empty(each.shape, "float32") for each in (own.scale_in, own.scale_out, own.bias)]
-            for own in layers.hidden
-        ]
-        head = MemberHead(*(self.empty(each.shape, "float32") for each in layers.head))
         dx = self.empty((*shape, how.num_inputs), "float32") if needs_dx else None
+        partials = self.empty((how.grid, how.partial_size), "float32")
+        dy = self.contiguous(dy)
         kernel = self.kernel("member_layers_backward_sm90", **how.backward_defines)
         kernel(
             how.grid,
             THREADS,
-            self._packed(layers, how, False, kept.inputs, dz, vectors),
+            self._packed(layers, how, False, kept.inputs, dz),
             kept.x,
             layers.hidden[0].scale_in,
             layers.head.weight,
-            self.contiguous(dy),
+            dy,
             kept.sums,
             kept.bits,
             dx,
-            vectors[0][0],
-            *head,
-            self.empty((how.grid, how.partial_size), "float32"),
-            self.arrivals(how.num_members),
+            partials,
             1 / (1 - kept.p),
-            how.partial_size,
             shared_bytes=how.backward_bytes,
             cluster=CLUSTER,
         )
-        weights = self._weight_gradients(how, kept.inputs, dz)
-        hidden = [
-            MemberLayer(scale_in, weight, *others)
-            for (scale_in, *others), weight in zip(vectors, weights, strict=True)
-        ]
-        return MemberLayers(hidden, head), dx
+        return self._gradients(kept, dz, partials, dy), dx
 
-    def _weight_gradients(
-        self, how: MemberPass, inputs: list[DeviceArray], dz: list[DeviceArray]
-    ) -> list[DeviceArray]:
-        """Return those of the shared weights, products over all rows."""
-        sizes = (how.num_inputs, *[how.num_units] * (how.num_layers - 1))
-        gradients = [self.empty((size, how.num_units), "float32") for size in sizes]
+    def _gradients(
+        self, kept: _Kept, dz: list[DeviceArray], partials: DeviceArray, dy: DeviceArray
+    ) -> MemberLayers:
+        """Return the gradients of all layers: products over rows, and what blocks of rows left."""
+        how, layers = kept.how, kept.layers
+        found = MemberLayers(
+            [
+                MemberLayer(*(self.empty(each.shape, "float32") for each in own))
+                for own in layers.hidden
+            ],
+            MemberHead(*(self.empty(each.shape, "float32") for each in layers.head)),
+        )
         work = WeightWork.of(how, self.runtime.num_multiprocessors)
+        weights = self._packed_weights(found, how, work, kept.inputs, dz)
+        slots = (work.grid + how.num_tiles, how.tile_units // 8, WORKERS, 4)
+        parts = self.empty(slots, "float32")
+        kernel = self.kernel("member_weights_sm90", **how.weight_defines)
+        kernel(work.grid, THREADS, weights, parts, shared_bytes=how.weight_bytes)
+        kernel = self.kernel("member_gradients_sm90", **how.defines())
+        grid = how.num_tiles * how.tile_units // 8 + how.num_members * how.gradient_blocks
+        own = self._packed_gradients(layers, found, how)
+        kernel(grid, WORKERS, weights, own, parts, partials, dy)
+        return found
+
+    def _packed_weights(
+        self,
+        found: MemberLayers,
+        how: MemberPass,
+        work: WeightWork,
+        inputs: list[DeviceArray],
+        dz: list[DeviceArray],
+    ) -> bytes:
+        """Return a `WeightList` of member_weights.cuh."""
         box, packed, num_tiles = Box(BLOCK_K, PANEL), [], 0
-        for own_inputs, own_dz, gradient in zip(inputs, dz, gradients, strict=True):
+        for layer, own_inputs, own_dz in zip(found.hidden, inputs, dz, strict=True):
             maps = [self.tensor_map_of(each, each.shape[1], box) for each in (own_inputs, own_dz)]
-            of_layer = (b"".join(maps), gradient.pointer, len(gradient), num_tiles)
-            packed.append(_WEIGHTS.pack(*of_layer))
-            num_tiles += how.tiles_of(len(gradient))
-        layers = b"".join(packed).ljust(MOST_LAYERS * _WEIGHTS.size, b"\0")
+            of_layer = (layer.weight.pointer, len(layer.weight), num_tiles)
+            packed.append(_WEIGHTS.pack(b"".join(maps), *of_layer))
+            num_tiles += how.tiles_of(len(layer.weight))
         sizes = (how.num_layers, num_tiles, work.units_of_tile, work.units_of_block)
-        weights = layers + _WORK.pack(*sizes)
-        slots = (work.grid + num_tiles, how.tile_units // 8, WORKERS, 4)
-        partials = self.empty(slots, "float32")
-        products = self.kernel("member_weights_sm90", **how.weight_defines)
-        products(work.grid, THREADS, weights, partials, shared_bytes=how.weight_bytes)
-        sums = self.kernel("member_weight_sums_sm90", **how.defines())
-        sums((num_tiles, how.tile_units // 8), WORKERS, weights, partials)
-        return gradients
+        return b"".join(packed).ljust(MOST_LAYERS * _WEIGHTS.size, b"\0") + _WORK.pack(*sizes)
+
+    def _packed_gradients(
+        self, layers: MemberLayers, found: MemberLayers, how: MemberPass
+    ) -> bytes:
+        """Return a `MemberGradients` of member_gradients_sm90.cu."""
+        packed = []
+        for idx, (layer, own) in enumerate(zip(layers.hidden, found.hidden, strict=True)):
+            vectors = (layer.scale_out, layer.bias, _next_scale(layers, idx))
+            gradients = (own.scale_out, own.bias, _next_scale(found, idx))
+            packed.append(_VECTORS.pack(*map(_pointer, (*vectors, *gradients))))
+        arrays = map(_pointer, (found.hidden[0].scale_in, *found.head))
+        sizes = (how.num_members, how.num_rows, how.num_blocks)
+        sizes += (how.num_layers, how.num_inputs, how.num_outputs)
+        whole = b"".join(packed).ljust(MOST_LAYERS * _VECTORS.size, b"\0")
+        return whole + _GRADIENTS.pack(*arrays, *sizes)
 
     def _pass_of(self, x: DeviceArray, layers: MemberLayers) -> MemberPass | None:
         """Return how to take rows through layers; None if other kernels have to."""
@@ -304,6 +337,7 @@ class MemberLayerOps(DenseOps):
             and len(layers.hidden) <= MOST_LAYERS
             and 1 <= num_inputs <= num_units
             and min(num_members, how.num_rows, num_outputs) >= 1
+            and all(_pointer(each) % 16 == 0 for each in _held(layers))
             and max(how.forward_bytes, how.backward_bytes) <= self.runtime.max_shared_bytes
         )
         return how if is_possible else None
@@ -321,37 +355,37 @@ class MemberLayerOps(DenseOps):
         how: MemberPass,
         is_common: bool,
         inputs: list[DeviceArray],
-        dz: list[DeviceArray] | None = None,
-        gradients: list[list[DeviceArray]] | None = None,
+        dz: list[DeviceArray],
     ) -> bytes:
-        """Return a `MemberNetwork` of member_products.cuh; gradients are those of scale_in,
-        scale_out and bias of each layer.
-        """
+        """Return a `MemberNetwork` of member_products.cuh."""
         packed = []
         of_weights, of_rows = Box(how.slot_units // CLUSTER, PANEL), Box(ROWS, PANEL)
         for idx, layer in enumerate(layers.hidden):
             maps = [self.tensor_map_of(layer.weight, how.num_units, of_weights)]
             for arrays in (inputs, dz):
-                each = arrays[idx] if arrays else None
-                is_there = each is not None
-                maps.append(
-                    self.tensor_map_of(each, each.shape[1], of_rows) if is_there else bytes(128)
-                )
-            vectors = [layer.scale_out, layer.bias, _next(layers.hidden, idx)]
-            if gradients is not None:
-                vectors += [
-                    *gradients[idx][1:],
-                    gradients[idx + 1][0] if idx + 1 < how.num_layers else None,
-                ]
-            pointers = [0 if each is None else each.pointer for each in vectors]
-            packed.append(_LAYER.pack(b"".join(maps), *pointers, *[0] * (6 - len(pointers))))
+                own = arrays[idx : idx + 1]
+                maps += [self.tensor_map_of(each, each.shape[1], of_rows) for each in own]
+                maps += [bytes(MAP_BYTES)] * (1 - len(own))
+            vectors = (layer.scale_out, layer.bias, _next_scale(layers, idx))
+            packed.append(_LAYER.pack(b"".join(maps), *map(_pointer, vectors)))
         sizes = (how.num_layers, how.num_inputs, how.num_outputs, how.num_rows, how.num_blocks)
-        layers_bytes = b"".join(packed).ljust(MOST_LAYERS * _LAYER.size, b"\0")
-        return layers_bytes + _SIZES.pack(*sizes, is_common)
+        whole = b"".join(packed).ljust(MOST_LAYERS * _LAYER.size, b"\0")
+        return whole + _SIZES.pack(*sizes, is_common)
 
 
-def _next(hidden: Any, idx: int) -> DeviceArray | None:
-    return hidden[idx + 1].scale_in if idx + 1 < len(hidden) else None
+def _next_scale(layers: MemberLayers, idx: int) -> DeviceArray | None:
+    """Return what scales the inputs of the layer that follows, if one does."""
+    return layers.hidden[idx + 1].scale_in if idx + 1 < len(layers.hidden) else None
+
+
+def _held(layers: MemberLayers) -> list[DeviceArray]:
+    """Return what bulk copies bring."""
+    vectors = [each for own in layers.hidden for each in (own.scale_in, own.scale_out, own.bias)]
+    return [*vectors, layers.head.weight]
+
+
+def _pointer(array: DeviceArray | None) -> int:
+    return 0 if array is None else array.pointer
 
 
 def _contiguous(ops: MemberLayerOps, layers: MemberLayers) -> MemberLayers:
@@ -367,6 +401,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             ("member_layers_forward_sm90", how.forward_defines),
             ("member_layers_backward_sm90", how.backward_defines),
             ("member_weights_sm90", how.weight_defines),
-            ("member_weight_sums_sm90", how.defines()),
+            ("member_gradients_sm90", how.defines()),
         ):
             yield name, {key: str(value) for key, value in defines.items()}

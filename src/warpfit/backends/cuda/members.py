@@ -11,7 +11,7 @@ from warpfit.backends.checks import (
     check_member_relu_backward,
 )
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
-from warpfit.backends.cuda.dropout import check_step, key_of
+from warpfit.backends.cuda.dropout import check_step, round_keys_of
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
@@ -75,7 +75,7 @@ class MemberOps(ArrayOps):
             return y, kept
         arrays = [self.contiguous(each) for each in (z, scale, bias, next_scale)]
         wide = num_units % UNITS == 0 and (arrays[0].pointer | y.pointer | kept.pointer) % 16 == 0
-        draw = (first_member, layer_idx, *key_of(seed), round(p * 2**16), 1 / (1 - p))
+        draw = (first_member, layer_idx, round_keys_of(seed), round(p * 2**16), 1 / (1 - p))
         kernel = self.kernel("member_relu_forward", DTYPE=z.dtype)
         grid = (blocks_for(num_rows * num_units, THREADS * UNITS), num_members)
         sizes = (num_rows * num_units, num_units)

@@ -91,13 +91,16 @@ SIGNATURES = {
     "matmul_naive": _MATMUL,
     "matmul_register": _MATMUL,
     "matmul_tiled": _MATMUL,
+    "member_gradients_sm90": (
+        "WeightList, MemberGradients, const float4*, const float*, const float*"
+    ),
     "member_layers_backward_sm90": (
         "MemberNetwork, const float*, const float*, const float*, const float*, uint4*, unsigned*, "
-        "float*, float*, float*, float*, float*, unsigned*, double, int64"
+        "float*, float*, double"
     ),
     "member_layers_forward_sm90": (
         "MemberNetwork, const float*, const float*, const float*, const float*, float*, uint4*, "
-        "unsigned*, Scalar, uint64, uint64, unsigned, double"
+        "unsigned*, Scalar, RoundKeys, unsigned, double"
     ),
     "member_relu_backward": (
         "const T*, const T*, const bool*, const T*, const T*, const T*, T*, Acc*, Acc*, Acc*, int, "
@@ -105,9 +108,8 @@ SIGNATURES = {
     ),
     "member_relu_forward": (
         "const T*, const T*, const T*, const T*, T*, bool*, int64, int, Scalar, unsigned, "
-        "unsigned, unsigned, unsigned, unsigned, double, int"
+        "unsigned, RoundKeys, unsigned, double, int"
     ),
-    "member_weight_sums_sm90": "WeightList, const float4*",
     "member_weights_sm90": "WeightList, float4*",
     "narrow_step": (
         "const SOURCE*, const int64*, Scalar, int64, int64, NarrowNetwork, const Target*, "

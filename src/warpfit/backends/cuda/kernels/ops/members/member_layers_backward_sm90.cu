@@ -1,19 +1,18 @@
-// Computes:  from dy, the gradients of outputs of member_layers_forward_sm90.cu, those of all that
-//            is a member's own: scales, biases and heads; and dz_l, of the layers' sums, from which
-//            those of weights are products. Of the first layer's unscaled inputs, too, if asked
-//            for.
-// Layout:    as there; dz_l as h_l; dy as y, dx (members, rows, inputs) or null; partials (blocks,
-//            partial_size) float32: of each layer two rows of UNITS sums, of each output one, then
-//            inputs; arrivals (members), zero before and after.
+// Computes:  from dy, the gradients of outputs of member_layers_forward_sm90.cu, dz_l, those of the
+//            layers' sums, and of each block what it adds to the gradients of all that is a member's
+//            own: scales, biases and heads. dx, of the unscaled inputs, too, if asked for.
+// Layout:    as there; dz_l as h_l; dy as y, dx (members, rows, inputs) or null; partials as in
+//            member_partials.cuh, block after block.
 // Launch:    as there.
 // Numerics:  products of bfloat16 with float32 sums in the order of k; all else in float32: sums
-//            over rows by trees within a warp, then over warps and blocks in their order.
+//            over rows by trees within a warp, then over warps in their order.
 // Cost:      2 rows UNITS (inputs + (L - 1) UNITS + 2 outputs) FLOP a member; a cluster reads all
 //            weights once, from L2.
 // Reference: TabM.vjp of tabular/tabm_network.py.
 #define SHARED_ALIGNMENT 1024
 
 #include "base/reduce.cuh"
+#include "ops/members/member_partials.cuh"
 #include "ops/members/member_products.cuh"
 
 constexpr int SUMS_AT_ONCE = 2;
@@ -22,24 +21,11 @@ struct BackwardShared {
     unsigned char rows[UNITS / PANEL][PANEL_BYTES];
     Rings rings;
     Vectors vectors;
+    Head head;
     float sums[SUMS_AT_ONCE][4][UNITS];  // over the rows of each warp of a half
-    bool is_last;
 };
 
 static_assert(sizeof(BackwardShared) == SHARED_BYTES, "member_layers.py counts them");
-
-// What a block adds to the gradients of its member.
-struct Partials {
-    float* numbers;
-    int64 size;
-    int num_layers, num_outputs;
-
-    __device__ float* of_block(int block) const { return numbers + block * size; }
-    // Where the sums of gradients lie, and behind them those of gradients times sums.
-    __device__ int64 of_layer(int layer) const { return 2 * layer * UNITS; }
-    __device__ int64 of_output(int output) const { return (2 * num_layers + output) * UNITS; }
-    __device__ int64 of_inputs() const { return of_output(num_outputs); }
-};
 
 // -- sums over rows -------------------------------------------------------------------------------
 
@@ -93,11 +79,11 @@ struct KeptGroup {
     unsigned words[PAIRS];  // packed pairs
     unsigned bits;
 
-    __device__ KeptGroup(const Kept& kept, int layer, int group, const Worker& own)
-        : bits(kept.bits_at(layer, group, own)) {
+    __device__ void load(const Kept& of_layer, int group) {
+        bits = of_layer.bits_at(group);
 #pragma unroll
         for (int i = 0; i < PAIRS / 4; ++i) {
-            const uint4 four = kept.sums_at(layer, group, i, own);
+            const uint4 four = of_layer.sums_at(group, i);
             words[4 * i] = four.x;
             words[4 * i + 1] = four.y;
             words[4 * i + 2] = four.z;
@@ -117,15 +103,15 @@ struct KeptGroup {
 using Arrived = float[2 * PAIRS];
 
 // From those of h_(l+1) to dz_l, which becomes rows, and sums over rows.
-__device__ inline void group_backward(BackwardShared& shared, const Arrived& arrived,
-                                      const KeptGroup& kept, const Worker& own, int group,
-                                      float of_kept) {
+__device__ inline void group_backward(BackwardShared& shared, const Vectors::Layer& vectors,
+                                      const Arrived& arrived, const KeptGroup& kept,
+                                      const Worker& own, int group, float of_kept) {
     float sums[PAIRS], products[PAIRS];
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
         const int unit = own.unit(group) + 8 * tile;
-        const float2 scale = pair_of(shared.vectors.scale, unit),
-                     next = pair_of(shared.vectors.next_scale, unit);
+        const float2 scale = pair_of(vectors.scale, unit),
+                     next = pair_of(vectors.next_scale, unit);
         const float factors[2] = {scale.x * next.x, scale.y * next.y};
         float q[2][2];
 #pragma unroll
@@ -188,7 +174,7 @@ __device__ inline void arrive_of_head(Arrived& arrived, const OutputGradients& d
 }
 
 // Sums over rows of the last layer's units times the gradient of an output.
-__device__ inline void sum_head(BackwardShared& shared, const KeptGroup& kept,
+__device__ inline void sum_head(const Vectors::Layer& vectors, const KeptGroup& kept,
                                 const OutputGradients& dy, const Worker& own, int group, int output,
                                 float (&sums)[4][UNITS], float of_kept) {
     const float of_rows[2] = {dy.of(0, output) * of_kept, dy.of(1, output) * of_kept};
@@ -196,8 +182,7 @@ __device__ inline void sum_head(BackwardShared& shared, const KeptGroup& kept,
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
         const int unit = own.unit(group) + 8 * tile;
-        const float2 scale = pair_of(shared.vectors.scale, unit),
-                     bias = pair_of(shared.vectors.bias, unit);
+        const float2 scale = pair_of(vectors.scale, unit), bias = pair_of(vectors.bias, unit);
         const float2 upper = kept.sums(tile, 0), lower = kept.sums(tile, 1);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -213,42 +198,48 @@ __device__ inline void sum_head(BackwardShared& shared, const KeptGroup& kept,
 // The last layer: dz, and the gradients of heads.
 __device__ inline void heads_backward(BackwardShared& shared, const MemberNetwork& network,
                                       const Place& place, const Worker& own, const float* dy,
-                                      const float* head, const Kept& kept, const Partials& partials,
-                                      float of_kept) {
+                                      const float* head, const Kept& of_layer,
+                                      const PartialSizes& sizes, float* partials, float of_kept) {
     const int layer = network.num_layers - 1, count = network.num_outputs;
     const OutputGradients gradients(network, place, own, dy);
-    float* to = partials.of_block(blockIdx.x);
-    head += static_cast<int64>(place.member) * UNITS * count;
+    KeptGroup kept, next;
+    next.load(of_layer, 0);
+    head = shared.head.await(head, place.member, count);
+    const Vectors::Layer& vectors = shared.vectors.await(0);
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
+        kept = next;
+        next.load(of_layer, (group + 1) % GROUPS);
         Arrived arrived;
         arrive_of_head(arrived, gradients, own, group, head, count);
-        const KeptGroup of_group(kept, layer, group, own);
-        group_backward(shared, arrived, of_group, own, group, of_kept);
+        group_backward(shared, vectors, arrived, kept, own, group, of_kept);
     }
-    add_warps(shared, own, 2, UNITS, to + partials.of_layer(layer), UNITS);
+    add_warps(shared, own, 2, UNITS, partials + sizes.of_layer(layer), UNITS);
     for (int output = 0; output < count; output += SUMS_AT_ONCE) {
         const int some = min(SUMS_AT_ONCE, count - output);
 #pragma unroll 1
         for (int group = 0; group < GROUPS; ++group) {
-            const KeptGroup of_group(kept, layer, group, own);
+            kept = next;
+            next.load(of_layer, (group + 1) % GROUPS);
             for (int i = 0; i < some; ++i) {
-                sum_head(shared, of_group, gradients, own, group, output + i, shared.sums[i],
+                sum_head(vectors, kept, gradients, own, group, output + i, shared.sums[i],
                          of_kept);
             }
         }
-        add_warps(shared, own, some, UNITS, to + partials.of_output(output), UNITS);
+        add_warps(shared, own, some, UNITS, partials + sizes.of_output(output), UNITS);
     }
 }
 
 // -- hidden layers, inputs ------------------------------------------------------------------------
 
-// A layer's units, from the products that have arrived there.
-__device__ inline void units_backward(BackwardShared& shared, Sums& sums, const Worker& own,
-                                      int layer, const Kept& kept, const Partials& partials,
-                                      float of_kept) {
+// A layer's units, from the products that have arrived there; `next` is its first group.
+__device__ inline void units_backward(BackwardShared& shared, const Vectors::Layer& vectors,
+                                      Sums& sums, const Worker& own, const Kept& of_layer,
+                                      KeptGroup& next, float* partials, float of_kept) {
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
+        const KeptGroup kept = next;
+        if (group + 1 < GROUPS) next.load(of_layer, group + 1);
         Arrived arrived;
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
@@ -256,11 +247,9 @@ __device__ inline void units_backward(BackwardShared& shared, Sums& sums, const 
             for (int i = 0; i < 4; ++i)
                 arrived[bit_of(tile, i / 2, i % 2)] = sum_at(sums, group, tile, i / 2, i % 2);
         }
-        const KeptGroup of_group(kept, layer, group, own);
-        group_backward(shared, arrived, of_group, own, group, of_kept);
+        group_backward(shared, vectors, arrived, kept, own, group, of_kept);
     }
-    add_warps(shared, own, 2, UNITS, partials.of_block(blockIdx.x) + partials.of_layer(layer),
-              UNITS);
+    add_warps(shared, own, 2, UNITS, partials, UNITS);
 }
 
 constexpr int INPUTS_AT_ONCE = 2 * SLOT_UNITS;
@@ -269,7 +258,7 @@ constexpr int INPUTS_AT_ONCE = 2 * SLOT_UNITS;
 __device__ inline void inputs_backward(BackwardShared& shared, PartSums& sums,
                                        const MemberNetwork& network, const Place& place,
                                        const Worker& own, int first, const float* x,
-                                       const float* scale_in, float* dx, const Partials& partials) {
+                                       const float* scale_in, float* dx, float* partials) {
     const int inputs = network.num_inputs;
     const float* scales = scale_in + static_cast<int64>(place.member) * inputs;
 #pragma unroll
@@ -294,82 +283,7 @@ __device__ inline void inputs_backward(BackwardShared& shared, PartSums& sums,
         put_sums(shared.sums[0], own, of_group, products);
     }
     add_warps(shared, own, 1, min(INPUTS_AT_ONCE, inputs - first),
-              partials.of_block(blockIdx.x) + partials.of_inputs() + first, 0);
-}
-
-// -- gradients ------------------------------------------------------------------------------------
-
-// The sum of a number over the blocks of a member.
-__device__ inline float over_blocks(const Partials& partials, int first_block, int num_blocks,
-                                    int64 at) {
-    float sum = 0;
-#pragma unroll 4
-    for (int block = 0; block < num_blocks; ++block)
-        sum += __ldcg(partials.of_block(first_block + block) + at);
-    return sum;
-}
-
-// All workers of all blocks: whether this block is the last of its member, and so sees what all of
-// them left.
-__device__ inline bool is_last_of_member(BackwardShared& shared, const MemberNetwork& network,
-                                         const Place& place, const Worker& own,
-                                         unsigned* arrivals) {
-    __threadfence();
-    meet();
-    if (own.number == 0) {
-        const unsigned before = atomicAdd(arrivals + place.member, 1u);
-        shared.is_last = before == static_cast<unsigned>(network.num_blocks) - 1;
-        if (shared.is_last) arrivals[place.member] = 0;
-    }
-    meet();
-    __threadfence();
-    return shared.is_last;
-}
-
-__device__ inline void finish_layers(const MemberNetwork& network, const Place& place,
-                                     const Worker& own, const Partials& partials, int first_block) {
-    for (int i = own.number; i < network.num_layers * UNITS; i += WORKERS) {
-        const int idx = i / UNITS, unit = i % UNITS;
-        const MemberLayer& layer = network.layers[idx];
-        const int64 at = static_cast<int64>(place.member) * UNITS + unit;
-        const int64 of_sums = partials.of_layer(idx) + unit;
-        const float sum = over_blocks(partials, first_block, network.num_blocks, of_sums),
-                    product =
-                        over_blocks(partials, first_block, network.num_blocks, of_sums + UNITS);
-        const float next = layer.next_scale ? layer.next_scale[at] : 1.0f;
-        layer.dscale[at] = next * product;
-        layer.dbias[at] = next * sum;
-        if (layer.dnext_scale)
-            layer.dnext_scale[at] = layer.scale[at] * product + layer.bias[at] * sum;
-    }
-}
-
-__device__ inline void finish_inputs(const MemberNetwork& network, const Place& place,
-                                     const Worker& own, const Partials& partials, int first_block,
-                                     float* dscale_in) {
-    for (int input = own.number; input < network.num_inputs; input += WORKERS) {
-        dscale_in[static_cast<int64>(place.member) * network.num_inputs + input] =
-            over_blocks(partials, first_block, network.num_blocks, partials.of_inputs() + input);
-    }
-}
-
-__device__ inline void finish_heads(const MemberNetwork& network, const Place& place,
-                                    const Worker& own, const Partials& partials, int first_block,
-                                    const float* dy, float* dhead, float* dhead_bias) {
-    const int count = network.num_outputs;
-    for (int i = own.number; i < UNITS * count; i += WORKERS) {
-        const int unit = i / count, output = i % count;
-        dhead[static_cast<int64>(place.member) * UNITS * count + i] = over_blocks(
-            partials, first_block, network.num_blocks, partials.of_output(output) + unit);
-    }
-    const float* of_member = dy + static_cast<int64>(place.member) * network.num_rows * count;
-    for (int output = own.number / 32; output < count; output += WORKERS / 32) {
-        float sum = 0;
-        for (int row = own.lane; row < network.num_rows; row += 32)
-            sum += of_member[static_cast<int64>(row) * count + output];
-        sum = reduce_warp<Sum>(sum);
-        if (own.lane == 0) dhead_bias[place.member * count + output] = sum;
-    }
+              partials + first, 0);
 }
 
 // -- the whole ------------------------------------------------------------------------------------
@@ -392,11 +306,10 @@ __device__ inline void load_products(Loader& loader, const MemberNetwork& networ
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     member_layers_backward_sm90(const __grid_constant__ MemberNetwork network, const float* x,
                                 const float* scale_in, const float* head, const float* dy,
-                                uint4* kept_sums, unsigned* kept_bits, float* dx, float* dscale_in,
-                                float* dhead, float* dhead_bias, float* partial_sums,
-                                unsigned* arrivals, double of_kept, int64 partial_size) {
+                                uint4* kept_sums, unsigned* kept_bits, float* dx, float* partials,
+                                double of_kept) {
     DYNAMIC_SHARED(BackwardShared, shared);
-    start_rings(shared->rings);
+    start_barriers(shared->rings, shared->vectors, shared->head);
     take_turn();
     if (threadIdx.x < WARPGROUP) {
         leave_registers<LOADER_REGISTERS>();
@@ -409,25 +322,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const Place place(network);
         const Worker own;
         const Kept kept{kept_sums, kept_bits};
-        const Partials partials{partial_sums, partial_size, network.num_layers,
-                                network.num_outputs};
+        const PartialSizes sizes{network.num_layers, network.num_inputs, network.num_outputs};
+        const int last = network.num_layers - 1;
         const float factor = static_cast<float>(of_kept);
         unsigned char* rows = shared->rows[0];
+        partials += blockIdx.x * sizes.count();
+        if (own.number == 0) {
+            for (int turn = 0; turn <= min(1, last); ++turn)
+                shared->vectors.load(turn, network.layers[last - turn], place.member);
+            shared->head.load(head, place.member, network.num_outputs);
+        }
+        shared->vectors.fill_ones(0, network.layers[last], own);
+        meet();
+        heads_backward(*shared, network, place, own, dy, head, kept.of_layer(last, own), sizes,
+                       partials, factor);
         Pipeline pipeline{shared->rings, own.half};
         Sums sums;
-        int layer = network.num_layers - 1;
-        shared->vectors.load(network.layers[layer], place.member, own);
-        meet();
-        heads_backward(*shared, network, place, own, dy, head, kept, partials, factor);
-        while (true) {
+        for (int layer = last; layer > 0; --layer) {
+            const int turn = last - layer + 1;
+            const Kept of_layer = kept.of_layer(layer - 1, own);
+            KeptGroup first;
+            first.load(of_layer, 0);
             publish(rows, network.layers[layer].dz, place.padded_row(), UNITS / PANEL, own, true);
-            if (layer == 0) break;
-            shared->vectors.load(network.layers[layer - 1], place.member, own);
+            if (own.number == 0 && turn < last)
+                shared->vectors.load(turn + 1, network.layers[layer - 2], place.member);
             multiply<Backward>(sums, pipeline, rows, UNITS / PANEL, [](int) {});
             await_readers(own);
-            --layer;
-            units_backward(*shared, sums, own, layer, kept, partials, factor);
+            units_backward(*shared, shared->vectors.await(turn), sums, own, of_layer, first,
+                           partials + sizes.of_layer(layer - 1), factor);
         }
+        publish(rows, network.layers[0].dz, place.padded_row(), UNITS / PANEL, own, true);
         for (int first = 0; first < network.num_inputs; first += INPUTS_AT_ONCE) {
             PartSums& part = sums[0];
             if (first + own.half * SLOT_UNITS < network.num_inputs) {
@@ -441,13 +365,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (float& sum : part) sum = 0;
             }
-            inputs_backward(*shared, part, network, place, own, first, x, scale_in, dx, partials);
-        }
-        const int first_block = place.member * network.num_blocks;
-        if (is_last_of_member(*shared, network, place, own, arrivals)) {
-            finish_layers(network, place, own, partials, first_block);
-            finish_inputs(network, place, own, partials, first_block, dscale_in);
-            finish_heads(network, place, own, partials, first_block, dy, dhead, dhead_bias);
+            inputs_backward(*shared, part, network, place, own, first, x, scale_in, dx,
+                            partials + sizes.of_inputs());
         }
         if (own.number == 0) bulk_wait_read<0>();
     }

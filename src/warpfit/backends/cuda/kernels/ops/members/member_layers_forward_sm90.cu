@@ -27,6 +27,7 @@ struct ForwardShared {
     unsigned char rows[UNITS / PANEL][PANEL_BYTES];
     Rings rings;
     Vectors vectors;
+    Head head;
     unsigned short masks[GROUPS][2][WORKERS];
     float outputs[2][ROWS][OUTPUTS_AT_ONCE];  // of each half of the units
 };
@@ -36,9 +37,8 @@ static_assert(sizeof(ForwardShared) == SHARED_BYTES, "member_layers.py counts th
 // -- dropout --------------------------------------------------------------------------------------
 
 struct Dropout {
-    Scalar step;
-    uint64 key0, key1;
-    unsigned threshold;
+    const RoundKeys& keys;
+    unsigned step, threshold;
     float of_kept;
 };
 
@@ -46,18 +46,19 @@ struct Dropout {
 // the order of `bit_of`. Of four lanes, which share a row, each draws for 16 units side by side.
 __device__ inline unsigned draw(const Dropout& dropout, const Place& place, const Worker& own,
                                 int layer, int group, int lower) {
-    const int64 row = place.first_row + own.row() + 8 * lower;
+    const unsigned row = place.first_row + own.row() + 8 * lower;
     const int lane = own.lane % 4;
-    const int64 counter = (row * UNITS + own.half * OWN_UNITS + group * PANEL) / 16 + lane;
+    const unsigned counter = (row * UNITS + own.half * OWN_UNITS + group * PANEL) / 16 + lane + 1;
     const LongWords words =
-        philox64({{1 + static_cast<uint64>(counter), static_cast<uint64>(place.member),
-                   static_cast<uint64>(layer), static_cast<uint64>(read(dropout.step))}},
-                 dropout.key0, dropout.key1);
+        philox64({{counter, static_cast<unsigned>(place.member), static_cast<unsigned>(layer),
+                   dropout.step}},
+                 dropout.keys);
+    const unsigned threshold = dropout.threshold << 16;
     unsigned drawn = 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-        const unsigned word = static_cast<unsigned>(words.word[i / 4] >> 16 * (i % 4)) & 0xFFFFu;
-        drawn |= static_cast<unsigned>(word >= dropout.threshold) << i;
+        const unsigned two = static_cast<unsigned>(words.word[i / 4] >> 32 * (i / 2 % 2));
+        if ((i % 2 ? two : two << 16) >= threshold) drawn |= 1u << i;
     }
     unsigned kept = 0;
 #pragma unroll
@@ -111,15 +112,16 @@ __device__ inline void fill_rows(ForwardShared& shared, const MemberNetwork& net
 
 // A group's sums become what the next layer takes; is_kept is of `Kept`, and zero in rows that are
 // not there.
-__device__ inline unsigned activate_group(ForwardShared& shared, Sums& sums, const Worker& own,
-                                          int group, unsigned drawn, float of_kept) {
+__device__ inline unsigned activate_group(const Vectors::Layer& vectors, Sums& sums,
+                                          const Worker& own, int group, unsigned drawn,
+                                          float of_kept) {
     unsigned kept = 0;
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
         const int unit = own.unit(group) + 8 * tile;
-        const float2 scale = pair_of(shared.vectors.scale, unit),
-                     bias = pair_of(shared.vectors.bias, unit),
-                     next = pair_of(shared.vectors.next_scale, unit);
+        const float2 scale = pair_of(vectors.scale, unit), bias = pair_of(vectors.bias, unit),
+                     next = pair_of(vectors.next_scale, unit);
+        const float factors[2] = {next.x * of_kept, next.y * of_kept};
 #pragma unroll
         for (int lower = 0; lower < 2; ++lower) {
 #pragma unroll
@@ -130,15 +132,14 @@ __device__ inline unsigned activate_group(ForwardShared& shared, Sums& sums, con
                 const bool is_kept = value > 0 && (drawn & bit);
                 if (is_kept) kept |= bit;
                 // Not chosen but multiplied, as the reference does: NaN stays NaN.
-                sum = value * (is_kept ? 1.0f : 0.0f) * ((i ? next.y : next.x) * of_kept);
+                sum = value * (is_kept ? factors[i] : 0.0f);
             }
         }
     }
     return kept;
 }
 
-__device__ inline void keep_sums(const Kept& kept, Sums& sums, const Worker& own, int layer,
-                                 int group) {
+__device__ inline void keep_sums(const Kept& kept, Sums& sums, int group) {
 #pragma unroll
     for (int i = 0; i < PAIRS / 4; ++i) {
         unsigned words[4];
@@ -148,7 +149,7 @@ __device__ inline void keep_sums(const Kept& kept, Sums& sums, const Worker& own
             words[j] =
                 packed<T>(sum_at(sums, group, tile, lower, 0), sum_at(sums, group, tile, lower, 1));
         }
-        kept.sums_at(layer, group, i, own) = {words[0], words[1], words[2], words[3]};
+        kept.sums_at(group, i) = {words[0], words[1], words[2], words[3]};
     }
 }
 
@@ -168,6 +169,8 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
                                      const MemberNetwork& network, const Place& place,
                                      const Worker& own, const Dropout& dropout, const Kept& kept,
                                      int layer) {
+    const Kept own_kept = kept.of_layer(layer, own);
+    const Vectors::Layer& vectors = shared.vectors.await(layer);
     const int left = network.num_rows - place.first_row - own.row();
     const unsigned there = (left > 0 ? 0xFFFFu : 0u) | (left > 8 ? 0xFFFF0000u : 0u);
 #pragma unroll
@@ -177,9 +180,9 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
             drawn &= shared.masks[group][0][own.number] |
                      static_cast<unsigned>(shared.masks[group][1][own.number]) << 16;
         }
-        if (kept.bits) keep_sums(kept, sums, own, layer, group);
-        const unsigned bits = activate_group(shared, sums, own, group, drawn, dropout.of_kept);
-        if (kept.bits) kept.bits_at(layer, group, own) = bits;
+        if (kept.bits) keep_sums(own_kept, sums, group);
+        const unsigned bits = activate_group(vectors, sums, own, group, drawn, dropout.of_kept);
+        if (kept.bits) own_kept.bits_at(group) = bits;
     }
 }
 
@@ -207,7 +210,7 @@ __device__ inline void write_outputs(ForwardShared& shared, Sums& sums,
                                      const Worker& own, const float* head, const float* head_bias,
                                      float* y) {
     const int count = network.num_outputs;
-    head += static_cast<int64>(place.member) * UNITS * count;
+    head = shared.head.await(head, place.member, count);
     for (int first = 0; first < count; first += OUTPUTS_AT_ONCE) {
         for (int output = first; output < min(count, first + OUTPUTS_AT_ONCE); ++output) {
             float found[2] = {0, 0};
@@ -238,9 +241,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     member_layers_forward_sm90(const __grid_constant__ MemberNetwork network, const float* x,
                                const float* scale_in, const float* head, const float* head_bias,
                                float* y, uint4* kept_sums, unsigned* kept_bits, Scalar step,
-                               uint64 key0, uint64 key1, unsigned threshold, double of_kept) {
+                               const __grid_constant__ RoundKeys keys, unsigned threshold,
+                               double of_kept) {
     DYNAMIC_SHARED(ForwardShared, shared);
-    start_rings(shared->rings);
+    start_barriers(shared->rings, shared->vectors, shared->head);
     take_turn();
     if (threadIdx.x < WARPGROUP) {
         leave_registers<LOADER_REGISTERS>();
@@ -255,7 +259,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         take_registers<WORKER_REGISTERS>();
         const Place place(network);
         const Worker own;
-        const Dropout dropout{step, key0, key1, threshold, static_cast<float>(of_kept)};
+        if (own.number == 0) {
+            for (int idx = 0; idx < min(2, network.num_layers); ++idx)
+                shared->vectors.load(idx, network.layers[idx], place.member);
+            shared->head.load(head, place.member, network.num_outputs);
+        }
+        const Dropout dropout{keys, static_cast<unsigned>(read(step)), threshold,
+                              static_cast<float>(of_kept)};
         const Kept kept{kept_sums, kept_bits};
         unsigned char* rows = shared->rows[0];
         Pipeline pipeline{shared->rings, own.half};
@@ -264,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Sums sums;
         for (int idx = 0; idx < network.num_layers; ++idx) {
             const MemberLayer& layer = network.layers[idx];
-            shared->vectors.load(layer, place.member, own);
+            shared->vectors.fill_ones(idx, layer, own);
             publish(rows, layer.inputs, place.padded_row(), panels, own, kept_bits != nullptr);
             multiply<Forward>(sums, pipeline, rows, panels, [&](int panel) {
                 draw_masks(*shared, dropout, place, own, idx, panel, panels);
@@ -275,7 +285,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (idx + 1 == network.num_layers) break;
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group) store_group(rows, sums, own, group);
-            meet();  // before the vectors change
+            meet();
+            if (own.number == 0 && idx + 2 < network.num_layers)
+                shared->vectors.load(idx + 2, network.layers[idx + 2], place.member);
         }
         write_outputs(*shared, sums, network, place, own, head, head_bias, y);
         if (own.number == 0) bulk_wait_read<0>();

@@ -42,7 +42,6 @@ using Sums = PartSums[PARTS];
 struct alignas(64) MemberLayer {
     TensorMap weight, inputs, dz;  // inputs, dz (members, padded rows)
     const float *scale, *bias, *next_scale;
-    float *dscale, *dbias, *dnext_scale;
 };
 
 static_assert(sizeof(MemberLayer) == 448, "member_layers.py packs this struct");
@@ -95,19 +94,6 @@ __device__ inline void meet() { meet_at<WORKERS>(1); }
 __device__ inline int num_panels(int size) { return (size + PANEL - 1) / PANEL; }
 
 // -- weights --------------------------------------------------------------------------------------
-
-__device__ inline void start_rings(Rings& rings) {
-    if (threadIdx.x == 0) {
-        for (int half = 0; half < 2; ++half) {
-            for (int i = 0; i < SLOTS; ++i) {
-                mbarrier_init(&rings.full[half][i], 1);
-                mbarrier_init(&rings.empty[half][i], 4 * CLUSTER);
-            }
-        }
-        fence_mbarrier_init();
-    }
-    barrier_of_cluster();
-}
 
 // One thread: slots of weights, each as soon as all that read it before have left it.
 struct Loader {
@@ -268,15 +254,16 @@ struct Kept {
     uint4* sums;     // (layers, blocks, GROUPS, PAIRS / 4, WORKERS): PAIRS packed pairs
     unsigned* bits;  // (layers, blocks, GROUPS, WORKERS): 16 lower ... of the upper row, then 16
 
-    __device__ int64 place(int layer, int group) const {
-        return (static_cast<int64>(layer) * gridDim.x + blockIdx.x) * GROUPS + group;
+    // This thread's of a layer: those of group g lie g WORKERS further, and of sums i each WORKERS.
+    __device__ Kept of_layer(int layer, const Worker& own) const {
+        const int64 place = (static_cast<int64>(layer) * gridDim.x + blockIdx.x) * GROUPS;
+        return {sums + place * (PAIRS / 4) * WORKERS + own.number,
+                bits + place * WORKERS + own.number};
     }
-    __device__ uint4& sums_at(int layer, int group, int i, const Worker& own) const {
-        return sums[(place(layer, group) * (PAIRS / 4) + i) * WORKERS + own.number];
+    __device__ uint4& sums_at(int group, int i) const {
+        return sums[(group * (PAIRS / 4) + i) * WORKERS];
     }
-    __device__ unsigned& bits_at(int layer, int group, const Worker& own) const {
-        return bits[place(layer, group) * WORKERS + own.number];
-    }
+    __device__ unsigned& bits_at(int group) const { return bits[group * WORKERS]; }
 };
 
 // Which bit of `Kept::bits` a unit has.
@@ -284,20 +271,80 @@ __device__ inline constexpr int bit_of(int tile, int lower, int i) {
     return 16 * lower + 2 * tile + i;
 }
 
-// A member's vectors of a layer.
+// A member's vectors of two layers, in turns: the one that is multiplied, and the next, which comes
+// by bulk copies meanwhile.
 struct Vectors {
-    float scale[UNITS], bias[UNITS], next_scale[UNITS];
+    struct Layer {
+        float scale[UNITS], bias[UNITS], next_scale[UNITS];
+    };
+    Layer layers[2];
+    Barrier loaded[2];
 
-    __device__ void load(const MemberLayer& layer, int member, const Worker& own) {
-        for (int unit = own.number; unit < UNITS; unit += WORKERS) {
-            const int64 at = static_cast<int64>(member) * UNITS + unit;
-            scale[unit] = layer.scale[at];
-            bias[unit] = layer.bias[at];
-            next_scale[unit] = layer.next_scale ? layer.next_scale[at] : 1.0f;
-        }
+    // One worker: the vectors of the turn begin to come.
+    __device__ void load(int turn, const MemberLayer& layer, int member) {
+        constexpr unsigned BYTES = UNITS * sizeof(float);
+        Layer& to = layers[turn % 2];
+        Barrier& barrier = loaded[turn % 2];
+        const int64 first = static_cast<int64>(member) * UNITS;
+        mbarrier_expect(&barrier, layer.next_scale ? 3 * BYTES : 2 * BYTES);
+        copy_bulk(to.scale, layer.scale + first, BYTES, &barrier);
+        copy_bulk(to.bias, layer.bias + first, BYTES, &barrier);
+        if (layer.next_scale) copy_bulk(to.next_scale, layer.next_scale + first, BYTES, &barrier);
+    }
+
+    // All workers, before they meet: ones, which no copy brings.
+    __device__ void fill_ones(int turn, const MemberLayer& layer, const Worker& own) {
+        if (layer.next_scale) return;
+        for (int unit = own.number; unit < UNITS; unit += WORKERS)
+            layers[turn % 2].next_scale[unit] = 1;
+    }
+
+    __device__ const Layer& await(int turn) {
+        wait(loaded[turn % 2], turn / 2);
+        return layers[turn % 2];
+    }
+};
+
+// A member's head, which comes once, if it has so few outputs.
+constexpr int OUTPUTS_HELD = 2;
+
+struct Head {
+    alignas(16) float weights[UNITS * OUTPUTS_HELD];
+    Barrier loaded;
+
+    __device__ static bool is_held(int outputs) { return outputs <= OUTPUTS_HELD; }
+
+    // One worker.
+    __device__ void load(const float* head, int member, int outputs) {
+        if (!is_held(outputs)) return;
+        const unsigned bytes = UNITS * outputs * sizeof(float);
+        mbarrier_expect(&loaded, bytes);
+        copy_bulk(weights, head + static_cast<int64>(member) * UNITS * outputs, bytes, &loaded);
+    }
+
+    // Where the member's weights (UNITS, outputs) are.
+    __device__ const float* await(const float* head, int member, int outputs) {
+        if (!is_held(outputs)) return head + static_cast<int64>(member) * UNITS * outputs;
+        wait(loaded, 0);
+        return weights;
     }
 };
 
 __device__ inline float2 pair_of(const float* vector, int unit) {
     return *reinterpret_cast<const float2*>(vector + unit);
+}
+
+__device__ inline void start_barriers(Rings& rings, Vectors& vectors, Head& head) {
+    if (threadIdx.x == 0) {
+        mbarrier_init(&head.loaded, 1);
+        for (Barrier& loaded : vectors.loaded) mbarrier_init(&loaded, 1);
+        for (int half = 0; half < 2; ++half) {
+            for (int i = 0; i < SLOTS; ++i) {
+                mbarrier_init(&rings.full[half][i], 1);
+                mbarrier_init(&rings.empty[half][i], 4 * CLUSTER);
+            }
+        }
+        fence_mbarrier_init();
+    }
+    barrier_of_cluster();
 }

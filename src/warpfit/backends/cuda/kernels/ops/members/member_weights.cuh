@@ -5,7 +5,7 @@
 // blocks in equal numbers. So a tile is the sum of what some neighbouring blocks leave, each in a
 // slot of its own: in float4 of four sums of a thread, those of all threads side by side.
 //
-// Users: member_weights_sm90.cu, member_weight_sums_sm90.cu.
+// Users: member_weights_sm90.cu, member_gradients_sm90.cu.
 #pragma once
 
 #include "mma/operand_tile.cuh"
