@@ -71,8 +71,8 @@ __device__ inline void finish_unit(const MemberGradients& own, int member, int l
 }
 
 // A number of a member: of each layer its units, of each output too, then inputs.
-__device__ inline void finish_number(const MemberGradients& own, int member,
-                                     const float* of_member, int idx) {
+__device__ inline void finish_number(const MemberGradients& own, int member, const float* of_member,
+                                     int idx) {
     const PartialSizes& sizes = own.sizes;
     const int of_layers = sizes.num_layers * UNITS, of_heads = sizes.num_outputs * UNITS;
     if (idx < of_layers) {

@@ -110,8 +110,7 @@ __device__ inline void group_backward(BackwardShared& shared, const Vectors::Lay
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
         const int unit = own.unit(group) + 8 * tile;
-        const float2 scale = pair_of(vectors.scale, unit),
-                     next = pair_of(vectors.next_scale, unit);
+        const float2 scale = pair_of(vectors.scale, unit), next = pair_of(vectors.next_scale, unit);
         const float factors[2] = {scale.x * next.x, scale.y * next.y};
         float q[2][2];
 #pragma unroll
@@ -222,8 +221,7 @@ __device__ inline void heads_backward(BackwardShared& shared, const MemberNetwor
             kept = next;
             next.load(of_layer, (group + 1) % GROUPS);
             for (int i = 0; i < some; ++i) {
-                sum_head(vectors, kept, gradients, own, group, output + i, shared.sums[i],
-                         of_kept);
+                sum_head(vectors, kept, gradients, own, group, output + i, shared.sums[i], of_kept);
             }
         }
         add_warps(shared, own, some, UNITS, partials + sizes.of_output(output), UNITS);
@@ -282,8 +280,7 @@ __device__ inline void inputs_backward(BackwardShared& shared, PartSums& sums,
         }
         put_sums(shared.sums[0], own, of_group, products);
     }
-    add_warps(shared, own, 1, min(INPUTS_AT_ONCE, inputs - first),
-              partials + first, 0);
+    add_warps(shared, own, 1, min(INPUTS_AT_ONCE, inputs - first), partials + first, 0);
 }
 
 // -- the whole ------------------------------------------------------------------------------------

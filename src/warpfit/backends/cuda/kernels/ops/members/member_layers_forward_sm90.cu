@@ -49,10 +49,9 @@ __device__ inline unsigned draw(const Dropout& dropout, const Place& place, cons
     const unsigned row = place.first_row + own.row() + 8 * lower;
     const int lane = own.lane % 4;
     const unsigned counter = (row * UNITS + own.half * OWN_UNITS + group * PANEL) / 16 + lane + 1;
-    const LongWords words =
-        philox64({{counter, static_cast<unsigned>(place.member), static_cast<unsigned>(layer),
-                   dropout.step}},
-                 dropout.keys);
+    const LongWords words = philox64({{counter, static_cast<unsigned>(place.member),
+                                       static_cast<unsigned>(layer), dropout.step}},
+                                     dropout.keys);
     const unsigned threshold = dropout.threshold << 16;
     unsigned drawn = 0;
 #pragma unroll
@@ -164,7 +163,8 @@ __device__ inline void store_group(unsigned char* rows, Sums& sums, const Worker
     }
 }
 
-// From a layer's sums to the next one's inputs, in registers.
+// From a layer's sums to the next one's inputs, in the rows; of the last layer in registers.
+template <bool IS_LAST>
 __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
                                      const MemberNetwork& network, const Place& place,
                                      const Worker& own, const Dropout& dropout, const Kept& kept,
@@ -183,6 +183,8 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
         if (kept.bits) keep_sums(own_kept, sums, group);
         const unsigned bits = activate_group(vectors, sums, own, group, drawn, dropout.of_kept);
         if (kept.bits) own_kept.bits_at(group) = bits;
+        if (!IS_LAST) store_group(shared.rows[0], sums, own, group);
+        __syncwarp();  // the groups one by one, lest there be too few registers
     }
 }
 
@@ -279,16 +281,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             multiply<Forward>(sums, pipeline, rows, panels, [&](int panel) {
                 draw_masks(*shared, dropout, place, own, idx, panel, panels);
             });
-            await_readers(own);
-            activate_rows(*shared, sums, network, place, own, dropout, kept, idx);
-            panels = UNITS / PANEL;
             if (idx + 1 == network.num_layers) break;
-#pragma unroll
-            for (int group = 0; group < GROUPS; ++group) store_group(rows, sums, own, group);
+            await_readers(own);
+            activate_rows<false>(*shared, sums, network, place, own, dropout, kept, idx);
+            panels = UNITS / PANEL;
             meet();
             if (own.number == 0 && idx + 2 < network.num_layers)
                 shared->vectors.load(idx + 2, network.layers[idx + 2], place.member);
         }
+        activate_rows<true>(*shared, sums, network, place, own, dropout, kept,
+                            network.num_layers - 1);
         write_outputs(*shared, sums, network, place, own, head, head_bias, y);
         if (own.number == 0) bulk_wait_read<0>();
     }

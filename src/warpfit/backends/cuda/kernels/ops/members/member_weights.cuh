@@ -16,7 +16,7 @@ using T = bfloat16;
 constexpr int MOST_LAYERS = 5;
 constexpr int WARPGROUP = 128, WORKERS = 2 * WARPGROUP;
 constexpr int BLOCK_M = 128, BLOCK_N = UNITS < 256 ? 128 : 256;
-constexpr int BLOCK_K = 64;  // rows of a unit of work
+constexpr int BLOCK_K = 64;         // rows of a unit of work
 constexpr int FOURS = BLOCK_N / 8;  // of a thread's sums
 constexpr int64 SLOT_FOURS = FOURS * WORKERS;
 

@@ -119,8 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             float4* to = partials + slot_of(blockIdx.x, tile) + own;
 #pragma unroll
             for (int i = 0; i < FOURS; ++i) {
-                to[i * WORKERS] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2],
-                                   sums[4 * i + 3]};
+                to[i * WORKERS] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
             }
         });
     }
