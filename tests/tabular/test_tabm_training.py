@@ -159,17 +159,23 @@ def test_outputs_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("num_bins", "precision", "limit"),
-    [(0, "float32", 1e-3), (3, "float32", 1e-3), (3, "bfloat16", 4e-2), (0, "tf32", 1e-2)],
+    ("num_bins", "precision", "hidden", "limit"),
+    [
+        (0, "float32", (8, 6), 1e-3),
+        (3, "float32", (8, 6), 1e-3),
+        (3, "bfloat16", (8, 6), 4e-2),
+        (0, "tf32", (8, 6), 1e-2),
+        (3, "bfloat16", (128, 128), 4e-2),  # layers at once
+    ],
 )
 def test_a_device_trains_as_the_cpu_does(
-    cuda: str, num_bins: int, precision: str, limit: float
+    cuda: str, num_bins: int, precision: str, hidden: tuple[int, ...], limit: float
 ) -> None:
     x, y = table(24)
     weights = np.linspace(0.5, 1.5, 24, dtype=np.float32)
     found = []
     for device in ("cpu", cuda):
-        network = begun(x, num_bins=num_bins).to(device)
+        network = begun(x, num_bins=num_bins, hidden=hidden).to(device)
         ops = network.backend
         outcome = trained(
             network,

@@ -29,6 +29,7 @@ __all__ = [
     "check_linear_backward",
     "check_matmul",
     "check_matrix",
+    "check_member_orders",
     "check_member_relu",
     "check_member_relu_backward",
     "check_pair",
@@ -375,6 +376,18 @@ def check_batched_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: boo
         raise ShapeError(
             f"batched_matmul: expected equal inner sizes, got {inner_a} and {inner_b} (shapes "
             f"{a.shape}{' transposed' * transpose_a} and {b.shape}{' transposed' * transpose_b})"
+        )
+
+
+def check_member_orders(orders: Array, keys: Array) -> None:
+    """Raise unless orders are (E N,) int64, and keys (E, 8) uint32."""
+    for what, array, dtype in (("orders", orders, "int64"), ("keys", keys, "uint32")):
+        if array.dtype != dtype:
+            raise DTypeError(f"member_orders: expected {what} of {dtype}, got {array.dtype}")
+    check_shape("member_orders", "keys", keys, (len(keys), 8))
+    if orders.ndim != 1 or (len(orders) % len(keys) if len(keys) else len(orders)):
+        raise ShapeError(
+            f"member_orders: expected as many rows of {len(keys)} members, got {orders.shape}"
         )
 
 

@@ -101,20 +101,9 @@ class GraphEpochs:
 
     def _put_order(self, epoch: int) -> None:
         """Let steps find the rows of this epoch: of each step all members' one after the other."""
-        ops, members, size = self.ops, self.num_members, self.batch_size
-        num_full = self.num_rows // size
-        begin = num_full * members * size
-        whole = ops.reshape(ops.take(self.order, slice(0, begin)), (num_full, members, size))
-        rest = ops.reshape(
-            ops.take(self.order, slice(begin, None)), (members, self.num_rows - num_full * size)
-        )
+        members = self.num_members
         keys = round_keys_of(self.seed, range(epoch * members, (epoch + 1) * members))
-        for member in range(members):
-            own = ops.epoch_order(self.num_rows, keys[member])
-            in_batches = ops.reshape(ops.take(own, slice(0, num_full * size)), (num_full, size))
-            ops.assign(ops.take(whole, (slice(None), member)), in_batches)
-            if rest.size:
-                ops.assign(ops.take(rest, member), ops.take(own, slice(num_full * size, None)))
+        self.ops.member_orders(self.order, self.ops.asarray(keys), self.batch_size)
 
     def _start(self, sizes: tuple[int, ...]) -> None:
         """Start the operations of steps whose members have so many rows each."""

@@ -60,6 +60,14 @@ class MemberContract(ABC):
         """
 
     @abstractmethod
+    def member_orders(self, orders: Array, keys: Array, batch_size: int) -> None:
+        """Write an epoch's orders of N rows, one of each member: of each batch the rows of all
+        members, one member after the other; the last batch may be shorter.
+
+        orders (E N,) int64; keys (E, 8) uint32, round keys as `epoch_order` takes them.
+        """
+
+    @abstractmethod
     def member_relu_forward(
         self,
         z: Array,

@@ -32,8 +32,7 @@ WORKERS, LINE_BYTES, BARRIER_BYTES, MAP_BYTES = 256, 128, 8, 128
 THREADS = WORKERS + 128
 WIDTHS = (128, 256, 512)
 _LAYER, _SIZES = struct.Struct("=384s3Q40x"), struct.Struct("=6i40x")
-# As in member_weights.cuh and member_weights_sm90.cu: inputs of a tile of weights, rows of a unit of
-# work.
+# As in member_weights.cuh: inputs of a tile of weights, and rows of a unit of work.
 TILE_INPUTS, BLOCK_K, STAGES = 128, 64, 4
 _WEIGHTS, _WORK = struct.Struct("=256sQii48x"), struct.Struct("=4i48x")
 # As in member_gradients_sm90.cu.
@@ -158,7 +157,7 @@ class MemberPass:
 
 
 class WeightWork(NamedTuple):
-    """How products for weights' gradients are dealt out to blocks, in units of 64 rows of a tile."""
+    """Products for weights' gradients, dealt out to blocks in units of 64 rows of a tile."""
 
     grid: int
     units_of_tile: int

@@ -7,6 +7,7 @@ from itertools import product
 from warpfit.backends.base import Array, Number
 from warpfit.backends.checks import (
     check_batched_matmul,
+    check_member_orders,
     check_member_relu,
     check_member_relu_backward,
 )
@@ -15,6 +16,7 @@ from warpfit.backends.cuda.dropout import check_step, round_keys_of
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
+from warpfit.permutation import domain_bits
 
 __all__ = ["MemberOps", "variants"]
 
@@ -52,6 +54,16 @@ class MemberOps(ArrayOps):
             arrays = (self.contiguous(a), self.contiguous(b), out)
             kernel(grid, THREADS_OF_A_TILE, *arrays, m, n, k)
         return out
+
+    def member_orders(self, orders: Array, keys: Array, batch_size: int) -> None:
+        check_member_orders(orders, keys)
+        _check_count("member_orders", len(keys))
+        num_rows = len(orders) // max(1, len(keys))
+        if num_rows:
+            grid = (blocks_for(num_rows, THREADS_OF_A_TILE), len(keys))
+            settings = (num_rows, domain_bits(num_rows), batch_size)
+            kernel = self.kernel("member_orders")
+            kernel(grid, THREADS_OF_A_TILE, orders, self.contiguous(keys), *settings)
 
     def member_relu_forward(
         self,
@@ -122,8 +134,12 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         )
         for dtype, a, b, is_thin in product(DEVICE_FLOATS, *["01"] * 3)
     ]
-    return products + [
-        (name, {"DTYPE": dtype})
-        for name in ("member_relu_forward", "member_relu_backward")
-        for dtype in DEVICE_FLOATS
-    ]
+    return (
+        [("member_orders", {})]
+        + products
+        + [
+            (name, {"DTYPE": dtype})
+            for name in ("member_relu_forward", "member_relu_backward")
+            for dtype in DEVICE_FLOATS
+        ]
+    )

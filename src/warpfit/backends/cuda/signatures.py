@@ -102,6 +102,7 @@ SIGNATURES = {
         "MemberNetwork, const float*, const float*, const float*, const float*, float*, uint4*, "
         "unsigned*, Scalar, RoundKeys, unsigned, double"
     ),
+    "member_orders": "int64*, const uint32*, unsigned, int, unsigned",
     "member_relu_backward": (
         "const T*, const T*, const bool*, const T*, const T*, const T*, T*, Acc*, Acc*, Acc*, int, "
         "int, double, double"
