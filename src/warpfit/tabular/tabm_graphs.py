@@ -11,7 +11,7 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.data.order import round_keys_of
 from warpfit.engines.graph import sizes_of_graphs
-from warpfit.tabular.tabm_network import TabM
+from warpfit.tabular.tabm_network import TabM, is_shared_weight
 from warpfit.tabular.tabm_steps import Batch, StepNumbers, Steps
 from warpfit.tabular.training import Rows
 
@@ -38,7 +38,7 @@ class GraphEpochs:
         Of orders.
     precision : str
         ``'float32'``, ``'tf32'`` or ``'bfloat16'``; in the last members' layers compute with copies
-        of their parameters.
+        of parameters.
     """
 
     # A device's; the contract knows no graphs.
@@ -73,14 +73,23 @@ class GraphEpochs:
         )
         self.graphs: dict[tuple[int, ...], Any] = {}
         self.own = steps.network.values()
-        self.copies: dict[str, Any] | None = None
-        if precision == "bfloat16":
-            self.copies = {
-                name: self.ops.zeros(each.shape, precision)
-                for name, each in self.own.items()
-                if not name.startswith("embedding.")
-            }
-            self._copy_parameters()
+        self.copies, self.is_at_once = self._copies(precision)
+        self._copy_parameters()
+
+    def _copies(self, precision: str) -> tuple[dict[str, Any], bool]:
+        """Return copies of what layers compute with, by name, and whether they do so at once: then
+        only of the weights that members share.
+        """
+        if precision != "bfloat16":
+            return {}, False
+        copies = {
+            name: self.ops.zeros(each.shape, precision)
+            for name, each in self.own.items()
+            if not name.startswith("embedding.")
+        }
+        shared = {name: each for name, each in copies.items() if is_shared_weight(name)}
+        is_at_once = self.steps.network.is_at_once(self.ops, shared)
+        return (shared if is_at_once else copies), is_at_once
 
     def train(self, epoch: int) -> float:
         """Train an epoch, counted from 0, and return the mean of its steps' losses."""
@@ -133,12 +142,14 @@ class GraphEpochs:
                 y,
                 weights[0] if weights else None,
             )
-            gradients = self.steps.recorded(ops, batch, numbers, self.record, self.copies)
-            self.steps.update(ops, gradients, numbers)
-            self._copy_parameters()
+            update = self.steps.member_update(self.copies, numbers) if self.is_at_once else None
+            gradients = self.steps.recorded(ops, batch, numbers, self.record, self.copies, update)
+            if update is None:
+                self.steps.update(ops, gradients, numbers)
+                self._copy_parameters()
 
     def _copy_parameters(self) -> None:
-        if self.copies is not None:
+        if self.copies:
             self.ops.cast_into(list(self.copies.values()), [self.own[name] for name in self.copies])
 
 

@@ -19,13 +19,13 @@ from warpfit import random
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends import of as backend_of
-from warpfit.backends.contract.members import MemberHead as HeadArrays
-from warpfit.backends.contract.members import MemberLayer, MemberLayers
+from warpfit.backends.contract.members import MemberHead as Head
+from warpfit.backends.contract.members import MemberLayer, MemberLayers, MemberUpdate
 from warpfit.nn import Buffer, Module, ModuleList, Parameter
 from warpfit.tabular.network import Columns
 from warpfit.tabular.piecewise_linear import PiecewiseLinear, quantile_edges
 
-__all__ = ["Draw", "TabM", "flat", "set_initial_values"]
+__all__ = ["Draw", "TabM", "flat", "is_shared_weight", "set_initial_values"]
 
 Numbers = npt.NDArray[Any]
 # From the gradient of outputs to those of parameters, by name.
@@ -165,6 +165,7 @@ class TabM(Module):
         draw: Draw = NO_DROPOUT,
         members: slice = slice(None),
         values: Mapping[str, Array] | None = None,
+        update: MemberUpdate | None = None,
     ) -> tuple[Array, Pullback]:
         """Return some members' outputs, and the function from their gradient to the parameters'.
 
@@ -177,19 +178,21 @@ class TabM(Module):
         members : slice
             Which E of them; gradients of what is a member's own are those of these.
         values : mapping, optional
-            What stands in for `values`: copies in half precision, which decide what layers compute
-            in. Gradients are in the parameters' dtype nevertheless.
+            What stands in for some of `values`, or all: copies in half precision, which decide what
+            layers compute in. Gradients are in the parameters' dtype nevertheless.
+        update : MemberUpdate, optional
+            Where kernels take all layers at once: these change the parameters, whose gradients are
+            not returned.
 
         Returns
         -------
         array (E, M, num_outputs), function
         """
         embedded, to_embedding = self._embedded(ops, x)
-        if values is not None:
-            at_once = self._vjp_at_once(ops, embedded, to_embedding, draw, values)
-            if at_once is not None:
-                return at_once
-        first, values = members.start or 0, self.values() if values is None else values
+        first, values = members.start or 0, self.values() | dict(values or {})
+        at_once = self.layered(values)
+        if ops.computes_member_layers(at_once):
+            return self._vjp_at_once(ops, embedded, to_embedding, draw, at_once, update)
         dtype = str(values["ones"].dtype)
         if embedded.dtype != dtype:
             embedded = ops.cast(embedded, dtype)
@@ -244,43 +247,42 @@ class TabM(Module):
 
         return outputs, pullback
 
+    def is_at_once(self, ops: Backend, values: Mapping[str, Array]) -> bool:
+        """Whether kernels take all layers at once, with what stands in for some of `values`."""
+        return ops.computes_member_layers(self.layered(self.values() | dict(values)))
+
+    def named(self, layers: MemberLayers) -> dict[str, Array]:
+        """Return what layers have, by the names of parameters."""
+        found = {f"head.{name}": each for name, each in layers.head._asdict().items()}
+        for idx, own in enumerate(layers.hidden):
+            found |= {f"layers.{idx}.{name}": each for name, each in own._asdict().items()}
+        return found
+
+    def layered(self, values: Mapping[str, Array]) -> MemberLayers:
+        """Return what layers have, of arrays by the names of parameters."""
+        hidden = [
+            MemberLayer(*(values[f"layers.{idx}.{name}"] for name in MemberLayer._fields))
+            for idx in range(len(list(self.layers)))
+        ]
+        return MemberLayers(hidden, Head(*(values[f"head.{name}"] for name in Head._fields)))
+
     def _vjp_at_once(
         self,
         ops: Backend,
         embedded: Array,
         to_embedding: Pullback,
         draw: Draw,
-        values: Mapping[str, Array],
-    ) -> tuple[Array, Pullback] | None:
-        """Do so by kernels that take all layers at once, with copies of the shared weights; None
-        where there are none.
-        """
-        own = self.values()
-        own |= {name: values[name] for name in own if _is_shared_weight(name)}
-        names = MemberLayers(
-            [
-                MemberLayer(*(f"layers.{idx}.{each}" for each in MemberLayer._fields))
-                for idx in range(len(list(self.layers)))
-            ],
-            HeadArrays(*(f"head.{each}" for each in HeadArrays._fields)),
-        )
-        layers = MemberLayers(
-            [MemberLayer(*(own[name] for name in each)) for each in names.hidden],
-            HeadArrays(*(own[name] for name in names.head)),
-        )
+        layers: MemberLayers,
+        update: MemberUpdate | None,
+    ) -> tuple[Array, Pullback]:
         keeps = len(embedded) == self.num_members
-        found = ops.member_layers_forward(embedded, layers, **draw._asdict(), keeps=keeps)
-        if found is None:
-            return None
-        outputs, kept = found
+        outputs, kept = ops.member_layers_forward(embedded, layers, **draw._asdict(), keeps=keeps)
 
         def pullback(dy: Array) -> dict[str, Array]:
             needs_dx = self.embedding is not None
-            gradients, dx = ops.member_layers_backward(dy, kept, needs_dx=needs_dx)
-            found = dict(zip(names.head, gradients.head, strict=True))
-            for of_names, of_layer in zip(names.hidden, gradients.hidden, strict=True):
-                found |= zip(of_names, of_layer, strict=True)
-            return found if dx is None else found | to_embedding(dx)
+            gradients, dx = ops.member_layers_backward(dy, kept, needs_dx=needs_dx, update=update)
+            found = {} if dx is None else to_embedding(dx)
+            return found if gradients is None else found | self.named(gradients)
 
         return outputs, pullback
 
@@ -319,10 +321,6 @@ def _to_nothing(dy: Array) -> dict[str, Array]:
     return {}
 
 
-def _is_shared_weight(name: str) -> bool:
-    return name.startswith("layers.") and name.endswith(".weight")
-
-
 def _own(
     ops: Backend,
     values: Mapping[str, Array],
@@ -346,6 +344,11 @@ def _cast(ops: Backend, arrays: dict[str, Array], dtype: str) -> dict[str, Array
     found = {name: ops.empty(arrays[name].shape, dtype) for name in others}
     ops.cast_into(list(found.values()), [arrays[name] for name in others])
     return arrays | found
+
+
+def is_shared_weight(name: str) -> bool:
+    """Whether a parameter is a layer's weights, which members share."""
+    return name.startswith("layers.") and name.endswith(".weight")
 
 
 def flat(ops: Backend, x: Array) -> Array:

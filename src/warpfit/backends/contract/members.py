@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from warpfit.backends.contract.terms import Array, Number
+from warpfit.backends.update_rules import UpdateNumbers
 
-__all__ = ["MemberContract", "MemberHead", "MemberLayer", "MemberLayers"]
+__all__ = ["MemberContract", "MemberHead", "MemberLayer", "MemberLayers", "MemberUpdate"]
 
 
 class MemberLayer(NamedTuple):
@@ -46,6 +47,30 @@ class MemberLayers(NamedTuple):
 
     hidden: Sequence[MemberLayer]
     head: MemberHead
+
+
+class MemberUpdate(NamedTuple):
+    """A step of Adam, by gradients that nobody else asks for.
+
+    Attributes
+    ----------
+    parameters : MemberLayers
+        In float32; the layers compute with these, but for the weights that members share.
+    moments : sequence of two MemberLayers
+        Of parameters: averages of gradients, and of their squares.
+    copies : sequence of array
+        Of each layer's shared weights, in half precision.
+    numbers : UpdateNumbers
+        Those that are kept, of all but biases.
+    """
+
+    parameters: MemberLayers
+    moments: Sequence[MemberLayers]
+    copies: Sequence[Array]
+    numbers: UpdateNumbers
+
+
+NOT_AT_ONCE = "this backend computes the layers of members one by one"
 
 
 class MemberContract(ABC):
@@ -111,6 +136,10 @@ class MemberContract(ABC):
         next_scale · scale, next_scale · Σ q z, next_scale · Σ q, and scale · Σ q z + bias · Σ q.
         """
 
+    def computes_member_layers(self, layers: MemberLayers) -> bool:
+        """Whether `member_layers_forward` takes these; else the operations serve, one by one."""
+        return False
+
     def member_layers_forward(
         self,
         x: Array,
@@ -120,21 +149,22 @@ class MemberContract(ABC):
         seed: int,
         step: Number,
         keeps: bool = True,
-    ) -> tuple[Array, Any] | None:
-        """Return outputs (E, M, N) of all layers at once, and what `member_layers_backward` takes;
-        None, and nothing is done, where the operations one by one serve.
+    ) -> tuple[Array, Any]:
+        """Return outputs (E, M, N) of all layers at once, and what `member_layers_backward` takes.
 
         x (E, M, K), or (1, M, K) for all members, float32. Masks are those of
         `member_relu_forward`, by the layer's place. Products are in the dtype of the shared
         weights, one of half precision; all else, outputs too, is in float32. Without `keeps` there
         is no backward pass.
         """
-        return None
+        raise NotImplementedError(NOT_AT_ONCE)
 
     def member_layers_backward(
-        self, dy: Array, kept: Any, *, needs_dx: bool
-    ) -> tuple[MemberLayers, Array | None]:
+        self, dy: Array, kept: Any, *, needs_dx: bool, update: MemberUpdate | None = None
+    ) -> tuple[MemberLayers | None, Array | None]:
         """Return the gradients of all layers, in float32, and dx (E, M, K) if asked for, from dy
         (E, M, N) float32; x had a batch of each member.
+
+        With `update` nothing but dx is returned, and parameters are changed.
         """
-        raise NotImplementedError("what has no forward pass has no backward pass")
+        raise NotImplementedError(NOT_AT_ONCE)

@@ -26,7 +26,7 @@ FORMATS = {
     "Layout": "0q136s",
     "LossNumbers": "3d",
     "LossSettings": "3f",
-    "MemberGradients": "0q288s",
+    "MemberGradients": "0q880s",
     "MemberNetwork": "0q2304s",
     "NarrowNetwork": "0q128s",
     "NarrowParts": "0q648s",

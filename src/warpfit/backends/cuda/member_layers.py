@@ -9,20 +9,22 @@ what both leave in memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from warpfit.backends.base import Array, Number
 from warpfit.backends.checks import check_float, check_shape
-from warpfit.backends.contract.members import MemberHead, MemberLayer, MemberLayers
+from warpfit.backends.contract.members import MemberHead, MemberLayer, MemberLayers, MemberUpdate
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.dropout import check_step, round_keys_of
 from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.joined_updates import rule_numbers
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
+from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
 
 __all__ = ["MemberLayerOps", "MemberPass", "variants"]
 
@@ -34,9 +36,9 @@ WIDTHS = (128, 256, 512)
 _LAYER, _SIZES = struct.Struct("=384s3Q40x"), struct.Struct("=6i40x")
 # As in member_weights.cuh: inputs of a tile of weights, and rows of a unit of work.
 TILE_INPUTS, BLOCK_K, STAGES = 128, 64, 4
-_WEIGHTS, _WORK = struct.Struct("=256sQii48x"), struct.Struct("=4i48x")
-# As in member_gradients_sm90.cu.
-_VECTORS, _GRADIENTS = struct.Struct("=6Q"), struct.Struct("=3Q6i")
+_WEIGHTS, _WORK = struct.Struct("=256sii56x"), struct.Struct("=4i48x")
+# As in member_gradients_sm90.cu: of a layer, and of all members.
+_TARGETS, _COUNTS = struct.Struct("=3Q16Q"), struct.Struct("=12Q6i")
 # Outputs of heads that blocks hold.
 OUTPUTS_HELD = 2
 HALF = "bfloat16"
@@ -60,6 +62,16 @@ class MemberPass:
     num_units: int
     num_layers: int
     num_outputs: int
+
+    @staticmethod
+    def of(layers: MemberLayers, num_rows: int) -> MemberPass:
+        """Return how so many rows of each member are taken through layers."""
+        (num_members, num_inputs), num_units = (
+            layers.hidden[0].scale_in.shape,
+            layers.hidden[0].weight.shape[1],
+        )
+        sizes = (num_inputs, num_units, len(layers.hidden), layers.head.weight.shape[2])
+        return MemberPass(num_members, num_rows, *sizes)
 
     @property
     def num_blocks(self) -> int:
@@ -204,10 +216,10 @@ class MemberLayerOps(DenseOps):
         seed: int,
         step: Number,
         keeps: bool = True,
-    ) -> tuple[Array, Any] | None:
-        how = self._pass_of(x, layers)
-        if how is None:
-            return None
+    ) -> tuple[Array, Any]:
+        how = MemberPass.of(layers, x.shape[1])
+        check_float("member_layers_forward", x, *layers.head)
+        check_shape("member_layers_forward", "x", x, (len(x), how.num_rows, how.num_inputs))
         check_step("member_layers_forward", step)
         x, layers = self.contiguous(x), _contiguous(self, layers)
         y = self.empty((how.num_members, how.num_rows, how.num_outputs), "float32")
@@ -232,8 +244,8 @@ class MemberLayerOps(DenseOps):
         return y, kept
 
     def member_layers_backward(
-        self, dy: Array, kept: Any, *, needs_dx: bool
-    ) -> tuple[MemberLayers, Array | None]:
+        self, dy: Array, kept: Any, *, needs_dx: bool, update: MemberUpdate | None = None
+    ) -> tuple[MemberLayers | None, Array | None]:
         how, layers = kept.how, kept.layers
         shape = (how.num_members, how.num_rows)
         check_float("member_layers_backward", dy, kept.x)
@@ -259,87 +271,72 @@ class MemberLayerOps(DenseOps):
             shared_bytes=how.backward_bytes,
             cluster=CLUSTER,
         )
-        return self._gradients(kept, dz, partials, dy), dx
+        found = None if update else self._like(layers)
+        self._start_gradients(kept, dz, partials, dy, update or found)
+        return found, dx
 
-    def _gradients(
-        self, kept: _Kept, dz: list[DeviceArray], partials: DeviceArray, dy: DeviceArray
-    ) -> MemberLayers:
-        """Return the gradients of all layers: products over rows, and what blocks of rows left."""
-        how, layers = kept.how, kept.layers
-        found = MemberLayers(
-            [
-                MemberLayer(*(self.empty(each.shape, "float32") for each in own))
-                for own in layers.hidden
-            ],
-            MemberHead(*(self.empty(each.shape, "float32") for each in layers.head)),
+    def _like(self, layers: MemberLayers) -> MemberLayers:
+        """Return arrays of the shapes of all of these."""
+        hidden, head = (
+            [[self.empty(each.shape, "float32") for each in own] for own in owns]
+            for owns in (layers.hidden, [layers.head])
         )
+        return MemberLayers([MemberLayer(*own) for own in hidden], MemberHead(*head[0]))
+
+    def _start_gradients(
+        self,
+        kept: _Kept,
+        dz: list[DeviceArray],
+        partials: DeviceArray,
+        dy: DeviceArray,
+        targets: MemberLayers | MemberUpdate,
+    ) -> None:
+        """Sum the gradients of all layers: products over rows, and what blocks of rows left."""
+        how = kept.how
         work = WeightWork.of(how, self.runtime.num_multiprocessors)
-        weights = self._packed_weights(found, how, work, kept.inputs, dz)
+        weights = self._packed_weights(how, work, kept.inputs, dz)
         slots = (work.grid + how.num_tiles, how.tile_units // 8, WORKERS, 4)
         parts = self.empty(slots, "float32")
         kernel = self.kernel("member_weights_sm90", **how.weight_defines)
         kernel(work.grid, THREADS, weights, parts, shared_bytes=how.weight_bytes)
         kernel = self.kernel("member_gradients_sm90", **how.defines())
         grid = how.num_tiles * how.tile_units // 8 + how.num_members * how.gradient_blocks
-        own = self._packed_gradients(layers, found, how)
-        kernel(grid, WORKERS, weights, own, parts, partials, dy)
-        return found
+        numbers = targets.numbers if isinstance(targets, MemberUpdate) else UpdateNumbers(0.0)
+        own = _packed_gradients(kept.layers, targets, how)
+        arrays = (parts, partials, dy)
+        kernel(grid, WORKERS, weights, own, *arrays, *rule_numbers(UPDATE_RULES["adam"], numbers))
 
     def _packed_weights(
-        self,
-        found: MemberLayers,
-        how: MemberPass,
-        work: WeightWork,
-        inputs: list[DeviceArray],
-        dz: list[DeviceArray],
+        self, how: MemberPass, work: WeightWork, inputs: list[DeviceArray], dz: list[DeviceArray]
     ) -> bytes:
         """Return a `WeightList` of member_weights.cuh."""
         box, packed, num_tiles = Box(BLOCK_K, PANEL), [], 0
-        for layer, own_inputs, own_dz in zip(found.hidden, inputs, dz, strict=True):
-            maps = [self.tensor_map_of(each, each.shape[1], box) for each in (own_inputs, own_dz)]
-            of_layer = (layer.weight.pointer, len(layer.weight), num_tiles)
-            packed.append(_WEIGHTS.pack(b"".join(maps), *of_layer))
-            num_tiles += how.tiles_of(len(layer.weight))
-        sizes = (how.num_layers, num_tiles, work.units_of_tile, work.units_of_block)
-        return b"".join(packed).ljust(MOST_LAYERS * _WEIGHTS.size, b"\0") + _WORK.pack(*sizes)
-
-    def _packed_gradients(
-        self, layers: MemberLayers, found: MemberLayers, how: MemberPass
-    ) -> bytes:
-        """Return a `MemberGradients` of member_gradients_sm90.cu."""
-        packed = []
-        for idx, (layer, own) in enumerate(zip(layers.hidden, found.hidden, strict=True)):
-            vectors = (layer.scale_out, layer.bias, _next_scale(layers, idx))
-            gradients = (own.scale_out, own.bias, _next_scale(found, idx))
-            packed.append(_VECTORS.pack(*map(_pointer, (*vectors, *gradients))))
-        arrays = map(_pointer, (found.hidden[0].scale_in, *found.head))
-        sizes = (how.num_members, how.num_rows, how.num_blocks)
-        sizes += (how.num_layers, how.num_inputs, how.num_outputs)
-        whole = b"".join(packed).ljust(MOST_LAYERS * _VECTORS.size, b"\0")
-        return whole + _GRADIENTS.pack(*arrays, *sizes)
-
-    def _pass_of(self, x: DeviceArray, layers: MemberLayers) -> MemberPass | None:
-        """Return how to take rows through layers; None if other kernels have to."""
-        first, *others = layers.hidden
-        num_members, num_inputs = first.scale_in.shape
-        num_units, (_, _, num_outputs) = first.weight.shape[1], layers.head.weight.shape
-        how = MemberPass(
-            num_members, x.shape[1], num_inputs, num_units, len(layers.hidden), num_outputs
+        sizes = (how.num_inputs, *[how.num_units] * (how.num_layers - 1))
+        for size, *arrays in zip(sizes, inputs, dz, strict=True):
+            maps = [self.tensor_map_of(each, each.shape[1], box) for each in arrays]
+            packed.append(_WEIGHTS.pack(b"".join(maps), size, num_tiles))
+            num_tiles += how.tiles_of(size)
+        whole = b"".join(packed).ljust(MOST_LAYERS * _WEIGHTS.size, b"\0")
+        return whole + _WORK.pack(
+            how.num_layers, num_tiles, work.units_of_tile, work.units_of_block
         )
-        is_possible = (
+
+    def computes_member_layers(self, layers: MemberLayers) -> bool:
+        if not 1 <= len(layers.hidden) <= MOST_LAYERS:
+            return False
+        how, others = MemberPass.of(layers, 1), layers.hidden[1:]
+        num_units = how.num_units
+        return (
             generation(self.runtime.arch) == 90
             and self.loss_scale == 1
-            and x.dtype == "float32"
             and all(each.weight.dtype == HALF for each in layers.hidden)
             and num_units in WIDTHS
             and all(each.weight.shape == (num_units, num_units) for each in others)
-            and len(layers.hidden) <= MOST_LAYERS
-            and 1 <= num_inputs <= num_units
-            and min(num_members, how.num_rows, num_outputs) >= 1
-            and all(_pointer(each) % 16 == 0 for each in _held(layers))
+            and 1 <= how.num_inputs <= num_units
+            and min(how.num_members, how.num_outputs) >= 1
+            and all(each.dtype == "float32" and each.pointer % 16 == 0 for each in _own(layers))
             and max(how.forward_bytes, how.backward_bytes) <= self.runtime.max_shared_bytes
         )
-        return how if is_possible else None
 
     def _room_of(self, x: DeviceArray, layers: MemberLayers, how: MemberPass, p: float) -> _Kept:
         columns = [how.padded_inputs, *[how.num_units] * (how.num_layers - 1)]
@@ -365,26 +362,55 @@ class MemberLayerOps(DenseOps):
                 own = arrays[idx : idx + 1]
                 maps += [self.tensor_map_of(each, each.shape[1], of_rows) for each in own]
                 maps += [bytes(MAP_BYTES)] * (1 - len(own))
-            vectors = (layer.scale_out, layer.bias, _next_scale(layers, idx))
+            vectors = (layer.scale_out, layer.bias, _next(layers, idx))
             packed.append(_LAYER.pack(b"".join(maps), *map(_pointer, vectors)))
         sizes = (how.num_layers, how.num_inputs, how.num_outputs, how.num_rows, how.num_blocks)
         whole = b"".join(packed).ljust(MOST_LAYERS * _LAYER.size, b"\0")
         return whole + _SIZES.pack(*sizes, is_common)
 
 
-def _next_scale(layers: MemberLayers, idx: int) -> DeviceArray | None:
+def _next(layers: MemberLayers, idx: int) -> DeviceArray | None:
     """Return what scales the inputs of the layer that follows, if one does."""
     return layers.hidden[idx + 1].scale_in if idx + 1 < len(layers.hidden) else None
 
 
-def _held(layers: MemberLayers) -> list[DeviceArray]:
-    """Return what bulk copies bring."""
+def _own(layers: MemberLayers) -> list[DeviceArray]:
+    """Return what members do not share."""
     vectors = [each for own in layers.hidden for each in (own.scale_in, own.scale_out, own.bias)]
-    return [*vectors, layers.head.weight]
+    return [*vectors, *layers.head]
 
 
 def _pointer(array: DeviceArray | None) -> int:
     return 0 if array is None else array.pointer
+
+
+def _packed_gradients(
+    layers: MemberLayers, targets: MemberLayers | MemberUpdate, how: MemberPass
+) -> bytes:
+    """Return a `MemberGradients` of member_gradients_sm90.cu."""
+    if isinstance(targets, MemberUpdate):
+        groups, copies = (targets.parameters, *targets.moments), targets.copies
+    else:
+        groups, copies = (targets,), [None] * how.num_layers
+
+    def target(pick: Callable[[MemberLayers], DeviceArray | None], copy: Any = None) -> list[int]:
+        arrays = [_pointer(pick(group)) for group in groups]
+        return [*arrays, *[0] * (3 - len(arrays)), _pointer(copy)]
+
+    packed = []
+    for idx, layer in enumerate(layers.hidden):
+        numbers = [_pointer(layer.scale_out), _pointer(layer.bias), _pointer(_next(layers, idx))]
+        numbers += target(lambda group, idx=idx: group.hidden[idx].weight, copies[idx])
+        numbers += target(lambda group, idx=idx: group.hidden[idx].scale_out)
+        numbers += target(lambda group, idx=idx: group.hidden[idx].bias)
+        numbers += target(lambda group, idx=idx: _next(group, idx))
+        packed.append(_TARGETS.pack(*numbers))
+    numbers = target(lambda group: group.hidden[0].scale_in)
+    numbers += target(lambda group: group.head.weight) + target(lambda group: group.head.bias)
+    sizes = (how.num_members, how.num_rows, how.num_blocks)
+    sizes += (how.num_layers, how.num_inputs, how.num_outputs)
+    whole = b"".join(packed).ljust(MOST_LAYERS * _TARGETS.size, b"\0")
+    return whole + _COUNTS.pack(*numbers, *sizes)
 
 
 def _contiguous(ops: MemberLayerOps, layers: MemberLayers) -> MemberLayers:

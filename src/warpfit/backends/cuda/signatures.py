@@ -92,7 +92,7 @@ SIGNATURES = {
     "matmul_register": _MATMUL,
     "matmul_tiled": _MATMUL,
     "member_gradients_sm90": (
-        "WeightList, MemberGradients, const float4*, const float*, const float*"
+        "WeightList, MemberGradients, const float4*, const float*, const float*" + ", Scalar" * 6
     ),
     "member_layers_backward_sm90": (
         "MemberNetwork, const float*, const float*, const float*, const float*, uint4*, unsigned*, "

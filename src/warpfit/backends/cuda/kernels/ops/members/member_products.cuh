@@ -118,12 +118,12 @@ constexpr int BOX = SLOT_UNITS / CLUSTER;  // lines of a block's part of a slot
 struct Forward {
     using Tile = OperandTile<T, true, SLOT_UNITS>;
 
+    // A box is some lines, each an input, of 64 units.
     __device__ static void load(Loader& loader, int half, const TensorMap& map, int panel,
                                 int unit) {
-        // A box is a panel of 64 inputs, or, if a slot is one panel, half of it.
-        constexpr bool IS_WHOLE = BOX == PANEL;
-        loader.load(half, map, panel * PANEL + (IS_WHOLE ? 0 : own_rank() * BOX),
-                    unit + (IS_WHOLE ? own_rank() * PANEL : 0));
+        constexpr int BOXES = PANEL / BOX;  // of 64 units
+        loader.load(half, map, panel * PANEL + own_rank() % BOXES * BOX,
+                    unit + own_rank() / BOXES * PANEL);
     }
 };
 

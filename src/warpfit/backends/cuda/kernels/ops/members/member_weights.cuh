@@ -8,6 +8,7 @@
 // Users: member_weights_sm90.cu, member_gradients_sm90.cu.
 #pragma once
 
+#include "mma/fragments.cuh"
 #include "mma/operand_tile.cuh"
 #include "ptx/barriers.cuh"
 
@@ -22,7 +23,6 @@ constexpr int64 SLOT_FOURS = FOURS * WORKERS;
 
 struct alignas(64) WeightLayer {
     TensorMap inputs, dz;
-    float* gradient;  // (num_inputs, UNITS)
     int num_inputs;
     int first_tile;  // of all layers'
 };
