@@ -125,7 +125,8 @@ class MemberPass:
     def forward_bytes(self) -> int:
         """Shared memory of a block, forward."""
         outputs = 2 * ROWS * (WORKERS // ROWS) * 4
-        return self._common_bytes + self.groups * 2 * WORKERS * 2 + outputs
+        masks = 2 * (self.groups * 2 * WORKERS * 2 + 2 * BARRIER_BYTES)
+        return self._common_bytes + masks + outputs
 
     @property
     def backward_bytes(self) -> int:
@@ -221,7 +222,7 @@ class MemberLayerOps(DenseOps):
         check_float("member_layers_forward", x, *layers.head)
         check_shape("member_layers_forward", "x", x, (len(x), how.num_rows, how.num_inputs))
         check_step("member_layers_forward", step)
-        x, layers = self.contiguous(x), _contiguous(self, layers)
+        x, layers = self._at_pairs(self.contiguous(x)), _contiguous(self, layers)
         y = self.empty((how.num_members, how.num_rows, how.num_outputs), "float32")
         kept = self._room_of(x, layers, how, p) if keeps else None
         draw = (round_keys_of(seed), round(p * 2**16), 1 / (1 - p))
@@ -274,6 +275,14 @@ class MemberLayerOps(DenseOps):
         found = None if update else self._like(layers)
         self._start_gradients(kept, dz, partials, dy, update or found)
         return found, dx
+
+    def _at_pairs(self, x: DeviceArray) -> DeviceArray:
+        """Return x, or a copy if it does not begin where pairs of its numbers do."""
+        if x.pointer % (2 * x.itemsize) == 0:
+            return x
+        copy: DeviceArray = self.empty(x.shape, x.dtype)
+        self.assign(copy, x)
+        return copy
 
     def _like(self, layers: MemberLayers) -> MemberLayers:
         """Return arrays of the shapes of all of these."""

@@ -16,36 +16,63 @@ constexpr int THREADS = 256;
 constexpr int BINS_AT_ONCE = 64;
 constexpr int ROWS = 32;        // in shared memory at once
 constexpr int ROW_THREADS = 4;  // that share the rows
-constexpr int COLUMNS = 4;      // of a thread
-static_assert(COLUMNS == ROW_THREADS, "each thread of a row's writes a column");
-constexpr int BIN_THREADS = THREADS / (ROW_THREADS * SIZE / COLUMNS);
-constexpr int BINS = BINS_AT_ONCE / BIN_THREADS;  // of a thread
+constexpr int COLUMN_THREADS = SIZE / FOUR;
+constexpr int STEP = THREADS / BINS_AT_ONCE;  // rows of the shares that a thread finds
+constexpr int NUMBERS = ROWS * SIZE / THREADS;
+static_assert(THREADS == ROW_THREADS * COLUMN_THREADS * BINS_AT_ONCE / FOUR, "four bins a thread");
 
 struct Tile {
-    T shares[ROWS][BINS_AT_ONCE];
-    T dy[ROWS][SIZE];
+    Four shares[ROWS][BINS_AT_ONCE / FOUR + 2];  // so that rows lie in different banks
+    Four dy[ROWS][SIZE / FOUR];
 };
 
-// Behind the bins come the line's weight and its bias.
-__device__ inline T share_of(const Bins& bins, int feature, int bin, T x) {
-    return bin < bins.count ? bins.share(feature, bin, x) : bin == bins.count ? x : T(1);
-}
+// What a thread has of a tile of rows before it goes to shared memory: numbers of dy, and x of the
+// rows whose shares of one bin it finds.
+struct Ahead {
+    T dy[NUMBERS], x[ROWS / STEP];
 
-// All threads: rows from `first` on, zeros from `end` on.
-__device__ inline void fill(Tile& tile, const T* dy, const T* x, const Bins& bins, int first,
-                            int end, int first_bin) {
-    const int feature = blockIdx.y, num_features = gridDim.y;
-    for (int i = threadIdx.x; i < ROWS * SIZE; i += THREADS) {
-        const int row = first + i / SIZE;
-        const int64 at = (static_cast<int64>(row) * num_features + feature) * SIZE + i % SIZE;
-        tile.dy[i / SIZE][i % SIZE] = row < end ? dy[at] : T(0);
+    __device__ void load(const T* of_dy, const T* of_x, int first, int end) {
+        const int feature = blockIdx.y, num_features = gridDim.y;
+#pragma unroll
+        for (int i = 0; i < NUMBERS; ++i) {
+            const int at = threadIdx.x + i * THREADS, row = first + at / SIZE;
+            const int64 place = static_cast<int64>(row) * num_features + feature;
+            dy[i] = row < end ? of_dy[place * SIZE + at % SIZE] : T(0);
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS / STEP; ++i) {
+            const int row = first + threadIdx.x / BINS_AT_ONCE + i * STEP;
+            x[i] = row < end ? of_x[static_cast<int64>(row) * num_features + feature] : T(0);
+        }
     }
-    for (int i = threadIdx.x; i < ROWS * BINS_AT_ONCE; i += THREADS) {
-        const int row = first + i / BINS_AT_ONCE, bin = first_bin + i % BINS_AT_ONCE;
-        const bool is_there = row < end && bin < bins.count + 2;
-        const T number = is_there ? x[static_cast<int64>(row) * num_features + feature] : T(0);
-        tile.shares[i / BINS_AT_ONCE][i % BINS_AT_ONCE] =
-            is_there ? share_of(bins, feature, bin, number) : T(0);
+};
+
+// Behind the bins come the line's weight and its bias; what is behind those is 0.
+struct OwnBin {
+    Bin bin;
+    int behind;  // 0 of a bin
+
+    __device__ OwnBin(const Bins& bins, int feature, int number)
+        : bin(number < bins.count ? bins.at(feature, number) : Bin{}),
+          behind(max(0, number - bins.count + 1)) {}
+
+    __device__ T share(T x) const {
+        return behind == 0 ? bin.share(x) : behind == 1 ? x : behind == 2 ? T(1) : T(0);
+    }
+};
+
+// All threads; rows that are not there have gradients of 0.
+__device__ inline void fill(Tile& tile, const Ahead& ahead, const OwnBin& bin) {
+#pragma unroll
+    for (int i = 0; i < NUMBERS; ++i) {
+        const int at = threadIdx.x + i * THREADS;
+        tile.dy[at / SIZE][at % SIZE / FOUR].at[at % FOUR] = ahead.dy[i];
+    }
+    const int own = threadIdx.x % BINS_AT_ONCE;
+#pragma unroll
+    for (int i = 0; i < ROWS / STEP; ++i) {
+        const int row = threadIdx.x / BINS_AT_ONCE + i * STEP;
+        tile.shares[row][own / FOUR].at[own % FOUR] = bin.share(ahead.x[i]);
     }
 }
 
@@ -64,19 +91,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const int begin = static_cast<int64>(num_rows) * part / num_parts,
               end = static_cast<int64>(num_rows) * (part + 1) / num_parts;
     const int row_thread = threadIdx.x % ROW_THREADS,
-              column = threadIdx.x / ROW_THREADS % (SIZE / COLUMNS) * COLUMNS,
-              bin_thread = threadIdx.x / (ROW_THREADS * SIZE / COLUMNS);
-    T sums[BINS][COLUMNS] = {};
+              column = threadIdx.x / ROW_THREADS % COLUMN_THREADS,
+              bin = threadIdx.x / (ROW_THREADS * COLUMN_THREADS);
+    const OwnBin own_bin(bins, feature, first_bin + threadIdx.x % BINS_AT_ONCE);
+    T sums[FOUR][FOUR] = {};  // bins, columns
+    Ahead ahead;
+    ahead.load(dy, x, begin, end);
     for (int first = begin; first < end; first += ROWS) {
-        fill(tile, dy, x, bins, first, end, first_bin);
+        fill(tile, ahead, own_bin);
         __syncthreads();
-#pragma unroll 2
+        ahead.load(dy, x, first + ROWS, end);
+#pragma unroll
         for (int row = row_thread; row < ROWS; row += ROW_THREADS) {
+            const Four shares = tile.shares[row][bin], numbers = tile.dy[row][column];
 #pragma unroll
-            for (int i = 0; i < BINS; ++i) {
-                const T share = tile.shares[row][bin_thread + i * BIN_THREADS];
+            for (int i = 0; i < FOUR; ++i) {
 #pragma unroll
-                for (int j = 0; j < COLUMNS; ++j) sums[i][j] += share * tile.dy[row][column + j];
+                for (int j = 0; j < FOUR; ++j) sums[i][j] += shares.at[i] * numbers.at[j];
             }
         }
         __syncthreads();
@@ -85,29 +116,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const int64 step = static_cast<int64>(num_features) * gridDim.z * BINS_AT_ONCE * SIZE;
     T* own = partials + place * BINS_AT_ONCE * SIZE;
 #pragma unroll
-    for (int i = 0; i < BINS; ++i) {
+    for (int i = 0; i < FOUR; ++i) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
+        for (int j = 0; j < FOUR; ++j) {
             T sum = sums[i][j];
 #pragma unroll
             for (int lanes = 1; lanes < ROW_THREADS; lanes *= 2)
                 sum += __shfl_xor_sync(FULL_WARP, sum, lanes);
             if (row_thread == j)
-                own[part * step + (bin_thread + i * BIN_THREADS) * SIZE + column + j] = sum;
+                own[part * step + (bin * FOUR + i) * SIZE + column * FOUR + j] = sum;
         }
     }
     if (!is_last_block(arrivals + place, num_parts)) return;
     for (int i = threadIdx.x; i < BINS_AT_ONCE * SIZE; i += THREADS) {
-        const int bin = first_bin + i / SIZE;
-        if (bin >= num_bins + 2) break;
+        const int number = first_bin + i / SIZE;
+        if (number >= num_bins + 2) break;
         T sum = 0;
 #pragma unroll 8
         for (int j = 0; j < num_parts; ++j) sum += __ldcg(own + j * step + i);
         const int64 of_line = feature * SIZE + i % SIZE;
-        if (bin < num_bins) {
-            dpieces[(static_cast<int64>(feature) * num_bins + bin) * SIZE + i % SIZE] = sum;
+        if (number < num_bins) {
+            dpieces[(static_cast<int64>(feature) * num_bins + number) * SIZE + i % SIZE] = sum;
         } else {
-            (bin == num_bins ? dweight : dbias)[of_line] = sum;
+            (number == num_bins ? dweight : dbias)[of_line] = sum;
         }
     }
 }

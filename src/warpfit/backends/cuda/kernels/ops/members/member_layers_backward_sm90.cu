@@ -252,6 +252,25 @@ __device__ inline void units_backward(BackwardShared& shared, const Vectors::Lay
 
 constexpr int INPUTS_AT_ONCE = 2 * SLOT_UNITS;
 
+// Two inputs of a row, side by side, of which the second may be missing.
+__device__ inline void input_backward(float2& sum, float2 arrived, const float* x,
+                                      const float* scales, float* dx, int64 at, int input,
+                                      int inputs) {
+    if (inputs % 2 == 0) {
+        const float2 values = *reinterpret_cast<const float2*>(x + at),
+                     scale = *reinterpret_cast<const float2*>(scales + input);
+        sum.x += arrived.x * values.x;
+        sum.y += arrived.y * values.y;
+        if (dx) *reinterpret_cast<float2*>(dx + at) = {arrived.x * scale.x, arrived.y * scale.y};
+        return;
+    }
+    sum.x += arrived.x * x[at];
+    if (dx) dx[at] = arrived.x * scales[input];
+    if (input + 1 == inputs) return;
+    sum.y += arrived.y * x[at + 1];
+    if (dx) dx[at + 1] = arrived.y * scales[input + 1];
+}
+
 // The first layer's inputs, INPUTS_AT_ONCE from `first` on.
 __device__ inline void inputs_backward(BackwardShared& shared, PartSums& sums,
                                        const MemberNetwork& network, const Place& place,
@@ -264,19 +283,20 @@ __device__ inline void inputs_backward(BackwardShared& shared, PartSums& sums,
         const int of_group = own.half * SLOT_UNITS + group * PANEL;
         float products[PAIRS];
 #pragma unroll
-        for (int pair = 0; pair < PAIRS; ++pair) {
-            const int tile = pair / 2, i = pair % 2;
-            const int input = first + of_group + 8 * tile + own.lane % 4 * 2 + i;
-            products[pair] = 0;
+        for (int tile = 0; tile < TILES; ++tile) {
+            const int input = first + of_group + 8 * tile + own.lane % 4 * 2;
+            float2 sum = {0, 0};
 #pragma unroll
             for (int lower = 0; lower < 2; ++lower) {
                 const int row = place.first_row + own.row() + 8 * lower;
                 if (row >= network.num_rows || input >= inputs) continue;
                 const int64 of_row = static_cast<int64>(place.member) * network.num_rows + row;
-                const float arrived = sums[(group * TILES + tile) * 4 + 2 * lower + i];
-                products[pair] += arrived * x[of_row * inputs + input];
-                if (dx) dx[of_row * inputs + input] = arrived * scales[input];
+                const float* arrived = sums + (group * TILES + tile) * 4 + 2 * lower;
+                input_backward(sum, {arrived[0], arrived[1]}, x, scales, dx,
+                               of_row * inputs + input, input, inputs);
             }
+            products[2 * tile] = sum.x;
+            products[2 * tile + 1] = sum.y;
         }
         put_sums(shared.sums[0], own, of_group, products);
     }
@@ -343,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             publish(rows, network.layers[layer].dz, place.padded_row(), UNITS / PANEL, own, true);
             if (own.number == 0 && turn < last)
                 shared->vectors.load(turn + 1, network.layers[layer - 2], place.member);
-            multiply<Backward>(sums, pipeline, rows, UNITS / PANEL, [](int) {});
+            multiply<Backward>(sums, pipeline, rows, UNITS / PANEL);
             await_readers(own);
             units_backward(*shared, shared->vectors.await(turn), sums, own, of_layer, first,
                            partials + sizes.of_layer(layer - 1), factor);

@@ -23,12 +23,18 @@
 
 constexpr int OUTPUTS_AT_ONCE = WORKERS / ROWS;
 
+// Masks of two layers, in turns: warps that have nothing to load draw them ahead.
+struct Masks {
+    unsigned short bits[2][GROUPS][2][WORKERS];  // of a worker's upper and lower row
+    Barrier drawn[2], read[2];
+};
+
 struct ForwardShared {
     unsigned char rows[UNITS / PANEL][PANEL_BYTES];
     Rings rings;
     Vectors vectors;
     Head head;
-    unsigned short masks[GROUPS][2][WORKERS];
+    Masks masks;
     float outputs[2][ROWS][OUTPUTS_AT_ONCE];  // of each half of the units
 };
 
@@ -68,15 +74,31 @@ __device__ inline unsigned draw(const Dropout& dropout, const Place& place, cons
     return kept;
 }
 
-// The masks that are drawn while tensor cores multiply by a panel of so many.
-__device__ inline void draw_masks(ForwardShared& shared, const Dropout& dropout, const Place& place,
-                                  const Worker& own, int layer, int panel, int panels) {
-    if (dropout.threshold == 0) return;
-    const int end = (panel + 1) * 2 * GROUPS / panels;
-#pragma unroll 1
-    for (int i = panel * 2 * GROUPS / panels; i < end; ++i) {
-        shared.masks[i / 2][i % 2][own.number] =
-            static_cast<unsigned short>(draw(dropout, place, own, layer, i / 2, i % 2));
+constexpr int DRAWERS = WARPGROUP / 32 - 1, WORKER_WARPS = WORKERS / 32;
+
+__device__ inline void start_masks(Masks& masks) {
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < 2; ++i) {
+        mbarrier_init(&masks.drawn[i], DRAWERS);
+        mbarrier_init(&masks.read[i], WORKER_WARPS);
+    }
+}
+
+// The warps that draw, of which this is number `drawer`: the masks of all layers, those of a warp of
+// workers in a group and row at once.
+__device__ inline void draw_masks(Masks& masks, const Dropout& dropout, const Place& place,
+                                  int num_layers, int drawer) {
+    const int lane = threadIdx.x % 32;
+    for (int layer = 0; layer < num_layers; ++layer) {
+        wait(masks.read[layer % 2], layer / 2 + 1);
+        for (int i = drawer; i < WORKER_WARPS * GROUPS * 2; i += DRAWERS) {
+            const int group = i / (2 * WORKER_WARPS), lower = i / WORKER_WARPS % 2;
+            const Worker worker(i % WORKER_WARPS * 32 + lane);
+            masks.bits[layer % 2][group][lower][worker.number] =
+                static_cast<unsigned short>(draw(dropout, place, worker, layer, group, lower));
+        }
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&masks.drawn[layer % 2]);
     }
 }
 
@@ -171,14 +193,15 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
                                      int layer) {
     const Kept own_kept = kept.of_layer(layer, own);
     const Vectors::Layer& vectors = shared.vectors.await(layer);
+    if (dropout.threshold != 0) wait(shared.masks.drawn[layer % 2], layer / 2);
     const int left = network.num_rows - place.first_row - own.row();
     const unsigned there = (left > 0 ? 0xFFFFu : 0u) | (left > 8 ? 0xFFFF0000u : 0u);
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
         unsigned drawn = there;
         if (dropout.threshold != 0) {
-            drawn &= shared.masks[group][0][own.number] |
-                     static_cast<unsigned>(shared.masks[group][1][own.number]) << 16;
+            const auto& bits = shared.masks.bits[layer % 2][group];
+            drawn &= bits[0][own.number] | static_cast<unsigned>(bits[1][own.number]) << 16;
         }
         if (kept.bits) keep_sums(own_kept, sums, group);
         const unsigned bits = activate_group(vectors, sums, own, group, drawn, dropout.of_kept);
@@ -186,6 +209,7 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
         if (!IS_LAST) store_group(shared.rows[0], sums, own, group);
         __syncwarp();  // the groups one by one, lest there be too few registers
     }
+    if (dropout.threshold != 0 && own.lane == 0) mbarrier_arrive(&shared.masks.read[layer % 2]);
 }
 
 // -- outputs --------------------------------------------------------------------------------------
@@ -237,6 +261,15 @@ __device__ inline void write_outputs(ForwardShared& shared, Sums& sums,
     }
 }
 
+// One thread: the weights of all layers.
+__device__ inline void load_weights(Rings& rings, const MemberNetwork& network) {
+    Loader loader{rings};
+    for (int layer = 0; layer < network.num_layers; ++layer) {
+        load_layer<Forward>(loader, network.layers[layer].weight,
+                            layer == 0 ? num_panels(network.num_inputs) : UNITS / PANEL);
+    }
+}
+
 // -- the whole ------------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -246,28 +279,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                const __grid_constant__ RoundKeys keys, unsigned threshold,
                                double of_kept) {
     DYNAMIC_SHARED(ForwardShared, shared);
+    start_masks(shared->masks);
     start_barriers(shared->rings, shared->vectors, shared->head);
     take_turn();
+    const Dropout dropout{keys, static_cast<unsigned>(read(step)), threshold,
+                          static_cast<float>(of_kept)};
+    const Place place(network);
     if (threadIdx.x < WARPGROUP) {
         leave_registers<LOADER_REGISTERS>();
         if (threadIdx.x == 0) {
-            Loader loader{shared->rings};
-            for (int layer = 0; layer < network.num_layers; ++layer) {
-                load_layer<Forward>(loader, network.layers[layer].weight,
-                                    layer == 0 ? num_panels(network.num_inputs) : UNITS / PANEL);
-            }
+            load_weights(shared->rings, network);
+        } else if (threadIdx.x >= 32 && threshold != 0) {
+            draw_masks(shared->masks, dropout, place, network.num_layers, threadIdx.x / 32 - 1);
         }
     } else {
         take_registers<WORKER_REGISTERS>();
-        const Place place(network);
         const Worker own;
         if (own.number == 0) {
             for (int idx = 0; idx < min(2, network.num_layers); ++idx)
                 shared->vectors.load(idx, network.layers[idx], place.member);
             shared->head.load(head, place.member, network.num_outputs);
         }
-        const Dropout dropout{keys, static_cast<unsigned>(read(step)), threshold,
-                              static_cast<float>(of_kept)};
         const Kept kept{kept_sums, kept_bits};
         unsigned char* rows = shared->rows[0];
         Pipeline pipeline{shared->rings, own.half};
@@ -278,9 +310,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const MemberLayer& layer = network.layers[idx];
             shared->vectors.fill_ones(idx, layer, own);
             publish(rows, layer.inputs, place.padded_row(), panels, own, kept_bits != nullptr);
-            multiply<Forward>(sums, pipeline, rows, panels, [&](int panel) {
-                draw_masks(*shared, dropout, place, own, idx, panel, panels);
-            });
+            multiply<Forward>(sums, pipeline, rows, panels);
             if (idx + 1 == network.num_layers) break;
             await_readers(own);
             activate_rows<false>(*shared, sums, network, place, own, dropout, kept, idx);

@@ -20,7 +20,7 @@ using T = bfloat16;
 constexpr int MOST_LAYERS = 5;
 constexpr int ROWS = 64;  // of a block
 constexpr int WARPGROUP = 128, WORKERS = 2 * WARPGROUP, THREADS = WARPGROUP + WORKERS;
-constexpr int LOADER_REGISTERS = 40, WORKER_REGISTERS = 232;
+constexpr int LOADER_REGISTERS = 48, WORKER_REGISTERS = 232;
 constexpr int PANEL = 64;  // numbers along k
 constexpr int PANEL_BYTES = ROWS * LINE_BYTES;
 constexpr int OWN_UNITS = UNITS / 2;  // of a warpgroup
@@ -77,11 +77,8 @@ struct Place {
 struct Worker {
     int number, half, warp, lane;
 
-    __device__ Worker()
-        : number(static_cast<int>(threadIdx.x) - WARPGROUP),
-          half(number / WARPGROUP),
-          warp(number / 32 % 4),
-          lane(number % 32) {}
+    __device__ explicit Worker(int own = static_cast<int>(threadIdx.x) - WARPGROUP)
+        : number(own), half(number / WARPGROUP), warp(number / 32 % 4), lane(number % 32) {}
 
     // Its first row, of the block's; the other is 8 further.
     __device__ int row() const { return 16 * warp + lane / 4; }
@@ -197,16 +194,15 @@ struct Pipeline {
     }
 };
 
-// sums = the rows times a layer's weights; `meanwhile(panel)` is done while tensor cores multiply.
-template <class Direction, class Meanwhile>
+// sums = the rows times a layer's weights.
+template <class Direction>
 __device__ inline void multiply(Sums& sums, Pipeline& pipeline, const unsigned char* rows,
-                                int panels, Meanwhile meanwhile) {
+                                int panels) {
 #pragma unroll 1
     for (int panel = 0; panel < panels; ++panel) {
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             pipeline.start<Direction>(sums[part], rows + panel * PANEL_BYTES, panel > 0);
-            if (part == PARTS - 1) meanwhile(panel);
             pipeline.advance();
         }
     }
