@@ -190,8 +190,9 @@ class _Kept(NamedTuple):
     ----------
     inputs : list of array (padded rows, K)
         Of each layer, in half precision.
-    sums : array
-        Of each layer before they are scaled, in the order of the kernel's threads.
+    sums : array (layers, padded rows, units)
+        Of each layer before they are scaled, a block's 64 rows in the order of its threads; the
+        backward pass puts their gradients in their place, row by row.
     bits : array
         Which units were kept, in that order.
     """
@@ -251,7 +252,8 @@ class MemberLayerOps(DenseOps):
         shape = (how.num_members, how.num_rows)
         check_float("member_layers_backward", dy, kept.x)
         check_shape("member_layers_backward", "dy", dy, (*shape, how.num_outputs))
-        dz = [self.empty((how.padded_rows, how.num_units), HALF) for _ in layers.hidden]
+        # Each block has read its own part of `sums` before it writes there.
+        dz = [self.take(kept.sums, idx) for idx in range(how.num_layers)]
         dx = self.empty((*shape, how.num_inputs), "float32") if needs_dx else None
         partials = self.empty((how.grid, how.partial_size), "float32")
         dy = self.contiguous(dy)
@@ -350,9 +352,8 @@ class MemberLayerOps(DenseOps):
     def _room_of(self, x: DeviceArray, layers: MemberLayers, how: MemberPass, p: float) -> _Kept:
         columns = [how.padded_inputs, *[how.num_units] * (how.num_layers - 1)]
         inputs = [self.empty((how.padded_rows, each), HALF) for each in columns]
-        units = how.num_layers * how.padded_rows * how.num_units
-        sums, bits = self.empty((units,), HALF), self.empty((units // 32,), "uint32")
-        return _Kept(x, layers, how, p, inputs, sums, bits)
+        sums = self.empty((how.num_layers, how.padded_rows, how.num_units), HALF)
+        return _Kept(x, layers, how, p, inputs, sums, self.empty((sums.size // 32,), "uint32"))
 
     def _packed(
         self,

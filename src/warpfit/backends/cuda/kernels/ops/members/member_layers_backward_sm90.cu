@@ -2,7 +2,8 @@
 //            layers' sums, and of each block what it adds to the gradients of all that is a member's
 //            own: scales, biases and heads. dx, of the unscaled inputs, too, if asked for.
 // Layout:    as there; dz_l as h_l; dy as y, dx (members, rows, inputs) or null; partials as in
-//            member_partials.cuh, block after block.
+//            member_partials.cuh, block after block. dz_l takes the place of what is kept of the
+//            layer: a block's 64 rows are as large, and nobody else reads them.
 // Launch:    as there.
 // Numerics:  products of bfloat16 with float32 sums in the order of k; all else in float32: sums
 //            over rows by trees within a warp, then over warps in their order.
@@ -152,9 +153,32 @@ struct OutputGradients {
     }
 };
 
-// Those of the last layer's units of a group.
+// Those of the last layer's units of a group, of a head that is held.
+template <int COUNT>
+__device__ inline void arrive_of_held(Arrived& arrived, const OutputGradients& dy,
+                                      const Worker& own, int group, const float* head) {
+    float of_rows[2][COUNT];
+#pragma unroll
+    for (int i = 0; i < 2 * COUNT; ++i) of_rows[i / COUNT][i % COUNT] = dy.of(i / COUNT, i % COUNT);
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+        const auto weights = HeadPair<COUNT>::at(head + (own.unit(group) + 8 * tile) * COUNT);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float sum = 0;
+#pragma unroll
+            for (int output = 0; output < COUNT; ++output)
+                sum += of_rows[i / 2][output] * weights.of_unit[i % 2][output];
+            arrived[bit_of(tile, i / 2, i % 2)] = sum;
+        }
+    }
+}
+
+// Of any.
 __device__ inline void arrive_of_head(Arrived& arrived, const OutputGradients& dy,
                                       const Worker& own, int group, const float* head, int count) {
+    if (count == 1) return arrive_of_held<1>(arrived, dy, own, group, head);
+    if (count == 2) return arrive_of_held<2>(arrived, dy, own, group, head);
 #pragma unroll
     for (int i = 0; i < 2 * PAIRS; ++i) arrived[i] = 0;
     for (int output = 0; output < count; ++output) {
@@ -172,24 +196,37 @@ __device__ inline void arrive_of_head(Arrived& arrived, const OutputGradients& d
     }
 }
 
-// Sums over rows of the last layer's units times the gradient of an output.
-__device__ inline void sum_head(const Vectors::Layer& vectors, const KeptGroup& kept,
-                                const OutputGradients& dy, const Worker& own, int group, int output,
-                                float (&sums)[4][UNITS], float of_kept) {
-    const float of_rows[2] = {dy.of(0, output) * of_kept, dy.of(1, output) * of_kept};
-    float products[PAIRS];
+// The last layer's units of a group, in this thread's two rows.
+__device__ inline void find_units(Arrived& units, const Vectors::Layer& vectors,
+                                  const KeptGroup& kept, const Worker& own, int group,
+                                  float of_kept) {
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
         const int unit = own.unit(group) + 8 * tile;
         const float2 scale = pair_of(vectors.scale, unit), bias = pair_of(vectors.bias, unit);
-        const float2 upper = kept.sums(tile, 0), lower = kept.sums(tile, 1);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float s = i ? scale.y : scale.x, b = i ? bias.y : bias.x;
-            const float of_upper = kept.is_kept(tile, 0, i) ? (i ? upper.y : upper.x) * s + b : 0,
-                        of_lower = kept.is_kept(tile, 1, i) ? (i ? lower.y : lower.x) * s + b : 0;
-            products[2 * tile + i] = of_upper * of_rows[0] + of_lower * of_rows[1];
+        for (int lower = 0; lower < 2; ++lower) {
+            const float2 z = kept.sums(tile, lower);
+            const float values[2] = {z.x * scale.x + bias.x, z.y * scale.y + bias.y};
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                units[bit_of(tile, lower, i)] =
+                    values[i] * (kept.is_kept(tile, lower, i) ? of_kept : 0.0f);
+            }
         }
+    }
+}
+
+// Sums over rows of units times the gradient of an output.
+__device__ inline void sum_head(float (&sums)[4][UNITS], const Arrived& units,
+                                const OutputGradients& dy, const Worker& own, int group,
+                                int output) {
+    const float of_rows[2] = {dy.of(0, output), dy.of(1, output)};
+    float products[PAIRS];
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; ++pair) {
+        products[pair] = units[bit_of(pair / 2, 0, pair % 2)] * of_rows[0] +
+                         units[bit_of(pair / 2, 1, pair % 2)] * of_rows[1];
     }
     put_sums(sums, own, own.half * OWN_UNITS + group * PANEL, products);
 }
@@ -220,9 +257,10 @@ __device__ inline void heads_backward(BackwardShared& shared, const MemberNetwor
         for (int group = 0; group < GROUPS; ++group) {
             kept = next;
             next.load(of_layer, (group + 1) % GROUPS);
-            for (int i = 0; i < some; ++i) {
-                sum_head(vectors, kept, gradients, own, group, output + i, shared.sums[i], of_kept);
-            }
+            Arrived units;
+            find_units(units, vectors, kept, own, group, of_kept);
+            for (int i = 0; i < some; ++i)
+                sum_head(shared.sums[i], units, gradients, own, group, output + i);
         }
         add_warps(shared, own, some, UNITS, partials + sizes.of_output(output), UNITS);
     }

@@ -214,9 +214,29 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
 
 // -- outputs --------------------------------------------------------------------------------------
 
-// This thread's part of an output of its two rows.
-__device__ inline void add_products(float (&found)[2], Sums& sums, const Worker& own,
-                                    const float* head, int num_outputs) {
+// This thread's part of COUNT outputs of its two rows, of a head that is held.
+template <int COUNT>
+__device__ inline void add_products(float (&found)[OUTPUTS_HELD][2], Sums& sums, const Worker& own,
+                                    const float* head) {
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            const auto weights = HeadPair<COUNT>::at(head + (own.unit(group) + 8 * tile) * COUNT);
+#pragma unroll
+            for (int i = 0; i < 2 * COUNT; ++i) {
+                const int unit = i / COUNT, output = i % COUNT;
+                const float weight = weights.of_unit[unit][output];
+                found[output][0] += sum_at(sums, group, tile, 0, unit) * weight;
+                found[output][1] += sum_at(sums, group, tile, 1, unit) * weight;
+            }
+        }
+    }
+}
+
+// Of one of many outputs.
+__device__ inline void add_product(float (&found)[2], Sums& sums, const Worker& own,
+                                   const float* head, int num_outputs) {
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
 #pragma unroll
@@ -231,33 +251,57 @@ __device__ inline void add_products(float (&found)[2], Sums& sums, const Worker&
     }
 }
 
+__device__ inline void add_lanes(ForwardShared& shared, const Worker& own, float (&found)[2],
+                                 int place) {
+#pragma unroll
+    for (int lower = 0; lower < 2; ++lower) {
+        found[lower] += __shfl_xor_sync(0xffffffffu, found[lower], 1);
+        found[lower] += __shfl_xor_sync(0xffffffffu, found[lower], 2);
+        if (own.lane % 4 == 0)
+            shared.outputs[own.half][own.row() + 8 * lower][place] = found[lower];
+    }
+}
+
+// All workers: the outputs from `first` on.
+__device__ inline void write_some(ForwardShared& shared, const MemberNetwork& network,
+                                  const Place& place, const Worker& own, const float* head_bias,
+                                  float* y, int first) {
+    meet();
+    const int count = network.num_outputs, row = own.number / OUTPUTS_AT_ONCE,
+              i = own.number % OUTPUTS_AT_ONCE, own_row = place.first_row + row;
+    if (own_row < network.num_rows && first + i < count) {
+        y[(static_cast<int64>(place.member) * network.num_rows + own_row) * count + first + i] =
+            shared.outputs[0][row][i] + shared.outputs[1][row][i] +
+            head_bias[place.member * count + first + i];
+    }
+    meet();
+}
+
 __device__ inline void write_outputs(ForwardShared& shared, Sums& sums,
                                      const MemberNetwork& network, const Place& place,
                                      const Worker& own, const float* head, const float* head_bias,
                                      float* y) {
     const int count = network.num_outputs;
     head = shared.head.await(head, place.member, count);
+    if (Head::is_held(count)) {
+        float found[OUTPUTS_HELD][2] = {};
+        if (count == 1) {
+            add_products<1>(found, sums, own, head);
+        } else {
+            add_products<2>(found, sums, own, head);
+        }
+#pragma unroll
+        for (int i = 0; i < OUTPUTS_HELD; ++i) add_lanes(shared, own, found[i], i);
+        write_some(shared, network, place, own, head_bias, y, 0);
+        return;
+    }
     for (int first = 0; first < count; first += OUTPUTS_AT_ONCE) {
         for (int output = first; output < min(count, first + OUTPUTS_AT_ONCE); ++output) {
             float found[2] = {0, 0};
-            add_products(found, sums, own, head + output, count);
-#pragma unroll
-            for (int lower = 0; lower < 2; ++lower) {
-                found[lower] += __shfl_xor_sync(0xffffffffu, found[lower], 1);
-                found[lower] += __shfl_xor_sync(0xffffffffu, found[lower], 2);
-                if (own.lane % 4 == 0)
-                    shared.outputs[own.half][own.row() + 8 * lower][output - first] = found[lower];
-            }
+            add_product(found, sums, own, head + output, count);
+            add_lanes(shared, own, found, output - first);
         }
-        meet();
-        const int row = own.number / OUTPUTS_AT_ONCE, i = own.number % OUTPUTS_AT_ONCE,
-                  own_row = place.first_row + row;
-        if (own_row < network.num_rows && first + i < count) {
-            y[(static_cast<int64>(place.member) * network.num_rows + own_row) * count + first + i] =
-                shared.outputs[0][row][i] + shared.outputs[1][row][i] +
-                head_bias[place.member * count + first + i];
-        }
-        meet();
+        write_some(shared, network, place, own, head_bias, y, first);
     }
 }
 

@@ -301,8 +301,18 @@ struct Vectors {
     }
 };
 
-// A member's head, which comes once, if it has so few outputs.
+// The weights (UNITS, outputs) of a member's head: held, which come once, if it has so few outputs.
 constexpr int OUTPUTS_HELD = 2;
+
+// Of two units, for COUNT outputs; `weights` is the first one's.
+template <int COUNT>
+struct alignas(8 * COUNT) HeadPair {
+    float of_unit[2][COUNT];
+
+    __device__ static const HeadPair& at(const float* weights) {
+        return *reinterpret_cast<const HeadPair*>(weights);
+    }
+};
 
 struct Head {
     alignas(16) float weights[UNITS * OUTPUTS_HELD];
