@@ -78,14 +78,14 @@ def test_epochs_that_patience_leaves_out_have_no_price(
 
     def noted(device: str, widths: Any, *, epochs: int, **sizes: int) -> Any:
         found.append(epochs)
-        raise Ends
+        raise EndedError
 
-    class Ends(Exception):
+    class EndedError(Exception):
         pass
 
     monkeypatch.setattr("warpfit.tabular.estimator.trained_on", noted)
     x = np.random.default_rng(0).normal(size=(40, 2))
     model = TabularRegressor("tabm", n_epochs=asked, n_ensemble=3, random_state=0)
-    with pytest.raises(Ends):
+    with pytest.raises(EndedError):
         model.fit(x, x[:, 0])
     assert found == [3 * priced]

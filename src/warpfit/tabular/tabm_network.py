@@ -19,8 +19,8 @@ from warpfit import random
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends import of as backend_of
-from warpfit.backends.contract.members import MemberHead as Head
-from warpfit.backends.contract.members import MemberLayer, MemberLayers, MemberUpdate
+from warpfit.backends.base import MemberHead as Head
+from warpfit.backends.base import MemberLayer, MemberLayers, MemberUpdate
 from warpfit.nn import Buffer, Module, ModuleList, Parameter
 from warpfit.tabular.network import Columns
 from warpfit.tabular.piecewise_linear import PiecewiseLinear, quantile_edges

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import Number
-from warpfit.backends.contract.members import MemberUpdate
+from warpfit.backends.base import MemberUpdate, Number
 from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.losses import Loss
 from warpfit.optim.adam import AdamSpec

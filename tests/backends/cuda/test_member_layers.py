@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from conftest import on_emulator
+from support.devices import assert_bits_when_late
 from warpfit.backends import NumpyBackend
-from warpfit.backends.contract.members import MemberHead, MemberLayer, MemberLayers
+from warpfit.backends.base import MemberHead, MemberLayer, MemberLayers, MemberUpdate
 from warpfit.backends.cuda import CudaBackend
+from warpfit.backends.cuda.runtime import open_device
+from warpfit.backends.update_rules import UpdateNumbers
 
 PLACE = {"p": 0.3, "seed": 7, "step": 3}
 HALF = "bfloat16"
@@ -140,3 +145,71 @@ def test_forward_and_backward(ops: CudaBackend, sizes: Sizes) -> None:
             assert_close(getattr(mine, name), getattr(other, name))
     for mine, other in zip(of_device.head, gradients.head, strict=True):
         assert_close(mine, other)
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+def test_one_batch_of_all_members(ops: CudaBackend, outputs: int) -> None:
+    sizes = Sizes(members=3, rows=70, inputs=7, units=128, layers=2, outputs=outputs)
+    layers, x = layers_of(sizes), batches(sizes, 1)
+    place = PLACE | {"p": 0.0}
+    given = (ops.asarray(x), on_device(ops, layers))
+    found, kept = ops.member_layers_forward(*given, **place, keeps=False)
+    assert kept is None
+    assert_close(found, one_by_one(x.astype(float), layers, **place)[0])
+
+
+def test_adam_where_gradients_are_summed(ops: CudaBackend) -> None:
+    sizes = Sizes(members=2, rows=70, inputs=10, units=128, layers=2, outputs=2)
+    layers, x = on_device(ops, layers_of(sizes)), ops.asarray(batches(sizes, 2))
+    dy = ops.asarray(np.random.default_rng(4).normal(size=(2, 70, 2)).astype(np.float32))
+    _, kept = ops.member_layers_forward(x, layers, **PLACE)
+    gradients, _ = ops.member_layers_backward(dy, kept, needs_dx=False)
+    gradients = flat(gradients)
+
+    weights = [ops.cast(own.weight, "float32") for own in layers.hidden]
+    hidden = [own._replace(weight=each) for own, each in zip(layers.hidden, weights, strict=True)]
+    parameters = MemberLayers(hidden, layers.head)
+    before = [[0.1 * np.abs(each.numpy()) for each in gradients] for _ in range(2)]
+    expected = [[each.numpy() for each in flat(parameters)], *deepcopy(before)]
+    numbers = UpdateNumbers(rate=0.02, eps=1e-3, kept=0.9, of_mean=0.8, of_square=0.95)
+    is_bias = [name == "bias" for own in (*hidden, layers.head) for name in own._fields]
+    for idx, lasts in enumerate(is_bias):
+        value, *slots = ([group[idx]] for group in expected)
+        own = numbers._replace(kept=1.0) if lasts else numbers
+        NumpyBackend().update_parameters("adam", value, [gradients[idx].numpy()], slots, own)
+
+    moments = [regrouped([ops.asarray(each) for each in group], parameters) for group in before]
+    copies = [own.weight for own in layers.hidden]
+    _, kept = ops.member_layers_forward(x, layers, **PLACE)
+    update = MemberUpdate(parameters, moments, copies, numbers)
+    assert ops.member_layers_backward(dy, kept, needs_dx=False, update=update) == (None, None)
+    for mine, wanted in zip((parameters, *moments), expected, strict=True):
+        for found, other in zip(flat(mine), wanted, strict=True):
+            np.testing.assert_allclose(found.numpy(), other, rtol=1e-5, atol=1e-6)
+    for copy, weight in zip(copies, weights, strict=True):
+        np.testing.assert_array_equal(ops.cast(copy, "float32").numpy(), rounded(weight.numpy()))
+
+
+def flat(layers: MemberLayers) -> list[Any]:
+    return [*(each for own in layers.hidden for each in own), *layers.head]
+
+
+def regrouped(arrays: list[Any], like: MemberLayers) -> MemberLayers:
+    hidden = [MemberLayer(*arrays[4 * idx : 4 * idx + 4]) for idx in range(len(like.hidden))]
+    return MemberLayers(hidden, MemberHead(*arrays[-2:]))
+
+
+@on_emulator
+def test_no_warp_overwrites_what_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = Sizes(members=1, rows=70, inputs=10, units=128, layers=3, outputs=2)
+    layers, x = layers_of(sizes), batches(sizes, 1)
+    dy = np.random.default_rng(4).normal(size=(1, sizes.rows, sizes.outputs)).astype(np.float32)
+
+    def computed() -> list[Any]:
+        ops = CudaBackend(open_device(0))
+        y, kept = ops.member_layers_forward(ops.asarray(x), on_device(ops, layers), **PLACE)
+        gradients, dx = ops.member_layers_backward(ops.asarray(dy), kept, needs_dx=True)
+        found = [y, dx, *gradients.head, *(each for own in gradients.hidden for each in own)]
+        return [each.numpy() for each in found]
+
+    assert_bits_when_late(monkeypatch, computed, blocks=2, warps=12)

@@ -13,9 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from warpfit.backends.base import Array, Number
+from warpfit.backends.base import (
+    Array,
+    MemberHead,
+    MemberLayer,
+    MemberLayers,
+    MemberUpdate,
+    Number,
+)
 from warpfit.backends.checks import check_float, check_shape
-from warpfit.backends.contract.members import MemberHead, MemberLayer, MemberLayers, MemberUpdate
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.driver import is_debugging
