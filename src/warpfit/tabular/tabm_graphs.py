@@ -17,7 +17,9 @@ from warpfit.tabular.training import Rows
 
 __all__ = ["GraphEpochs", "outputs_of"]
 
-ROWS_AT_ONCE = 1024
+# Rows whose predictions are made at once; where kernels take all layers at once, these need no
+# memory between layers.
+ROWS_AT_ONCE, ROWS_OF_ALL_LAYERS = 1024, 8192
 STEPS_OF_A_GRAPH = 16
 PRECISION = "tf32"
 
@@ -159,9 +161,10 @@ def outputs_of(
     """Return what members say together of rows x (N, columns) on a device, (N, K), on the host;
     `values` are those of `TabM.vjp`.
     """
-    parts = []
-    for start in range(0, max(1, x.shape[0]), ROWS_AT_ONCE):
+    parts, is_at_once = [], bool(values) and network.is_at_once(ops, values or {})
+    size = ROWS_OF_ALL_LAYERS if is_at_once else ROWS_AT_ONCE
+    for start in range(0, max(1, x.shape[0]), size):
         ops.begin_step()
-        rows = ops.take(x, slice(start, start + ROWS_AT_ONCE))
+        rows = ops.take(x, slice(start, start + size))
         parts.append(ops.to_numpy(network.together(ops, rows, values)))
     return np.concatenate(parts)

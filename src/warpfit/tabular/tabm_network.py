@@ -292,7 +292,8 @@ class TabM(Module):
         """
         num_numbers, shape = self.columns.num_numbers, x.shape
         rows = flat(ops, x)
-        parts, to_numbers = [], _to_nothing
+        parts: list[Array] = []
+        to_numbers: Pullback = _to_nothing
         if self.embedding is None and self.indicators is None:
             return x, to_numbers
         if num_numbers:

@@ -9,7 +9,7 @@ what both leave in memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -280,8 +280,11 @@ class MemberLayerOps(DenseOps):
             shared_bytes=how.backward_bytes,
             cluster=CLUSTER,
         )
-        found = None if update else self._like(layers)
-        self._start_gradients(kept, dz, partials, dy, update or found)
+        if update is not None:
+            self._start_gradients(kept, dz, partials, dy, update)
+            return None, dx
+        found = self._like(layers)
+        self._start_gradients(kept, dz, partials, dy, found)
         return found, dx
 
     def _at_pairs(self, x: DeviceArray) -> DeviceArray:
@@ -404,29 +407,33 @@ def _packed_gradients(
     layers: MemberLayers, targets: MemberLayers | MemberUpdate, how: MemberPass
 ) -> bytes:
     """Return a `MemberGradients` of member_gradients_sm90.cu."""
+    groups: Sequence[MemberLayers]
+    copies: Sequence[DeviceArray | None]
     if isinstance(targets, MemberUpdate):
         groups, copies = (targets.parameters, *targets.moments), targets.copies
     else:
-        groups, copies = (targets,), [None] * how.num_layers
-
-    def target(pick: Callable[[MemberLayers], DeviceArray | None], copy: Any = None) -> list[int]:
-        arrays = [_pointer(pick(group)) for group in groups]
-        return [*arrays, *[0] * (3 - len(arrays)), _pointer(copy)]
-
+        groups, copies = (targets,), (None,) * how.num_layers
     packed = []
     for idx, layer in enumerate(layers.hidden):
         numbers = [_pointer(layer.scale_out), _pointer(layer.bias), _pointer(_next(layers, idx))]
-        numbers += target(lambda group, idx=idx: group.hidden[idx].weight, copies[idx])
-        numbers += target(lambda group, idx=idx: group.hidden[idx].scale_out)
-        numbers += target(lambda group, idx=idx: group.hidden[idx].bias)
-        numbers += target(lambda group, idx=idx: _next(group, idx))
+        numbers += _target([group.hidden[idx].weight for group in groups], copies[idx])
+        numbers += _target([group.hidden[idx].scale_out for group in groups])
+        numbers += _target([group.hidden[idx].bias for group in groups])
+        numbers += _target([_next(group, idx) for group in groups])
         packed.append(_TARGETS.pack(*numbers))
-    numbers = target(lambda group: group.hidden[0].scale_in)
-    numbers += target(lambda group: group.head.weight) + target(lambda group: group.head.bias)
-    sizes = (how.num_members, how.num_rows, how.num_blocks)
-    sizes += (how.num_layers, how.num_inputs, how.num_outputs)
+    numbers = _target([group.hidden[0].scale_in for group in groups])
+    numbers += _target([group.head.weight for group in groups])
+    numbers += _target([group.head.bias for group in groups])
+    of_rows = (how.num_members, how.num_rows, how.num_blocks)
+    sizes = (how.num_layers, how.num_inputs, how.num_outputs)
     whole = b"".join(packed).ljust(MOST_LAYERS * _TARGETS.size, b"\0")
-    return whole + _COUNTS.pack(*numbers, *sizes)
+    return whole + _COUNTS.pack(*numbers, *of_rows, *sizes)
+
+
+def _target(arrays: Sequence[DeviceArray | None], copy: DeviceArray | None = None) -> list[int]:
+    """Return a `Target`: a gradient, or a parameter and its moments, and its copy."""
+    pointers = [_pointer(each) for each in arrays]
+    return [*pointers, *[0] * (3 - len(pointers)), _pointer(copy)]
 
 
 def _contiguous(ops: MemberLayerOps, layers: MemberLayers) -> MemberLayers:
