@@ -21,8 +21,6 @@
 #include "base/scalar.cuh"
 #include "ops/members/member_products.cuh"
 
-constexpr int OUTPUTS_AT_ONCE = WORKERS / ROWS;
-
 // Masks of two layers, in turns: warps that have nothing to load draw them ahead.
 struct Masks {
     unsigned short bits[2][GROUPS][2][WORKERS];  // of a worker's upper and lower row
@@ -35,7 +33,6 @@ struct ForwardShared {
     Vectors vectors;
     Head head;
     Masks masks;
-    float outputs[2][ROWS][OUTPUTS_AT_ONCE];  // of each half of the units
 };
 
 static_assert(sizeof(ForwardShared) == SHARED_BYTES, "member_layers.py counts them");
@@ -185,8 +182,7 @@ __device__ inline void store_group(unsigned char* rows, Sums& sums, const Worker
     }
 }
 
-// From a layer's sums to the next one's inputs, in the rows; of the last layer in registers.
-template <bool IS_LAST>
+// From a layer's sums to the next one's inputs, in the rows.
 __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
                                      const MemberNetwork& network, const Place& place,
                                      const Worker& own, const Dropout& dropout, const Kept& kept,
@@ -206,7 +202,7 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
         if (kept.bits) keep_sums(own_kept, sums, group);
         const unsigned bits = activate_group(vectors, sums, own, group, drawn, dropout.of_kept);
         if (kept.bits) own_kept.bits_at(group) = bits;
-        if (!IS_LAST) store_group(shared.rows[0], sums, own, group);
+        store_group(shared.rows[0], sums, own, group);
         __syncwarp();  // the groups one by one, lest there be too few registers
     }
     if (dropout.threshold != 0 && own.lane == 0) mbarrier_arrive(&shared.masks.read[layer % 2]);
@@ -214,94 +210,72 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
 
 // -- outputs --------------------------------------------------------------------------------------
 
-// This thread's part of COUNT outputs of its two rows, of a head that is held.
+constexpr int ROW_WORKERS = WORKERS / ROWS;  // that share a row
+constexpr int PIECE = 8;                     // units that lie side by side in a panel
+
+// sums += a piece of a row times the weights of COUNT outputs; `weights` is that of its first unit
+// and the first of them, of `count` outputs.
 template <int COUNT>
-__device__ inline void add_products(float (&found)[OUTPUTS_HELD][2], Sums& sums, const Worker& own,
-                                    const float* head) {
+__device__ inline void add_piece(float (&sums)[COUNT], const unsigned (&words)[PIECE / 2],
+                                 const float* weights, int count) {
 #pragma unroll
-    for (int group = 0; group < GROUPS; ++group) {
-#pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) {
-            const auto weights = HeadPair<COUNT>::at(head + (own.unit(group) + 8 * tile) * COUNT);
-#pragma unroll
-            for (int i = 0; i < 2 * COUNT; ++i) {
-                const int unit = i / COUNT, output = i % COUNT;
-                const float weight = weights.of_unit[unit][output];
-                found[output][0] += sum_at(sums, group, tile, 0, unit) * weight;
-                found[output][1] += sum_at(sums, group, tile, 1, unit) * weight;
-            }
-        }
-    }
-}
-
-// Of one of many outputs.
-__device__ inline void add_product(float (&found)[2], Sums& sums, const Worker& own,
-                                   const float* head, int num_outputs) {
-#pragma unroll
-    for (int group = 0; group < GROUPS; ++group) {
-#pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float weight = head[(own.unit(group) + 8 * tile + i) * num_outputs];
-                found[0] += sum_at(sums, group, tile, 0, i) * weight;
-                found[1] += sum_at(sums, group, tile, 1, i) * weight;
-            }
-        }
-    }
-}
-
-__device__ inline void add_lanes(ForwardShared& shared, const Worker& own, float (&found)[2],
-                                 int place) {
-#pragma unroll
-    for (int lower = 0; lower < 2; ++lower) {
-        found[lower] += __shfl_xor_sync(0xffffffffu, found[lower], 1);
-        found[lower] += __shfl_xor_sync(0xffffffffu, found[lower], 2);
-        if (own.lane % 4 == 0)
-            shared.outputs[own.half][own.row() + 8 * lower][place] = found[lower];
-    }
-}
-
-// All workers: the outputs from `first` on.
-__device__ inline void write_some(ForwardShared& shared, const MemberNetwork& network,
-                                  const Place& place, const Worker& own, const float* head_bias,
-                                  float* y, int first) {
-    meet();
-    const int count = network.num_outputs, row = own.number / OUTPUTS_AT_ONCE,
-              i = own.number % OUTPUTS_AT_ONCE, own_row = place.first_row + row;
-    if (own_row < network.num_rows && first + i < count) {
-        y[(static_cast<int64>(place.member) * network.num_rows + own_row) * count + first + i] =
-            shared.outputs[0][row][i] + shared.outputs[1][row][i] +
-            head_bias[place.member * count + first + i];
-    }
-    meet();
-}
-
-__device__ inline void write_outputs(ForwardShared& shared, Sums& sums,
-                                     const MemberNetwork& network, const Place& place,
-                                     const Worker& own, const float* head, const float* head_bias,
-                                     float* y) {
-    const int count = network.num_outputs;
-    head = shared.head.await(head, place.member, count);
-    if (Head::is_held(count)) {
-        float found[OUTPUTS_HELD][2] = {};
-        if (count == 1) {
-            add_products<1>(found, sums, own, head);
+    for (int i = 0; i < PIECE / 2; ++i) {
+        const float2 units = unpacked<T>(words[i]);
+        HeadPair<COUNT> pair;
+        if (count == COUNT) {
+            pair = HeadPair<COUNT>::at(weights + 2 * i * count);
         } else {
-            add_products<2>(found, sums, own, head);
+#pragma unroll
+            for (int j = 0; j < 2 * COUNT; ++j)
+                pair.of_unit[j / COUNT][j % COUNT] =
+                    weights[(2 * i + j / COUNT) * count + j % COUNT];
         }
 #pragma unroll
-        for (int i = 0; i < OUTPUTS_HELD; ++i) add_lanes(shared, own, found[i], i);
-        write_some(shared, network, place, own, head_bias, y, 0);
-        return;
+        for (int output = 0; output < COUNT; ++output)
+            sums[output] += units.x * pair.of_unit[0][output] + units.y * pair.of_unit[1][output];
     }
-    for (int first = 0; first < count; first += OUTPUTS_AT_ONCE) {
-        for (int output = first; output < min(count, first + OUTPUTS_AT_ONCE); ++output) {
-            float found[2] = {0, 0};
-            add_product(found, sums, own, head + output, count);
-            add_lanes(shared, own, found, output - first);
-        }
-        write_some(shared, network, place, own, head_bias, y, first);
+}
+
+// COUNT outputs of a row, from that of `weights` on.
+template <int COUNT>
+__device__ inline void write_outputs(const unsigned char* rows, const Worker& own,
+                                     const float* weights, int count, const float* bias, float* y,
+                                     bool is_there) {
+    const int row = own.number / ROW_WORKERS, part = own.number % ROW_WORKERS;
+    float sums[COUNT] = {};
+#pragma unroll 4
+    for (int i = part; i < UNITS / PIECE; i += ROW_WORKERS) {
+        const uint4 piece = *reinterpret_cast<const uint4*>(
+            rows + i / 8 * PANEL_BYTES + row * LINE_BYTES + (i % 8 ^ row % 8) * 16);
+        const unsigned words[PIECE / 2] = {piece.x, piece.y, piece.z, piece.w};
+        add_piece<COUNT>(sums, words, weights + i * PIECE * count, count);
+    }
+#pragma unroll
+    for (int output = 0; output < COUNT; ++output) {
+#pragma unroll
+        for (int lanes = 1; lanes < ROW_WORKERS; lanes *= 2)
+            sums[output] += __shfl_xor_sync(0xffffffffu, sums[output], lanes);
+        if (is_there && part == output) y[output] = sums[output] + bias[output];
+    }
+}
+
+// All workers: the outputs of the block's rows, of which a few threads share each.
+__device__ inline void write_all_outputs(ForwardShared& shared, const MemberNetwork& network,
+                                         const Place& place, const Worker& own, const float* head,
+                                         const float* head_bias, float* y) {
+    const int count = network.num_outputs, row = place.first_row + own.number / ROW_WORKERS;
+    const bool is_there = row < network.num_rows;
+    y += (static_cast<int64>(place.member) * network.num_rows + row) * count;
+    head_bias += static_cast<int64>(place.member) * count;
+    head = shared.head.await(head, place.member, count);
+    int output = 0;
+    for (; output + 1 < count; output += 2) {
+        write_outputs<2>(shared.rows[0], own, head + output, count, head_bias + output, y + output,
+                         is_there);
+    }
+    if (output < count) {
+        write_outputs<1>(shared.rows[0], own, head + output, count, head_bias + output, y + output,
+                         is_there);
     }
 }
 
@@ -355,17 +329,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             shared->vectors.fill_ones(idx, layer, own);
             publish(rows, layer.inputs, place.padded_row(), panels, own, kept_bits != nullptr);
             multiply<Forward>(sums, pipeline, rows, panels);
-            if (idx + 1 == network.num_layers) break;
             await_readers(own);
-            activate_rows<false>(*shared, sums, network, place, own, dropout, kept, idx);
+            activate_rows(*shared, sums, network, place, own, dropout, kept, idx);
             panels = UNITS / PANEL;
             meet();
             if (own.number == 0 && idx + 2 < network.num_layers)
                 shared->vectors.load(idx + 2, network.layers[idx + 2], place.member);
         }
-        activate_rows<true>(*shared, sums, network, place, own, dropout, kept,
-                            network.num_layers - 1);
-        write_outputs(*shared, sums, network, place, own, head, head_bias, y);
+        write_all_outputs(*shared, network, place, own, head, head_bias, y);
         if (own.number == 0) bulk_wait_read<0>();
     }
     barrier_of_cluster();  // the other block may still write to this one's shared memory

@@ -20,7 +20,11 @@ using T = bfloat16;
 constexpr int MOST_LAYERS = 5;
 constexpr int ROWS = 64;  // of a block
 constexpr int WARPGROUP = 128, WORKERS = 2 * WARPGROUP, THREADS = WARPGROUP + WORKERS;
-constexpr int LOADER_REGISTERS = 48, WORKER_REGISTERS = 232;
+constexpr int LOADER_REGISTERS = 56, WORKER_REGISTERS = 224;
+// Nobody gets registers that the block was not launched with: whoever takes more waits for ever.
+static_assert(WARPGROUP * LOADER_REGISTERS + WORKERS * WORKER_REGISTERS <=
+                  THREADS * (65536 / THREADS / 8 * 8),
+              "all threads find their registers");
 constexpr int PANEL = 64;  // numbers along k
 constexpr int PANEL_BYTES = ROWS * LINE_BYTES;
 constexpr int OWN_UNITS = UNITS / 2;  // of a warpgroup
