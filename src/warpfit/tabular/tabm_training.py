@@ -18,7 +18,7 @@ from warpfit.data.order import epoch_order
 from warpfit.losses import Loss
 from warpfit.tabular import tabm_graphs
 from warpfit.tabular.tabm_graphs import GraphEpochs
-from warpfit.tabular.tabm_network import TabM
+from warpfit.tabular.tabm_network import TabM, is_shared_weight
 from warpfit.tabular.tabm_steps import Batch, Part, Settings, Steps
 from warpfit.tabular.training import Error, Outcome, Rows
 
@@ -143,8 +143,7 @@ def _joined(parts: Sequence[Part]) -> dict[str, Array]:
 
 
 def _is_shared(name: str) -> bool:
-    in_layer = name.startswith("layers.") and name.endswith(".weight")
-    return in_layer or name.startswith("embedding.")
+    return is_shared_weight(name) or name.startswith("embedding.")
 
 
 @contextmanager

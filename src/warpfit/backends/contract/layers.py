@@ -1,9 +1,11 @@
-"""The contract of layers other than dense ones: images, normalisation, dropout."""
+"""The contract of layers other than dense ones: images, normalisation, dropout,
+embeddings of numbers.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpfit.backends.activations import IDENTITY, Activation
@@ -13,7 +15,7 @@ __all__ = ["LayerContract"]
 
 
 class LayerContract(ABC):
-    """Convolutions, pooling, norms and dropout."""
+    """Convolutions, pooling, norms, dropout and embeddings of numbers."""
 
     # -- images: (M, H, W, C), weights (KH, KW, C, O), pairs are (height, width)
     # ---------------------------
@@ -238,3 +240,23 @@ class LayerContract(ABC):
     @abstractmethod
     def dropout_backward(self, dy: Array, mask: Array) -> Array:
         """Return dy · mask."""
+
+    # -- embeddings of numbers
+    # -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def piecewise_linear_forward(
+        self, x: Array, weight: Array, bias: Array, pieces: Array, bins: Sequence[Array]
+    ) -> Array:
+        """Return e (M, F S): of number f weight_f x + bias_f + Σ_b pieces_fb · c_fb(x).
+
+        c_fb(x) = min(max(x · factor_fb + offset_fb, low_fb), high_fb). x (M, F), weight and bias
+        (F, S), pieces (F, B, S), bins: factor, offset, low and high, (F, 1, B) each. The numbers of
+        a column stand side by side; NaN stays NaN.
+        """
+
+    @abstractmethod
+    def piecewise_linear_backward(
+        self, dy: Array, x: Array, bins: Sequence[Array]
+    ) -> tuple[Array, Array, Array]:
+        """Return dweight and dbias (F, S), and dpieces (F, B, S), from dy (M, F S); x is data."""
