@@ -61,6 +61,9 @@ SUITES = {
     "estimators": Suite(
         "estimators", "MLPClassifier and MLPRegressor, beside scikit-learn's", needs_gpu=False
     ),
+    "accel": Suite(
+        "accel_costs", "what `warpfit.accel` costs where it gains nothing", needs_gpu=False
+    ),
     "report-run": Suite(
         "report_run",
         "the run of a report, 784-256-10, beside its figures and NumPy",

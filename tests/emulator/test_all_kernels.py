@@ -65,7 +65,15 @@ FAMILIES = {
         ("backends/cuda/test_layer_kernels.py",),
         "forward and (half_precision or any_alignment) or forward and every_update",
     ),
-    "members": Family(("members",), ("backends/test_members.py",), "emulator"),
+    "members": Family(
+        ("members", "member_layers", "piecewise_linear"),
+        (
+            "backends/test_members.py",
+            "backends/test_piecewise_linear.py",
+            "backends/cuda/test_member_layers.py",
+        ),
+        "emulator or forward",
+    ),
     "training": Family(
         ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
         (
@@ -100,7 +108,15 @@ FAMILIES = {
         takes_slow=True,
     ),
     "products": Family(
-        ("dense", "conv", "conv_sm90", "conv_weights_sm90", "joined_updates", "narrow_step"),
+        (
+            "dense",
+            "conv",
+            "conv_sm90",
+            "conv_few",
+            "conv_weights_sm90",
+            "joined_updates",
+            "narrow_step",
+        ),
         (
             "backends/test_contract.py",
             "backends/cuda/test_conv_kernels.py",

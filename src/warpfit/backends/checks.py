@@ -29,9 +29,11 @@ __all__ = [
     "check_linear_backward",
     "check_matmul",
     "check_matrix",
+    "check_member_orders",
     "check_member_relu",
     "check_member_relu_backward",
     "check_pair",
+    "check_piecewise_linear",
     "check_pool2d",
     "check_pool2d_backward",
     "check_prediction",
@@ -377,6 +379,18 @@ def check_batched_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: boo
         )
 
 
+def check_member_orders(orders: Array, keys: Array) -> None:
+    """Raise unless orders are (E N,) int64, and keys (E, 8) uint32."""
+    for what, array, dtype in (("orders", orders, "int64"), ("keys", keys, "uint32")):
+        if array.dtype != dtype:
+            raise DTypeError(f"member_orders: expected {what} of {dtype}, got {array.dtype}")
+    check_shape("member_orders", "keys", keys, (len(keys), 8))
+    if orders.ndim != 1 or (len(orders) % len(keys) if len(keys) else len(orders)):
+        raise ShapeError(
+            f"member_orders: expected as many rows of {len(keys)} members, got {orders.shape}"
+        )
+
+
 def check_member_relu(
     op: str, z: Array, scale: Array, bias: Array, next_scale: Array, p: float
 ) -> None:
@@ -396,3 +410,12 @@ def check_member_relu_backward(dy: Array, z: Array, kept: Array) -> None:
     check_shape("member_relu_backward", "kept", kept, z.shape)
     if kept.dtype != bool:
         raise DTypeError(f"member_relu_backward: expected kept of bool, got {kept.dtype}")
+
+
+def check_piecewise_linear(op: str, x: Array, bins: Sequence[Array], *others: Array) -> None:
+    """Raise unless x is (M, F), with numbers, bins are (F, 1, B), and all of one float dtype."""
+    check_float(op, x, *bins, *others)
+    if x.ndim != 2 or not x.shape[1]:
+        raise ShapeError(f"{op}: expected x of shape (M, F), F at least 1, got {x.shape}")
+    for what, array in zip(("factor", "offset", "low", "high"), bins, strict=True):
+        check_shape(op, what, array, (x.shape[1], 1, bins[0].shape[-1]))

@@ -10,6 +10,7 @@ from warpfit import backends
 from warpfit.backends.contract.communicator import Alone, Communicator
 from warpfit.backends.numpy.mpi import processes
 from warpfit.backends.numpy.threads import ThreadCommunicator
+from warpfit.errors import DivergedError
 
 __all__ = ["of_process", "of_threads"]
 
@@ -27,7 +28,7 @@ def of_threads(devices: Sequence[str]) -> Iterator[Sequence[Communicator]]:
     made = _IDLE.pop(key, None) or _made(key)
     try:
         yield made
-    except GeneratorExit:  # the ranks have ended before all epochs were done
+    except (GeneratorExit, DivergedError):  # the ranks have ended before all epochs were done
         _keep(key, made)
         raise
     _keep(key, made)

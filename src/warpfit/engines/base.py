@@ -124,6 +124,9 @@ class Plan:
     prepared : Prepared or None
         How the engine runs it: kernel, layout, and what is done between epochs without the host.
         None in a draft.
+    asked : (str, str) or None
+        Engine and precision that were asked for, ``'auto'`` included; None in a draft. What was
+        left open may change on the way; see `warpfit.training.precisions`.
     devices : tuple of str
         Those of all ranks, if several train the network; `device` is this rank's.
     has_processes : bool
@@ -146,6 +149,7 @@ class Plan:
     reason: str = ""
     loss_scale: float | str = 1.0
     prepared: Prepared | None = None
+    asked: tuple[str, str] | None = None
     devices: tuple[str, ...] = ()
     has_processes: bool = False
 

@@ -178,7 +178,8 @@ class _Run(Run):
             state.loss_scale = state.loss_scale.after(is_finite)
         except OverflowError:
             raise self.reports.diverged(step) from None
-        if not is_finite and not isfinite(ops.to_numpy(loss)):
+        # Of several ranks each knows its own rows' loss, and all go on alike.
+        if not is_finite and self.ranks.size == 1 and not isfinite(ops.to_numpy(loss)):
             raise self.reports.diverged(step)  # no other scale would help
         ops.loss_scale = state.loss_scale.value
         return is_finite

@@ -20,6 +20,7 @@ from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.transfer import moved
 from warpfit.blas import one_blas_thread
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
+from warpfit.errors import DivergedError
 from warpfit.nn.taped import TapedNetwork
 from warpfit.optim.schedules import PlateauState
 
@@ -100,8 +101,8 @@ def team_of(plan: Plan, state: TrainState, data: TrainingData, make: MakeRun) ->
             team.end()
         except _Over:
             pass
-        except GeneratorExit:
-            raise
+        except (GeneratorExit, DivergedError):
+            raise  # all ranks end by themselves
         except BaseException as error:
             first = own.abort(error)
             if first is error:
@@ -125,6 +126,8 @@ def _follow(
             team = Team(run, ranks)
             while True:
                 team.epochs(0)
+    except DivergedError:
+        pass  # rank 0 raises the same
     except BaseException as error:
         ranks.abort(error)
 

@@ -127,6 +127,7 @@ def _planned(
         precision=prepared.precision,
         loss_scale=_loss_scale(draft, prepared.gradient_precision, rows),
         prepared=prepared,
+        asked=draft.asked or (draft.engine, draft.precision),
     )
     _check_half_precision(chosen)
     ranks = f"{draft.num_ranks} ranks share each batch" if draft.num_ranks > 1 else ""

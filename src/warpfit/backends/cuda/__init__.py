@@ -14,10 +14,12 @@ from warpfit.backends.cuda.conv import ConvOps
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.dropout import DropoutOps
 from warpfit.backends.cuda.elementwise import ElementwiseOps
+from warpfit.backends.cuda.member_layers import MemberLayerOps
 from warpfit.backends.cuda.members import MemberOps
 from warpfit.backends.cuda.narrow_step import NarrowOps
 from warpfit.backends.cuda.norm import NormOps
 from warpfit.backends.cuda.optim import OptimOps
+from warpfit.backends.cuda.piecewise_linear import PiecewiseLinearOps
 from warpfit.backends.cuda.pool import PoolOps
 from warpfit.backends.cuda.runtime import open_device
 
@@ -25,6 +27,7 @@ __all__ = ["CudaBackend", "DeviceArray", "backend_of"]
 
 
 class CudaBackend(
+    MemberLayerOps,
     DenseOps,
     ActivationOps,
     NarrowOps,
@@ -34,6 +37,7 @@ class CudaBackend(
     NormOps,
     DropoutOps,
     MemberOps,
+    PiecewiseLinearOps,
     ElementwiseOps,
     ArrayOps,
 ):

@@ -26,13 +26,17 @@ FORMATS = {
     "Layout": "0q136s",
     "LossNumbers": "3d",
     "LossSettings": "3f",
+    "MemberGradients": "0q880s",
+    "MemberNetwork": "0q2304s",
     "NarrowNetwork": "0q128s",
-    "NarrowParts": "0q648s",
+    "NarrowParts": "0q840s",
+    "RoundKeys": "0q160s",
     "RuleSettings": "4f",
     "Scalar": "0qPd",
     "TensorList": "0q3848s",
     "TensorMap": "0q128s",
     "UpdateList": "0q3904s",
+    "WeightList": "0q1664s",
     "Windows": "0q72s",
 }
 

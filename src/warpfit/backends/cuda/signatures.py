@@ -45,7 +45,9 @@ SIGNATURES = {
     "conv2d_backward_weight": (
         "const T*, const T*, Out*, Out*, Acc*, unsigned*, double" + ", int" * 16
     ),
-    "conv2d_backward_weight_sm90": "const T*, const T*, float*" + ", int" * 14,
+    "conv2d_backward_weight_few_mma": "const T*, const uint8*, const T*, float*" + ", int" * 13,
+    "conv2d_backward_weight_sm90": "const T*, const uint8*, const T*, float*" + ", int" * 14,
+    "conv2d_few_mma": "const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 10,
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
     "conv2d_sm90": (
         "const T*, const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 15
@@ -92,26 +94,44 @@ SIGNATURES = {
     "matmul_naive": _MATMUL,
     "matmul_register": _MATMUL,
     "matmul_tiled": _MATMUL,
+    "member_gradients_sm90": (
+        "WeightList, MemberGradients, const float4*, const float*, const float*" + ", Scalar" * 6
+    ),
+    "member_layers_backward_sm90": (
+        "MemberNetwork, const float*, const float*, const float*, const float*, uint4*, unsigned*, "
+        "float*, float*, double"
+    ),
+    "member_layers_forward_sm90": (
+        "MemberNetwork, const float*, const float*, const float*, const float*, float*, uint4*, "
+        "unsigned*, Scalar, RoundKeys, unsigned, double"
+    ),
+    "member_orders": "int64*, const uint32*, unsigned, int, unsigned",
     "member_relu_backward": (
         "const T*, const T*, const bool*, const T*, const T*, const T*, T*, Acc*, Acc*, Acc*, int, "
         "int, double, double"
     ),
     "member_relu_forward": (
         "const T*, const T*, const T*, const T*, T*, bool*, int64, int, Scalar, unsigned, "
-        "unsigned, unsigned, unsigned, unsigned, double, int"
+        "unsigned, RoundKeys, unsigned, double, int"
     ),
+    "member_weights_sm90": "WeightList, float4*",
     "narrow_step": (
         "const SOURCE*, const int64*, Scalar, int64, int64, NarrowNetwork, const Target*, "
         "float*, double*, Scalar, double*, unsigned*, double, double, double, int64"
     ),
-    "narrow_update": "NarrowParts, const float*, int, int, double" + ", Scalar" * 6,
+    "narrow_update": "NarrowParts, double" + ", Scalar" * 6,
     "next_batch": "Windows, const int64*, const double*, double*, int, Scalar, int64, int64, int64",
     "norm_parameter_gradients": (
         "const T*, const T*, const Acc*, Acc*, Acc*, double*, unsigned*, int64, int, int, "
         "int, int64, int, double"
     ),
+    "piecewise_linear_backward": (
+        "const T*, const T*, const T*, const T*, const T*, const T*, T*, T*, T*, T*, unsigned*, "
+        "int, int, int"
+    ),
+    "piecewise_linear_forward": "const T*" + ", const T*" * 7 + ", T*, int, int, int",
     "pool2d_backward": "const T*, T*, const uint8*, int, double" + ", int" * 13,
-    "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 13,
+    "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 14,
     "record_step": "double*, Scalar, const DTYPE*, const DTYPE*, const int64*, const double*",
     "reduce": (
         "const DTYPE*, DTYPE*, Acc*, unsigned*, double, Layout, Layout, Layout, int64, int64, "

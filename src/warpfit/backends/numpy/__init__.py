@@ -12,6 +12,7 @@ from warpfit.backends.numpy.loss import LossOps
 from warpfit.backends.numpy.members import MemberOps
 from warpfit.backends.numpy.norm import NormOps
 from warpfit.backends.numpy.optim import OptimOps
+from warpfit.backends.numpy.piecewise_linear import PiecewiseLinearOps
 from warpfit.backends.numpy.pool import PoolOps
 
 __all__ = ["NumpyBackend"]
@@ -27,6 +28,7 @@ class NumpyBackend(
     NormOps,
     DropoutOps,
     MemberOps,
+    PiecewiseLinearOps,
     ElementwiseOps,
     ArrayOps,
 ):

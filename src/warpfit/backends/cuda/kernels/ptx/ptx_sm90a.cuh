@@ -83,6 +83,8 @@ __device__ inline void wgmma_wait() {
 // b. tf32 takes neither. a may come from registers: a[2 i + h] is row 16 w + l / 4 + 8 h, columns 8
 // i + 2 (l % 4) and the next, of tf32 column l % 4 + 4 i. They must stay as they are until the
 // product has been waited for.
+// d is 0 where sums begin, though nothing is added to then: two that are undefined are the same to
+// the compiler, which may leave out one of two products.
 #define DEFINE_WGMMA(NAME, SHAPE, MAJORS, COUNT, A, B, ADDS)                                   \
     template <int A_ACROSS, int B_ACROSS>                                                      \
     __device__ inline void NAME(float (&d)[COUNT], unsigned long long a, unsigned long long b, \
