@@ -162,6 +162,7 @@ OPTIMIZERS = {
     "adam_scikit": lambda model: adam(model, eps_before_correction=True),
     "adamw": lambda model: optim.AdamW(model.parameters(), 0.01, clip_norm=0.5),
     "lion": lambda model: optim.Lion(model.parameters(), optim.Cosine(0.01), weight_decay=0.1),
+    "muon": lambda model: optim.Muon(model.parameters(), optim.Cosine(0.01), normalize=True),
     "adagrad": lambda model: optim.Adagrad(model.parameters(), 0.01, lr_decay=0.1),
     "adadelta": lambda model: optim.Adadelta(model.parameters(), optim.Cosine(1.0)),
     "nadam": lambda model: optim.NAdam(model.parameters(), 0.01, momentum_decay=0.1),

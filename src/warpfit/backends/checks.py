@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from warpfit.backends.base import FLOAT_DTYPES, Activation, Array, Pair
+from warpfit.backends.matrix_updates import MatrixNumbers
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "check_linear_backward",
     "check_matmul",
     "check_matrix",
+    "check_matrix_update",
     "check_member_relu",
     "check_member_relu_backward",
     "check_pair",
@@ -88,6 +90,24 @@ def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> 
                 check_float(op, array)
         for array in arrays[1:]:
             check_same_shape(op, arrays[0], array)
+
+
+def check_matrix_update(
+    op: str, factors: Sequence[float], numbers: MatrixNumbers, *groups: Sequence[Array]
+) -> None:
+    """Raise unless `check_update` does not, there is a factor for each parameter, each has at least
+    two axes, and a step is done.
+    """
+    check_update(op, *groups)
+    if len(factors) != len(groups[0]):
+        raise ShapeError(
+            f"{op}: expected as many factors as parameters, got {len(factors)} and {len(groups[0])}"
+        )
+    for array in groups[0]:
+        if array.ndim < 2:
+            raise ShapeError(f"{op}: expected arrays of at least two axes, got {array.shape}")
+    if numbers.steps < 1:
+        raise ConfigError(f"{op}: expected at least one step, got {numbers.steps}")
 
 
 def check_activation_backward(

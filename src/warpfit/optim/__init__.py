@@ -10,6 +10,7 @@ from warpfit.optim.adagrad import Adagrad
 from warpfit.optim.adam import Adam, AdamW
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.lion import Lion
+from warpfit.optim.muon import Muon
 from warpfit.optim.nadam import NAdam
 from warpfit.optim.rmsprop import RMSprop
 from warpfit.optim.schedules import (
@@ -36,6 +37,7 @@ __all__ = [
     "Exponential",
     "InverseScaling",
     "Lion",
+    "Muon",
     "NAdam",
     "OneCycle",
     "Optimizer",

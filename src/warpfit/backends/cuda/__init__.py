@@ -14,6 +14,7 @@ from warpfit.backends.cuda.conv import ConvOps
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.dropout import DropoutOps
 from warpfit.backends.cuda.elementwise import ElementwiseOps
+from warpfit.backends.cuda.matrices import MatrixOps
 from warpfit.backends.cuda.members import MemberOps
 from warpfit.backends.cuda.narrow_step import NarrowOps
 from warpfit.backends.cuda.norm import NormOps
@@ -29,6 +30,7 @@ class CudaBackend(
     ActivationOps,
     NarrowOps,
     OptimOps,
+    MatrixOps,
     ConvOps,
     PoolOps,
     NormOps,

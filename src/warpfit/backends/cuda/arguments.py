@@ -28,6 +28,7 @@ FORMATS = {
     "LossSettings": "3f",
     "NarrowNetwork": "0q128s",
     "NarrowParts": "0q648s",
+    "ProductList": "0q3848s",
     "RuleSettings": "4f",
     "Scalar": "0qPd",
     "TensorList": "0q3848s",

@@ -87,6 +87,8 @@ SIGNATURES = {
     "layer_norm_backward": "const T*, const T*, const T*, const Acc*, T*, int64, int, int",
     "layer_norm_forward": "const T*, const T*, const T*, T*, Acc*, int64, int, double, int",
     "linear_update_sm90": "UpdateList, double" + ", Scalar" * 6,
+    "matrix_directions": "TensorList, double, int, double*",
+    "matrix_products": "ProductList, Scalar, Scalar",
     "matmul_mma": _MATMUL,
     "matmul_naive": _MATMUL,
     "matmul_register": _MATMUL,
