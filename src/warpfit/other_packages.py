@@ -65,6 +65,7 @@ ANSWERS: Mapping[str, Mapping[str, str]] = {
         "Activation": "activations as layers, such as nn.ReLU()",
         "RandomTranslation": "nn.RandomShift(pixels)",
         "RandomHorizontalFlip": "nn.RandomFlip",
+        "RandomErasing": "nn.RandomCutout(size)",
         "CenterCrop": "nn.RandomCrop(size), which shows the middle in evaluation",
         "functional F": "autograd.relu and others, and losses",
         "utils": "clip_norm= of optimizers",

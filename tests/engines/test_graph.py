@@ -122,7 +122,9 @@ def grouped() -> nn.Sequential:
 def augmented() -> nn.Sequential:
     layers = (nn.Conv2d(1, 4, 3, seed=1), nn.ReLU(), nn.RandomShift((1, 2)), nn.RandomFlip())
     head = (nn.RandomCrop((5, 4)), nn.Flatten(), nn.Dropout(0.25), nn.Linear(80, 3, seed=2))
-    return nn.Sequential(nn.RandomFlip(), nn.RandomShift(2), *layers, *head)
+    turns = (nn.RandomFlip(alternate=2), nn.RandomShift((1, 2), padding_mode="reflect"))
+    covered = (nn.RandomCutout((2, 3)), *turns)
+    return nn.Sequential(nn.RandomFlip(), nn.RandomShift(2), *covered, *layers, *head)
 
 
 def sequences() -> nn.Sequential:
