@@ -85,6 +85,7 @@ ANSWERS: Mapping[str, Mapping[str, str]] = {
         "StepLR": "optim.Step, as the learning rate",
         "ExponentialLR ExponentialDecay": "optim.Exponential, as the learning rate",
         "CosineAnnealingLR CosineDecay": "optim.Cosine, as the learning rate",
+        "LinearLR PolynomialLR PolynomialDecay": "optim.Linear, as the learning rate",
         "OneCycleLR": "optim.OneCycle, as the learning rate",
         "ReduceLROnPlateau": "optim.ReduceOnPlateau, as the learning rate",
     },

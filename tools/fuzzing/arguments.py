@@ -542,6 +542,7 @@ def _optimizers() -> list[Call]:
         (optim.RMSprop, {"alpha": 0.9, "eps": 1e-8, "momentum": 0.0}),
         (optim.Adagrad, {"lr_decay": 0.1, "eps": 1e-8}),
         (optim.Adadelta, {"rho": 0.9, "eps": 1e-6}),
+        (optim.Muon, {"momentum": 0.9, "ns_steps": 5, "adjust_lr_fn": "none", "normalize": True}),
         (optim.NAdam, {"betas": (0.9, 0.99), "eps": 1e-8, "momentum_decay": 0.004}),
     ]
     return [
@@ -586,6 +587,7 @@ OPTIMIZERS: list[Call] = [
     (optim.Step, lambda: {"lr": 0.1, "every": 3, "factor": 0.5}),
     (optim.Exponential, lambda: {"lr": 0.1, "factor": 0.5}),
     (optim.InverseScaling, lambda: {"lr": 0.1, "power": 0.5, "per_epoch": 1, "before": 0}),
+    (optim.Linear, lambda: {"lr": 0.1, "final_lr": 0.0}),
     (optim.Cosine, lambda: {"lr": 0.1, "final_lr": 0.0, "warmup_epochs": 1.0}),
     (optim.OneCycle, lambda: {"lr": 0.1, "rise": 0.3, "start_divisor": 25.0, "final_divisor": 1e4}),
     (

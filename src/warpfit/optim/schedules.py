@@ -23,6 +23,7 @@ __all__ = [
     "Cosine",
     "Exponential",
     "InverseScaling",
+    "Linear",
     "OneCycle",
     "PlateauState",
     "Progress",
@@ -327,6 +328,45 @@ class Cosine(Schedule):
         rising = self.lr * np.minimum(1.0, (rise + 1) / max(1.0, warmup_steps))
         shares = (fall - warmup_steps) / max(1.0, progress.total_steps - warmup_steps)
         return np.concatenate([rising, _cosine(self.lr, self.final_lr, np.minimum(1.0, shares))])
+
+    @property
+    def largest(self) -> float:
+        return max(self.lr, self.final_lr)
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """A straight line from lr to final_lr, which would follow the last step.
+
+    Parameters
+    ----------
+    lr : float
+        Of the first step.
+    final_lr : float
+        At the end of the run.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.Linear(0.16))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.13, 0.09, 0.05, 0.01]
+    """
+
+    name: ClassVar[str] = "linear"
+    final_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(0 <= self.final_lr < inf, self, "final_lr of at least 0")
+
+    def rates(self, progress: Progress, count: int) -> Rates:
+        shares = np.minimum(1.0, _steps(progress, count) / max(1, progress.total_steps))
+        return self.lr + (self.final_lr - self.lr) * shares
 
     @property
     def largest(self) -> float:
