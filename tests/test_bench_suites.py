@@ -538,6 +538,16 @@ def test_mnist_fast_trains_each_seed_and_all_at_once(
     assert found["first_call"]["engine"] == "layerwise"
 
 
+def test_airbench_trains_its_recipe(
+    scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ("--rows", "8", "--batch-size", "4", "--turns", "1")
+    run(scripts("airbench"), monkeypatch, "--device", "cpu", "--ours-alone", *sizes)
+    cell = read(results, "airbench")["programs"]["warpfit float16"]
+    assert cell["steps"] == 2
+    assert cell["us"]["median"] > 0
+
+
 def test_levels_are_those_whose_kernels_are_counted(scripts: Any) -> None:
     pytest.importorskip("torch")
     levels = scripts("levels").levels(132)
