@@ -9,6 +9,7 @@ import pytest
 
 from support.numeric import DTYPES, owned
 from warpfit.backends import Backend
+from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.matrix_updates import COEFFICIENTS, MatrixNumbers
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
@@ -81,6 +82,24 @@ def test_the_length_of_a_gradient_does_not_matter_unless_tiny(
     lists = [owned(backend, [each]) for each in (w, g, 0 * g)]
     backend.update_matrices(*lists, [1.0], MatrixNumbers(1.0))
     np.testing.assert_allclose(backend.to_numpy(lists[0][0]), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_half_precision_rounds_operands(kernel_runtime: Any, name: str) -> None:
+    ops = CudaBackend(kernel_runtime, precision="float16")
+    numbers, factors = NUMBERS[name], [1.0] * len(SHAPES)
+    before = [values("float32", seed) for seed in range(3)]
+    lists = [owned(ops, arrays) for arrays in before]
+    ops.update_matrices(*lists, factors, numbers)
+    for idx, found in enumerate(lists[0]):
+        if not found.size:
+            continue
+        expected, average = updated(*(each[idx] for each in before), 1.0, numbers)
+        moved, other = found.numpy() - before[0][idx], expected - before[0][idx]
+        # What rounding adds along small singular values grows as these do.
+        assert np.abs(moved - other).max() < 0.1 * np.abs(other).max()
+        assert np.abs(moved - other).max() > 0
+        np.testing.assert_allclose(lists[2][idx].numpy(), average, atol=1e-6)
 
 
 def test_numbers_may_lie_on_the_device(backend: Backend) -> None:

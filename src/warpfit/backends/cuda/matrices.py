@@ -12,6 +12,7 @@ from warpfit.backends.checks import check_matrix_update
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.launch import scalar
+from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, plan_of
 from warpfit.backends.matrix_updates import COEFFICIENTS, MatrixNumbers, matrix_of
 
@@ -219,11 +220,20 @@ class MatrixOps(ArrayOps):
             packed.append(each.packed(first_block))
             first_block += each.num_tiles
         rate, kept = (0.0, 1.0) if numbers is None else (numbers.rate, numbers.kept)
+        dtype = products[0].a.dtype.name
         kernel = self.kernel(
-            "matrix_products", DTYPE=products[0].a.dtype, UPDATES=int(numbers is not None)
+            "matrix_products",
+            DTYPE=dtype,
+            UPDATES=int(numbers is not None),
+            TENSOR_CORES=int(self._rounds_products(dtype)),
         )
         filled = b"".join(packed).ljust(LIST_BYTES, b"\0")
         kernel(first_block, THREADS, filled, *scalar(rate), *scalar(kept))
+
+    def _rounds_products(self, dtype: str) -> bool:
+        """Whether products are those of tensor cores: where all others are in half precision."""
+        is_rounded = self.is_half and dtype == "float32"
+        return is_rounded and supports(self.runtime.arch, "bfloat16")
 
 
 def _parts_of(squares: DeviceArray, blocks: Sequence[int]) -> Iterator[DeviceArray]:
@@ -237,8 +247,9 @@ def _parts_of(squares: DeviceArray, blocks: Sequence[int]) -> Iterator[DeviceArr
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return every kernel of this file with every set of defines that it is asked for."""
     dtypes = ("float32", "float64")
+    kinds = [*((dtype, "0") for dtype in dtypes), ("float32", "1")]
     products = [
-        ("matrix_products", {"DTYPE": dtype, "UPDATES": updates})
-        for dtype, updates in product(dtypes, "01")
+        ("matrix_products", {"DTYPE": dtype, "UPDATES": updates, "TENSOR_CORES": rounds})
+        for (dtype, rounds), updates in product(kinds, "01")
     ]
     return [*(("matrix_directions", {"DTYPE": dtype}) for dtype in dtypes), *products]
