@@ -16,7 +16,7 @@ from warpfit.training import airbench
 torch = pytest.importorskip("torch")
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-BATCH, STEPS, EPOCHS = 4, 2, 3
+BATCH, STEPS, EPOCHS = 4, 3, 1
 
 
 @pytest.fixture

@@ -820,6 +820,13 @@ def test_graphs_are_neither_long_nor_uneven(
     assert is_short or steps % period == 0
 
 
+def test_graphs_of_short_runs_are_short() -> None:
+    lengths = [steps_of_graph(7, 235, epochs=epochs) for epochs in (1, 3, 10, 100, 1000)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 1
+    assert lengths[-1] == steps_of_graph(7, 235)
+
+
 @pytest.mark.parametrize(
     ("bytes_of_batches", "period"), [([16, 3200], 1), ([24, 16], 2), ([4, 24], 4), ([7, 48], 16)]
 )
