@@ -90,4 +90,4 @@ def test_steps_of_the_recipe_are_the_peers(peer: Any) -> None:
         verbose=False,
     )
     np.testing.assert_allclose(history.step_losses, losses, rtol=2e-3)
-    assert losses[-1] != pytest.approx(losses[0], rel=0.05)
+    assert losses[-1] != pytest.approx(losses[0], rel=0.01)
