@@ -22,6 +22,7 @@ from warpfit.engines.graph import period_of, sizes_of_graphs, steps_of_graph
 from warpfit.errors import ConfigError, DeviceError, DivergedError
 from warpfit.optim import schedules
 
+SO_FEW = 1e-9  # launches, that graphs are as long as they may be
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 
 
@@ -41,6 +42,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(graph._Run, "train_epoch", noted)
     monkeypatch.setattr(graph, "MOST_OPERATIONS", 40)
+    monkeypatch.setattr(graph, "LAUNCHES_OF_OPERATION", SO_FEW)
     return found
 
 
@@ -659,7 +661,10 @@ def test_many_graphs_take_no_more_memory(gpu: Any) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
-def test_the_plan_says_how_many_steps_a_graph_has(cuda: str) -> None:
+def test_the_plan_says_how_many_steps_a_graph_has(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "LAUNCHES_OF_OPERATION", SO_FEW)
     x, y = blobs(NUM_ROWS)
     model = small()
     plan = fit("graph", model, x, y, device=cuda, batch_size=1).plan

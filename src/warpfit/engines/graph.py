@@ -77,7 +77,7 @@ def steps_of_graph(
     most = max(1, MOST_OPERATIONS // operations)
     if epochs is not None:
         total = epochs * steps_per_epoch
-        most = min(most, max(1, isqrt(total // (LAUNCHES_OF_OPERATION * operations))))
+        most = min(most, max(1, isqrt(int(total / (LAUNCHES_OF_OPERATION * operations)))))
     period = period if period <= most else 1
     num_graphs = max(1, -(-steps_per_epoch // (most // period * period)))
     return min(steps_per_epoch, -(-steps_per_epoch // (num_graphs * period)) * period)
