@@ -66,6 +66,7 @@ FAMILIES = {
         "forward and (half_precision or any_alignment) or forward and every_update",
     ),
     "members": Family(("members",), ("backends/test_members.py",), "emulator"),
+    "windows": Family(("image_windows",), ("backends/test_image_windows.py",), "emulator"),
     "matrices": Family(("matrices",), ("backends/test_matrix_updates.py",), "emulator"),
     "training": Family(
         ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
@@ -120,7 +121,7 @@ FAMILIES = {
     ),
 }
 # The others build many kernels.
-QUICK = {"layers", "members", "matrices", "tables"}
+QUICK = {"layers", "members", "matrices", "tables", "windows"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

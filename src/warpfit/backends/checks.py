@@ -40,6 +40,8 @@ __all__ = [
     "check_same_shape",
     "check_shape",
     "check_update",
+    "check_windows",
+    "check_windows_backward",
     "window_counts",
 ]
 
@@ -416,3 +418,48 @@ def check_member_relu_backward(dy: Array, z: Array, kept: Array) -> None:
     check_shape("member_relu_backward", "kept", kept, z.shape)
     if kept.dtype != bool:
         raise DTypeError(f"member_relu_backward: expected kept of bool, got {kept.dtype}")
+
+
+def check_windows(
+    op: str, x: Array, bits: Array, size: Pair, padding: Pair, reflects: bool
+) -> None:
+    """Raise unless x are images (M, H, W, C) of floats, bits (M, 2, 16) float32, and windows of
+    `size` fit the padded images, which reach no further than their reflection.
+    """
+    check_float(op, x)
+    check_images(op, "x", x.shape)
+    _check_window_axes(op, bits, x.shape, size, padding, reflects)
+
+
+def check_windows_backward(
+    op: str, dy: Array, bits: Array, x_shape: tuple[int, ...], padding: Pair, reflects: bool
+) -> None:
+    """Raise unless `check_windows` would not of images x, and dy has the windows' shape."""
+    check_float(op, dy)
+    check_images(op, "dy", dy.shape)
+    check_images(op, "x", x_shape)
+    check_shape(op, "dy", dy, (x_shape[0], *dy.shape[1:3], x_shape[3]))
+    _check_window_axes(op, bits, x_shape, dy.shape[1:3], padding, reflects)
+
+
+def _check_window_axes(
+    op: str,
+    bits: Array,
+    x_shape: tuple[int, ...],
+    size: tuple[int, ...],
+    padding: Pair,
+    reflects: bool,
+) -> None:
+    check_shape(op, "bits", bits, (x_shape[0], 2, 16))
+    if bits.dtype != "float32":
+        raise DTypeError(f"{op}: expected bits of dtype float32, got {bits.dtype}")
+    for length, window, pad in zip(x_shape[1:3], size, padding, strict=True):
+        if not 0 <= window <= length + 2 * pad:
+            raise ShapeError(
+                f"{op}: expected windows that padded images {tuple(x_shape)} hold, got {size}"
+            )
+        if pad < 0 or (reflects and pad and pad >= length):
+            raise ShapeError(
+                f"{op}: expected padding of fewer pixels than images have, got {padding} for "
+                f"{tuple(x_shape)}"
+            )

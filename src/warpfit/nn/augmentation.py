@@ -15,16 +15,14 @@ from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.image_formulas import (
     AXES,
     Formula,
-    cropped,
     cut_out,
     drawn,
     flipped,
     flipped_in_turns,
-    moves_of,
     placed,
-    shifted,
+    random_bits,
     smaller_by,
-    uniform_numbers,
+    windowed,
 )
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
@@ -153,10 +151,9 @@ class RandomShiftSpec(_AugmentationSpec):
         return input_shape
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
-        uniform = uniform_numbers(ops, len(x), call, self.layer_idx)
-        largest = 2 * self.pixels[0], 2 * self.pixels[1]
-        moves = moves_of(ops, uniform, largest)
-        return shifted(ops, x, self.pixels, moves, reflects=self.padding_mode == "reflect")
+        bits = random_bits(ops, len(x), call, self.layer_idx)
+        image, reflects = (x.shape[1], x.shape[2]), self.padding_mode == "reflect"
+        return windowed(ops, x, bits, image, padding=self.pixels, reflects=reflects)
 
 
 @dataclass(frozen=True)
@@ -186,10 +183,7 @@ class RandomCropSpec(_AugmentationSpec):
         return (*self.size, input_shape[2])
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
-        uniform = uniform_numbers(ops, len(x), call, self.layer_idx)
-        return cropped(
-            ops, x, self.size, moves_of(ops, uniform, smaller_by(x.shape[1:3], self.size))
-        )
+        return windowed(ops, x, random_bits(ops, len(x), call, self.layer_idx), self.size)
 
     def still(self, ops: Backend, x: Array) -> Formula:
         start = self._middle(x.shape[1:3])
@@ -234,10 +228,7 @@ class RandomCutoutSpec(_AugmentationSpec):
         return input_shape
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
-        uniform = uniform_numbers(ops, len(x), call, self.layer_idx)
-        return cut_out(
-            ops, x, self.size, moves_of(ops, uniform, smaller_by(x.shape[1:3], self.size))
-        )
+        return cut_out(ops, x, random_bits(ops, len(x), call, self.layer_idx), self.size)
 
 
 class RandomFlip(RandomLayer):

@@ -15,25 +15,20 @@ from warpfit.nn.spec import Call, Shape
 __all__ = [
     "AXES",
     "Formula",
-    "cropped",
     "cut_out",
     "drawn",
     "flipped",
     "flipped_in_turns",
-    "moves_of",
     "placed",
-    "shifted",
+    "random_bits",
     "smaller_by",
-    "uniform_numbers",
+    "windowed",
 ]
 
 Formula = tuple[Array, Callable[[Array], Array]]
 
-BITS = 16  # of a uniform number; a power of two
+BITS = 16  # of where a window begins, along each axis
 AXES = (1, 2)  # of height and width
-
-# For a step of some pixels along an axis: which images make it, bool (M, 1, 1, 1).
-Move = tuple[int, int, Array]
 
 
 def flipped(ops: Backend, x: Array, flips: Array) -> Formula:
@@ -64,85 +59,41 @@ def flipped_in_turns(ops: Backend, x: Array, step: Number, span: int) -> Formula
     return flipped(ops, x, is_odd)
 
 
-def shifted(
-    ops: Backend, x: Array, pixels: Pair, moves: Sequence[Move], *, reflects: bool = False
+def windowed(
+    ops: Backend,
+    x: Array,
+    bits: Array,
+    size: Pair,
+    *,
+    padding: Pair = (0, 0),
+    reflects: bool = False,
 ) -> Formula:
-    """Return images (M, H, W, C) shifted, and the function from dy to dx.
-
-    Each image is padded with `pixels` zeros on every side, or with its reflection. Of the windows
-    of its own size it shows the one that begins where the sum of its moves says. What the gradient
-    lies in is the window that begins at the sum of the moves not made.
+    """Return a window of each image (M, H, W, C), as ``take_windows`` finds it, and the function
+    from dy to dx.
     """
-    if not reflects:
-        y = _window(ops, padded(ops, x, pixels), moves)
-        return y, lambda dy: _window(ops, padded(ops, dy, pixels), moves, opposite=True)
-
-    def backward(dy: Array) -> Array:
-        twice = 2 * pixels[0], 2 * pixels[1]
-        of_padded = _window(ops, padded(ops, dy, twice), moves, opposite=True)
-        return _folded(ops, of_padded, pixels)
-
-    return _window(ops, _reflected(ops, x, pixels), moves), backward
+    settings = {"padding": padding, "reflects": reflects}
+    y = ops.take_windows(x, bits, size, **settings)
+    return y, lambda dy: ops.take_windows_backward(dy, bits, tuple(x.shape), **settings)
 
 
-def cut_out(ops: Backend, x: Array, size: Pair, moves: Sequence[Move]) -> Formula:
-    """Return images (M, H, W, C) with zeros in a window of `size`, which begins where the sum of
-    the moves not made says, and the function from dy to dx.
+def cut_out(ops: Backend, x: Array, bits: Array, size: Pair) -> Formula:
+    """Return images (M, H, W, C) with zeros in a window of `size`, and the function from dy to dx.
+
+    The further down and to the right the window of a canvas begins, the further up and to the left
+    lies what it shows there.
     """
-    height, width = x.shape[1:3]
+    count, height, width = x.shape[:3]
     less = smaller_by((height, width), size)
     ones = ops.full((1, *size, 1), 1.0, x.dtype)
     canvas = placed(ops, ones, (1, height + less[0], width + less[1], 1), less)
-    covered = ops.binary("gt", _window(ops, canvas, moves), 0.0)
+    canvases = ops.broadcast_to(canvas, (count, *canvas.shape[1:]))
+    covered = ops.binary("gt", ops.take_windows(canvases, bits, (height, width)), 0.0)
     return ops.where(covered, 0.0, x), lambda dy: ops.where(covered, 0.0, dy)
 
 
-def cropped(ops: Backend, x: Array, size: Pair, moves: Sequence[Move]) -> Formula:
-    """Return windows (M, *size, C) of images (M, H, W, C), each of which begins where the sum of
-    its moves says, and the function from dy to dx.
-    """
-    less = smaller_by(x.shape[1:3], size)
-    return _window(ops, x, moves), lambda dy: _window(
-        ops, padded(ops, dy, less), moves, opposite=True
-    )
-
-
 def smaller_by(size: Sequence[int], other: Pair) -> Pair:
+    """Return how many pixels along each axis another size is less."""
     return size[0] - other[0], size[1] - other[1]
-
-
-def padded(ops: Backend, images: Array, pads: Pair) -> Array:
-    """Return images with zeros on every side."""
-    m, height, width, channels = images.shape
-    padded = (m, height + 2 * pads[0], width + 2 * pads[1], channels)
-    return placed(ops, images, padded, pads)
-
-
-def _reflected(ops: Backend, images: Array, pads: Pair) -> Array:
-    """Return images with their reflection on every side, pixels of the border not repeated."""
-    for axis, pad in zip(AXES, pads, strict=True):
-        if pad:
-            before = (slice(None),) * axis
-            top = ops.take(images, (*before, slice(pad, 0, -1)))
-            bottom = ops.take(images, (*before, slice(-2, -pad - 2, -1)))
-            images = ops.concatenate([top, images, bottom], axis)
-    return images
-
-
-def _folded(ops: Backend, images: Array, pads: Pair) -> Array:
-    """Return the sums that images have for gradient, given that of what `_reflected` returns."""
-    for axis, pad in zip(AXES, pads, strict=True):
-        if pad:
-            before, size = (slice(None),) * axis, images.shape[axis] - 2 * pad
-            inner = ops.take(images, (*before, slice(pad, pad + size)))
-            shape, dtype = inner.shape, inner.dtype
-            top = ops.take(images, (*before, slice(pad - 1, None, -1)))
-            bottom = ops.take(images, (*before, slice(-1, -pad - 1, -1)))
-            for part, first in ((top, 1), (bottom, size - 1 - pad)):
-                place = (*before, slice(first, first + pad))
-                inner = ops.binary("add", inner, ops.add_at(shape, dtype, place, part))
-            images = inner
-    return images
 
 
 def placed(ops: Backend, images: Array, shape: Shape, start: Pair) -> Array:
@@ -151,16 +102,9 @@ def placed(ops: Backend, images: Array, shape: Shape, start: Pair) -> Array:
     return ops.add_at(shape, images.dtype, (slice(None), *inside), images)
 
 
-def _window(ops: Backend, images: Array, moves: Sequence[Move], *, opposite: bool = False) -> Array:
-    """Return of each image the window that begins at the sum of the moves made, or `opposite` those
-    not made; along an axis it is as much smaller as all moves are large.
-    """
-    for axis, size, made in moves:
-        before = (slice(None),) * axis
-        ahead = ops.take(images, (*before, slice(size, None)))
-        behind = ops.take(images, (*before, slice(None, -size)))
-        images = ops.where(made, *((behind, ahead) if opposite else (ahead, behind)))
-    return images
+def random_bits(ops: Backend, num_rows: int, call: Call, layer_idx: int) -> Array:
+    """Return float32 (M, 2, 16) that are 0 or 2, each as likely, as ``take_windows`` takes them."""
+    return drawn(ops, (num_rows, len(AXES), BITS), 0.5, call, layer_idx)
 
 
 def drawn(ops: Backend, shape: Shape, p: float, call: Call, layer_idx: int) -> Array:
@@ -168,30 +112,3 @@ def drawn(ops: Backend, shape: Shape, p: float, call: Call, layer_idx: int) -> A
     ones = ops.full(shape, 1.0, "float32")
     _, mask = ops.dropout_forward(ones, p=p, seed=call.seed, step=call.step, layer_idx=layer_idx)
     return mask
-
-
-def uniform_numbers(ops: Backend, num_rows: int, call: Call, layer_idx: int) -> Array:
-    """Return float32 (M, 2), uniform multiples of 2**-BITS in [0, 1), which no sum rounds."""
-    number = drawn(ops, (num_rows, len(AXES), BITS), 0.5, call, layer_idx)
-    half = BITS // 2
-    while half:
-        high, low = (ops.take(number, (..., part)) for part in (slice(half), slice(half, None)))
-        number = ops.binary("add", high, ops.binary("mul", low, 2.0**-half))
-        half //= 2
-    # A bit is 2 where it is kept, and the first one stands for 1/2.
-    return ops.binary("mul", ops.take(number, (..., 0)), 0.25)
-
-
-def moves_of(ops: Backend, uniform: Array, largest: Pair) -> list[Move]:
-    """Return moves whose sums are the whole parts of uniform (M, 2) times largest + 1."""
-    moves = []
-    for axis, most in zip(AXES, largest, strict=True):
-        own = ops.take(uniform, (slice(None), axis - 1, None, None, None))
-        left = ops.binary("mul", own, float(most + 1))
-        while most:  # the whole part of what is left is at most that
-            size = (most + 1) // 2
-            made = ops.binary("ge", left, float(size))
-            moves.append((axis, size, made))
-            left = ops.where(made, ops.binary("sub", left, float(size)), left)
-            most -= size
-    return moves

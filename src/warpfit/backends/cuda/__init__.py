@@ -14,6 +14,7 @@ from warpfit.backends.cuda.conv import ConvOps
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.dropout import DropoutOps
 from warpfit.backends.cuda.elementwise import ElementwiseOps
+from warpfit.backends.cuda.image_windows import ImageWindowOps
 from warpfit.backends.cuda.matrices import MatrixOps
 from warpfit.backends.cuda.members import MemberOps
 from warpfit.backends.cuda.narrow_step import NarrowOps
@@ -36,6 +37,7 @@ class CudaBackend(
     NormOps,
     DropoutOps,
     MemberOps,
+    ImageWindowOps,
     ElementwiseOps,
     ArrayOps,
 ):

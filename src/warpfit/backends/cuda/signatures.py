@@ -134,6 +134,8 @@ SIGNATURES = {
     "sum_columns": "const T*, OUT*, Acc*, unsigned*, double, int64, int, int, int64",
     "sum_squares": "TensorList, double*, int, int, unsigned*, double*",
     "take": "const DTYPE*, Layout, const int64*, int64, Layout, int64, DTYPE*, int64",
+    "take_windows": "const T*, const float*, T*" + ", int" * 8,
+    "take_windows_backward": "const T*, const float*, T*" + ", int" * 8,
     "unary": "const DTYPE*, Layout, DTYPE*, int64",
     "update_parameters": "TensorList" + ", Scalar" * 6,
     "where": (
