@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import pi
+from typing import Any
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number, Pair
@@ -71,7 +72,7 @@ def windowed(
     """Return a window of each image (M, H, W, C), as ``take_windows`` finds it, and the function
     from dy to dx.
     """
-    settings = {"padding": padding, "reflects": reflects}
+    settings: dict[str, Any] = {"padding": padding, "reflects": reflects}
     y = ops.take_windows(x, bits, size, **settings)
     return y, lambda dy: ops.take_windows_backward(dy, bits, tuple(x.shape), **settings)
 

@@ -208,7 +208,7 @@ class Muon(Optimizer):
         self.parameters = [parameter for _, held in parts for parameter in held]
         if any(group.is_other for group, _ in parts):
             groups = tuple(group for group, _ in parts)
-            self.spec = replace(self.spec, groups=groups, others=replace(rest, groups=()))
+            self.spec = replace(spec, groups=groups, others=replace(rest, groups=()))
 
     def _own_parts(self) -> Iterator[tuple[ParameterGroup, list[Tensor]]]:
         """Yield the matrices of each group, and its other parameters as a group of AdamW's."""

@@ -136,8 +136,9 @@ def optimizer_of(model: nn.Sequential, batch_size: int = BATCH_SIZE) -> optim.Mu
 
     The rates are those for a mean over the batch, and for a last layer that divides by its width.
     """
-    first, *layers, head = [layer for layer in model if list(layer.named_parameters())]
-    filters = [layer.weight for layer in layers if isinstance(layer, nn.Conv2d)]
+    layers: list[Any] = [layer for layer in model if list(layer.named_parameters())]
+    first, head = layers[0], layers[-1]
+    filters = [layer.weight for layer in layers[1:] if isinstance(layer, nn.Conv2d)]
     biases = [layer.bias for layer in layers if isinstance(layer, nn.BatchNorm2d)]
     width, decay = head.weight.shape[0], DECAY * batch_size
     bias_lr, head_lr = BIAS_LR * batch_size, HEAD_LR * batch_size / width**2
@@ -177,8 +178,9 @@ def outputs_of_views(model: nn.Sequential, images: Array) -> Array:
     height, width = images.shape[1:3]
     moved = [padded[:, at : at + height, at : at + width] for at in (0, 2)]
     weighted = [(images, 0.25), *((view, 0.125) for view in moved)]
-    return sum(
+    found = [
         share * predict(model, np.ascontiguousarray(view))
-        for images_seen, share in weighted
-        for view in (images_seen, images_seen[:, :, ::-1])
-    )
+        for seen, share in weighted
+        for view in (seen, seen[:, :, ::-1])
+    ]
+    return np.add.reduce(found)

@@ -208,8 +208,9 @@ class MatrixOps(ArrayOps):
         self, w: DeviceArray, x: DeviceArray, squares: DeviceArray, factor: float
     ) -> _Matrix:
         side = min(matrix_of(w.shape))
-        squared = [self.empty((side, side), w.dtype) for _ in range(2)]
-        return _Matrix(w, (x, self.empty(w.shape, w.dtype)), *squared, squares, factor)
+        gram, polynomial = (self.empty((side, side), w.dtype) for _ in range(2))
+        directions = x, self.empty(w.shape, w.dtype)
+        return _Matrix(w, directions, gram, polynomial, squares, factor)
 
     def _multiply(self, products: list[_Product], numbers: MatrixNumbers | None = None) -> None:
         """Compute products; with numbers they are the updates."""
