@@ -93,6 +93,10 @@ SUITES = {
         "layerwise", "steps of the engine layerwise, and the time to the first step"
     ),
     "cnn": Suite("cnn", "PyTorch's MNIST example", packages=("torch",)),
+    "mnist-fast": Suite(
+        "mnist_fast", "99 % on MNIST in an epoch, and 30 seeds at once", needs_gpu=False
+    ),
+    "airbench": Suite("airbench", "steps of airbench94, beside PyTorch's"),
     "levels": Suite("levels", "what each step to the fastest product gains", packages=("torch",)),
     "launch-costs": Suite("launch_costs", "steps of one_launch, beside what plans expect"),
     "run-costs": Suite(

@@ -235,6 +235,7 @@ SECTIONS = (
             "Step",
             "Exponential",
             "Cosine",
+            "Linear",
             "OneCycle",
             "InverseScaling",
             "ReduceOnPlateau",

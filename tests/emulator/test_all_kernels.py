@@ -74,6 +74,8 @@ FAMILIES = {
         ),
         "emulator or forward",
     ),
+    "windows": Family(("image_windows",), ("backends/test_image_windows.py",), "emulator"),
+    "matrices": Family(("matrices",), ("backends/test_matrix_updates.py",), "emulator"),
     "training": Family(
         ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
         (
@@ -135,7 +137,7 @@ FAMILIES = {
     ),
 }
 # The others build many kernels.
-QUICK = {"layers", "members", "tables"}
+QUICK = {"layers", "members", "matrices", "tables", "windows"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from warpfit.backends.base import FLOAT_DTYPES, Activation, Array, Pair
+from warpfit.backends.matrix_updates import MatrixNumbers
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "check_linear_backward",
     "check_matmul",
     "check_matrix",
+    "check_matrix_update",
     "check_member_orders",
     "check_member_relu",
     "check_member_relu_backward",
@@ -40,6 +42,8 @@ __all__ = [
     "check_same_shape",
     "check_shape",
     "check_update",
+    "check_windows",
+    "check_windows_backward",
     "window_counts",
 ]
 
@@ -90,6 +94,24 @@ def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> 
                 check_float(op, array)
         for array in arrays[1:]:
             check_same_shape(op, arrays[0], array)
+
+
+def check_matrix_update(
+    op: str, factors: Sequence[float], numbers: MatrixNumbers, *groups: Sequence[Array]
+) -> None:
+    """Raise unless `check_update` does not, there is a factor for each parameter, each has at least
+    two axes, and a step is done.
+    """
+    check_update(op, *groups)
+    if len(factors) != len(groups[0]):
+        raise ShapeError(
+            f"{op}: expected as many factors as parameters, got {len(factors)} and {len(groups[0])}"
+        )
+    for array in groups[0]:
+        if array.ndim < 2:
+            raise ShapeError(f"{op}: expected arrays of at least two axes, got {array.shape}")
+    if numbers.steps < 1:
+        raise ConfigError(f"{op}: expected at least one step, got {numbers.steps}")
 
 
 def check_activation_backward(
@@ -419,3 +441,48 @@ def check_piecewise_linear(op: str, x: Array, bins: Sequence[Array], *others: Ar
         raise ShapeError(f"{op}: expected x of shape (M, F), F at least 1, got {x.shape}")
     for what, array in zip(("factor", "offset", "low", "high"), bins, strict=True):
         check_shape(op, what, array, (x.shape[1], 1, bins[0].shape[-1]))
+
+
+def check_windows(
+    op: str, x: Array, bits: Array, size: Pair, padding: Pair, reflects: bool
+) -> None:
+    """Raise unless x are images (M, H, W, C) of floats, bits (M, 2, 16) float32, and windows of
+    `size` fit the padded images, which reach no further than their reflection.
+    """
+    check_float(op, x)
+    check_images(op, "x", x.shape)
+    _check_window_axes(op, bits, x.shape, size, padding, reflects)
+
+
+def check_windows_backward(
+    op: str, dy: Array, bits: Array, x_shape: tuple[int, ...], padding: Pair, reflects: bool
+) -> None:
+    """Raise unless `check_windows` would not of images x, and dy has the windows' shape."""
+    check_float(op, dy)
+    check_images(op, "dy", dy.shape)
+    check_images(op, "x", x_shape)
+    check_shape(op, "dy", dy, (x_shape[0], *dy.shape[1:3], x_shape[3]))
+    _check_window_axes(op, bits, x_shape, dy.shape[1:3], padding, reflects)
+
+
+def _check_window_axes(
+    op: str,
+    bits: Array,
+    x_shape: tuple[int, ...],
+    size: tuple[int, ...],
+    padding: Pair,
+    reflects: bool,
+) -> None:
+    check_shape(op, "bits", bits, (x_shape[0], 2, 16))
+    if bits.dtype != "float32":
+        raise DTypeError(f"{op}: expected bits of dtype float32, got {bits.dtype}")
+    for length, window, pad in zip(x_shape[1:3], size, padding, strict=True):
+        if not 0 <= window <= length + 2 * pad:
+            raise ShapeError(
+                f"{op}: expected windows that padded images {tuple(x_shape)} hold, got {size}"
+            )
+        if pad < 0 or (reflects and pad and pad >= length):
+            raise ShapeError(
+                f"{op}: expected padding of fewer pixels than images have, got {padding} for "
+                f"{tuple(x_shape)}"
+            )

@@ -197,7 +197,7 @@ def fit_many(
     }
     data = _data(x, y, sample_weight, validation_data, folds, seed)
     folds_of_each: list[int | None] = list(range(len(data.folds))) or [None]
-    tasks = _tasks(build, found, defaults, data, folds_of_each, callbacks, metric)
+    tasks: Sequence[Task] = _tasks(build, found, defaults, data, folds_of_each, callbacks, metric)
     places, tasks = places.taken_by(tasks)
     names = [candidate_name(candidate) for candidate in found for _ in folds_of_each]
     groups = places.planned(tasks, names)

@@ -245,6 +245,36 @@ class LayerContract(ABC):
         """
 
     @abstractmethod
+    def take_windows(
+        self,
+        x: Array,
+        bits: Array,
+        size: Pair,
+        *,
+        padding: Pair = (0, 0),
+        reflects: bool = False,
+    ) -> Array:
+        """Return a window (M, *size, C) of each image (M, H, W, C), padded with zeros, or with its
+        reflection without the border.
+
+        bits (M, 2, 16) float32 are 0 or another number. Those of an axis make a number n, the first
+        being the highest; the window begins at pixel n · windows // 2¹⁶ of the padded image, of so
+        many windows that there are.
+        """
+
+    @abstractmethod
+    def take_windows_backward(
+        self,
+        dy: Array,
+        bits: Array,
+        x_shape: tuple[int, ...],
+        *,
+        padding: Pair = (0, 0),
+        reflects: bool = False,
+    ) -> Array:
+        """Return dx of `take_windows`: a pixel has the sum over all that shows it."""
+
+    @abstractmethod
     def dropout_backward(self, dy: Array, mask: Array) -> Array:
         """Return dy · mask."""
 

@@ -14,6 +14,8 @@ from warpfit.backends.cuda.conv import ConvOps
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.dropout import DropoutOps
 from warpfit.backends.cuda.elementwise import ElementwiseOps
+from warpfit.backends.cuda.image_windows import ImageWindowOps
+from warpfit.backends.cuda.matrices import MatrixOps
 from warpfit.backends.cuda.member_layers import MemberLayerOps
 from warpfit.backends.cuda.members import MemberOps
 from warpfit.backends.cuda.narrow_step import NarrowOps
@@ -32,12 +34,14 @@ class CudaBackend(
     ActivationOps,
     NarrowOps,
     OptimOps,
+    MatrixOps,
     ConvOps,
     PoolOps,
     NormOps,
     DropoutOps,
     MemberOps,
     PiecewiseLinearOps,
+    ImageWindowOps,
     ElementwiseOps,
     ArrayOps,
 ):

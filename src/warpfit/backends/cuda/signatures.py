@@ -90,6 +90,8 @@ SIGNATURES = {
     "layer_norm_backward": "const T*, const T*, const T*, const Acc*, T*, int64, int, int",
     "layer_norm_forward": "const T*, const T*, const T*, T*, Acc*, int64, int, double, int",
     "linear_update_sm90": "UpdateList, double" + ", Scalar" * 6,
+    "matrix_directions": "TensorList, double, int, double*",
+    "matrix_products": "ProductList, Scalar, Scalar",
     "matmul_mma": _MATMUL,
     "matmul_naive": _MATMUL,
     "matmul_register": _MATMUL,
@@ -153,6 +155,8 @@ SIGNATURES = {
     "sum_columns": "const T*, OUT*, Acc*, unsigned*, double, int64, int, int, int64",
     "sum_squares": "TensorList, double*, int, int, unsigned*, double*",
     "take": "const DTYPE*, Layout, const int64*, int64, Layout, int64, DTYPE*, int64",
+    "take_windows": "const T*, const float*, T*" + ", int" * 8,
+    "take_windows_backward": "const T*, const float*, T*" + ", int" * 8,
     "unary": "const DTYPE*, Layout, DTYPE*, int64",
     "update_parameters": "TensorList" + ", Scalar" * 6,
     "where": (

@@ -8,6 +8,7 @@ from warpfit.backends.numpy.conv import ConvOps
 from warpfit.backends.numpy.dense import DenseOps
 from warpfit.backends.numpy.dropout import DropoutOps
 from warpfit.backends.numpy.elementwise import ElementwiseOps
+from warpfit.backends.numpy.image_windows import WindowOps
 from warpfit.backends.numpy.loss import LossOps
 from warpfit.backends.numpy.members import MemberOps
 from warpfit.backends.numpy.norm import NormOps
@@ -29,6 +30,7 @@ class NumpyBackend(
     DropoutOps,
     MemberOps,
     PiecewiseLinearOps,
+    WindowOps,
     ElementwiseOps,
     ArrayOps,
 ):
