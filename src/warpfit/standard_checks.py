@@ -30,6 +30,7 @@ from warpfit.losses import Loss
 from warpfit.nn import Layer, Module, activations
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.conv1d import Conv1dSpec
+from warpfit.nn.junction import JunctionSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec, Shape
 
@@ -66,7 +67,9 @@ def unchecked() -> list[str]:
         [
             *(set(formulas.__all__) - _op_cases().keys()),
             *_names_beyond(exported, {Layer, *map(type, layers)}),
-            *_names_beyond(LayerSpec.by_kind.values(), {type(layer.spec) for layer in layers}),
+            *_names_beyond(
+                LayerSpec.by_kind.values(), {JunctionSpec, *(type(x.spec) for x in layers)}
+            ),
             *_names_beyond(Loss.by_name.values(), set(map(type, _loss_cases()))),
         ]
     )

@@ -11,7 +11,8 @@ from warpfit.engines.many_networks import without_rates
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import WarpfitError
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.sequential import Sequential
 from warpfit.sweep.tasks import Task
 from warpfit.training.evaluate import network_of
 from warpfit.training.place import (
