@@ -2,8 +2,8 @@
 
 A chain keeps what a connection is to add later: ``keep`` keeps its numbers, ``swap`` exchanges them
 with those kept last, and ``add`` adds these. So a residual block is ``keep``, its layers, ``swap``
-and the layers of its shortcut, if it has any, and ``add``. On the way back ``keep`` adds gradients,
-and ``add`` keeps one.
+and the layers of its shortcut, if it has any, and ``add``. In the backward pass ``keep`` adds
+gradients, and ``add`` keeps one.
 """
 
 from __future__ import annotations
