@@ -10,8 +10,11 @@ import pytest
 
 import warpfit as wf
 from warpfit import nn
+from warpfit.backends import Activation, NumpyBackend
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.junction import JunctionSpec
+from warpfit.nn.spec import Call
+from warpfit.nn.taped import TapedNetwork
 
 
 def block(channels: int = 2, **settings: Any) -> nn.Residual:
@@ -48,6 +51,53 @@ def test_the_layers_of_a_network_have_junctions_around_them() -> None:
         "0.add",
     ]
     assert network.output_shape == (4, 4, 3)
+
+
+def normed_blocks(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    down = nn.Sequential(nn.Conv2d(2, 3, 1, seed=2), nn.BatchNorm2d(3))
+    layers = (*block(3).layers, activation(), nn.Conv2d(3, 3, 3, padding=1, seed=3))
+    inner = nn.Residual(nn.Conv2d(3, 3, 1, seed=4), nn.BatchNorm2d(3))
+    return nn.Sequential(
+        nn.Residual(*layers, nn.BatchNorm2d(3), shortcut=down),
+        activation(),
+        inner,
+        activation(),
+        nn.Residual(nn.Conv2d(3, 3, 1, seed=5)),
+        activation(),
+    ).to(dtype="float64")
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.SiLU])
+def test_what_is_joined_in_a_block_computes_what_single_layers_do(activation: Any) -> None:
+    model, x = normed_blocks(activation), images(3, 4, 4, 2).astype("float64")
+    network = model.spec((4, 4, 2))
+    assert network is not None
+    fused = network.fused
+    arrays = [{name: a.copy() for name, a in model.state_dict().items()} for _ in range(2)]
+    call, dy = Call(training=True), images(3, 4, 4, 3).astype("float64")
+    found, pullback = fused.vjp(NumpyBackend(), arrays[0], x, call)
+    taped = TapedNetwork(model, (4, 4, 2))
+    expected, tape = taped.vjp(NumpyBackend(), arrays[1], x, call)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    gradients = pullback(dy)
+    for name, gradient in tape(dy).items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=1e-10, atol=1e-12)
+
+
+def test_batch_norms_take_over_activations_and_sums() -> None:
+    network = normed_blocks().spec((4, 4, 2))
+    assert network is not None
+    fused = network.fused
+    told = {
+        name: (spec.kind, getattr(spec, "activation", None), joints)
+        for (name, spec), joints in zip(fused.layers, fused._joints, strict=True)
+    }
+    assert told["0.layers.1"][1] == Activation("relu")
+    assert told["0.shortcut.1"][2] == {"activation": Activation("relu")}
+    assert told["0.add"][1:] == (Activation("relu"), {"is_done": True, "takes_dz": True})
+    assert told["2.keep"][2] == {"x_activation": Activation("relu")}
+    assert told["4.add"][1:] == (Activation("relu"), {})
+    assert "1" not in told
 
 
 def test_files_keep_blocks(tmp_path: Path) -> None:

@@ -250,9 +250,17 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
 
     @abstractmethod
     def activation_backward(
-        self, activation: Activation, dy: Array, y: Array, z: Array | None
+        self,
+        activation: Activation,
+        dy: Array,
+        y: Array,
+        z: Array | None,
+        *,
+        plus: Array | None = None,
     ) -> Array:
-        """Return dy · f'(z); z may be None unless ``activation.needs_input``."""
+        """Return (dy + plus) · f'(z), plus None being 0; z may be None unless
+        ``activation.needs_input``.
+        """
 
     @abstractmethod
     def softmax_forward(self, z: Array) -> Array:

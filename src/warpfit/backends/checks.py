@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import FLOAT_DTYPES, Activation, Array, Pair
+from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Activation, Array, Pair
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 __all__ = [
@@ -64,6 +64,15 @@ def check_float(op: str, *arrays: Array | None) -> None:
         )
         if first not in known:
             raise DTypeError(f"{op}: expected {' or '.join(known)}, got {first}")
+
+
+def check_parameters(op: str, x: Array, *parameters: Array | None) -> None:
+    """Raise DTypeError unless parameters have x's float dtype, or float32 where x is in half
+    precision.
+    """
+    dtypes = {str(array.dtype) for array in parameters if array is not None}
+    is_mixed = str(x.dtype) in HALF_DTYPES and dtypes == {"float32"}
+    check_float(op, *((x,) if is_mixed else (x, *parameters)))
 
 
 def check_same_shape(op: str, a: Array, b: Array) -> None:

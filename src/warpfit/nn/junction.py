@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, TypeVar
 
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
+from warpfit.backends.base import IDENTITY
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph
@@ -23,14 +25,19 @@ __all__ = ["Junction", "JunctionSpec"]
 PARTS = ("keep", "swap", "add")
 
 X = TypeVar("X")
+# From the gradient after a junction and those kept to the gradient before it.
+Through = Callable[[Array, list[Array]], Array]
 
 
 @dataclass(frozen=True)
 class JunctionSpec(LayerSpec):
-    """One of the places of a residual connection: ``'keep'``, ``'swap'`` or ``'add'``."""
+    """One of the places of a residual connection: ``'keep'``, ``'swap'`` or ``'add'``, of whose sum
+    f is taken.
+    """
 
     kind: ClassVar[str] = "junction"
     part: str
+    activation: Activation = IDENTITY
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,27 +56,56 @@ class JunctionSpec(LayerSpec):
         kept[-1], x = x, kept[-1]
         return x
 
-    def passed_back(self, dy: Array, kept: list[Array], ops: Backend) -> Array:
-        """Return the gradient before the junction, of that after it and those kept."""
-        if self.part == "add":
-            kept.append(dy)
-            return dy
-        if self.part == "keep":
-            return ops.binary("add", dy, kept.pop())
-        kept[-1], dy = dy, kept[-1]
-        return dy
-
     def passed_shape(self, shape: Shape, kept: list[Shape]) -> Shape:
         """Return the shape after the junction, or ShapeError."""
         return self.passed(shape, kept, _same)
 
-    def passed_array(self, x: Array, kept: list[Array], ops: Backend) -> Array:
-        """Return the numbers after the junction."""
-        return self.passed(x, kept, lambda a, b: ops.binary("add", a, b))
+    def through(
+        self,
+        ops: Backend,
+        x: Array,
+        kept: list[Array],
+        *,
+        is_done: bool = False,
+        takes_dz: bool = False,
+        x_activation: Activation = IDENTITY,
+    ) -> tuple[Array, Through]:
+        """Return the numbers after the junction, and the function of the gradient there and those
+        kept to that before.
+
+        The settings join an ``add`` with the layer before it, which has done it, and with the
+        ``keep`` after it, which takes over the derivative of its f, `x_activation` there.
+        """
+        y = x if is_done else self.passed(x, kept, partial(self._sum, ops))
+
+        def back(dy: Array, gradients: list[Array]) -> Array:
+            if self.part == "add":
+                if not takes_dz and self.activation.name != "identity":
+                    dy = ops.activation_backward(self.activation, dy, y, None)
+                gradients.append(dy)
+            elif self.part == "swap":
+                gradients[-1], dy = dy, gradients[-1]
+            elif x_activation.name == "identity":
+                dy = ops.binary("add", dy, gradients.pop())
+            else:
+                dy = ops.activation_backward(x_activation, dy, x, None, plus=gradients.pop())
+            return dy
+
+        return y, back
+
+    def _sum(self, ops: Backend, a: Array, b: Array) -> Array:
+        total = ops.binary("add", a, b)
+        is_plain = self.activation.name == "identity"
+        return total if is_plain else ops.activation_forward(self.activation, total)
 
     def passed_name(self, x: str, kept: list[str], graph: Graph) -> str:
         """Return the name in an ONNX graph of the numbers after the junction."""
-        return self.passed(x, kept, lambda a, b: graph.add("Add", a, b))
+
+        def added(a: str, b: str) -> str:
+            total = graph.add("Add", a, b)
+            return self.activation.formula.onnx(graph, total, self.activation.slope)
+
+        return self.passed(x, kept, added)
 
 
 class Junction(Layer):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from warpfit.backends import Activation, Array, Backend
-from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.base import HALF_DTYPES, IDENTITY
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.nn.activations import ActivationLayer, ActivationSpec
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.junction import JunctionSpec
 from warpfit.nn.linear import LinearSpec
+from warpfit.nn.norm import BatchNormSpec
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.pooling import MaxPool2dSpec
 from warpfit.nn.remedies import remedy
@@ -86,18 +87,18 @@ class NetworkSpec:
 
     @cached_property
     def fused(self) -> NetworkSpec:
-        """The same network with each activation joined to the linear layer or convolution before
-        it.
+        """The same network with each activation joined to the linear layer, convolution, batch norm
+        or sum before it.
         """
         layers: list[tuple[str, LayerSpec]] = []
         for name, spec in self.layers:
             before = layers[-1][1] if layers else None
             if (
                 isinstance(spec, ActivationSpec)
-                and isinstance(before, LinearSpec | Conv2dSpec)
-                and before.activation.name == "identity"
+                and before is not None
+                and _takes_activation(before, spec.activation)
             ):
-                layers[-1] = (layers[-1][0], replace(before, activation=spec.activation))
+                layers[-1] = (layers[-1][0], _with_activation(before, spec.activation))
             else:
                 layers.append((name, spec))
         return NetworkSpec(tuple(layers), self.input_shape)
@@ -114,7 +115,7 @@ class NetworkSpec:
     def _joints(self) -> tuple[dict[str, Any], ...]:
         """For each layer, what joins it to those before and after it, see `linear`: each takes over
         the derivative of the activation below, whatever in between passes it. A convolution takes
-        over the max pooling that follows.
+        over the max pooling that follows, a batch norm the sum.
         """
         specs = [spec for _, spec in self.layers]
         joints: list[dict[str, Any]] = [{} for _ in specs]
@@ -133,6 +134,7 @@ class NetworkSpec:
                 joints[below]["pool"], joints[idx]["is_done"] = spec.pool_settings, True
             elif below is not None and not spec.passes(_activation_of(specs[below])):
                 below = None
+            _join_sums(specs, idx, joints)
         return tuple(joints)
 
     @cached_property
@@ -168,27 +170,25 @@ class NetworkSpec:
         pullbacks: list[Any] = []
         kept: list[Array] = []
         for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
+            joints = self._joints[idx]
             if isinstance(spec, JunctionSpec):
-                x = spec.passed_array(x, kept, ops)
-                pullbacks.append(spec)
+                x, through = spec.through(ops, x, kept, **joints)
+                pullbacks.append(through)
                 continue
             own = {name: arrays[full] for name, full in names.items()}
-            vjp = (
-                _vjp_in_full
-                if spec.full_precision and str(x.dtype) in HALF_DTYPES
-                else type(spec).vjp
-            )
-            x, pullback = vjp(
-                spec, ops, own, x, call, needs_dx=idx > self._first_trained, **self._joints[idx]
-            )
+            in_full = spec.full_precision and not spec.mixes_precisions
+            vjp = _vjp_in_full if in_full and str(x.dtype) in HALF_DTYPES else type(spec).vjp
+            if "activation" in joints:
+                joints = {**joints, "added": kept.pop()}
+            x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > self._first_trained, **joints)
             pullbacks.append(pullback)
 
         def to_gradients(dy: Array) -> dict[str, Array]:
             gradients: dict[str, Array] = {}
             kept: list[Array] = []
             for idx in range(len(pullbacks) - 1, self._first_trained - 1, -1):
-                if isinstance(pullbacks[idx], JunctionSpec):
-                    dy = pullbacks[idx].passed_back(dy, kept, ops)
+                if isinstance(self.layers[idx][1], JunctionSpec):
+                    dy = pullbacks[idx](dy, kept)
                     continue
                 dy, own = pullbacks[idx](dy)
                 for name, gradient in own.items():
@@ -247,6 +247,35 @@ class NetworkSpec:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
+
+
+def _takes_activation(spec: LayerSpec, activation: Activation) -> bool:
+    """Whether a layer computes an activation that follows it; a sum if the derivative is known from
+    its result.
+    """
+    if isinstance(spec, JunctionSpec) and (spec.part != "add" or activation.needs_input):
+        return False
+    is_plain = getattr(spec, "activation", None) == IDENTITY
+    return is_plain and isinstance(spec, LinearSpec | Conv2dSpec | BatchNormSpec | JunctionSpec)
+
+
+def _with_activation(spec: LayerSpec, activation: Activation) -> LayerSpec:
+    return replace(spec, activation=activation)  # type: ignore[call-arg]
+
+
+def _join_sums(specs: Sequence[LayerSpec], idx: int, joints: list[dict[str, Any]]) -> None:
+    """Let a batch norm without an activation add what a junction after it would, and a ``keep``
+    take over the derivative of the sum before it.
+    """
+    before, spec = specs[idx - 1] if idx else None, specs[idx]
+    if not isinstance(spec, JunctionSpec):
+        return
+    is_norm = isinstance(before, BatchNormSpec) and before.activation == IDENTITY
+    if spec.part == "add" and is_norm:
+        joints[idx - 1]["activation"], joints[idx]["is_done"] = spec.activation, True
+    if spec.part == "keep" and isinstance(before, JunctionSpec) and before.part == "add":
+        joints[idx - 1]["takes_dz"] = True
+        joints[idx]["x_activation"] = before.activation
 
 
 def _activation_of(spec: LayerSpec) -> Activation:

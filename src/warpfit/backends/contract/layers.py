@@ -156,11 +156,14 @@ class LayerContract(ABC):
         training: bool,
         momentum: float = 0.1,
         eps: float = 1e-5,
+        activation: Activation = IDENTITY,
+        added: Array | None = None,
     ) -> tuple[Array, Any]:
-        """Return y = (x - mean) / √(variance + eps) · weight + bias, per channel, and what backward
-        needs.
+        """Return y = f((x - mean) / √(variance + eps) · weight + bias + added), per channel, and
+        what backward needs.
 
-        x (..., C), all else (C,); weight None means 1, bias None 0. In training, mean and variance
+        x, y and added (..., C), all else (C,); added None means 0, as bias, weight None 1. Where
+        x is in half precision, what has C numbers may be in float32. In training, mean and variance
         are the batch's (divided by n = the number of values a channel, which must be at least 2),
         and the running statistics move in place: r ← (1 - momentum) · r + momentum · s, s being the
         mean, and the variance divided by n - 1. Otherwise the running statistics take their place.
@@ -168,12 +171,21 @@ class LayerContract(ABC):
 
     @abstractmethod
     def batch_norm_backward(
-        self, dy: Array, x: Array, weight: Array | None, saved: Any, *, training: bool
+        self,
+        dy: Array,
+        x: Array,
+        weight: Array | None,
+        saved: Any,
+        *,
+        training: bool,
+        bias: Array | None = None,
+        activation: Activation = IDENTITY,
     ) -> tuple[Array, Array, Array]:
-        """Return dx = weight / σ · (dy - mean(dy) - x̂ · mean(dy · x̂)), dweight = Σ dy · x̂, dbias
-        = Σ dy.
+        """Return dx = weight / σ · (dz - mean(dz) - x̂ · mean(dz · x̂)), dweight = Σ dz · x̂, dbias
+        = Σ dz, with dz = dy · f'(z).
 
-        x̂ = (x - mean) / σ. Out of training the statistics are constants, and dx = weight / σ · dy.
+        x̂ = (x - mean) / σ, and z = x̂ · weight + bias: where something was added, dy has to be dz,
+        and f the identity. Out of training the statistics are constants, and dx = weight / σ · dz.
         """
 
     @abstractmethod

@@ -18,7 +18,7 @@ _MATMUL = (
 
 # Of each entry its types of C, as they are after its includes.
 SIGNATURES = {
-    "activation_backward": "const T*, const T*, T*, double, int64",
+    "activation_backward": "const T*, const T*, const T*, T*, double, int64",
     "activation_forward": "const T*, T*, double, int64",
     "add_at": (
         "const DTYPE*, const int64*, const int64*, const int64*, int64, int64, DTYPE*, "
@@ -26,15 +26,15 @@ SIGNATURES = {
     ),
     "all_finite": "TensorList, bool*",
     "batch_norm_backward": (
-        "const T*, const T*, const T*, const Acc*, const Acc*, const Acc*, T*, int64, int, "
-        "int, int, int64, double, int"
+        "const T*, const T*, const P*, const P*, const Acc*, const Acc*, const Acc*, T*, int64, "
+        "int, int, int, int64, double, double, int"
     ),
     "batch_norm_forward": (
-        "const T*, const T*, const T*, const T*, const T*, Acc*, T*, int64, int, int, int, int64, "
-        "double, int"
+        "const T*, const P*, const P*, const P*, const P*, const T*, Acc*, T*, int64, int, int, "
+        "int, int64, double, double, int"
     ),
     "batch_norm_statistics": (
-        "const T*, T*, T*, Acc*, double*, unsigned*, int64, int, int, int, int64, double, double"
+        "const T*, P*, P*, Acc*, double*, unsigned*, int64, int, int, int, int64, double, double"
     ),
     "batched_matmul": "const T*, const T*, T*, int, int, int",
     "binary": "const DTYPE*, Layout, double, const DTYPE*, Layout, double, Result::type*, int64",
@@ -106,8 +106,8 @@ SIGNATURES = {
     "narrow_update": "NarrowParts, const float*, int, int, double" + ", Scalar" * 6,
     "next_batch": "Windows, const int64*, const double*, double*, int, Scalar, int64, int64, int64",
     "norm_parameter_gradients": (
-        "const T*, const T*, const Acc*, Acc*, Acc*, double*, unsigned*, int64, int, int, "
-        "int, int64, int, double"
+        "const T*, const T*, const P*, const P*, const Acc*, Acc*, Acc*, double*, unsigned*, "
+        "int64, int, int, int, int64, int, double, double"
     ),
     "pool2d_backward": "const T*, T*, const uint8*, int, double" + ", int" * 13,
     "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 13,

@@ -16,6 +16,7 @@
 #include "ops/norm/columns.cuh"
 
 using T = DTYPE;
+using P = PARAMETER;
 using Acc = accumulator<T>;
 
 // Count, mean and sum of squared deviations from it of some numbers, for each of W columns.
@@ -75,8 +76,8 @@ __device__ inline double exact_sum(double a, double b, double& error) {
 }
 
 template <int W>
-__device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W], T* running_mean,
-                              T* running_var, Acc* statistics, int channels, int column,
+__device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W], P* running_mean,
+                              P* running_var, Acc* statistics, int channels, int column,
                               double momentum, double eps) {
     const Acc keep = static_cast<Acc>(1 - momentum);
     const Acc take = static_cast<Acc>(momentum);
@@ -91,13 +92,13 @@ __device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W],
         statistics[c] = mean;
         statistics[channels + c] = static_cast<Acc>((exact - mean) + error);
         statistics[2ll * channels + c] = static_cast<Acc>(1 / sqrt(variance + eps));
-        running_mean[c] = store<T>(load(running_mean[c]) * keep + take * mean);
-        running_var[c] = store<T>(load(running_var[c]) * keep + take * static_cast<Acc>(unbiased));
+        running_mean[c] = store<P>(load(running_mean[c]) * keep + take * mean);
+        running_var[c] = store<P>(load(running_var[c]) * keep + take * static_cast<Acc>(unbiased));
     }
 }
 
 template <int W>
-__device__ inline void find_statistics(const T* x, T* running_mean, T* running_var, Acc* statistics,
+__device__ inline void find_statistics(const T* x, P* running_mean, P* running_var, Acc* statistics,
                                        double* partials, unsigned* arrivals, int64 num_rows,
                                        int channels, int width, int64 rows_per_block,
                                        double momentum, double eps) {
@@ -160,7 +161,7 @@ __device__ inline void find_statistics(const T* x, T* running_mean, T* running_v
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    batch_norm_statistics(const T* __restrict__ x, T* running_mean, T* running_var, Acc* statistics,
+    batch_norm_statistics(const T* __restrict__ x, P* running_mean, P* running_var, Acc* statistics,
                           double* partials, unsigned* arrivals, int64 num_rows, int channels,
                           int width, int wide, int64 rows_per_block, double momentum, double eps) {
     take_turn();
