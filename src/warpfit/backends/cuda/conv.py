@@ -17,8 +17,9 @@ from warpfit.backends.checks import (
     check_joint,
     check_shape,
 )
+from warpfit.backends.cuda.conv_boxes_sm90 import BoxOps, Geometry
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
-from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
+from warpfit.backends.cuda.conv_weights_sm90 import WeightBand
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ShapeError
@@ -132,6 +133,8 @@ class _Launch(NamedTuple):
         For `multiply_windows`, if that computes it.
     weights : (Windows, WeightBand) or None
         For `weight_gradients`.
+    boxes : Geometry or None
+        For `multiply_boxes` and `weight_gradient_boxes`.
     kernel : Kernel or None
         None if there is nothing to compute, or the two before say how.
     grid : tuple of int
@@ -152,9 +155,10 @@ class _Launch(NamedTuple):
     sizes: tuple[int, ...]
     num_partials: int = 0
     num_arrivals: int = 0
+    boxes: Geometry | None = None
 
 
-class ConvOps(WeightOps):
+class ConvOps(BoxOps):
     """y = f(x * w + b), channels last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -182,7 +186,9 @@ class ConvOps(WeightOps):
         y = self.empty((x.shape[0], *launch.num_windows, num_outputs), x.dtype)
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
         b = self.contiguous_or_none(b)
-        if launch.windows is not None:
+        if launch.boxes is not None:
+            self.multiply_boxes(launch.boxes, x, w, y, bias=b, z=z, activation=activation)
+        elif launch.windows is not None:
             self.multiply_windows(*launch.windows, x, w, y, bias=b, z=z, activation=activation)
         elif launch.kernel is not None:
             launch.kernel(
@@ -245,10 +251,13 @@ class ConvOps(WeightOps):
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
-        if launch.windows is not None:
+        if launch.windows is not None or launch.boxes is not None:
             saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
             own = IDENTITY if saved is None else x_activation
-            self.multiply_windows(*launch.windows, dz, w, dx, saved=saved, activation=own)
+            if launch.boxes is not None:
+                self.multiply_boxes(launch.boxes, dz, w, dx, saved=saved, activation=own)
+            elif launch.windows is not None:
+                self.multiply_windows(*launch.windows, dz, w, dx, saved=saved, activation=own)
             if saved is x:
                 return dx
         elif launch.kernel is not None:
@@ -283,6 +292,8 @@ class ConvOps(WeightOps):
 
         dtype = acc_dtype(x.dtype)
         scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
+        if launch.boxes is not None:
+            return self._weight_gradients_of_boxes(launch.boxes, dz, x, w, scale, needs_db)
         if launch.weights is not None:
             sums = self.weight_gradients(*launch.weights, dz, x)
             joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
@@ -302,6 +313,28 @@ class ConvOps(WeightOps):
                 shared_bytes=launch.shared_bytes,
             )
         return dw, db
+
+    def _weight_gradients_of_boxes(
+        self,
+        geometry: Geometry,
+        dz: Array,
+        x: Array,
+        w: Array | None,
+        scale: float,
+        needs_db: bool,
+    ) -> tuple[Any, Any]:
+        dtype, outputs = acc_dtype(x.dtype), dz.shape[3]
+        sums = self.weight_gradient_boxes(geometry, dz, x)
+        joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
+        if joined:
+            dw: Any = joined[0]
+        else:
+            found = self.column_sums(sums, dtype, scale)
+            dw = self.reshape(found[: prod(geometry.w)], geometry.w)
+        if not needs_db:
+            return dw, None
+        rows = self.reshape(dz, (prod(dz.shape[:3]), outputs))
+        return dw, self.column_sums(rows, dtype, scale)
 
     def _launch(
         self,
@@ -370,11 +403,18 @@ class ConvOps(WeightOps):
                 of_op = forward.adjoint if op == "conv2d_backward_input" else forward
                 of_op = of_op._replace(pools=op == "conv2d_pooled_forward")
                 windows = _if_found(of_op, self.band_of(of_op, dtype, x_shape[0]))
-        if grid[0] and windows is None and weights is None and op in _ALONG_K:
+        boxes = None
+        if all(chunks) and op in _ALONG_K:
+            y_shape = (x_shape[0], *num_windows, num_outputs)
+            adjoint = op == "conv2d_backward_input"
+            boxes = Geometry(x_shape, w_shape, y_shape, *pairs, adjoint)
+            is_better = boxes.is_wide or (windows is None and weights is None)
+            boxes = boxes if is_better and self.takes_boxes(boxes, dtype) else None
+        if grid[0] and op in _ALONG_K and all(way is None for way in (windows, weights, boxes)):
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)
             kernel = self.kernel(op, **tiling.defines, **own)
         shape = grid, tiling.shared_bytes, sizes
-        return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices)
+        return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices, boxes)
 
 
 def _if_found(windows: Windows, band: Any) -> tuple[Windows, Any] | None:
