@@ -248,6 +248,8 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.Conv2d(2, 3, 3, seed=0), images
     yield "", nn.Conv2d(2, 3, (3, 2), stride=2, padding=1, bias=False, seed=0), images
     yield "", nn.Conv2d(2, 3, 2, padding=(0, 1), dilation=2, seed=0), images
+    yield "", nn.Conv2d(2, 2, 3, padding=1, groups=2, seed=0), images
+    yield "", nn.Conv2d(2, 4, 2, stride=2, groups=2, seed=0), images
     for name in ("relu", "gelu"):
         yield (
             f" + {name}",

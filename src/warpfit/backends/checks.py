@@ -279,16 +279,22 @@ def check_conv2d(
     stride: Pair,
     padding: Pair,
     dilation: Pair,
+    groups: int = 1,
 ) -> Pair:
-    """Return the output's (OH, OW) for x (M, H, W, C) and w (KH, KW, C, O), or raise as
+    """Return the output's (OH, OW) for x (M, H, W, groups C) and w (KH, KW, C, O), or raise as
     `window_counts`.
     """
     if len(w_shape) != 4:
         raise ShapeError(f"{op}: expected w of shape (KH, KW, C, O), got {w_shape}")
-    if len(x_shape) != 4 or x_shape[3] != w_shape[2]:
+    channels = w_shape[2] * groups
+    if len(x_shape) != 4 or x_shape[3] != channels:
+        in_groups = "" if groups == 1 else f" in {groups} groups"
         raise ShapeError(
-            f"{op}: expected x of shape (M, H, W, {w_shape[2]}) for w {w_shape}, got {x_shape}"
+            f"{op}: expected x of shape (M, H, W, {channels}) for w {w_shape}{in_groups}, got "
+            f"{x_shape}"
         )
+    if groups < 1 or w_shape[3] % groups:
+        raise ShapeError(f"{op}: expected w of outputs in {groups} equal groups, got {w_shape}")
     return window_counts(op, x_shape[1:3], w_shape[:2], stride, padding, dilation)
 
 

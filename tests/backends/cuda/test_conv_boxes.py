@@ -1,4 +1,4 @@
-"""Convolutions in boxes of windows: exact for whole numbers, whatever the shape, stride and tile."""
+"""Convolutions in boxes of windows: exact for whole numbers, whatever shape, stride and tile."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 from backends.cuda.test_conv_sm90 import whole_numbers
-from conftest import on_emulator
-from support.devices import assert_bits_when_late
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_boxes_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_boxes_sm90 import (
-    AxisTaps,
-    Geometry,
-    choose_box,
     choose_tiling,
     choose_weight_tiling,
 )
-from warpfit.backends.cuda.runtime import open_device
 
 MOST_SHARED = shared_bytes_of("sm_90a")
 

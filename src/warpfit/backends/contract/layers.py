@@ -28,6 +28,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
     ) -> tuple[Array, Array | None]:
         """Return y = f(z) and z if the derivative of f needs it (else None).
@@ -35,7 +36,8 @@ class LayerContract(ABC):
         z[m, i, j, o] = b[o] + Σ w[k, l, c, o] · x[m, i·stride + k·dilation - padding, (likewise j,
         l), c], x being 0 outside the image (a cross-correlation). x (M, H, W, C), w (KH, KW, C, O),
         b (O,) or None; y and z (M, OH, OW, O) with OH = ⌊(H + 2·padding - dilation·(KH - 1) - 1) /
-        stride⌋ + 1, OW likewise.
+        stride⌋ + 1, OW likewise. In `groups` C are the channels of each: x has groups · C, of which
+        the g-th C make the g-th O / groups outputs.
         """
 
     @abstractmethod
@@ -48,6 +50,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
     ) -> Array:
@@ -67,6 +70,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
@@ -85,6 +89,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
         pool: Mapping[str, Pair],
     ) -> tuple[Array, Array]:
@@ -93,8 +98,8 @@ class LayerContract(ABC):
 
         A backend may do both at once, and so save what lies between.
         """
-        windows = {"stride": stride, "padding": padding, "dilation": dilation}
-        y, _ = self.conv2d_forward(x, w, b, **windows, activation=activation)
+        windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+        y, _ = self.conv2d_forward(x, w, b, **windows, groups=groups, activation=activation)
         return self.max_pool2d_forward(y, **pool)
 
     @abstractmethod

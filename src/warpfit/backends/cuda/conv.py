@@ -17,7 +17,8 @@ from warpfit.backends.checks import (
     check_joint,
     check_shape,
 )
-from warpfit.backends.cuda.conv_boxes_sm90 import BoxOps, Geometry
+from warpfit.backends.cuda.conv_boxes_sm90 import Geometry
+from warpfit.backends.cuda.conv_grouped import GroupedOps
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
@@ -158,7 +159,7 @@ class _Launch(NamedTuple):
     boxes: Geometry | None = None
 
 
-class ConvOps(BoxOps):
+class ConvOps(GroupedOps):
     """y = f(x * w + b), channels last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -174,9 +175,12 @@ class ConvOps(BoxOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
     ) -> tuple[Array, Array | None]:
         op = "conv2d_forward"
+        if groups != 1:
+            return self.grouped_forward(x, w, b, (stride, padding, dilation), groups, activation)
         check_float(op, x, w, b)
         x, w = self.contiguous(x), self.contiguous(w)
         launch = self._launch(op, x, w, x.shape, w.shape, (stride, padding, dilation), activation)
@@ -208,6 +212,7 @@ class ConvOps(BoxOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
         pool: Mapping[str, Pair],
     ) -> tuple[Array, Array]:
@@ -215,10 +220,11 @@ class ConvOps(BoxOps):
         check_float(op, x, w, b)
         x, w, b = self.contiguous(x), self.contiguous(w), self.contiguous_or_none(b)
         launch = None
-        if pool == HALVING and not activation.needs_input:
+        if pool == HALVING and not activation.needs_input and groups == 1:
             launch = self._launch(op, x, w, x.shape, w.shape, pairs, activation)
         if launch is None or launch.windows is None or 1 in launch.num_windows:
-            windows = {"stride": stride, "padding": padding, "dilation": dilation}
+            windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+            windows["groups"] = groups
             return super().conv2d_pooled_forward(
                 x, w, b, **windows, activation=activation, pool=pool
             )
@@ -240,12 +246,17 @@ class ConvOps(BoxOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
     ) -> Array:
         op = "conv2d_backward_input"
-        check_float(op, dz, w, x)
         check_joint(op, x, x_shape, x_activation)
+        if groups != 1:
+            pairs = (stride, padding, dilation)
+            dx = self.grouped_backward_input(dz, w, x_shape, pairs, groups)
+            return dx if x is None else self.activation_backward(x_activation, dx, x, None)
+        check_float(op, dz, w, x)
         dz, w = self.contiguous(dz), self.contiguous(w)
         launch = self._launch(op, dz, w, x_shape, w.shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
@@ -275,6 +286,7 @@ class ConvOps(BoxOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
@@ -285,6 +297,9 @@ class ConvOps(BoxOps):
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
         check_images(op, "dz", dz.shape)
+        if groups != 1:
+            pairs = (stride, padding, dilation)
+            return self.grouped_backward_weight(dz, x, kernel, pairs, groups, needs_db)
         dz, x = self.contiguous(dz), self.contiguous(x)
         w_shape = (*kernel, x.shape[3], dz.shape[3])
         launch = self._launch(op, x, dz, x.shape, w_shape, (stride, padding, dilation))
