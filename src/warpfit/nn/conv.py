@@ -42,8 +42,8 @@ def conv2d(
     """Return y = f(x * w + b) and the function from dy to (dx, dw, db).
 
     x (M, H, W, groups C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O). Layers can be
-    joined as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f' is
-    known from f's result: y and dy then are what the pooling gives and gets.
+    joined as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f'
+    is known from f's result: y and dy then are what the pooling gives and gets.
     """
     pairs = {"stride": stride, "padding": padding, "dilation": dilation}
     windows: dict[str, Any] = {**pairs, **({} if groups == 1 else {"groups": groups})}

@@ -8,13 +8,19 @@ import numpy as np
 import pytest
 
 from backends.cuda.test_conv_sm90 import whole_numbers
+from conftest import on_emulator
+from support.devices import assert_bits_when_late
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_boxes_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_boxes_sm90 import (
+    AxisTaps,
+    Geometry,
+    choose_box,
     choose_tiling,
     choose_weight_tiling,
 )
+from warpfit.backends.cuda.runtime import open_device
 
 MOST_SHARED = shared_bytes_of("sm_90a")
 
@@ -107,3 +113,94 @@ def test_every_tile_gives_exact_results(
     kernel_runtime: Any, any_channels: None, tile: tuple[int, int, int], name: str
 ) -> None:
     check(kernel_runtime, SETTINGS[name], "float16", weights=tile[1] // 64 % tile[2] == 0)
+
+
+@on_emulator
+def test_a_stage_is_overwritten_only_when_all_have_read_it(
+    monkeypatch: pytest.MonkeyPatch, any_channels: None
+) -> None:
+    """A cluster, whose blocks share weights, and take several tiles of several stages each."""
+    monkeypatch.setattr(conv_boxes_sm90, "TILES", ((1, 64),))
+    monkeypatch.setattr(conv_boxes_sm90, "CLUSTERS", (2,))
+    monkeypatch.setattr(conv_boxes_sm90, "MOST_STAGES", 2)
+    choose_tiling.cache_clear()
+    setting = SETTINGS["padded"]
+    x, w = whole_numbers((9, *setting.x[1:]), setting.w)
+
+    def results() -> list[Any]:
+        ops = CudaBackend(open_device(0))
+        x_, w_ = (ops.asarray(array, "float16") for array in (x, w))
+        y, _ = ops.conv2d_forward(x_, w_, None, **setting.settings)
+        assert set(boxes_of(ops).values()) == {True}
+        return [y.numpy()]
+
+    assert_bits_when_late(monkeypatch, results, blocks=2, warps=12, num_multiprocessors=2)
+    choose_tiling.cache_clear()
+
+
+@on_emulator
+def test_sums_over_windows_do_not_depend_on_late_warps(
+    monkeypatch: pytest.MonkeyPatch, any_channels: None
+) -> None:
+    monkeypatch.setattr(conv_boxes_sm90, "TILES", ((1, 128),))
+    monkeypatch.setattr(conv_boxes_sm90, "CLUSTERS", (2,))
+    monkeypatch.setattr(conv_boxes_sm90, "MOST_STAGES", 2)
+    choose_weight_tiling.cache_clear()
+    setting = SETTINGS["padded"]
+    x, dz = whole_numbers((9, *setting.x[1:]), (9, 8, 8, 72))
+
+    def results() -> list[Any]:
+        ops = CudaBackend(open_device(0))
+        x_, dz_ = (ops.asarray(array, "float16") for array in (x, dz))
+        dw, db = ops.conv2d_backward_weight(dz_, x_, (3, 3), **setting.settings)
+        assert set(boxes_of(ops).values()) == {True}
+        return [dw.numpy(), db.numpy()]
+
+    assert_bits_when_late(monkeypatch, results, blocks=2, warps=12, num_multiprocessors=6)
+    choose_weight_tiling.cache_clear()
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 8])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("kernel", "dilation", "padding"), [(3, 1, 1), (2, 2, 0), (1, 1, 0)])
+def test_the_phases_of_a_gradient_meet_every_pixel_once(
+    size: int, stride: int, kernel: int, dilation: int, padding: int
+) -> None:
+    """Each tap of each window sees one pixel, of which a phase knows."""
+    count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    expected = sorted(
+        (window * stride + tap * dilation - padding, tap, window)
+        for window in range(max(0, count))
+        for tap in range(kernel)
+        if 0 <= window * stride + tap * dilation - padding < size
+    )
+    found = []
+    for phase in range(stride):
+        axis = AxisTaps.adjoint(kernel, stride, padding, dilation, phase)
+        for place in range(-(-(size - phase) // stride)):
+            for q in range(axis.taps):
+                window = place * axis.stride + axis.first + q * axis.step
+                if 0 <= window < count:
+                    tap = axis.first_tap + q * axis.tap_step
+                    found.append((phase + place * stride, tap, window))
+    assert sorted(found) == expected
+
+
+def test_boxes_cover_windows_with_few_others() -> None:
+    assert choose_box((512, 32, 32), 128, 1) == (1, 4, 32)
+    assert choose_box((512, 8, 8), 128, 1) == (2, 8, 8)
+    assert choose_box((512, 4, 4), 256, 1) == (16, 4, 4)
+    assert choose_box((3, 24, 24), 64, 1) == (1, 8, 8)
+    assert choose_box((1, 2, 300), 128, 2)[2] <= 128
+
+
+def test_wide_convolutions_take_large_tiles_and_all_multiprocessors() -> None:
+    pairs = ((1, 1), (1, 1), (1, 1))
+    shape = (512, 8, 8, 256)
+    geometry = Geometry(shape, (3, 3, 256, 256), shape, *pairs)
+    (part,) = geometry.passes()
+    tiling = choose_tiling(geometry, part.windows, 36, 132, MOST_SHARED)
+    assert 64 * tiling.mma_rows * 2 * tiling.block_n == 128 * 256
+    assert tiling.shared_bytes <= MOST_SHARED
+    weights = choose_weight_tiling(geometry, 132, MOST_SHARED)
+    assert weights.parts > 1
