@@ -423,7 +423,8 @@ class ConvOps(GroupedOps):
             y_shape = (x_shape[0], *num_windows, num_outputs)
             adjoint = op == "conv2d_backward_input"
             boxes = Geometry(x_shape, w_shape, y_shape, *pairs, adjoint)
-            is_better = boxes.is_wide or (windows is None and weights is None)
+            is_better = boxes.is_wide(op == "conv2d_backward_weight")
+            is_better = is_better or (windows is None and weights is None)
             boxes = boxes if is_better and self.takes_boxes(boxes, dtype) else None
         if grid[0] and op in _ALONG_K and all(way is None for way in (windows, weights, boxes)):
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)

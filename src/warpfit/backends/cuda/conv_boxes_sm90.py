@@ -34,11 +34,16 @@ CLUSTERS = (1, 2)
 MOST_STAGES, BARRIER_BYTES = 12, 16
 # Cycles of a multiprocessor for 64 of k of a tile, by its numbers; bytes that it reads in a cycle
 # from L2, and writes.
-CYCLES_OF_NUMBER, READ_A_CYCLE, WRITTEN_A_CYCLE = 1.25 / 32, 32, 16
+CYCLES_OF_NUMBER, READ_A_CYCLE, WRITTEN_A_CYCLE = 1.2 / 32, 50, 16
+# How much longer blocks work that wait for each other, and products of operands that lie across.
+OF_CLUSTER, OF_ACROSS = 1.15, 1.3
 # Until a block multiplies, and until a tile's first numbers have come.
 CYCLES_OF_BLOCK, CYCLES_OF_TILE = 3000, 600
-# Channels and outputs from which on these kernels are the quicker ones for stride 1.
-LEAST_CHANNELS = 128
+# Channels and outputs from which on these kernels are the quicker ones for stride 1, and for the
+# gradients of weights.
+LEAST_CHANNELS, LEAST_OF_WEIGHTS = 64, 128
+# Blocks that share the windows of a gradient of weights.
+MOST_PARTS = 64
 
 
 class AxisTaps(NamedTuple):
@@ -118,10 +123,9 @@ class Geometry(NamedTuple):
         is_square = self.stride[0] == self.stride[1]
         return whole and is_square and self.stride[0] <= 8 and prod(self.x) * prod(self.y) > 0
 
-    @property
-    def is_wide(self) -> bool:
+    def is_wide(self, of_weights: bool) -> bool:
         """Whether these kernels are the quicker ones where others compute it, too."""
-        return min(self.w[2:]) >= LEAST_CHANNELS
+        return min(self.w[2:]) >= (LEAST_OF_WEIGHTS if of_weights else LEAST_CHANNELS)
 
     def passes(self) -> list[Pass]:
         """Return the products that make the result."""
@@ -228,7 +232,7 @@ def _cycles_of_block(mma_rows: int, block_n: int, cluster: int) -> float:
     """Return the cycles for 64 of k of a tile, which reading or multiplying limits."""
     block_m = 64 * mma_rows * CONSUMERS
     read = (block_m + block_n / cluster) * LINE_BYTES / READ_A_CYCLE
-    return max(block_m * block_n * CYCLES_OF_NUMBER, read)
+    return max(block_m * block_n * CYCLES_OF_NUMBER, read) * (OF_CLUSTER if cluster > 1 else 1)
 
 
 @lru_cache(maxsize=1024)
@@ -265,15 +269,15 @@ def choose_weight_tiling(
             continue
         tiling = BoxTiling(mma_rows, block_n, cluster, box, 0, 0.0)
         tiles = cluster * _weight_tiles(geometry, tiling)
-        parts = max(1, min(boxes, multiprocessors // tiles))
-        rounds = -(-tiles * parts // multiprocessors)
-        written = (
-            8 * 64 * mma_rows * CONSUMERS * block_n / WRITTEN_A_CYCLE
-        )  # and read by the update
-        of_tile = -(-boxes // parts) * _cycles_of_block(mma_rows, block_n, cluster)
-        cycles = CYCLES_OF_BLOCK + rounds * (of_tile + written + CYCLES_OF_TILE)
+        of_block = OF_ACROSS * _cycles_of_block(mma_rows, block_n, cluster)
         stages = _stages(tiling.stage_bytes, shared_bytes)
-        found.append(WeightTiling(tiling._replace(stages=stages, cycles=cycles), parts))
+        for parts in range(1, min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1) + 1):
+            rounds = -(-tiles * parts // multiprocessors)
+            written = 4 * 64 * mma_rows * CONSUMERS * block_n / WRITTEN_A_CYCLE
+            read = 4 * prod(geometry.w) * parts / (multiprocessors * WRITTEN_A_CYCLE)
+            of_tile = -(-boxes // parts) * of_block
+            cycles = CYCLES_OF_BLOCK + rounds * (of_tile + written + CYCLES_OF_TILE) + read
+            found.append(WeightTiling(tiling._replace(stages=stages, cycles=cycles), parts))
     return min(found, key=lambda found: found.tiling.cycles)
 
 

@@ -41,7 +41,9 @@ THIN_ROWS, WARPGROUP, CONSUMERS = 64, 128, 2
 MAP_BYTES, BOX, STRIP = 128, Box(64, 64), Box(16, 32)
 _HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={5 * MAP_BYTES}s4Q4Q2Q6i24x")
 # As in kernels/narrow/narrow_update.cu.
-MOST_PARTS, PART_THREADS, WARP = 16, 256, 32
+MOST_PARTS, PART_THREADS = 16, 256
+# Threads that share the sum of a gradient that few blocks left, and that many did.
+ADDERS, FEW_BLOCKS = (1, 8), 8
 _COUNT, _PART = struct.Struct("=q"), struct.Struct("=4Qii")
 PARTS_BYTES = _COUNT.size + MOST_PARTS * _PART.size
 
@@ -313,9 +315,10 @@ class JoinedUpdates:
             parameter = self._parameter(tensor)
             parts.append(_PART.pack(*parameter.pointers, tensor[1].first, parameter.values.size))
         dtype = self.copies[tensors[0][0].pointer].dtype.name
-        kernel = self.ops.kernel("narrow_update", **rule_defines(rule, len(parameter.slots), dtype))
-        kernel(
-            -(-sums.shape[1] // WARP),
+        adders = ADDERS[len(sums) >= FEW_BLOCKS]
+        defines = {**rule_defines(rule, len(parameter.slots), dtype), "ADDERS": adders}
+        self.ops.kernel("narrow_update", **defines)(
+            -(-sums.shape[1] * adders // PART_THREADS),
             PART_THREADS,
             b"".join(parts).ljust(PARTS_BYTES, b"\0"),
             sums,
@@ -404,7 +407,8 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     for rule, slots in UPDATES:
         for dtype in HALF_DTYPES:
             of_rule = {name: str(value) for name, value in rule_defines(rule, slots, dtype).items()}
-            yield "narrow_update", of_rule
+            for adders in ADDERS:
+                yield "narrow_update", {**of_rule, "ADDERS": str(adders)}
             for tiles in (SHORT_TILES, OWN_TILES, SHARED_TILES):
                 strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))
                 defines = _defines(rule, slots, dtype, tiles, strips)

@@ -29,11 +29,13 @@ THREADS, WARP, VECTOR_BYTES = 256, 32, 16
 # Rows that a thread takes at least where it sums, and where it maps.
 ROWS_SUMMED, ROWS_MAPPED = 8, 8
 # Blocks for each multiprocessor where blocks sum and must be added, and where they map.
-BLOCKS_SUMMED, BLOCKS_MAPPED = 4, 32
+BLOCKS_SUMMED, BLOCKS_MAPPED = 2, 32
+# Rows that a thread sums at most, in float32 of half precision.
+MOST_ROWS = 512
 MOST_ROW_BLOCKS = 65535
-# Threads along a row where blocks sum: narrow tiles leave the last block of each tile few sums to
-# add.
-WIDTH_SUMMED = 32
+# Threads along a row where blocks sum: a line of 128 bytes. Narrow tiles leave the last block of
+# each tile few sums to add.
+WIDTH_SUMMED = 8
 # Of layer norm: what a thread keeps of its row, and the widest team.
 GROUPS_KEPT, MOST_THREADS_A_ROW = 4, 512
 
@@ -70,7 +72,9 @@ def _columns(
     tiles = -(-groups // most_width)
     width = -(-groups // tiles)
     lines = THREADS // width
-    row_blocks = max(1, min(-(-num_rows // (lines * rows)), most_blocks // tiles, MOST_ROW_BLOCKS))
+    at_least = -(-num_rows // (lines * MOST_ROWS))
+    at_most = max(at_least, most_blocks // tiles)
+    row_blocks = max(1, min(-(-num_rows // (lines * rows)), at_most, MOST_ROW_BLOCKS))
     rows_per_block = max(1, -(-num_rows // row_blocks))
     grid = (tiles, max(1, -(-num_rows // rows_per_block)))
     threads = -(-width * lines // WARP) * WARP

@@ -3,10 +3,10 @@
 // Layout:    gradients (num_blocks, num_gradients) float32, as narrow_step.cu leaves them; those of
 //            a parameter begin at `first` in each row. Parameters and their optimizer state
 //            float32, copies of DTYPE, all contiguous.
-// Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory.
-//            Defines DTYPE, RULE (a Step of ops/optim/update_rules.cuh) and its SLOTS.
-// Numerics:  float32: each of 8 warps adds up every eighth block's, in their order, and then the
-//   warps' sums in theirs.
+// Launch:    1-D grid, a block of 256 threads for every 256 / ADDERS gradients; no dynamic shared
+//            memory. Defines ADDERS, DTYPE, RULE (a Step of ops/optim/update_rules.cuh), its SLOTS.
+// Numerics:  float32: each of ADDERS threads adds up every ADDERS-th block's, in their order, and
+//            then their sums in theirs.
 // Cost:      4 num_blocks bytes a parameter, and 10 and 8 for each slot.
 // Reference: the rule of backends/update_rules.py.
 #include "base/reduce.cuh"
@@ -16,7 +16,7 @@ using T = DTYPE;
 using Rule = RULE<float, SLOTS>;
 
 constexpr int MOST_PARTS = 16;
-constexpr int THREADS = 256, ADDERS = THREADS / WARP;
+constexpr int THREADS = 256, COLUMNS = THREADS / ADDERS;
 
 struct NarrowPart {
     float* values;
@@ -46,9 +46,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                   int num_gradients, double scale, Scalar first, Scalar second, Scalar third,
                   Scalar fourth, Scalar fifth, Scalar sixth) {
     take_turn();
-    __shared__ float sums[ADDERS][WARP];
-    const int lane = threadIdx.x % WARP, adder = threadIdx.x / WARP;
-    const int own = blockIdx.x * WARP + lane;
+    __shared__ float sums[ADDERS][COLUMNS];
+    const int column = threadIdx.x % COLUMNS, adder = threadIdx.x / COLUMNS;
+    const int own = blockIdx.x * COLUMNS + column;
     float sum = 0;
     if (own < num_gradients) {
 #pragma unroll 8
@@ -56,11 +56,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             sum += gradients[static_cast<int64>(block) * num_gradients + own];
         }
     }
-    sums[adder][lane] = sum;
-    __syncthreads();
-    if (adder != 0) return;
+    if (ADDERS > 1) {
+        sums[adder][column] = sum;
+        __syncthreads();
+        if (adder != 0) return;
 #pragma unroll
-    for (int i = 1; i < ADDERS; ++i) sum += sums[i][lane];
+        for (int i = 1; i < ADDERS; ++i) sum += sums[i][column];
+    }
     const Rule rule(first, second, third, fourth, fifth, sixth);
     for (int i = 0; i < list.count; ++i) {
         const NarrowPart& part = list.parts[i];

@@ -94,6 +94,59 @@ __device__ inline Sums<W> sum_rows(const T* dy, const T* x, const P* weights, co
     return sums;
 }
 
+// The same of half precision, where statistics are those of channels: a mean that is rounded is exact
+// enough, and 1 / σ can wait.
+template <int W>
+__device__ inline Sums<W> sum_half_rows(const T* dy, const T* x, const P* weights, const P* biases,
+                                        const Acc* statistics, int channels, Acc slope,
+                                        const ColumnPlace<W>& place) {
+    constexpr bool IS_PLAIN = Activation::ACTIVATION == Activation::identity;
+    Acc mean[W], scale[W], shift[W], weight[W] = {}, bias[W] = {};
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        const int c = place.column + e;
+        mean[e] = statistics[c] + statistics[channels + c];
+        if (IS_PLAIN) continue;
+        const Acc inverse = statistics[2ll * channels + c];
+        scale[e] = weights ? inverse * load(weights[c]) : inverse;
+        shift[e] = biases ? load(biases[c]) : Acc(0);
+    }
+    for (int64 row = place.first_row + place.line; row < place.end_row;
+         row += UNROLL * place.num_lines) {
+        Group<T, W> gradients[UNROLL], values[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int64 own = row + u * place.num_lines;
+            const int64 at = own * channels + place.column;
+            const bool is_there = own < place.end_row;
+            gradients[u] = is_there ? load_group<W>(dy + at, 0, W, true) : Group<T, W>{};
+            values[u] = is_there ? load_group<W>(x + at, 0, W, true) : Group<T, W>{};
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+#pragma unroll
+            for (int e = 0; e < W; ++e) {
+                Acc gradient = load(gradients[u].element[e]);
+                const Acc centred = load(values[u].element[e]) - mean[e];
+                if constexpr (!IS_PLAIN) {
+                    gradient = before_activation<Activation::ACTIVATION>(
+                        gradient, centred * scale[e] + shift[e], slope);
+                }
+                weight[e] += gradient * centred;
+                bias[e] += gradient;
+            }
+        }
+    }
+    Sums<W> sums;
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        const Acc inverse = statistics[2ll * channels + place.column + e];
+        sums.weight[e] = static_cast<double>(weight[e]) * inverse;
+        sums.bias[e] = bias[e];
+    }
+    return sums;
+}
+
 template <int W>
 __device__ inline void sum_gradients(const T* dy, const T* x, const P* weights, const P* biases,
                                      const Acc* statistics, Acc* dweight, Acc* dbias,
@@ -103,7 +156,10 @@ __device__ inline void sum_gradients(const T* dy, const T* x, const P* weights, 
     __shared__ Sums<W> shared[COLUMN_THREADS];
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
     Sums<W> sums = {};
-    if (place.active) {
+    if (place.active && sizeof(T) == 2 && !per_row) {
+        sums = sum_half_rows<W>(dy, x, weights, biases, statistics, channels,
+                                static_cast<Acc>(slope), place);
+    } else if (place.active) {
         sums = sum_rows<W>(dy, x, weights, biases, statistics, num_rows, channels, per_row,
                            static_cast<Acc>(slope), place);
     }
