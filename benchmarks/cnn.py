@@ -9,7 +9,7 @@ at batch 64, ours and PyTorch eager. The residual network (residual.py) trains b
 on made-up images, convolutions.py compares single convolutions.
 
 Parts: `steps`, `residual`, `convolutions`, `accuracy`, `cpu`. Prints tables and writes
-results/cnn.json; what the file holds of other parts from the same GPU and packages stays.
+results/cnn.json; what the file holds of other parts stays, each with its own environment.
 
     python benchmarks/cnn.py [--parts steps,residual] [--epochs 5]
 """
@@ -26,17 +26,20 @@ import convolutions
 import residual
 from harness import environment, read_results, run_command, write_results
 from layerwise import our_cnn
-from one_launch import EPOCHS, Program, machine_of, measured, mnist
+from one_launch import EPOCHS, Program, measured, mnist
 from warpfit.errors import ConfigError
 
 BATCHES = (64, 512)
 STEPS = 100
 CPU_STEPS = 10
 LR = {"sgd": 0.01, "adam": 1e-3}
-LABELS = {
+STEP_LABELS = {
     "warpfit float16": "warpfit, float16",
     "torch_graph float16": "PyTorch compile + CUDA graph, float16",
     "torch_eager bfloat16": "PyTorch eager, bfloat16",
+}
+LABELS = {
+    **STEP_LABELS,
     "warpfit float32": "warpfit, float32",
     "torch_eager float32": "PyTorch eager, float32",
 }
@@ -249,18 +252,7 @@ def part_cpu(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     cells = measured(programs, perf_counter() + 300)
     told_steps("on the CPU, batch 64", cells)
-    return {"cpu": {"programs": cells, "batch": BATCHES[0], "environment": environment()}}
-
-
-def kept() -> dict[str, Any]:
-    """Return what the file holds of parts from the same GPU and packages, or from the CPU."""
-    old, now = read_results("cnn"), environment()
-    is_same = bool(old) and machine_of(old["environment"]) == machine_of(now)
-    return {
-        name: value
-        for name, value in old.items()
-        if name != "environment" and (is_same or name == "cpu")
-    }
+    return {"cpu": {"programs": cells, "batch": BATCHES[0]}}
 
 
 PARTS = {
@@ -281,7 +273,10 @@ def main() -> None:
         if name not in PARTS:
             raise ConfigError(f"expected parts among {', '.join(PARTS)}, got {name!r}")
     for name in arguments.parts.split(","):
-        write_results("cnn", {**kept(), **PARTS[name](arguments)})
+        found = PARTS[name](arguments)
+        old = {key: value for key, value in read_results("cnn").items() if key != "environment"}
+        environments = {**old.get("environments", {}), name: environment()}
+        write_results("cnn", {**old, **found, "environments": environments})
 
 
 if __name__ == "__main__":
