@@ -173,6 +173,20 @@ def test_conv2d_backward_input_takes_over_the_derivative_of_the_activation_below
     assert_within_tolerance(dx, call(backend.activation_backward, activation, plain, x, None))
 
 
+@pytest.mark.parametrize("name", ["identity", "tanh"])
+def test_conv2d_backward_input_adds_another_gradient(backend: Backend, name: str) -> None:
+    setting, activation = SETTINGS["strided"], Activation(name)
+    x, w, _, dz = (upload(backend, array) for array in operands(setting))
+    plus = upload(backend, normal(*setting.x, seed=9))
+    given = {**setting.pairs, "x": None if name == "identity" else x, "x_activation": activation}
+    dx = backend.conv2d_backward_input(dz, w, setting.x, **setting.pairs)
+    found = backend.conv2d_backward_input(dz, w, setting.x, **given, plus=plus)
+    expected = backend.with_joints(dx, given["x"], activation, plus)
+    np.testing.assert_allclose(download(backend, found), download(backend, expected))
+    with pytest.raises(ShapeError, match=r"conv2d_backward_input: expected plus of shape"):
+        backend.conv2d_backward_input(dz, w, setting.x, **setting.pairs, plus=dz)
+
+
 def test_conv2d_backward_input_refuses_another_x(backend: Backend) -> None:
     x, w, _, dz = operands(SETTINGS["plain"])
     with pytest.raises(ShapeError, match="conv2d_backward_input: expected x of shape"):

@@ -95,7 +95,8 @@ def test_batch_norms_take_over_activations_and_sums() -> None:
     assert told["0.layers.1"][1] == Activation("relu")
     assert told["0.shortcut.1"][2] == {"activation": Activation("relu")}
     assert told["0.add"][1:] == (Activation("relu"), {"is_done": True, "takes_dz": True})
-    assert told["2.keep"][2] == {"x_activation": Activation("relu")}
+    assert told["2.keep"][2] == {"is_done": True}
+    assert told["2.layers.0"][2] == {"x_activation": Activation("relu"), "plus": True}
     assert told["4.add"][1:] == (Activation("relu"), {})
     assert "1" not in told
 

@@ -262,6 +262,16 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         ``activation.needs_input``.
         """
 
+    def with_joints(
+        self, dx: Array, x: Array | None, x_activation: Activation, plus: Array | None
+    ) -> Array:
+        """Return a gradient plus another of the same, and then, if x is given, times the
+        derivative of the activation that gave x; either may be missing.
+        """
+        if x is not None:
+            return self.activation_backward(x_activation, dx, x, None, plus=plus)
+        return dx if plus is None else self.binary("add", dx, plus)
+
     @abstractmethod
     def softmax_forward(self, z: Array) -> Array:
         """Return exp(z - m) / Σ exp(z - m) along the last axis, m the largest entry of the row.

@@ -38,12 +38,14 @@ def conv2d(
     x_activation: Activation = IDENTITY,
     takes_dz: bool = False,
     pool: Mapping[str, Pair] | None = None,
+    plus: Callable[[], Array] | None = None,
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x * w + b) and the function from dy to (dx, dw, db).
 
     x (M, H, W, groups C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O). Layers can be
     joined as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f'
-    is known from f's result: y and dy then are what the pooling gives and gets.
+    is known from f's result: y and dy then are what the pooling gives and gets. `plus` gives
+    another gradient of x, once dx is asked for.
     """
     pairs = {"stride": stride, "padding": padding, "dilation": dilation}
     windows: dict[str, Any] = {**pairs, **({} if groups == 1 else {"groups": groups})}
@@ -67,6 +69,7 @@ def conv2d(
         below: dict[str, Any] = (
             {} if x_activation == IDENTITY else {"x": x, "x_activation": x_activation}
         )
+        below |= {} if plus is None else {"plus": plus()}
         return ops.conv2d_backward_input(dz, w, x.shape, **windows, **below), dw, db
 
     return y, backward

@@ -74,9 +74,11 @@ class JunctionSpec(LayerSpec):
         kept to that before.
 
         The settings join an ``add`` with the layer before it, which has done it, and with the
-        ``keep`` after it, which takes over the derivative of its f, `x_activation` there.
+        ``keep`` after it, which takes over the derivative of its f, `x_activation` there, unless
+        the layer after that does what it would do.
         """
-        y = x if is_done else self.passed(x, kept, partial(self._sum, ops))
+        is_added = is_done and self.part == "add"
+        y = x if is_added else self.passed(x, kept, partial(self._sum, ops))
 
         def back(dy: Array, gradients: list[Array]) -> Array:
             if self.part == "add":
@@ -85,10 +87,9 @@ class JunctionSpec(LayerSpec):
                 gradients.append(dy)
             elif self.part == "swap":
                 gradients[-1], dy = dy, gradients[-1]
-            elif x_activation.name == "identity":
-                dy = ops.binary("add", dy, gradients.pop())
-            else:
-                dy = ops.activation_backward(x_activation, dy, x, None, plus=gradients.pop())
+            elif not is_done:
+                saved = None if x_activation.name == "identity" else x
+                dy = ops.with_joints(dy, saved, x_activation, gradients.pop())
             return dy
 
         return y, back

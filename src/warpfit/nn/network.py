@@ -169,6 +169,7 @@ class NetworkSpec:
         """
         pullbacks: list[Any] = []
         kept: list[Array] = []
+        gradients_kept: list[Array] = []
         for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
             joints = self._joints[idx]
             if isinstance(spec, JunctionSpec):
@@ -180,15 +181,17 @@ class NetworkSpec:
             vjp = _vjp_in_full if in_full and str(x.dtype) in HALF_DTYPES else type(spec).vjp
             if "activation" in joints:
                 joints = {**joints, "added": kept.pop()}
+            if "plus" in joints:
+                joints = {**joints, "plus": gradients_kept.pop}
             x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > self._first_trained, **joints)
             pullbacks.append(pullback)
 
         def to_gradients(dy: Array) -> dict[str, Array]:
             gradients: dict[str, Array] = {}
-            kept: list[Array] = []
+            gradients_kept.clear()
             for idx in range(len(pullbacks) - 1, self._first_trained - 1, -1):
                 if isinstance(self.layers[idx][1], JunctionSpec):
-                    dy = pullbacks[idx](dy, kept)
+                    dy = pullbacks[idx](dy, gradients_kept)
                     continue
                 dy, own = pullbacks[idx](dy)
                 for name, gradient in own.items():
@@ -264,10 +267,14 @@ def _with_activation(spec: LayerSpec, activation: Activation) -> LayerSpec:
 
 
 def _join_sums(specs: Sequence[LayerSpec], idx: int, joints: list[dict[str, Any]]) -> None:
-    """Let a batch norm without an activation add what a junction after it would, and a ``keep``
-    take over the derivative of the sum before it.
+    """Let a batch norm without an activation add what a junction after it would, a ``keep`` take
+    over the derivative of the sum before it, and a convolution after that what ``keep`` does then.
     """
     before, spec = specs[idx - 1] if idx else None, specs[idx]
+    is_keep = isinstance(before, JunctionSpec) and before.part == "keep"
+    if is_keep and spec.joins and isinstance(spec, Conv2dSpec):
+        joints[idx]["x_activation"] = joints[idx - 1].pop("x_activation", IDENTITY)
+        joints[idx]["plus"] = joints[idx - 1]["is_done"] = True
     if not isinstance(spec, JunctionSpec):
         return
     is_norm = isinstance(before, BatchNormSpec) and before.activation == IDENTITY

@@ -86,10 +86,12 @@ def check(runtime: Any, setting: Setting, dtype: str, *, weights: bool = True) -
     found, _ = ops.conv2d_forward(x_, w_, b_, **settings, activation=relu)
     np.testing.assert_array_equal(found.numpy(), y)
     dx = NumpyBackend().conv2d_backward_input(
-        dz, w, x.shape, **settings, x=np.abs(x), x_activation=relu
+        dz, w, x.shape, **settings, x=np.abs(x), x_activation=relu, plus=x
     )
     saved = ops.asarray(np.abs(x), dtype)
-    found = ops.conv2d_backward_input(dz_, w_, x.shape, **settings, x=saved, x_activation=relu)
+    found = ops.conv2d_backward_input(
+        dz_, w_, x.shape, **settings, x=saved, x_activation=relu, plus=x_
+    )
     np.testing.assert_array_equal(found.numpy(), dx)
     if weights:
         dw, db = NumpyBackend().conv2d_backward_weight(dz, x, w.shape[:2], **settings)

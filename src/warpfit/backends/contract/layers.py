@@ -53,11 +53,12 @@ class LayerContract(ABC):
         groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
+        plus: Array | None = None,
     ) -> Array:
         """Return dx (M, H, W, C) of shape `x_shape` from dz (M, OH, OW, O) and w (KH, KW, C, O).
 
-        If `x` is given, x = f(z) with f = `x_activation`, which must not need its input: dx is then
-        that of z, times f'(z).
+        `plus`, of dx's shape, is another gradient of x, which is added. If `x` is given, x = f(z)
+        with f = `x_activation`, which must not need its input: dx is then that of z, times f'(z).
         """
 
     @abstractmethod

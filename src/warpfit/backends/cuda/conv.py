@@ -249,33 +249,39 @@ class ConvOps(GroupedOps):
         groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
+        plus: Array | None = None,
     ) -> Array:
         op = "conv2d_backward_input"
         check_joint(op, x, x_shape, x_activation)
+        check_shape(op, "plus", plus, x_shape)
+        check_float(op, dz, w, x, plus)
         if groups != 1:
             pairs = (stride, padding, dilation)
             dx = self.grouped_backward_input(dz, w, x_shape, pairs, groups)
-            return dx if x is None else self.activation_backward(x_activation, dx, x, None)
-        check_float(op, dz, w, x)
+            return self.with_joints(dx, x, x_activation, plus)
         dz, w = self.contiguous(dz), self.contiguous(w)
         launch = self._launch(op, dz, w, x_shape, w.shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
-        if launch.windows is not None or launch.boxes is not None:
-            saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
-            own = IDENTITY if saved is None else x_activation
-            if launch.boxes is not None:
-                self.multiply_boxes(launch.boxes, dz, w, dx, saved=saved, activation=own)
-            elif launch.windows is not None:
-                self.multiply_windows(*launch.windows, dz, w, dx, saved=saved, activation=own)
-            if saved is x:
-                return dx
+        joints = (x, x_activation, plus)
+        if launch.boxes is not None and _are_pairs(x, plus):
+            own = IDENTITY if x is None else x_activation
+            self.multiply_boxes(launch.boxes, dz, w, dx, saved=x, activation=own, plus=plus)
+            return dx
+        if launch.boxes is not None:
+            self.multiply_boxes(launch.boxes, dz, w, dx)
+        elif launch.windows is not None and plus is None and _are_pairs(x):
+            own = IDENTITY if x is None else x_activation
+            self.multiply_windows(*launch.windows, dz, w, dx, saved=x, activation=own)
+            return dx
+        elif launch.windows is not None:
+            self.multiply_windows(*launch.windows, dz, w, dx)
         elif launch.kernel is not None:
             launch.kernel(
                 launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes
             )
-        return dx if x is None else self.activation_backward(x_activation, dx, x, None)
+        return self.with_joints(dx, *joints)
 
     def conv2d_backward_weight(
         self,
@@ -431,6 +437,14 @@ class ConvOps(GroupedOps):
             kernel = self.kernel(op, **tiling.defines, **own)
         shape = grid, tiling.shared_bytes, sizes
         return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices, boxes)
+
+
+def _are_pairs(*arrays: Array | None) -> bool:
+    """Whether kernels may load two numbers of each array at once."""
+    return all(
+        array is None or (array.is_contiguous and not array.pointer % SAVED_BYTES)
+        for array in arrays
+    )
 
 
 def _if_found(windows: Windows, band: Any) -> tuple[Windows, Any] | None:

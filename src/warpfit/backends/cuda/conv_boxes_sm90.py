@@ -308,10 +308,11 @@ class BoxOps(WeightOps):
         bias: Array | None = None,
         z: Array | None = None,
         saved: Array | None = None,
+        plus: Array | None = None,
         activation: Activation = IDENTITY,
     ) -> None:
         """Write to y what `multiply_windows` does, for a geometry; adjoint, x is the gradient of
-        the outputs, and y that of the input.
+        the outputs, and y that of the input, to which `plus` is added.
         """
         runtime, adjoint = self.runtime, geometry.is_adjoint
         epilogue = "epilogue_activation"
@@ -331,6 +332,7 @@ class BoxOps(WeightOps):
             )
             box = Box(tiling.block_n // tiling.cluster if adjoint else _rows_across(tiling), LINE)
             defines = {**tiling.defines(x.dtype.name), "ADJOINT": int(adjoint), **own}
+            defines["HAS_PLUS"] = int(plus is not None)
             maps = (
                 self.image_map_of(x, tiling.box, steps),
                 self.tensor_map_of(matrix, matrix.shape[1], box),
@@ -341,7 +343,7 @@ class BoxOps(WeightOps):
                 grid,
                 WARPGROUP * (1 + CONSUMERS),
                 *maps,
-                *(y, bias, saved, z, activation.slope),
+                *(y, bias, saved, plus, z, activation.slope),
                 *(*part.windows, *tiling.box, geometry.channels, geometry.outputs, w.shape[1]),
                 *(*part.axes[0], *part.axes[1], part.step, *part.first, *y.shape[1:3]),
                 shared_bytes=tiling.shared_bytes,
@@ -391,6 +393,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         for adjoint, tail in (("0", "epilogue_activation"), ("1", "epilogue_mask")):
             more = epilogue_defines(tail, "relu", adjoint == "0", False)
             texts = {name: str(value) for name, value in more.items()}
-            yield KERNEL, {**own, "ADJOINT": adjoint, **texts}
+            for plus in "01"[: 1 + int(adjoint)]:
+                yield KERNEL, {**own, "ADJOINT": adjoint, **texts, "HAS_PLUS": plus}
         if block_n // PANEL % cluster == 0:
             yield WEIGHT_KERNEL, own

@@ -101,9 +101,11 @@ class ConvOps(Backend):
         groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
+        plus: Array | None = None,
     ) -> Array:
         op = "conv2d_backward_input"
-        check_float(op, dz, w, x)
+        check_float(op, dz, w, x, plus)
+        check_shape(op, "plus", plus, x_shape)
         check_joint(op, x, x_shape, x_activation)
         num_windows = check_conv2d(op, x_shape, w.shape, stride, padding, dilation, groups)
         num_samples, height, width, num_channels = x_shape
@@ -115,7 +117,7 @@ class ConvOps(Backend):
                 dx = depthwise_backward_input(self, dz, w, x_shape, **settings)
             else:
                 dx = backward_input_by_group(self, dz, w, x_shape, groups, **settings)
-            return dx if x is None else self.activation_backward(x_activation, dx, x, None)
+            return self.with_joints(dx, x, x_activation, plus)
 
         dx = self.empty(x_shape, dz.dtype)
         dx.fill(0)
@@ -136,7 +138,7 @@ class ConvOps(Backend):
                     out=product.reshape(num_rows, num_channels),
                 )
                 dx_part[of_pixels] += product[of_windows]
-        return dx if x is None else self.activation_backward(x_activation, dx, x, None)
+        return self.with_joints(dx, x, x_activation, plus)
 
     def conv2d_backward_weight(
         self,

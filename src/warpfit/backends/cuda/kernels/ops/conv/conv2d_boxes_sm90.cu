@@ -8,10 +8,11 @@
 //            channels are C and outputs O, or the other way round if ADJOINT. outputs are a
 //            multiple of 8, y begins at one of 16 bytes. Which taps and pixels count is told by
 //            axes, AxisTaps of rows and then of columns.
-//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
+//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them; plus, like y, is
+//            added before if HAS_PLUS.
 // Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER, which take tiles
 //            of BLOCK_M windows and BLOCK_N outputs in turns; block: as in gemm/stages.cuh, whose
-//            defines these are, and ADJOINT. shared bytes: STAGES stages and barriers
+//            defines these are, ADJOINT and HAS_PLUS. shared bytes: STAGES stages and barriers
 //            (`BoxTiling.shared_bytes`).
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 windows taps channels outputs FLOP, and those of windows and outputs that fill up
@@ -115,8 +116,9 @@ struct Places {
 };
 
 // Hands the sums of a window, those of half h of 16 rows, to EPILOGUE, and stores them.
-__device__ inline void store_window(const Epilogue& epilogue, const float (&sums)[BLOCK_N / 2],
-                                    int h, int64 pixel, int first_output, bool is_inside) {
+__device__ inline void store_window(const Epilogue& epilogue, const T* plus,
+                                    const float (&sums)[BLOCK_N / 2], int h, int64 pixel,
+                                    int first_output, bool is_inside) {
     const int64 at = is_inside ? pixel * epilogue.ldc : 0;
 #pragma unroll
     for (int first = 0; first < BLOCK_N / 8; first += 4) {
@@ -126,6 +128,11 @@ __device__ inline void store_window(const Epilogue& epilogue, const float (&sums
             const int col = first_output + 8 * (first + j) + threadIdx.x % 4 * 2;
             if (!is_inside || col >= epilogue.n) continue;
             Acc pair[2] = {sums[4 * (first + j) + 2 * h], sums[4 * (first + j) + 2 * h + 1]};
+            if (HAS_PLUS) {
+                const Pack<T, 2> other = load_pack<2>(plus + at + col);
+                pair[0] += load(other.at[0]);
+                pair[1] += load(other.at[1]);
+            }
             EPILOGUE<2>(epilogue, at + col, col, pair);
             words[j] = store<T>(pair[0]).bits | static_cast<unsigned>(store<T>(pair[1]).bits) << 16;
         }
@@ -138,7 +145,7 @@ __device__ inline void store_window(const Epilogue& epilogue, const float (&sums
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_boxes_sm90(const __grid_constant__ TensorMap x_map,
                       const __grid_constant__ TensorMap w_map, T* y, const T* bias, const T* saved,
-                      T* z, double slope, int num_images, int num_rows, int num_columns,
+                      const T* plus, T* z, double slope, int num_images, int num_rows, int num_columns,
                       int box_images, int box_rows, int box_columns, int channels, int outputs,
                       int kernel_width, int row_taps, int first_row_tap, int row_tap_step,
                       int row_stride, int first_row, int row_step, int column_taps,
@@ -180,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for (int h = 0; h < 2; ++h) {
                     const Extent at =
                         product.boxes.window(first, own_rows + 64 * i + own_row + 8 * h);
-                    store_window(epilogue, sums[i], h, places.pixel(at),
+                    store_window(epilogue, plus, sums[i], h, places.pixel(at),
                                  product.first_output(tile), product.boxes.is_inside(at));
                 }
             }
