@@ -47,7 +47,7 @@ MOST_PARTS = 64
 
 
 class AxisTaps(NamedTuple):
-    """Along one axis, which taps count and what they see, as ops/conv/image_boxes.cuh has it."""
+    """Along one axis, which taps count and what they see, as image_boxes.cuh has it."""
 
     taps: int
     first_tap: int

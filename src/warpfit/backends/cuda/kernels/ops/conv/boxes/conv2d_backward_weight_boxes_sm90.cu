@@ -20,7 +20,7 @@
 #define TRANSPOSE_B 0
 
 #include "gemm/stages.cuh"
-#include "ops/conv/image_boxes.cuh"
+#include "ops/conv/boxes/image_boxes.cuh"
 
 struct BoxShared {
     unsigned char stages[STAGES][STAGE_BYTES];

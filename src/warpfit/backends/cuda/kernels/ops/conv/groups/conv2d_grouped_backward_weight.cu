@@ -10,7 +10,7 @@
 // Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads dz and x for each tap and channel of a
 //           group, mostly from L2.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py.
-#include "ops/conv/grouped.cuh"
+#include "ops/conv/groups/grouped.cuh"
 
 constexpr int COLUMNS = 32, LINES = 8;
 

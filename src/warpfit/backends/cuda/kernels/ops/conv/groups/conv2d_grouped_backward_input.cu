@@ -9,7 +9,7 @@
 // Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads dz KH KW group_channels times, mostly
 //           from L1.
 // Reference: conv2d_backward_input of backends/numpy/conv.py.
-#include "ops/conv/grouped.cuh"
+#include "ops/conv/groups/grouped.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
     conv2d_grouped_backward_input(const T* dz, const T* w, T* dx, int64 num_pixels, int height,

@@ -24,7 +24,7 @@
 #define TRANSPOSE_B ADJOINT
 
 #include "gemm/stages.cuh"
-#include "ops/conv/image_boxes.cuh"
+#include "ops/conv/boxes/image_boxes.cuh"
 #include "ops/conv/quads.cuh"
 
 struct BoxShared {

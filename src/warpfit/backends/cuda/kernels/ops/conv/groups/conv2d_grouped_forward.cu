@@ -12,7 +12,7 @@
 //           from L1.
 // Reference: conv2d_forward of backends/numpy/conv.py.
 #include "ops/activation/activation.cuh"
-#include "ops/conv/grouped.cuh"
+#include "ops/conv/groups/grouped.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
     conv2d_grouped_forward(const T* x, const T* w, const T* bias, T* y, T* z, double slope,
