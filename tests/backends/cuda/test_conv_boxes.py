@@ -202,7 +202,7 @@ def test_wide_convolutions_take_large_tiles_and_all_multiprocessors() -> None:
     shape = (512, 8, 8, 256)
     geometry = Geometry(shape, (3, 3, 256, 256), shape, *pairs)
     (part,) = geometry.passes()
-    tiling = choose_tiling(geometry, part.windows, 36, 132, MOST_SHARED)
+    tiling = choose_tiling(geometry, part, 132, MOST_SHARED)
     assert 64 * tiling.mma_rows * 2 * tiling.block_n == 128 * 256
     assert tiling.shared_bytes <= MOST_SHARED
     weights = choose_weight_tiling(geometry, 132, MOST_SHARED)

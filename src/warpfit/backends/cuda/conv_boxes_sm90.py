@@ -42,8 +42,8 @@ CYCLES_OF_BLOCK, CYCLES_OF_TILE = 3000, 600
 # Channels and outputs from which on these kernels are the quicker ones for stride 1, and for the
 # gradients of weights.
 LEAST_CHANNELS, LEAST_OF_WEIGHTS = 64, 128
-# Blocks that share the windows of a gradient of weights.
-MOST_PARTS = 64
+# Blocks that share the windows of a gradient of weights; phases of an axis that a launch takes.
+MOST_PARTS, MOST_PHASES = 64, 2
 
 
 class AxisTaps(NamedTuple):
@@ -72,20 +72,39 @@ class AxisTaps(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A product that gives the pixels of a result that lie `step` apart, from `first` on.
+    """A product that gives pixels of a result that lie `step` apart, in each phase others.
 
     Attributes
     ----------
     windows : (int, int, int)
-        Images, rows and columns.
-    axes : (AxisTaps, AxisTaps)
-    first, step : Pair
+        Images, and rows and columns of a phase.
+    axes : (tuple of AxisTaps, tuple of AxisTaps)
+        Of the phases of rows, and of columns, two at most each.
+    first : Pair
+        Where the first phase begins.
+    step : int
     """
 
     windows: Extent
-    axes: tuple[AxisTaps, AxisTaps]
+    axes: tuple[tuple[AxisTaps, ...], tuple[AxisTaps, ...]]
     first: Pair
     step: int
+
+    @property
+    def phases(self) -> int:
+        return len(self.axes[0]) * len(self.axes[1])
+
+    @property
+    def taps(self) -> int:
+        """Of all phases together."""
+        return prod(sum(axis.taps for axis in phases) for phases in self.axes)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What the kernel takes of the axes: for want of a second phase the first again."""
+        rows, columns = self.axes
+        counts = (len(rows), len(columns))
+        return (*counts, *rows[0], *rows[-1], *columns[0], *columns[-1])
 
 
 class Geometry(NamedTuple):
@@ -132,20 +151,25 @@ class Geometry(NamedTuple):
         settings = list(zip(self.w[:2], self.stride, self.padding, self.dilation, strict=True))
         if not self.is_adjoint:
             rows, columns = (AxisTaps.forward(*axis) for axis in settings)
-            return [Pass((self.y[0], *self.y[1:3]), (rows, columns), (0, 0), 1)]
-        found = []
-        for first in product(range(self.stride[0]), range(self.stride[1])):
-            rows, columns = (
-                AxisTaps.adjoint(*axis, phase) for axis, phase in zip(settings, first, strict=True)
+            return [Pass((self.y[0], *self.y[1:3]), ((rows,), (columns,)), (0, 0), 1)]
+        step = self.stride[0]
+        rows, columns = (
+            [AxisTaps.adjoint(*axis, phase) for phase in range(min(step, size))]
+            for axis, size in zip(settings, self.x[1:3], strict=True)
+        )
+        windows = (self.x[0], -(-self.x[1] // step), -(-self.x[2] // step))
+        at_once = MOST_PHASES if step <= MOST_PHASES else 1
+        return [
+            Pass(
+                windows,
+                (tuple(rows[row : row + at_once]), tuple(columns[column : column + at_once])),
+                (row, column),
+                step,
             )
-            height, width = (
-                -(-(size - phase) // step)
-                for size, phase, step in zip(self.x[1:3], first, self.stride, strict=True)
+            for row, column in product(
+                range(0, len(rows), at_once), range(0, len(columns), at_once)
             )
-            if height > 0 and width > 0:
-                windows = (self.x[0], height, width)
-                found.append(Pass(windows, (rows, columns), first, self.stride[0]))
-        return found
+        ]
 
 
 class BoxTiling(NamedTuple):
@@ -237,15 +261,16 @@ def _cycles_of_block(mma_rows: int, block_n: int, cluster: int) -> float:
 
 @lru_cache(maxsize=1024)
 def choose_tiling(
-    geometry: Geometry, windows: Extent, num_blocks: int, multiprocessors: int, shared_bytes: int
+    geometry: Geometry, part: Pass, multiprocessors: int, shared_bytes: int
 ) -> BoxTiling:
-    """Return the tiling by which a product of `num_blocks` times 64 of k takes the least time."""
-    found = []
+    """Return the tiling by which a product takes the least time."""
+    found, windows = [], part.windows
+    num_blocks = part.taps / part.phases * -(-geometry.channels // LINE)
     step = 1 if geometry.is_adjoint else geometry.stride[0]
     for (mma_rows, block_n), cluster in product(TILES, CLUSTERS):
         box = choose_box(windows, 64 * mma_rows * CONSUMERS, step)
         tiling = BoxTiling(mma_rows, block_n, cluster, box, 0, 0.0)
-        tiles = tiling.tiles(windows, geometry.outputs)
+        tiles = tiling.tiles(windows, geometry.outputs) * part.phases
         rounds = -(-tiles // (multiprocessors // cluster))
         written = 2 * prod(box) * block_n / WRITTEN_A_CYCLE
         of_tile = num_blocks * _cycles_of_block(mma_rows, block_n, cluster)
@@ -322,13 +347,8 @@ class BoxOps(WeightOps):
         matrix = w.view((prod(w.shape[:3]), w.shape[3]), (w.shape[3] * w.itemsize, w.itemsize))
         steps = (1, 1) if adjoint else geometry.stride
         for part in geometry.passes():
-            num_blocks = prod(axis.taps for axis in part.axes) * -(-geometry.channels // LINE)
             tiling = choose_tiling(
-                geometry,
-                part.windows,
-                num_blocks,
-                runtime.num_multiprocessors,
-                runtime.max_shared_bytes,
+                geometry, part, runtime.num_multiprocessors, runtime.max_shared_bytes
             )
             box = Box(tiling.block_n // tiling.cluster if adjoint else _rows_across(tiling), LINE)
             defines = {**tiling.defines(x.dtype.name), "ADJOINT": int(adjoint), **own}
@@ -338,14 +358,15 @@ class BoxOps(WeightOps):
                 self.tensor_map_of(matrix, matrix.shape[1], box),
             )
             at_once = runtime.num_multiprocessors // tiling.cluster
-            grid = tiling.cluster * min(at_once, tiling.tiles(part.windows, geometry.outputs))
+            tiles = tiling.tiles(part.windows, geometry.outputs) * part.phases
+            grid = tiling.cluster * min(at_once, tiles)
             self.kernel(KERNEL, **defines)(
                 grid,
                 WARPGROUP * (1 + CONSUMERS),
                 *maps,
                 *(y, bias, saved, plus, z, activation.slope),
                 *(*part.windows, *tiling.box, geometry.channels, geometry.outputs, w.shape[1]),
-                *(*part.axes[0], *part.axes[1], part.step, *part.first, *y.shape[1:3]),
+                *(*part.numbers, part.step, *part.first, *y.shape[1:3]),
                 shared_bytes=tiling.shared_bytes,
                 cluster=tiling.cluster,
             )

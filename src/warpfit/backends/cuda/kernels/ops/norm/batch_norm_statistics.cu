@@ -72,8 +72,7 @@ __device__ inline void add_rows(Moments<W>& moments, const Group<T, W> (&rows)[U
 // The moments of a thread's rows.
 template <int W>
 __device__ inline Moments<W> moments_of(const T* column, const Acc (&origin)[W],
-                                        const ColumnPlace<W>& place, int64 num_rows,
-                                        int channels) {
+                                        const ColumnPlace<W>& place, int64 num_rows, int channels) {
     constexpr int UNROLL = W <= 4 ? 8 : 4;
     Moments<W> moments = {};
     for (int64 row = place.first_row + place.line; row < place.end_row;

@@ -145,12 +145,13 @@ __device__ inline void store_panel(const float (&sums)[BLOCK_N / 2], float* part
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    conv2d_backward_weight_boxes_sm90(
-        const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dz_map,
-        float* partials, int parts, int num_images, int num_rows, int num_columns, int box_images,
-        int box_rows, int box_columns, int channels, int outputs, int kernel_height,
-        int kernel_width, int row_stride, int column_stride, int row_padding, int column_padding,
-        int row_dilation, int column_dilation) {
+    conv2d_backward_weight_boxes_sm90(const __grid_constant__ TensorMap x_map,
+                                      const __grid_constant__ TensorMap dz_map, float* partials,
+                                      int parts, int num_images, int num_rows, int num_columns,
+                                      int box_images, int box_rows, int box_columns, int channels,
+                                      int outputs, int kernel_height, int kernel_width,
+                                      int row_stride, int column_stride, int row_padding,
+                                      int column_padding, int row_dilation, int column_dilation) {
     DYNAMIC_SHARED(BoxShared, shared);
     const WeightProduct product{
         {{num_images, num_rows, num_columns}, {box_images, box_rows, box_columns}},
@@ -171,8 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int own_rows = (warpgroup - 1) * CONSUMER_ROWS;
         Cursor<STAGES> cursor(0);
         Sums sums = {};
-        if (share.num_boxes > 0)
-            multiply_piece(sums, *shared, cursor, share.num_boxes, own_rows);
+        if (share.num_boxes > 0) multiply_piece(sums, *shared, cursor, share.num_boxes, own_rows);
         const int64 numbers =
             (static_cast<int64>(product.num_taps()) * channels + 1) * product.outputs;
         float* part = partials + share.part * numbers;

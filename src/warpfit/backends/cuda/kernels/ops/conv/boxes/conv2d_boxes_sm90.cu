@@ -1,13 +1,14 @@
 // Computes:  y = EPILOGUE(z), z[m, i, j, o] = sum of w[k, l, c, o] x[m, i, j shifted by tap (k, l),
 //            c] over taps and channels c, x being 0 outside of the image, on Hopper's tensor cores
-//            through wgmma; ADJOINT: dx of dz, that is the same of dz with w[k, l, o, c], for the
-//            pixels of dx that lie y_step apart, from first_row and first_column on.
+//            through wgmma; ADJOINT: dx of dz, that is the same of dz with w[k, l, o, c]. Of a
+//            stride, pixels of dx that see other taps are other phases: those y_step apart, from
+//            first_y_row or the row after it on, and likewise the columns.
 // Layout:    x (M, height, width, channels) through x_map, in boxes of windows as image_boxes.cuh
 //            has them, y (M, y_rows, y_columns, outputs) contiguous; w (KH KW C, O) through w_map,
 //            in boxes of 64 rows and a line, of BLOCK_N / CLUSTER rows if ADJOINT. Of these
 //            channels are C and outputs O, or the other way round if ADJOINT. outputs are a
 //            multiple of 8, y begins at one of 16 bytes. Which taps and pixels count is told by
-//            axes, AxisTaps of rows and then of columns.
+//            AxisTaps of the phases of rows, two at most, and then of columns.
 //            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them; plus, like y, is
 //            added before if HAS_PLUS.
 // Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER, which take tiles
@@ -32,24 +33,39 @@ struct BoxShared {
     Barrier full[STAGES], empty[STAGES];
 };
 
+// What a block works on: the box of windows that begins at `first`, some outputs, and a phase of each
+// axis.
+struct Tile {
+    Extent first;
+    int output, row_phase, column_phase;
+};
+
 // A product, and how it falls into tiles: a box of windows of each block of a cluster, and the same
-// outputs.
+// outputs and phases.
 struct BoxProduct {
     Boxes boxes;
-    AxisTaps rows, columns;
+    PhaseTaps rows, columns;
     int channels, outputs, kernel_width;
 
+    __device__ int phase_bits() const { return rows.bits() + columns.bits(); }
     __device__ int column_tiles() const { return (outputs + BLOCK_N - 1) / BLOCK_N; }
-    __device__ int num_boxes() const { return boxes.counts().count(); }
     __device__ int num_tiles() const {
-        return (num_boxes() + CLUSTER - 1) / CLUSTER * column_tiles();
+        return (boxes.counts().count() + CLUSTER - 1) / CLUSTER * column_tiles() << phase_bits();
     }
-    __device__ Extent first_window(int tile) const {
-        return boxes.first(tile / column_tiles() * CLUSTER + own_rank());
+    // Phases of a box follow each other, from another one on in every round of blocks.
+    __device__ Tile tile(int idx) const {
+        const int of_phases = idx >> phase_bits(),
+                  turn = (of_phases << phase_bits()) / static_cast<int>(gridDim.x / CLUSTER);
+        const int phase = (idx + turn) & ((1 << phase_bits()) - 1);
+        const int box = of_phases / column_tiles();
+        return {boxes.first(box * CLUSTER + own_rank()),
+                (of_phases - box * column_tiles()) * BLOCK_N, phase >> columns.bits(),
+                phase & columns.bits()};
     }
-    __device__ int first_output(int tile) const { return tile % column_tiles() * BLOCK_N; }
-    __device__ int blocks_of_tap() const { return (channels + BLOCK_K - 1) / BLOCK_K; }
-    __device__ int num_blocks() const { return rows.taps * columns.taps * blocks_of_tap(); }
+    __device__ int num_blocks(const Tile& tile) const {
+        return rows.of(tile.row_phase).taps * columns.of(tile.column_phase).taps *
+               ((channels + BLOCK_K - 1) / BLOCK_K);
+    }
 };
 
 __device__ inline void start_barriers(BoxShared& shared) {
@@ -83,21 +99,22 @@ __device__ inline void load_weights(unsigned char* tile, Barrier& full, const Te
 __device__ inline void load_tiles(BoxShared& shared, const TensorMap& x_map, const TensorMap& w_map,
                                   const BoxProduct& product) {
     Cursor<STAGES> cursor(0);
-    for (int tile = blockIdx.x / CLUSTER; tile < product.num_tiles(); tile += gridDim.x / CLUSTER) {
-        const Extent first = product.first_window(tile);
-        const int output = product.first_output(tile);
-        for (int kh = 0; kh < product.rows.taps; ++kh) {
-            for (int kw = 0; kw < product.columns.taps; ++kw) {
-                const int tap =
-                    product.rows.tap(kh) * product.kernel_width + product.columns.tap(kw);
+    for (int idx = blockIdx.x / CLUSTER; idx < product.num_tiles(); idx += gridDim.x / CLUSTER) {
+        const Tile tile = product.tile(idx);
+        const AxisTaps rows = product.rows.of(tile.row_phase),
+                       columns = product.columns.of(tile.column_phase);
+        for (int kh = 0; kh < rows.taps; ++kh) {
+            for (int kw = 0; kw < columns.taps; ++kw) {
+                const int tap = rows.tap(kh) * product.kernel_width + columns.tap(kw);
                 for (int channel = 0; channel < product.channels; channel += BLOCK_K) {
                     Barrier& full = shared.full[cursor.slot];
                     unsigned char* stage = shared.stages[cursor.slot];
                     wait(shared.empty[cursor.slot], cursor.round + 1);
                     mbarrier_expect(&full, STAGE_BYTES);
-                    copy_images(stage, &x_map, first.images, product.rows.pixel(first.rows, kh),
-                                product.columns.pixel(first.columns, kw), channel, &full);
-                    load_weights(stage + TileA::BYTES, full, w_map, product, tap, channel, output);
+                    copy_images(stage, &x_map, tile.first.images, rows.pixel(tile.first.rows, kh),
+                                columns.pixel(tile.first.columns, kw), channel, &full);
+                    load_weights(stage + TileA::BYTES, full, w_map, product, tap, channel,
+                                 tile.output);
                     cursor.advance<1>();
                 }
             }
@@ -105,20 +122,24 @@ __device__ inline void load_tiles(BoxShared& shared, const TensorMap& x_map, con
     }
 }
 
-// Where a window of the product lies in y.
+// Where windows of the product lie in y.
 struct Places {
-    int step, first_row, first_column, rows, columns;
+    int step, first_row, first_column, images, rows, columns;
 
-    __device__ int64 pixel(const Extent& at) const {
-        return (static_cast<int64>(at.images) * rows + at.rows * step + first_row) * columns +
-               at.columns * step + first_column;
+    // The pixel of a window, -1 if there is none.
+    __device__ int64 pixel(const Tile& tile, const Extent& at) const {
+        const int row = at.rows * step + first_row + tile.row_phase,
+                  column = at.columns * step + first_column + tile.column_phase;
+        if (at.images >= images || row >= rows || column >= columns) return -1;
+        return (static_cast<int64>(at.images) * rows + row) * columns + column;
     }
 };
 
 // Hands the sums of a window, those of half h of 16 rows, to EPILOGUE, and stores them.
 __device__ inline void store_window(const Epilogue& epilogue, const T* plus,
                                     const float (&sums)[BLOCK_N / 2], int h, int64 pixel,
-                                    int first_output, bool is_inside) {
+                                    int first_output) {
+    const bool is_inside = pixel >= 0;
     const int64 at = is_inside ? pixel * epilogue.ldc : 0;
 #pragma unroll
     for (int first = 0; first < BLOCK_N / 8; first += 4) {
@@ -137,7 +158,8 @@ __device__ inline void store_window(const Epilogue& epilogue, const T* plus,
             words[j] = store<T>(pair[0]).bits | static_cast<unsigned>(store<T>(pair[1]).bits) << 16;
         }
         const int col = first_output + 8 * first;
-        const bool is_stored = is_inside & (col + static_cast<int>(threadIdx.x) % 4 * 8 < epilogue.n);
+        const bool is_stored =
+            is_inside & (col + static_cast<int>(threadIdx.x) % 4 * 8 < epilogue.n);
         store_quads<1>(words, epilogue.c + at + col, is_stored);
     }
 }
@@ -145,18 +167,28 @@ __device__ inline void store_window(const Epilogue& epilogue, const T* plus,
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_boxes_sm90(const __grid_constant__ TensorMap x_map,
                       const __grid_constant__ TensorMap w_map, T* y, const T* bias, const T* saved,
-                      const T* plus, T* z, double slope, int num_images, int num_rows, int num_columns,
-                      int box_images, int box_rows, int box_columns, int channels, int outputs,
-                      int kernel_width, int row_taps, int first_row_tap, int row_tap_step,
-                      int row_stride, int first_row, int row_step, int column_taps,
-                      int first_column_tap, int column_tap_step, int column_stride,
-                      int first_column, int column_step, int y_step, int first_y_row,
+                      const T* plus, T* z, double slope, int num_images, int num_rows,
+                      int num_columns, int box_images, int box_rows, int box_columns, int channels,
+                      int outputs, int kernel_width, int row_phases, int column_phases,
+                      int row_taps, int row_first_tap, int row_tap_step, int row_stride,
+                      int row_first, int row_step, int next_row_taps, int next_row_first_tap,
+                      int next_row_tap_step, int next_row_stride, int next_row_first,
+                      int next_row_step, int column_taps, int column_first_tap, int column_tap_step,
+                      int column_stride, int column_first, int column_step, int next_column_taps,
+                      int next_column_first_tap, int next_column_tap_step, int next_column_stride,
+                      int next_column_first, int next_column_step, int y_step, int first_y_row,
                       int first_y_column, int y_rows, int y_columns) {
     DYNAMIC_SHARED(BoxShared, shared);
     const BoxProduct product{
         {{num_images, num_rows, num_columns}, {box_images, box_rows, box_columns}},
-        {row_taps, first_row_tap, row_tap_step, row_stride, first_row, row_step},
-        {column_taps, first_column_tap, column_tap_step, column_stride, first_column, column_step},
+        {{row_taps, row_first_tap, row_tap_step, row_stride, row_first, row_step},
+         {next_row_taps, next_row_first_tap, next_row_tap_step, next_row_stride, next_row_first,
+          next_row_step},
+         row_phases},
+        {{column_taps, column_first_tap, column_tap_step, column_stride, column_first, column_step},
+         {next_column_taps, next_column_first_tap, next_column_tap_step, next_column_stride,
+          next_column_first, next_column_step},
+         column_phases},
         channels,
         outputs,
         kernel_width};
@@ -169,26 +201,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0) load_tiles(*shared, x_map, w_map, product);
     } else {
         take_registers<CONSUMER_REGISTERS>();
-        const Epilogue epilogue{y,       bias,    saved, z, Acc(1), static_cast<Acc>(slope), 0,
-                                outputs, outputs};
-        const Places places{y_step, first_y_row, first_y_column, y_rows, y_columns};
+        const Epilogue epilogue{y, bias,    saved,  z, Acc(1), static_cast<Acc>(slope),
+                                0, outputs, outputs};
+        const Places places{y_step, first_y_row, first_y_column, num_images, y_rows, y_columns};
         const int own_rows = (warpgroup - 1) * CONSUMER_ROWS;
         const int own_row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
         Cursor<STAGES> cursor(0);
-        for (int tile = blockIdx.x / CLUSTER; tile < product.num_tiles();
-             tile += gridDim.x / CLUSTER) {
+        for (int idx = blockIdx.x / CLUSTER; idx < product.num_tiles();
+             idx += gridDim.x / CLUSTER) {
+            const Tile tile = product.tile(idx);
+            const int num_blocks = product.num_blocks(tile);
             Sums sums = {};
-            if (product.num_blocks() > 0)
-                multiply_piece(sums, *shared, cursor, product.num_blocks(), own_rows);
-            const Extent first = product.first_window(tile);
+            if (num_blocks > 0) multiply_piece(sums, *shared, cursor, num_blocks, own_rows);
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const Extent at =
-                        product.boxes.window(first, own_rows + 64 * i + own_row + 8 * h);
-                    store_window(epilogue, plus, sums[i], h, places.pixel(at),
-                                 product.first_output(tile), product.boxes.is_inside(at));
+                        product.boxes.window(tile.first, own_rows + 64 * i + own_row + 8 * h);
+                    store_window(epilogue, plus, sums[i], h, places.pixel(tile, at), tile.output);
                 }
             }
         }

@@ -27,8 +27,8 @@ struct Boxes {
     // Where a box begins.
     __device__ Extent first(int idx) const {
         const Extent all = counts();
-        return {idx / (all.rows * all.columns) * box.images, idx / all.columns % all.rows * box.rows,
-                idx % all.columns * box.columns};
+        return {idx / (all.rows * all.columns) * box.images,
+                idx / all.columns % all.rows * box.rows, idx % all.columns * box.columns};
     }
 
     // Window `idx` of a box that begins at `first`.
@@ -36,11 +36,6 @@ struct Boxes {
         const int row = idx / box.columns;
         return {first.images + row / box.rows, first.rows + row % box.rows,
                 first.columns + idx - row * box.columns};
-    }
-
-    __device__ bool is_inside(const Extent& at) const {
-        return (at.images < windows.images) & (at.rows < windows.rows) &
-               (at.columns < windows.columns);
     }
 };
 
@@ -52,4 +47,20 @@ struct AxisTaps {
 
     __device__ int pixel(int window, int q) const { return window * stride + first + q * step; }
     __device__ int tap(int q) const { return first_tap + q * tap_step; }
+};
+
+// Those of one or two phases of an axis.
+struct PhaseTaps {
+    AxisTaps first, second;
+    int count;
+
+    __device__ int bits() const { return count - 1; }
+
+    // By its fields, so that no table goes to local memory.
+    __device__ AxisTaps of(int phase) const {
+        return {
+            phase ? second.taps : first.taps,         phase ? second.first_tap : first.first_tap,
+            phase ? second.tap_step : first.tap_step, phase ? second.stride : first.stride,
+            phase ? second.first : first.first,       phase ? second.step : first.step};
+    }
 };

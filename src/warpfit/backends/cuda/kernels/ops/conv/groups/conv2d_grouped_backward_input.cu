@@ -16,8 +16,8 @@ extern "C" __global__ void __launch_bounds__(256)
                                   int width, int out_height, int out_width, int kernel_height,
                                   int kernel_width, int stride_height, int stride_width,
                                   int padding_height, int padding_width, int dilation_height,
-                                  int dilation_width, int channels, int outputs,
-                                  int group_channels, int group_outputs) {
+                                  int dilation_width, int channels, int outputs, int group_channels,
+                                  int group_outputs) {
     take_turn();
     const int in_row = channels / WIDTH;
     const int64 idx = static_cast<int64>(blockIdx.x) * 256 + threadIdx.x, number = idx / in_row;
@@ -34,13 +34,12 @@ extern "C" __global__ void __launch_bounds__(256)
             const int right = pixel.column + padding_width - kw * dilation_width;
             const int column = right / stride_width;
             if (right < 0 || column * stride_width != right || column >= out_width) continue;
-            const T* window = dz + ((static_cast<int64>(pixel.image) * out_height + row) * out_width +
-                                    column) *
+            const T* window =
+                dz + ((static_cast<int64>(pixel.image) * out_height + row) * out_width + column) *
+                         outputs;
+            const T* weights = w + (static_cast<int64>(kh * kernel_width + kw) * group_channels +
+                                    (WIDTH == 1 ? in_group : 0)) *
                                        outputs;
-            const T* weights =
-                w + (static_cast<int64>(kh * kernel_width + kw) * group_channels +
-                     (WIDTH == 1 ? in_group : 0)) *
-                        outputs;
             for (int o = 0; o < group_outputs; ++o) {
                 const int output = WIDTH == 1 ? group * group_outputs + o : channel;
                 const auto value = load_group<WIDTH>(window + output, 0, WIDTH, true);
