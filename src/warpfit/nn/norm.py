@@ -53,10 +53,10 @@ def batch_norm(
     place of dy. Training moves the running statistics in place.
     """
     settings: dict[str, Any] = {} if activation == IDENTITY else {"activation": activation}
-    statistics = {"training": training, "momentum": momentum, "eps": eps}
     more = settings if added is None else {**settings, "added": added}
+    arrays = (x, weight, bias, running_mean, running_var)
     y, saved = ops.batch_norm_forward(
-        x, weight, bias, running_mean, running_var, **statistics, **more
+        *arrays, training=training, momentum=momentum, eps=eps, **more
     )
 
     def backward(dy: Array) -> tuple[Array, Array, Array]:

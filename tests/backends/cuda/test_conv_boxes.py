@@ -76,7 +76,7 @@ def boxes_of(ops: CudaBackend) -> dict[str, bool]:
     return {key[0]: launch.boxes is not None for key, launch in ops._launches.items()}
 
 
-def check(runtime: Any, setting: Setting, dtype: str, *, weights: bool = True) -> None:
+def check(runtime: Any, setting: Setting, dtype: str) -> None:
     relu, settings = Activation("relu"), setting.settings
     x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
     y, _ = NumpyBackend().conv2d_forward(x, w, b, **settings, activation=relu)
@@ -93,11 +93,10 @@ def check(runtime: Any, setting: Setting, dtype: str, *, weights: bool = True) -
         dz_, w_, x.shape, **settings, x=saved, x_activation=relu, plus=x_
     )
     np.testing.assert_array_equal(found.numpy(), dx)
-    if weights:
-        dw, db = NumpyBackend().conv2d_backward_weight(dz, x, w.shape[:2], **settings)
-        found_dw, found_db = ops.conv2d_backward_weight(dz_, x_, w.shape[:2], **settings)
-        np.testing.assert_array_equal(found_dw.numpy(), dw)
-        np.testing.assert_array_equal(found_db.numpy(), db)
+    dw, db = NumpyBackend().conv2d_backward_weight(dz, x, w.shape[:2], **settings)
+    found_dw, found_db = ops.conv2d_backward_weight(dz_, x_, w.shape[:2], **settings)
+    np.testing.assert_array_equal(found_dw.numpy(), dw)
+    np.testing.assert_array_equal(found_db.numpy(), db)
     assert set(boxes_of(ops).values()) == {True}
 
 
@@ -115,7 +114,7 @@ def test_whole_numbers_give_exact_results(
 def test_every_tile_gives_exact_results(
     kernel_runtime: Any, any_channels: None, tile: tuple[int, int, int], name: str
 ) -> None:
-    check(kernel_runtime, SETTINGS[name], "float16", weights=tile[1] // 64 % tile[2] == 0)
+    check(kernel_runtime, SETTINGS[name], "float16")
 
 
 @on_emulator
@@ -161,6 +160,23 @@ def test_sums_over_windows_do_not_depend_on_late_warps(
 
     assert_bits_when_late(monkeypatch, results, blocks=2, warps=12, num_multiprocessors=6)
     choose_weight_tiling.cache_clear()
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("name", ["padded", "many_channels", "strided"])
+def test_gradients_of_weights_either_way_round(
+    kernel_runtime: Any,
+    any_channels: None,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    swapped: bool,
+) -> None:
+    def chosen(*settings: Any) -> Any:
+        found = choose_weight_tiling(*settings)
+        return found._replace(is_swapped=swapped)
+
+    monkeypatch.setattr(conv_boxes_sm90, "choose_weight_tiling", chosen)
+    check(kernel_runtime, SETTINGS[name], "float16")
 
 
 @pytest.mark.parametrize("size", [1, 4, 7, 8])

@@ -35,8 +35,10 @@ MOST_STAGES, BARRIER_BYTES = 12, 16
 # Cycles of a multiprocessor for 64 of k of a tile, by its numbers; bytes that it reads in a cycle
 # from L2, and writes.
 CYCLES_OF_NUMBER, READ_A_CYCLE, WRITTEN_A_CYCLE = 1.2 / 32, 50, 16
-# How much longer blocks work that wait for each other, and products of operands that lie across.
-OF_CLUSTER, OF_ACROSS = 1.15, 1.3
+# How much longer blocks work that wait for each other.
+OF_CLUSTER = 1.15
+# Of products whose operands both lie across: cycles for 64 of k by a tile's numbers, rows, columns.
+CYCLES_ACROSS = (0.35 / 32, 4.2, 1.7)
 # Until a block multiplies, and until a tile's first numbers have come.
 CYCLES_OF_BLOCK, CYCLES_OF_TILE = 3000, 600
 # Channels and outputs from which on these kernels are the quicker ones for stride 1, and for the
@@ -150,8 +152,8 @@ class Geometry(NamedTuple):
         """Return the products that make the result."""
         settings = list(zip(self.w[:2], self.stride, self.padding, self.dilation, strict=True))
         if not self.is_adjoint:
-            rows, columns = (AxisTaps.forward(*axis) for axis in settings)
-            return [Pass((self.y[0], *self.y[1:3]), ((rows,), (columns,)), (0, 0), 1)]
+            row, column = (AxisTaps.forward(*axis) for axis in settings)
+            return [Pass((self.y[0], self.y[1], self.y[2]), ((row,), (column,)), (0, 0), 1)]
         step = self.stride[0]
         rows, columns = (
             [AxisTaps.adjoint(*axis, phase) for phase in range(min(step, size))]
@@ -162,13 +164,11 @@ class Geometry(NamedTuple):
         return [
             Pass(
                 windows,
-                (tuple(rows[row : row + at_once]), tuple(columns[column : column + at_once])),
-                (row, column),
+                (tuple(rows[top : top + at_once]), tuple(columns[left : left + at_once])),
+                (top, left),
                 step,
             )
-            for row, column in product(
-                range(0, len(rows), at_once), range(0, len(columns), at_once)
-            )
+            for top, left in product(range(0, len(rows), at_once), range(0, len(columns), at_once))
         ]
 
 
@@ -224,11 +224,15 @@ class WeightTiling(NamedTuple):
 
     Attributes
     ----------
+    tiling : BoxTiling
+    is_swapped : bool
+        Whether a tile's rows are outputs, and its columns taps and channels.
     parts : int
         Whose sums are added up.
     """
 
     tiling: BoxTiling
+    is_swapped: bool
     parts: int
 
 
@@ -289,29 +293,30 @@ def choose_weight_tiling(
     windows: Extent = (geometry.y[0], geometry.y[1], geometry.y[2])
     box = choose_box(windows, LINE, geometry.stride[0])
     boxes = prod(-(-size // own) for size, own in zip(windows, box, strict=True))
-    for (mma_rows, block_n), cluster in product(TILES, CLUSTERS):
-        if block_n // PANEL % cluster:
-            continue
-        tiling = BoxTiling(mma_rows, block_n, cluster, box, 0, 0.0)
-        tiles = cluster * _weight_tiles(geometry, tiling)
-        of_block = OF_ACROSS * _cycles_of_block(mma_rows, block_n, cluster)
+    for (mma_rows, block_n), is_swapped in product(TILES, (False, True)):
+        tiling = BoxTiling(mma_rows, block_n, 1, box, 0, 0.0)
+        tiles, block_m = _weight_tiles(geometry, tiling, is_swapped), 64 * mma_rows * CONSUMERS
+        of_number, of_row, of_column = CYCLES_ACROSS
+        of_block = of_number * block_m * block_n + of_row * block_m + of_column * block_n
         stages = _stages(tiling.stage_bytes, shared_bytes)
         for parts in range(1, min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1) + 1):
             rounds = -(-tiles * parts // multiprocessors)
-            written = 4 * 64 * mma_rows * CONSUMERS * block_n / WRITTEN_A_CYCLE
+            written = 4 * block_m * block_n / WRITTEN_A_CYCLE
             read = 4 * prod(geometry.w) * parts / (multiprocessors * WRITTEN_A_CYCLE)
             of_tile = -(-boxes // parts) * of_block
             cycles = CYCLES_OF_BLOCK + rounds * (of_tile + written + CYCLES_OF_TILE) + read
-            found.append(WeightTiling(tiling._replace(stages=stages, cycles=cycles), parts))
+            own = tiling._replace(stages=stages, cycles=cycles)
+            found.append(WeightTiling(own, is_swapped, parts))
     return min(found, key=lambda found: found.tiling.cycles)
 
 
-def _weight_tiles(geometry: Geometry, tiling: BoxTiling) -> int:
-    """Return the number of tiles of clusters of the gradient of weights."""
+def _weight_tiles(geometry: Geometry, tiling: BoxTiling, is_swapped: bool) -> int:
+    """Return the number of tiles of the gradient of weights."""
     height, width, channels, outputs = geometry.w
+    rows, columns = 64 * tiling.mma_rows * CONSUMERS, tiling.block_n
+    of_panels, of_outputs = (columns, rows) if is_swapped else (rows, columns)
     panels = height * width * -(-channels // PANEL)
-    of_cluster = tiling.cluster * tiling.mma_rows * CONSUMERS
-    return -(-panels // of_cluster) * -(-outputs // tiling.block_n)
+    return -(-panels // (of_panels // PANEL)) * -(-outputs // of_outputs)
 
 
 class BoxOps(WeightOps):
@@ -376,22 +381,21 @@ class BoxOps(WeightOps):
         KW C O + O) float32, with the loss scale, of which the last O are none.
         """
         runtime = self.runtime
-        tiling, parts = choose_weight_tiling(
+        tiling, is_swapped, parts = choose_weight_tiling(
             geometry, runtime.num_multiprocessors, runtime.max_shared_bytes
         )
         height, width, channels, outputs = geometry.w
         sums = self.empty((parts, prod(geometry.w) + outputs), "float32")
         x_map = self.image_map_of(x, tiling.box, geometry.stride)
         dz_map = self.image_map_of(dz, tiling.box)
-        kernel = self.kernel(WEIGHT_KERNEL, **tiling.defines(x.dtype.name))
-        kernel(
-            tiling.cluster * _weight_tiles(geometry, tiling) * parts,
+        defines = {**tiling.defines(x.dtype.name), "SWAPPED": int(is_swapped)}
+        self.kernel(WEIGHT_KERNEL, **defines)(
+            _weight_tiles(geometry, tiling, is_swapped) * parts,
             WARPGROUP * (1 + CONSUMERS),
             *(x_map, dz_map, sums, parts, *geometry.y[:3], *tiling.box),
             *(channels, outputs, height, width),
             *(*geometry.stride, *geometry.padding, *geometry.dilation),
             shared_bytes=tiling.shared_bytes,
-            cluster=tiling.cluster,
         )
         return sums
 
@@ -416,5 +420,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             texts = {name: str(value) for name, value in more.items()}
             for plus in "01"[: 1 + int(adjoint)]:
                 yield KERNEL, {**own, "ADJOINT": adjoint, **texts, "HAS_PLUS": plus}
-        if block_n // PANEL % cluster == 0:
-            yield WEIGHT_KERNEL, own
+        if cluster == 1:
+            for swapped in "01":
+                yield WEIGHT_KERNEL, {**own, "SWAPPED": swapped}

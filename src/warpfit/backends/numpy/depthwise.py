@@ -60,4 +60,5 @@ def _taps(x_shape: tuple[int, ...], w: Array, num_windows: Pair, windows: dict[s
     kernel = (w.shape[0], w.shape[1])
     settings = (windows["stride"], windows["padding"], windows["dilation"])
     rows = w.reshape(np.prod(kernel), w.shape[3])
-    return zip(rows, taps(x_shape[1:3], num_windows, kernel, *settings), strict=True)
+    image = (x_shape[1], x_shape[2])
+    return zip(rows, taps(image, num_windows, kernel, *settings), strict=True)

@@ -21,10 +21,12 @@ using Acc = accumulator<T>;
 
 constexpr int UNROLL = 4;
 
+// An odd number of doubles, so that those of neighbouring threads lie in different banks.
 template <int W>
 struct Sums {
     double weight[W];
     double bias[W];
+    double unused;
 };
 
 template <int W>

@@ -1,18 +1,18 @@
 // Computes:  for each part its share of dw[k, l, c, o] = sum of x[m, i stride + k dilation -
 //            padding, ..., c] dz[m, i, j, o] over windows (m, i, j), on Hopper's tensor cores
-//            through wgmma: x transposed times dz, a product for every tap and 64 channels.
+//            through wgmma: x transposed times dz, a product for every tap and 64 channels; SWAPPED:
+//            dz transposed times x.
 // Layout:    x (M, height, width, channels) through x_map, in boxes of 64 windows, and dz (M, rows,
 //            columns, outputs) through dz_map in the same, as image_boxes.cuh has them. partials: a
 //            row for each part, of KH KW channels outputs numbers as dw, and as many outputs that
 //            stay as they are.
-// Launch:    grid: parts, each of as many blocks as there are tiles, in clusters of CLUSTER; a tile
-//            has BLOCK_M / 64 panels, each 64 channels of a tap, and BLOCK_N outputs. block: as in
-//            gemm/stages.cuh, whose defines these are. shared bytes: STAGES stages and barriers
-//            (`WeightTiling.shared_bytes`).
+// Launch:    grid: parts, each of as many blocks as there are tiles; a tile has BLOCK_M / 64 panels,
+//            each 64 channels of a tap, and BLOCK_N outputs; SWAPPED the other way round. block: as
+//            in gemm/stages.cuh, whose defines these are, and SWAPPED. shared bytes: STAGES stages
+//            and barriers (`WeightTiling.shared_bytes`).
 // Numerics:  float32 sums, in the order of windows.
 // Cost:      2 windows taps channels outputs FLOP, and those of what fills up tiles and boxes;
-//            reads x for every BLOCK_N outputs, and dz for every CLUSTER BLOCK_M panels, mostly from
-//            L2.
+//            reads x for every tile of outputs, and dz for every tile of panels, mostly from L2.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.15 (wgmma), 9.7.9.25.5
 //            (tensor copies).
 #define SHARED_ALIGNMENT 1024
@@ -27,9 +27,11 @@ struct BoxShared {
     Barrier full[STAGES], empty[STAGES];
 };
 
-constexpr int PANEL = LINE_BYTES / sizeof(T);  // channels
-constexpr int PANELS = BLOCK_M / PANEL;
-static_assert(BLOCK_N / PANEL % CLUSTER == 0, "blocks of a cluster share whole panels of dz");
+constexpr int PANEL = LINE_BYTES / sizeof(T);  // channels, or outputs
+constexpr int X_PANELS = (SWAPPED ? BLOCK_N : BLOCK_M) / PANEL;
+constexpr int DZ_PANELS = (SWAPPED ? BLOCK_M : BLOCK_N) / PANEL;
+constexpr int X_PLACE = SWAPPED ? TileA::BYTES : 0, DZ_PLACE = SWAPPED ? 0 : TileA::BYTES;
+static_assert(CLUSTER == 1, "a block has a tile of its own");
 
 struct WeightProduct {
     Boxes boxes;
@@ -38,11 +40,12 @@ struct WeightProduct {
 
     __device__ int panels_of_tap() const { return (channels + PANEL - 1) / PANEL; }
     __device__ int num_taps() const { return rows.taps * columns.taps; }
-    __device__ int row_tiles() const {
-        const int panels = num_taps() * panels_of_tap();
-        return (panels + CLUSTER * PANELS - 1) / (CLUSTER * PANELS);
+    __device__ int panel_tiles() const {
+        return (num_taps() * panels_of_tap() + X_PANELS - 1) / X_PANELS;
     }
-    __device__ int column_tiles() const { return (outputs + BLOCK_N - 1) / BLOCK_N; }
+    __device__ int output_tiles() const {
+        return (outputs + DZ_PANELS * PANEL - 1) / (DZ_PANELS * PANEL);
+    }
 };
 
 // Which tile of dw a block has, and which boxes of windows.
@@ -51,11 +54,11 @@ struct Share {
     int first_box, num_boxes;
 
     __device__ Share(const WeightProduct& product, int parts) {
-        const int tiles = product.row_tiles() * product.column_tiles();
-        const int cluster = blockIdx.x / CLUSTER, tile = cluster % tiles;
-        part = cluster / tiles;
-        first_panel = (tile / product.column_tiles() * CLUSTER + own_rank()) * PANELS;
-        first_output = tile % product.column_tiles() * BLOCK_N;
+        const int tiles = product.panel_tiles() * product.output_tiles();
+        const int tile = static_cast<int>(blockIdx.x) % tiles;
+        part = static_cast<int>(blockIdx.x) / tiles;
+        first_panel = tile / product.output_tiles() * X_PANELS;
+        first_output = tile % product.output_tiles() * DZ_PANELS * PANEL;
         const int64 count = product.boxes.counts().count();
         first_box = static_cast<int>(count * part / parts);
         num_boxes = static_cast<int>(count * (part + 1) / parts) - first_box;
@@ -66,18 +69,18 @@ __device__ inline void start_barriers(BoxShared& shared) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
             mbarrier_init(&shared.full[i], 1);
-            mbarrier_init(&shared.empty[i], CONSUMER_WARPS * CLUSTER);
+            mbarrier_init(&shared.empty[i], CONSUMER_WARPS);
         }
         fence_mbarrier_init();
     }
-    barrier_of_cluster();
+    __syncthreads();
 }
 
 // The panels of x that the windows of a box see; beyond the last tap's zeros.
 __device__ inline void load_x(unsigned char* tile, Barrier& full, const TensorMap& x_map,
                               const WeightProduct& product, const Extent& first, int first_panel) {
 #pragma unroll
-    for (int i = 0; i < PANELS; ++i) {
+    for (int i = 0; i < X_PANELS; ++i) {
         const int panel = first_panel + i, tap = panel / product.panels_of_tap();
         const int kh = tap / product.columns.taps, kw = tap - kh * product.columns.taps;
         const int channel = tap < product.num_taps()
@@ -89,21 +92,12 @@ __device__ inline void load_x(unsigned char* tile, Barrier& full, const TensorMa
     }
 }
 
-// This block's part of the panels of dz that the cluster shares.
 __device__ inline void load_dz(unsigned char* tile, Barrier& full, const TensorMap& dz_map,
                                const Extent& first, int first_output) {
-    constexpr int OWN = BLOCK_N / PANEL / CLUSTER;
 #pragma unroll
-    for (int i = 0; i < OWN; ++i) {
-        const int panel = own_rank() * OWN + i;
-        unsigned char* to = tile + panel * TileB::PANEL_BYTES;
-        const int output = first_output + panel * PANEL;
-        if constexpr (CLUSTER > 1) {
-            copy_images_to_cluster(to, &dz_map, first.images, first.rows, first.columns, output,
-                                   &full, (1 << CLUSTER) - 1);
-        } else {
-            copy_images(to, &dz_map, first.images, first.rows, first.columns, output, &full);
-        }
+    for (int i = 0; i < DZ_PANELS; ++i) {
+        copy_images(tile + i * TileB::PANEL_BYTES, &dz_map, first.images, first.rows, first.columns,
+                    first_output + i * PANEL, &full);
     }
 }
 
@@ -117,29 +111,51 @@ __device__ inline void load_boxes(BoxShared& shared, const TensorMap& x_map,
         unsigned char* stage = shared.stages[cursor.slot];
         wait(shared.empty[cursor.slot], cursor.round + 1);
         mbarrier_expect(&full, STAGE_BYTES);
-        load_x(stage, full, x_map, product, first, share.first_panel);
-        load_dz(stage + TileA::BYTES, full, dz_map, first, share.first_output);
+        load_x(stage + X_PLACE, full, x_map, product, first, share.first_panel);
+        load_dz(stage + DZ_PLACE, full, dz_map, first, share.first_output);
         cursor.advance<1>();
     }
 }
 
-// Stores the sums of 64 rows, which are channels of a tap.
-__device__ inline void store_panel(const float (&sums)[BLOCK_N / 2], float* part,
-                                   const WeightProduct& product, int panel, int first_output) {
-    const int tap = panel / product.panels_of_tap(), lane = threadIdx.x % 32;
-    if (tap >= product.num_taps()) return;
-    const int first = (panel - tap * product.panels_of_tap()) * PANEL;
+// Where a channel of a panel, from the first of a tile on, has its outputs; null if there is none.
+__device__ inline float* place_of(float* part, const WeightProduct& product, int panel,
+                                  int in_panel) {
+    const int tap = panel / product.panels_of_tap();
+    const int channel = (panel - tap * product.panels_of_tap()) * PANEL + in_panel;
+    if (tap >= product.num_taps() || channel >= product.channels) return nullptr;
+    return part + (static_cast<int64>(tap) * product.channels + channel) * product.outputs;
+}
+
+// Stores the sums of 64 rows of a tile, from `first_row` on: channels of a tap, or outputs if
+// SWAPPED.
+__device__ inline void store_sums_of(const float (&sums)[BLOCK_N / 2], float* part,
+                                     const WeightProduct& product, const Share& share,
+                                     int first_row) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int channel = first + threadIdx.x / 32 % 4 * 16 + h * 8 + lane / 4;
-        if (channel >= product.channels) continue;
-        float* to = part + (static_cast<int64>(tap) * product.channels + channel) * product.outputs;
-#pragma unroll
-        for (int j = 0; j < BLOCK_N / 8; ++j) {
-            const int output = first_output + 8 * j + lane % 4 * 2;
+        const int row = threadIdx.x / 32 % 4 * 16 + h * 8 + lane / 4;
+        if constexpr (SWAPPED) {
+            const int output = share.first_output + first_row + row;
             if (output >= product.outputs) continue;
-            *reinterpret_cast<float2*>(to + output) =
-                float2{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
+#pragma unroll
+            for (int j = 0; j < BLOCK_N / 8; ++j) {
+                const int column = 8 * j + lane % 4 * 2, panel = share.first_panel + column / PANEL;
+                float* to = place_of(part, product, panel, column % PANEL);
+                if (to == nullptr) continue;
+                to[output] = sums[4 * j + 2 * h];
+                to[product.outputs + output] = sums[4 * j + 2 * h + 1];
+            }
+        } else {
+            float* to = place_of(part, product, share.first_panel + first_row / PANEL, row);
+            if (to == nullptr) continue;
+#pragma unroll
+            for (int j = 0; j < BLOCK_N / 8; ++j) {
+                const int output = share.first_output + 8 * j + lane % 4 * 2;
+                if (output >= product.outputs) continue;
+                *reinterpret_cast<float2*>(to + output) =
+                    float2{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
+            }
         }
     }
 }
@@ -178,9 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         float* part = partials + share.part * numbers;
 #pragma unroll
         for (int i = 0; i < MMA_ROWS; ++i) {
-            const int panel = share.first_panel + (own_rows + 64 * i) / PANEL;
-            store_panel(sums[i], part, product, panel, share.first_output);
+            store_sums_of(sums[i], part, product, share, own_rows + 64 * i);
         }
     }
-    if (CLUSTER > 1) barrier_of_cluster();  // others may still write to this block's shared memory
 }
