@@ -103,7 +103,7 @@ class Pass(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What the kernel takes of the axes: for want of a second phase the first again."""
+        """What the kernel takes of the axes: for lack of a second phase the first again."""
         rows, columns = self.axes
         counts = (len(rows), len(columns))
         return (*counts, *rows[0], *rows[-1], *columns[0], *columns[-1])
