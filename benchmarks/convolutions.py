@@ -90,26 +90,22 @@ def rows(shapes: tuple[Shape, ...] = SHAPES, report: Callable[[str], None] = pri
     for shape in shapes:
         ops = CudaBackend(runtime, reuse=True)
         ours, theirs = _ours(ops, shape), _theirs(shape)
+        row: dict[str, Any] = {"shape": shape.name, "bytes": shape.bytes, "passes": {}}
         for name in PASSES:
             if name == "input" and shape.channels == 1:
                 continue  # of the data
             graphs = [_our_graph(ops, ours[name]), _their_graph(stream, theirs[name])]
             us, cudnn_us = _times(stream, graphs)
-            row = {
-                "shape": shape.name,
-                "pass": name,
-                "us": us,
-                "tflops": shape.flop / us / 1e6,
-                "cudnn_us": cudnn_us,
-                "cudnn_tflops": shape.flop / cudnn_us / 1e6,
-                "bytes": shape.bytes,
-                "speed_over_cudnn": cudnn_us / us,
+            rates = [shape.flop / 1e6 / each for each in (us, cudnn_us)]
+            row["passes"][name] = {
+                "warpfit": {"us": us, "tflops": rates[0]},
+                "cudnn": {"us": cudnn_us, "tflops": rates[1]},
             }
-            found.append(row)
             report(
-                f"{shape.name:40} {name:8} {us:7.1f} µs {row['tflops']:4.0f} TFLOP/s, cuDNN "
-                f"{cudnn_us:7.1f} µs {row['cudnn_tflops']:4.0f}: {row['speed_over_cudnn']:.2f}"
+                f"{shape.name:40} {name:8} {us:7.1f} µs {rates[0]:4.0f} TFLOP/s, cuDNN "
+                f"{cudnn_us:7.1f} µs {rates[1]:4.0f}: {cudnn_us / us:.2f}"
             )
+        found.append(row)
     return found
 
 
