@@ -31,7 +31,7 @@ from warpfit.errors import ConfigError
 
 BATCHES = (64, 512)
 STEPS = 100
-CPU_STEPS = 10
+CPU_STEPS = 5
 LR = {"sgd": 0.01, "adam": 1e-3}
 STEP_LABELS = {
     "warpfit float16": "warpfit, float16",
@@ -42,6 +42,7 @@ LABELS = {
     **STEP_LABELS,
     "warpfit float32": "warpfit, float32",
     "torch_eager float32": "PyTorch eager, float32",
+    "torch_eager_last float32": "PyTorch eager, channels last, float32",
 }
 
 
@@ -238,7 +239,12 @@ def part_accuracy(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def part_cpu(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure the MNIST example's step without a GPU, on as many threads as there are cores."""
+    import torch
+
     from peers import torch_eager
+
+    def last() -> Any:
+        return torch_eager.mnist_cnn().to(memory_format=torch.channels_last)
 
     rng, num_rows = np.random.default_rng(0), CPU_STEPS * BATCHES[0]
     x, y = rng.random((num_rows, 28, 28), np.float32), rng.integers(0, 10, num_rows)
@@ -248,6 +254,9 @@ def part_cpu(arguments: argparse.Namespace) -> dict[str, Any]:
         "warpfit float32": ours,
         "torch_eager float32": Theirs(
             lambda: torch_eager.Trainer(torch_eager.mnist_cnn(), x[:, None], y, **settings)
+        ),
+        "torch_eager_last float32": Theirs(
+            lambda: torch_eager.Trainer(last(), x[:, None], y, **settings)
         ),
     }
     cells = measured(programs, perf_counter() + 300)
@@ -274,8 +283,9 @@ def main() -> None:
             raise ConfigError(f"expected parts among {', '.join(PARTS)}, got {name!r}")
     for name in arguments.parts.split(","):
         found = PARTS[name](arguments)
-        old = {key: value for key, value in read_results("cnn").items() if key != "environment"}
-        environments = {**old.get("environments", {}), name: environment()}
+        old = read_results("cnn")
+        of_old = dict.fromkeys(PARTS, old.pop("environment")) if old else {}
+        environments = {**of_old, **old.get("environments", {}), name: environment()}
         write_results("cnn", {**old, **found, "environments": environments})
 
 

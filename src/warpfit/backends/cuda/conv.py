@@ -264,24 +264,18 @@ class ConvOps(GroupedOps):
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
-        joints = (x, x_activation, plus)
-        if launch.boxes is not None and _are_pairs(x, plus):
-            own = IDENTITY if x is None else x_activation
-            self.multiply_boxes(launch.boxes, dz, w, dx, saved=x, activation=own, plus=plus)
-            return dx
+        masks = launch.boxes is not None or launch.windows is not None
+        saved = x if masks and plus is None and _is_in_pairs(x) else None
+        own = IDENTITY if saved is None else x_activation
         if launch.boxes is not None:
-            self.multiply_boxes(launch.boxes, dz, w, dx)
-        elif launch.windows is not None and plus is None and _are_pairs(x):
-            own = IDENTITY if x is None else x_activation
-            self.multiply_windows(*launch.windows, dz, w, dx, saved=x, activation=own)
-            return dx
+            self.multiply_boxes(launch.boxes, dz, w, dx, saved=saved, activation=own)
         elif launch.windows is not None:
-            self.multiply_windows(*launch.windows, dz, w, dx)
+            self.multiply_windows(*launch.windows, dz, w, dx, saved=saved, activation=own)
         elif launch.kernel is not None:
             launch.kernel(
                 launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes
             )
-        return self.with_joints(dx, *joints)
+        return dx if saved is not None else self.with_joints(dx, x, x_activation, plus)
 
     def conv2d_backward_weight(
         self,
@@ -439,12 +433,9 @@ class ConvOps(GroupedOps):
         return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices, boxes)
 
 
-def _are_pairs(*arrays: Array | None) -> bool:
-    """Whether kernels may load two numbers of each array at once."""
-    return all(
-        array is None or (array.is_contiguous and not array.pointer % SAVED_BYTES)
-        for array in arrays
-    )
+def _is_in_pairs(array: Array | None) -> bool:
+    """Whether kernels may load two of an array's numbers at once."""
+    return array is not None and array.is_contiguous and not array.pointer % SAVED_BYTES
 
 
 def _if_found(windows: Windows, band: Any) -> tuple[Windows, Any] | None:

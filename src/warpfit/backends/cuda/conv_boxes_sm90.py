@@ -338,11 +338,10 @@ class BoxOps(WeightOps):
         bias: Array | None = None,
         z: Array | None = None,
         saved: Array | None = None,
-        plus: Array | None = None,
         activation: Activation = IDENTITY,
     ) -> None:
         """Write to y what `multiply_windows` does, for a geometry; adjoint, x is the gradient of
-        the outputs, and y that of the input, to which `plus` is added.
+        the outputs, and y that of the input.
         """
         runtime, adjoint = self.runtime, geometry.is_adjoint
         epilogue = "epilogue_activation"
@@ -357,7 +356,6 @@ class BoxOps(WeightOps):
             )
             box = Box(tiling.block_n // tiling.cluster if adjoint else _rows_across(tiling), LINE)
             defines = {**tiling.defines(x.dtype.name), "ADJOINT": int(adjoint), **own}
-            defines["HAS_PLUS"] = int(plus is not None)
             maps = (
                 self.image_map_of(x, tiling.box, steps),
                 self.tensor_map_of(matrix, matrix.shape[1], box),
@@ -369,7 +367,7 @@ class BoxOps(WeightOps):
                 grid,
                 WARPGROUP * (1 + CONSUMERS),
                 *maps,
-                *(y, bias, saved, plus, z, activation.slope),
+                *(y, bias, saved, z, activation.slope),
                 *(*part.windows, *tiling.box, geometry.channels, geometry.outputs, w.shape[1]),
                 *(*part.numbers, part.step, *part.first, *y.shape[1:3]),
                 shared_bytes=tiling.shared_bytes,
@@ -418,8 +416,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         for adjoint, tail in (("0", "epilogue_activation"), ("1", "epilogue_mask")):
             more = epilogue_defines(tail, "relu", adjoint == "0", False)
             texts = {name: str(value) for name, value in more.items()}
-            for plus in "01"[: 1 + int(adjoint)]:
-                yield KERNEL, {**own, "ADJOINT": adjoint, **texts, "HAS_PLUS": plus}
+            yield KERNEL, {**own, "ADJOINT": adjoint, **texts}
         if cluster == 1:
             for swapped in "01":
                 yield WEIGHT_KERNEL, {**own, "SWAPPED": swapped}

@@ -48,7 +48,7 @@ SIGNATURES = {
     "conv2d_backward_weight_boxes_sm90": "TensorMap, TensorMap, float*" + ", int" * 17,
     "conv2d_backward_weight_sm90": "const T*, const T*, float*" + ", int" * 14,
     "conv2d_boxes_sm90": (
-        "TensorMap, TensorMap, T*, const T*, const T*, const T*, T*, double" + ", int" * 40
+        "TensorMap, TensorMap, T*, const T*, const T*, T*, double" + ", int" * 40
     ),
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
     "conv2d_grouped_backward_input": "const T*, const T*, T*, int64" + ", int" * 16,

@@ -9,11 +9,10 @@
 //            channels are C and outputs O, or the other way round if ADJOINT. outputs are a
 //            multiple of 8, y begins at one of 16 bytes. Which taps and pixels count is told by
 //            AxisTaps of the phases of rows, two at most, and then of columns.
-//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them; plus, like y, is
-//            added before if HAS_PLUS.
+//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
 // Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER, which take tiles
 //            of BLOCK_M windows and BLOCK_N outputs in turns; block: as in gemm/stages.cuh, whose
-//            defines these are, ADJOINT and HAS_PLUS. shared bytes: STAGES stages and barriers
+//            defines these are, and ADJOINT. shared bytes: STAGES stages and barriers
 //            (`BoxTiling.shared_bytes`).
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 windows taps channels outputs FLOP, and those of windows and outputs that fill up
@@ -33,11 +32,9 @@ struct BoxShared {
     Barrier full[STAGES], empty[STAGES];
 };
 
-// What a block works on: the box of windows that begins at `first`, some outputs, and a phase of each
-// axis.
-struct Tile {
-    Extent first;
-    int output, row_phase, column_phase;
+// Which phase of each axis a tile has.
+struct Phases {
+    int row, column;
 };
 
 // A product, and how it falls into tiles: a box of windows of each block of a cluster, and the same
@@ -53,17 +50,21 @@ struct BoxProduct {
         return (boxes.counts().count() + CLUSTER - 1) / CLUSTER * column_tiles() << phase_bits();
     }
     // Phases of a box follow each other, from another one on in every round of blocks.
-    __device__ Tile tile(int idx) const {
-        const int of_phases = idx >> phase_bits(),
-                  turn = (of_phases << phase_bits()) / static_cast<int>(gridDim.x / CLUSTER);
-        const int phase = (idx + turn) & ((1 << phase_bits()) - 1);
-        const int box = of_phases / column_tiles();
-        return {boxes.first(box * CLUSTER + own_rank()),
-                (of_phases - box * column_tiles()) * BLOCK_N, phase >> columns.bits(),
-                phase & columns.bits()};
+    __device__ Phases phases(int tile) const {
+        if (phase_bits() == 0) return {0, 0};
+        const int turn =
+            (tile >> phase_bits() << phase_bits()) / static_cast<int>(gridDim.x / CLUSTER);
+        const int phase = (tile + turn) & ((1 << phase_bits()) - 1);
+        return {phase >> columns.bits(), phase & columns.bits()};
     }
-    __device__ int num_blocks(const Tile& tile) const {
-        return rows.of(tile.row_phase).taps * columns.of(tile.column_phase).taps *
+    __device__ Extent first_window(int tile) const {
+        return boxes.first((tile >> phase_bits()) / column_tiles() * CLUSTER + own_rank());
+    }
+    __device__ int first_output(int tile) const {
+        return (tile >> phase_bits()) % column_tiles() * BLOCK_N;
+    }
+    __device__ int num_blocks(Phases own) const {
+        return rows.of(own.row).taps * columns.of(own.column).taps *
                ((channels + BLOCK_K - 1) / BLOCK_K);
     }
 };
@@ -100,9 +101,11 @@ __device__ inline void load_tiles(BoxShared& shared, const TensorMap& x_map, con
                                   const BoxProduct& product) {
     Cursor<STAGES> cursor(0);
     for (int idx = blockIdx.x / CLUSTER; idx < product.num_tiles(); idx += gridDim.x / CLUSTER) {
-        const Tile tile = product.tile(idx);
-        const AxisTaps rows = product.rows.of(tile.row_phase),
-                       columns = product.columns.of(tile.column_phase);
+        const Phases phases = product.phases(idx);
+        const AxisTaps rows = product.rows.of(phases.row),
+                       columns = product.columns.of(phases.column);
+        const Extent first = product.first_window(idx);
+        const int output = product.first_output(idx);
         for (int kh = 0; kh < rows.taps; ++kh) {
             for (int kw = 0; kw < columns.taps; ++kw) {
                 const int tap = rows.tap(kh) * product.kernel_width + columns.tap(kw);
@@ -111,10 +114,9 @@ __device__ inline void load_tiles(BoxShared& shared, const TensorMap& x_map, con
                     unsigned char* stage = shared.stages[cursor.slot];
                     wait(shared.empty[cursor.slot], cursor.round + 1);
                     mbarrier_expect(&full, STAGE_BYTES);
-                    copy_images(stage, &x_map, tile.first.images, rows.pixel(tile.first.rows, kh),
-                                columns.pixel(tile.first.columns, kw), channel, &full);
-                    load_weights(stage + TileA::BYTES, full, w_map, product, tap, channel,
-                                 tile.output);
+                    copy_images(stage, &x_map, first.images, rows.pixel(first.rows, kh),
+                                columns.pixel(first.columns, kw), channel, &full);
+                    load_weights(stage + TileA::BYTES, full, w_map, product, tap, channel, output);
                     cursor.advance<1>();
                 }
             }
@@ -127,18 +129,17 @@ struct Places {
     int step, first_row, first_column, images, rows, columns;
 
     // The pixel of a window, -1 if there is none.
-    __device__ int64 pixel(const Tile& tile, const Extent& at) const {
-        const int row = at.rows * step + first_row + tile.row_phase,
-                  column = at.columns * step + first_column + tile.column_phase;
+    __device__ int64 pixel(Phases own, const Extent& at) const {
+        const int row = at.rows * step + first_row + own.row,
+                  column = at.columns * step + first_column + own.column;
         if (at.images >= images || row >= rows || column >= columns) return -1;
         return (static_cast<int64>(at.images) * rows + row) * columns + column;
     }
 };
 
 // Hands the sums of a window, those of half h of 16 rows, to EPILOGUE, and stores them.
-__device__ inline void store_window(const Epilogue& epilogue, const T* plus,
-                                    const float (&sums)[BLOCK_N / 2], int h, int64 pixel,
-                                    int first_output) {
+__device__ inline void store_window(const Epilogue& epilogue, const float (&sums)[BLOCK_N / 2],
+                                    int h, int64 pixel, int first_output) {
     const bool is_inside = pixel >= 0;
     const int64 at = is_inside ? pixel * epilogue.ldc : 0;
 #pragma unroll
@@ -149,11 +150,6 @@ __device__ inline void store_window(const Epilogue& epilogue, const T* plus,
             const int col = first_output + 8 * (first + j) + threadIdx.x % 4 * 2;
             if (!is_inside || col >= epilogue.n) continue;
             Acc pair[2] = {sums[4 * (first + j) + 2 * h], sums[4 * (first + j) + 2 * h + 1]};
-            if (HAS_PLUS) {
-                const Pack<T, 2> other = load_pack<2>(plus + at + col);
-                pair[0] += load(other.at[0]);
-                pair[1] += load(other.at[1]);
-            }
             EPILOGUE<2>(epilogue, at + col, col, pair);
             words[j] = store<T>(pair[0]).bits | static_cast<unsigned>(store<T>(pair[1]).bits) << 16;
         }
@@ -167,11 +163,11 @@ __device__ inline void store_window(const Epilogue& epilogue, const T* plus,
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_boxes_sm90(const __grid_constant__ TensorMap x_map,
                       const __grid_constant__ TensorMap w_map, T* y, const T* bias, const T* saved,
-                      const T* plus, T* z, double slope, int num_images, int num_rows,
-                      int num_columns, int box_images, int box_rows, int box_columns, int channels,
-                      int outputs, int kernel_width, int row_phases, int column_phases,
-                      int row_taps, int row_first_tap, int row_tap_step, int row_stride,
-                      int row_first, int row_step, int next_row_taps, int next_row_first_tap,
+                      T* z, double slope, int num_images, int num_rows, int num_columns,
+                      int box_images, int box_rows, int box_columns, int channels, int outputs,
+                      int kernel_width, int row_phases, int column_phases, int row_taps,
+                      int row_first_tap, int row_tap_step, int row_stride, int row_first,
+                      int row_step, int next_row_taps, int next_row_first_tap,
                       int next_row_tap_step, int next_row_stride, int next_row_first,
                       int next_row_step, int column_taps, int column_first_tap, int column_tap_step,
                       int column_stride, int column_first, int column_step, int next_column_taps,
@@ -209,17 +205,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Cursor<STAGES> cursor(0);
         for (int idx = blockIdx.x / CLUSTER; idx < product.num_tiles();
              idx += gridDim.x / CLUSTER) {
-            const Tile tile = product.tile(idx);
-            const int num_blocks = product.num_blocks(tile);
+            const Phases phases = product.phases(idx);
+            const int num_blocks = product.num_blocks(phases);
             Sums sums = {};
             if (num_blocks > 0) multiply_piece(sums, *shared, cursor, num_blocks, own_rows);
+            const Extent first = product.first_window(idx);
+            const int output = product.first_output(idx);
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const Extent at =
-                        product.boxes.window(tile.first, own_rows + 64 * i + own_row + 8 * h);
-                    store_window(epilogue, plus, sums[i], h, places.pixel(tile, at), tile.output);
+                        product.boxes.window(first, own_rows + 64 * i + own_row + 8 * h);
+                    store_window(epilogue, sums[i], h, places.pixel(phases, at), output);
                 }
             }
         }
