@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from accel_costs import table as table_of_accel
 from charts import CHARTS, has_results, is_stale, write
 from cnn import LABELS as CNN_LABELS
 from cnn import STEP_LABELS
@@ -28,7 +29,7 @@ from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
 from optuna_trials import table_of_values
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
-from tables import rows_of_pairs, rows_of_programs
+from table_pages import shown as shown_of_tables
 from train import label_of
 from waits import table as waits
 from warpfit.files import atomic_path
@@ -884,6 +885,10 @@ def optuna(results: Results) -> str:
     return optuna_trials(results) + _source(results)
 
 
+def accel_costs(results: Results) -> str:
+    return table_of_accel(results) + _source(results)
+
+
 def optuna_values(results: Results) -> str:
     return table_of_values(results) + _source(results)
 
@@ -908,14 +913,12 @@ def _search(measured: Results) -> str:
 
 
 def tables(results: Results) -> str:
-    """Return the tables of programs on tables: errors and times, and how equal methods are."""
-    return (
-        _table(*rows_of_programs(results))
-        + "\n"
-        + _table(*rows_of_pairs(results))
-        + "\n"
-        + _source(results)
-    )
+    """Return times and errors of programs on tables, how equal methods are, and what parts of ours
+    are worth.
+    """
+    programs, ratios, pairs, variants = shown_of_tables(results)
+    equal, parts = _table(*pairs), _table(*variants)
+    return f"{_table(*programs)}\n{ratios}\n\n{equal}\n{parts}{_source(results)}"
 
 
 # By the name of a table, or by the name of its results file where they differ.
@@ -954,6 +957,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "counters": counters,
     "sweep": sweep,
     "tables": tables,
+    "accel_costs": accel_costs,
     "optuna": optuna,
     "optuna_values": optuna_values,
     "waits": waits,

@@ -43,7 +43,7 @@ def small_data(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             x[row, 70 * label : 70 * label + 70] += 0.8
         return x, labels
 
-    for name in ("one_launch", "train", "report_run", "engine_curves"):
+    for name in ("one_launch", "train", "report_run", "engine_curves", "mnist_fast"):
         monkeypatch.setattr(scripts(name), "mnist", rows)
 
 
@@ -526,6 +526,27 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_every_case_of_the_counters_is_a_kernel(scripts: Any) -> None:
     for name in scripts("counters").CASES:
         assert f" {name}(" in source_of(name)
+
+
+def test_mnist_fast_trains_each_seed_and_all_at_once(
+    scripts: Any, small_data: None, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(scripts("mnist_fast"), monkeypatch, "--device", "cpu", "--seeds", "2", "--turns", "1")
+    found = read(results, "mnist_fast")
+    accuracies = [each["accuracy"] for each in found["runs"]]
+    assert found["accuracy"] == np.mean(accuracies)
+    assert found["together"][0]["accuracy"] == accuracies
+    assert found["first_call"]["engine"] == "layerwise"
+
+
+def test_airbench_trains_its_recipe(
+    scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ("--rows", "8", "--batch-size", "4", "--turns", "1")
+    run(scripts("airbench"), monkeypatch, "--device", "cpu", "--ours-alone", *sizes)
+    cell = read(results, "airbench")["programs"]["warpfit float16"]
+    assert cell["steps"] == 2
+    assert cell["us"]["median"] > 0
 
 
 def test_levels_are_those_whose_kernels_are_counted(scripts: Any) -> None:

@@ -236,6 +236,7 @@ SECTIONS = (
             "Step",
             "Exponential",
             "Cosine",
+            "Linear",
             "OneCycle",
             "InverseScaling",
             "ReduceOnPlateau",

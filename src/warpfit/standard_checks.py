@@ -268,9 +268,12 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.GlobalMaxPool2d(), images
     for pixels in (0, 1, (3, 2)):
         yield f", {pixels} pixels", nn.RandomShift(pixels, seed=0), images
+    reflecting = nn.RandomShift((3, 2), padding_mode="reflect", seed=0)
+    yield ", reflecting", reflecting, images
     for size in (2, (5, 1)):
         yield f", {size} pixels", nn.RandomCrop(size, seed=0), images
     yield ", eval", nn.RandomCrop((3, 2), seed=0).eval(), images
+    yield "", nn.RandomCutout((2, 3), seed=0), images
     yield "", nn.RandomFlip(seed=1), images
     yield ", eval", nn.RandomFlip(seed=1).eval(), images
 

@@ -28,13 +28,6 @@ inline void copy_images(void* shared, const TensorMap* map, int image, int row, 
                           emulator::OWN_BLOCK);
 }
 
-inline void copy_images_to_cluster(void* shared, const TensorMap* map, int image, int row,
-                                   int column, int channel, unsigned long long* barrier,
-                                   unsigned short blocks) {
-    emulator::load_images("copy_images_to_cluster", shared, map, {image, row, column, channel},
-                          barrier, blocks);
-}
-
 inline void store_tensor(const TensorMap* map, const void* shared, int row, int column) {
     emulator::store_box("store_tensor", map, shared, row, column);
 }

@@ -65,7 +65,17 @@ FAMILIES = {
         ("backends/cuda/test_layer_kernels.py",),
         "forward and (half_precision or any_alignment) or forward and every_update",
     ),
-    "members": Family(("members",), ("backends/test_members.py",), "emulator"),
+    "members": Family(
+        ("members", "member_layers", "piecewise_linear"),
+        (
+            "backends/test_members.py",
+            "backends/test_piecewise_linear.py",
+            "backends/cuda/test_member_layers.py",
+        ),
+        "emulator or forward",
+    ),
+    "windows": Family(("image_windows",), ("backends/test_image_windows.py",), "emulator"),
+    "matrices": Family(("matrices",), ("backends/test_matrix_updates.py",), "emulator"),
     "training": Family(
         ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
         (
@@ -101,8 +111,8 @@ FAMILIES = {
     ),
     "products": Family(
         (
-            *("conv", "conv_boxes_sm90", "conv_grouped", "conv_sm90", "conv_weights_sm90"),
-            *("dense", "joined_updates", "narrow_step"),
+            *("conv", "conv_boxes_sm90", "conv_few", "conv_grouped", "conv_sm90"),
+            *("conv_weights_sm90", "dense", "joined_updates", "narrow_step"),
         ),
         (
             "backends/test_contract.py",
@@ -123,7 +133,7 @@ FAMILIES = {
     ),
 }
 # The others build many kernels.
-QUICK = {"layers", "members", "tables"}
+QUICK = {"layers", "members", "matrices", "tables", "windows"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

@@ -356,6 +356,36 @@ def test_small_ones_with_relu_follow_numpy(cuda: str, name: str) -> None:
     assert_follows_numpy(RELU_LIMITS[case.get("precision", "float16")], **case)
 
 
+# Rounding alone, without kinks that it takes a unit across.
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+def test_groups_round_no_more_than_blocks(
+    cuda: str, request: pytest.FixtureRequest, loss: str
+) -> None:
+    case: dict[str, Any] = {"sizes": (33, 37, 21, 5), "batch": 24, "num_rows": 200, "loss": loss}
+    case |= {"activations": ("tanh", "sigmoid"), "count": 2}
+    exact = Sweep(**case)
+    starts = [flat(model) for model in exact.models]
+    for i, model in enumerate(exact.models):
+        for parameter in model.parameters():
+            parameter.data = parameter.data.astype("float64")
+        optimizer = OPTIMIZERS["sgd"](model, i)
+        settings = {"batch_size": exact.batch, "epochs": exact.epochs(i), "seed": i}
+        y = exact.y if loss == "cross_entropy" else exact.y.astype("float64")
+        fit(model, exact.x.astype("float64"), y, optimizer, device="cpu", loss=loss, **settings)
+    moved = [flat(model) - start for model, start in zip(exact.models, starts, strict=True)]
+    errors = {}
+    for kernel in ("in_blocks", "as_small"):
+        request.getfixturevalue(kernel)
+        found = Sweep(**case)
+        found.train()
+        distances = [
+            np.linalg.norm(flat(own) - flat(model)) / np.linalg.norm(way)
+            for own, model, way in zip(found.models, exact.models, moved, strict=True)
+        ]
+        errors[kernel] = np.mean(distances)
+    assert errors["as_small"] <= 1.2 * errors["in_blocks"] < 1e-3
+
+
 # Of hidden units one tile or two, in as many parts as there are blocks or twice as many.
 CLUSTERS: dict[str, tuple[int, dict[str, Any]]] = {
     "two tiles": (1, {"sizes": (100, 100, 10), "batch": 64}),

@@ -15,7 +15,7 @@ import pytest
 import warpfit as wf
 from conftest import NO_GPU, on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime, Memory
-from support.one_launch import BATCH, NUM_ROWS, data, fit
+from support.one_launch import BATCH, NUM_ROWS, Spike, data, fit
 from support.training import assert_same_weights, blobs, mlp
 from warpfit import nn, optim
 from warpfit.backends.cuda import one_launch, runtime
@@ -129,10 +129,9 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 
 def train(model: nn.Module, *callbacks: wf.Callback, **settings: Any) -> wf.History:
-    optimizer = optim.SGD(model.parameters(), 0.05, momentum=0.9)
-    return fit(
-        model, X, LABELS, optimizer, **{"epochs": EPOCHS, "callbacks": callbacks, **settings}
-    )
+    asked = {"epochs": EPOCHS, "callbacks": callbacks, **settings}
+    asked.setdefault("optimizer", optim.SGD(model.parameters(), 0.05, momentum=0.9))
+    return fit(model, X, LABELS, **asked)
 
 
 def without_seconds(history: wf.History) -> Any:
@@ -225,6 +224,34 @@ def test_divergence_is_told_at_once(concurrent: Concurrent) -> None:
     with pytest.raises(DivergedError) as error:  # every step multiplies the error, by less than two
         fit(model, x, y, optim.SGD(model.parameters(), 1.4), loss="mse", epochs=EPOCHS)
     assert 1 < error.value.epoch < EPOCHS
+
+
+@on_emulator
+@pytest.mark.parametrize("stopping", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_no_epoch_is_told_twice_where_float16_overflows(
+    concurrent: Concurrent, monkeypatch: pytest.MonkeyPatch, stopping: bool
+) -> None:
+    found: list[Any] = []
+    rate = Spike(0.05, at=40 * -(-NUM_ROWS // BATCH) + 2, peak=1e4)
+    for seconds in (np.inf, 0.0):
+        monkeypatch.setattr(pace, "LAUNCH_SECONDS", seconds)
+        model, listens = mlp(*SIZES), Listens(concurrent)
+        rules = [wf.EarlyStopping(patience=45)] if stopping else []
+        history = train(
+            model,
+            listens,
+            *rules,
+            optimizer=optim.SGD(model.parameters(), rate),
+            precision="auto",
+            validation_data=VALIDATION,
+        )
+        assert history.precisions == {1: "float16", 41: "bfloat16"}
+        assert history["epoch"] == list(range(1, len(history) + 1))
+        assert len(listens.ran) == len(history)
+        states = [rule.checkpoint_state()[0] for rule in rules]
+        found.append((without_seconds(history), states, model.to("cpu").state_dict()))
+        assert (len(history) < EPOCHS) == stopping
+    np.testing.assert_equal(*found)
 
 
 @on_emulator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from warpfit import losses, nn, optim
 from warpfit.backends.activations import ACTIVATIONS as TABLE
 from warpfit.backends.activations import Activation
 from warpfit.nn.activations import ActivationSpec
+from warpfit.optim.schedules import Progress, Schedule
 
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 # How far weights may be from NumPy's in float32, relative to how far they went.
@@ -52,6 +54,21 @@ ADAPTIVE: dict[str, MakeOptimizer] = {
 
 # Its steps are signs: one that rounding turns moves a weight two steps away.
 LIONS = 40.0
+
+
+@dataclass(frozen=True)
+class Spike(Schedule):
+    """A rate that is larger at one step."""
+
+    at: int = 0
+    peak: float = 0.0
+
+    def rate(self, progress: Progress) -> float:
+        return self.peak if progress.step == self.at else self.lr
+
+    @property
+    def largest(self) -> float:
+        return self.peak
 
 
 def lion(model: nn.Module) -> wf.optim.Optimizer:

@@ -147,7 +147,9 @@ def test_auto_takes_one_launch_where_it_can(
     scale = 2.0**15 if precision == "float16" else 1.0
     assert plan.loss_scale == settings.get("loss_scale", scale)
     assert wf.fit(model, **{**asked, "engine": "one_launch"}).plan == replace(
-        plan, reason=plan.reason.replace("one_launch runs it", "engine 'one_launch' was asked for")
+        plan,
+        reason=plan.reason.replace("one_launch runs it", "engine 'one_launch' was asked for"),
+        asked=("one_launch", asked.get("precision", "auto")),
     )
 
 

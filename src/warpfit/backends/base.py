@@ -29,7 +29,13 @@ from warpfit.backends.activations import ACTIVATIONS, IDENTITY, Activation
 from warpfit.backends.contract.elements import ElementContract
 from warpfit.backends.contract.layers import LayerContract
 from warpfit.backends.contract.losses import LossContract
-from warpfit.backends.contract.members import MemberContract
+from warpfit.backends.contract.members import (
+    MemberContract,
+    MemberHead,
+    MemberLayer,
+    MemberLayers,
+    MemberUpdate,
+)
 from warpfit.backends.contract.optimizers import OptimizerContract
 from warpfit.backends.contract.terms import (
     BINARY,
@@ -63,6 +69,10 @@ __all__ = [
     "Axis",
     "Backend",
     "LossTerms",
+    "MemberHead",
+    "MemberLayer",
+    "MemberLayers",
+    "MemberUpdate",
     "Number",
     "Pair",
 ]

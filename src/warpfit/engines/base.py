@@ -123,6 +123,9 @@ class Plan:
     prepared : Prepared or None
         How the engine runs it: kernel, layout, and what is done between epochs without the host.
         None in a draft.
+    asked : (str, str) or None
+        Engine and precision that were asked for, ``'auto'`` included; None in a draft. What was
+        left open may change on the way; see `warpfit.training.precisions`.
     """
 
     engine: str
@@ -141,6 +144,7 @@ class Plan:
     reason: str = ""
     loss_scale: float | str = 1.0
     prepared: Prepared | None = None
+    asked: tuple[str, str] | None = None
 
     def reports(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 1, is reported."""

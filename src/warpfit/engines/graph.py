@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, isqrt
 from typing import Any, cast
 
 import numpy as np
@@ -47,6 +47,8 @@ MOST_OPERATIONS = 512
 # A step has no more operations than about these: of each layer, forward and backward, and the
 # others.
 OPERATIONS_OF_LAYER, OTHER_OPERATIONS = 5, 8
+# What the host takes to start an operation once and to capture it, in launches of a graph.
+LAUNCHES_OF_OPERATION = 4
 # Bytes that kernels load at once where addresses allow it; as in backends/cuda/next_batch.py.
 ALIGNMENT = 16
 
@@ -61,14 +63,21 @@ STEP, ROW, OF_UPDATE = 0, 1, 2
 Sizes = tuple[int, ...]
 
 
-def steps_of_graph(num_layers: int, steps_per_epoch: int, period: int = 1) -> int:
+def steps_of_graph(
+    num_layers: int, steps_per_epoch: int, period: int = 1, epochs: int | None = None
+) -> int:
     """Return how many steps a graph has: the graphs of an epoch have about as many each, and few
     operations.
 
     After `period` steps, a power of two, rows lie at the same alignment again: if graphs can have
-    so many, it is a multiple, so that they are alike.
+    so many, it is a multiple, so that they are alike. A short run's graphs are short: longer ones
+    would be launched less often, but take the host longer to make.
     """
-    most = max(1, MOST_OPERATIONS // (num_layers * OPERATIONS_OF_LAYER + OTHER_OPERATIONS))
+    operations = num_layers * OPERATIONS_OF_LAYER + OTHER_OPERATIONS
+    most = max(1, MOST_OPERATIONS // operations)
+    if epochs is not None:
+        total = epochs * steps_per_epoch
+        most = min(most, max(1, isqrt(int(total / (LAUNCHES_OF_OPERATION * operations)))))
     period = period if period <= most else 1
     num_graphs = max(1, -(-steps_per_epoch // (most // period * period)))
     return min(steps_per_epoch, -(-steps_per_epoch // (num_graphs * period)) * period)
@@ -217,7 +226,7 @@ def _narrow_step(plan: Plan, data: TrainingData) -> object | None:
 def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
     period = period_of([size * plan.batch_size for size in _bytes_between_rows(plan, data)])
     num_layers = len(cast(NetworkSpec, plan.network.fused).layers)
-    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period)
+    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period, plan.epochs)
 
 
 def _in_place(plan: Plan, data: TrainingData) -> tuple[int, ...]:

@@ -155,7 +155,8 @@ class Run:
                 while not runtime.is_idle():
                     done = talk.epochs_done
                     records = talk.records[told : max(told, done - 1)]
-                    if not np.isfinite(records[:, :steps, :, 0]).all():
+                    # An epoch is told once the next has shown that its last update was finite, too.
+                    if not np.isfinite(talk.records[told:done, :steps, :, 0]).all():
                         talk.ask_to_end()  # what diverges is told below
                         break
                     seconds = (perf_counter() - launch.start) / max(1, done)

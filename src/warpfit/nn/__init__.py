@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from warpfit.nn import activations
 from warpfit.nn.activations import *  # noqa: F403
-from warpfit.nn.augmentation import RandomCrop, RandomFlip, RandomShift
+from warpfit.nn.augmentation import RandomCrop, RandomCutout, RandomFlip, RandomShift
 from warpfit.nn.conv import Conv2d
 from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
@@ -47,6 +47,7 @@ __all__ = [
     "NetworkSpec",
     "Parameter",
     "RandomCrop",
+    "RandomCutout",
     "RandomFlip",
     "RandomShift",
     "Residual",

@@ -60,7 +60,7 @@ def conv2d(
         dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
         if pool is not None:
             shape = (len(x), *window_counts("conv2d", x.shape[1:3], w.shape[:2], *pairs.values()))
-            dz = ops.max_pool2d_backward(dz, places, (*shape, w.shape[3]), **pool)
+            dz = ops.max_pool2d_backward_joined(dz, places, (*shape, w.shape[3]), pool)
         dw, db = ops.conv2d_backward_weight(
             dz, x, w.shape[:2], **windows, needs_db=b is not None, w=w
         )

@@ -115,7 +115,8 @@ class NetworkSpec:
     def _joints(self) -> tuple[dict[str, Any], ...]:
         """For each layer, what joins it to those before and after it, see `linear`: each takes over
         the derivative of the activation below, whatever in between passes it. A convolution takes
-        over the max pooling that follows, a batch norm the sum.
+        over the max pooling that follows, whose places tell ReLU's derivative, a batch norm the
+        sum.
         """
         specs = [spec for _, spec in self.layers]
         joints: list[dict[str, Any]] = [{} for _ in specs]
@@ -132,6 +133,8 @@ class NetworkSpec:
                 and isinstance(specs[below], Conv2dSpec)
             ):
                 joints[below]["pool"], joints[idx]["is_done"] = spec.pool_settings, True
+                if _activation_of(specs[below]).name == "relu":
+                    joints[below]["takes_dz"], below = True, None
             elif below is not None and not spec.passes(_activation_of(specs[below])):
                 below = None
             _join_sums(specs, idx, joints)

@@ -5,20 +5,26 @@ one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from warpfit import backends
 from warpfit.engines.base import Plan, Stopping
 from warpfit.engines.many_networks import prepare_many
-from warpfit.errors import Obstacle
+from warpfit.errors import ConfigError, DeviceError, Obstacle
 from warpfit.optim.schedules import ReduceOnPlateau
 from warpfit.sweep.tasks import Task
 from warpfit.training.callbacks import Callback
-from warpfit.training.fit import with_class_weight
+from warpfit.training.fit import prepared_targets, with_class_weight
+from warpfit.training.loop import rule_of
+from warpfit.training.plan import plan as make_plan
+from warpfit.training.precisions import later_drafts
+from warpfit.training.state import state_of
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["prepare_group", "takes", "weighed"]
+__all__ = ["prepare_group", "takes", "weighed", "with_more_range"]
 
 
 def prepare_group(plan: Plan, tasks: Sequence[Task]) -> ManyLaunch | Obstacle:
@@ -36,6 +42,27 @@ def prepare_group(plan: Plan, tasks: Sequence[Task]) -> ManyLaunch | Obstacle:
     if plan.engine != "one_launch":
         return Obstacle(plan.reason)
     return prepare_many(weighed(plan, taken), task.data.to_train_on(task.data.y))
+
+
+def with_more_range(plan: Plan, tasks: Sequence[Task]) -> tuple[Plan, ManyLaunch] | None:
+    """Return the plan and the launch of tasks whose losses are not finite in float16, if the
+    precision was left open and there is a launch in bfloat16, which has the range of float32.
+    """
+    if plan.precision != "float16" or not (drafts := list(later_drafts(plan))):
+        return None
+    task, draft = tasks[0], drafts[0]
+    y = prepared_targets(draft, task.data.y, len(task.data.x))
+    state = state_of(task.model, task.optimizer, backends.get(plan.device), plan.dtype, 0)
+    rule = rule_of(task.callbacks, draft.optimizer.lr)
+    try:
+        found = make_plan(draft, state, task.data.to_train_on(y), stopping=rule)
+    except (ConfigError, DeviceError):
+        return None
+    launch = prepare_group(found, tasks)
+    if isinstance(launch, Obstacle):
+        return None
+    why = f"not finite in {plan.precision}, trained anew in {found.precision}"
+    return replace(found, reason=f"{why}; {found.reason}"), launch
 
 
 def weighed(plan: Plan, task: Task, labels: Any = ()) -> Plan:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.engines.launch_arguments import kernels_of
 from warpfit.engines.launch_plan import PreparedLaunch
+from warpfit.engines.many_members import Outcome as Trained
 from warpfit.engines.many_networks import Launch, Rungs, kernel_of_many, start_many
 from warpfit.errors import Obstacle
 from warpfit.sweep.folds import SweepData
@@ -23,7 +24,7 @@ from warpfit.sweep.group_rows import GroupRows
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Halving, Rule
 from warpfit.sweep.metric import COLUMNS, Metric
-from warpfit.sweep.preparing import takes
+from warpfit.sweep.preparing import takes, with_more_range
 from warpfit.sweep.runner import OneByOne, Runner, in_order
 from warpfit.sweep.tasks import (
     Outcome,
@@ -200,6 +201,7 @@ class Together(Runner):
         """
         with self._awaited():
             queues = [_Queue.of(group) for group in groups]
+        all_queues = queues
         for queue in queues:
             launch = queue.rows.all.launch
             queue.most = max(1, self._most(launch) // len(queues))
@@ -219,6 +221,35 @@ class Together(Runner):
                     1, min(queue.most, GROWTH * queue.count, int(len(tasks) * longer))
                 )
             queues = [queue for queue in queues if queue.tasks]
+        for queue in all_queues:
+            yield from self._trained_anew(queue)
+
+    def _trained_anew(self, queue: _Queue) -> Iterator[Outcome]:
+        """Train those of a queue that are not finite in float16 in bfloat16, from where they began,
+        if they may be.
+        """
+        overflown = queue.overflown
+        found = with_more_range(queue.group.plan, queue.group.tasks) if overflown else None
+        if found is None:
+            yield from (each.told() for each in overflown)
+            return
+        plan, launch = found
+        group = replace(queue.group, plan=plan, launch=launch)
+        with self._awaited():
+            rows = GroupRows.of(group)
+        plans = OwnPlans(group, rows)
+        while overflown:
+            taken, overflown = overflown[: queue.most], overflown[queue.most :]
+            try:
+                with self._awaited():
+                    runs = [each.run.anew(plans.of(each.run.task)) for each in taken]
+                    with _Wave(runs, [], rows) as wave:
+                        wave.start()
+                        outcomes = wave.outcomes(fetches=self.keeps_models)
+            except KeyboardInterrupt:
+                yield from (interrupted(each.run.task) for each in (*taken, *overflown))
+                raise
+            yield from outcomes
 
     def _trained(self, queues: Sequence[_Queue], taken: Sequence[list[Task]]) -> list[Outcome]:
         """Train what was taken from each queue, all of it at once."""
@@ -228,7 +259,10 @@ class Together(Runner):
                 waves.append(closed.enter_context(_Wave.of(tasks, queue.group, queue.rows)))
                 waves[-1].start()
             fetches = self.keeps_models or any(queue.needs_room for queue in queues)
-            return [outcome for wave in waves for outcome in wave.outcomes(fetches=fetches)]
+            found = [outcome for wave in waves for outcome in wave.outcomes(fetches=fetches)]
+            for queue, wave in zip(queues, waves, strict=True):
+                queue.overflown += wave.overflown
+            return found
 
     def _most(self, launch: ManyLaunch) -> int:
         """Return how many networks have room at once."""
@@ -281,6 +315,7 @@ class _Queue:
     tasks: list[Task]
     most: int = 1
     count: int = 1
+    overflown: list[_Overflown] = field(default_factory=list)
 
     @staticmethod
     def of(group: Group) -> _Queue:
@@ -296,15 +331,36 @@ class _Queue:
         return wave
 
 
+@dataclass(frozen=True)
+class _Overflown:
+    """A network that is not finite in float16, which the engine chose, and what came of it."""
+
+    run: TrainedTask
+    result: Trained
+    seconds: float
+
+    def told(self) -> Outcome:
+        """Return its outcome, after all have heard of it."""
+        self.run.tell(self.result, self.seconds)
+        with errors_told(self.run.outcome):
+            close(self.run.outcome.callbacks)
+        return self.run.outcome
+
+
 @dataclass
 class _Wave:
-    """Networks on their way through a launch, and what came of those that could not begin."""
+    """Networks on their way through a launch, and what came of those that could not begin.
+
+    Of those that overflow nobody is told, unless there is no other precision, or they are halved.
+    """
 
     runs: list[TrainedTask]
     failed: list[Outcome]
     rows: GroupRows
     launch: Launch | None = None
     began: float = 0.0
+    halves: bool = False
+    overflown: list[_Overflown] = field(default_factory=list)
 
     @staticmethod
     def of(tasks: Sequence[Task], group: Group, rows: GroupRows) -> _Wave:
@@ -318,7 +374,7 @@ class _Wave:
         return wave
 
     def start(self, rungs: Rungs | None = None) -> None:
-        self.began = perf_counter()
+        self.began, self.halves = perf_counter(), rungs is not None
         if self.runs:
             self.launch = start_many([run.member for run in self.runs], self.rows.all, rungs)
 
@@ -331,14 +387,23 @@ class _Wave:
         seconds = (perf_counter() - self.began) / max(
             1, sum(len(result.reported) for result in results)
         )
+        told = []
         for run, result in zip(self.runs, results, strict=True):
-            run.tell(result, seconds * len(result.reported))
-        return [*(run.outcome for run in self.runs), *self.failed]
+            own_seconds = seconds * len(result.reported)
+            if result.error is not None and not self.halves and run.may_begin_anew:
+                self.overflown.append(_Overflown(run, result, own_seconds))
+                continue
+            run.tell(result, own_seconds)
+            told.append(run.outcome)
+        return [*told, *self.failed]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        kept = {id(each.run) for each in self.overflown}
         for run in self.runs:
+            if id(run) in kept:
+                continue
             with errors_told(run.outcome):
                 close(run.outcome.callbacks)

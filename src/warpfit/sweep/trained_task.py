@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -12,7 +12,7 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.backends.transfer import moved
-from warpfit.engines.base import EpochReport, Plan, TrainState
+from warpfit.engines.base import EpochReport, Plan, Stopping, TrainState
 from warpfit.engines.launch_network import layers_of
 from warpfit.engines.many_members import Member
 from warpfit.engines.many_members import Outcome as Trained
@@ -41,6 +41,7 @@ from warpfit.sweep.tasks import (
 )
 from warpfit.training.callbacks import Callback
 from warpfit.training.history import History
+from warpfit.training.precisions import later_drafts
 from warpfit.training.run import Run
 from warpfit.training.state import (
     remember_loss,
@@ -138,6 +139,7 @@ class TrainedTask:
     outcome: Outcome
     before: list[EpochReport]
     run: Run | None  # that callbacks see
+    start: Callable[[], TrainState]  # where it begins
 
     @staticmethod
     def of(task: Task, plans: OwnPlans, rows: GroupRows, outcome: Outcome) -> TrainedTask:
@@ -148,23 +150,35 @@ class TrainedTask:
             outcome.promise(partial(_copies_of, task), "model", "optimizer")
         else:
             outcome.model, outcome.optimizer, outcome.callbacks = task.own()
-        state: TrainState
         reports: list[EpochReport] = []
+        on_demand = partial(StateOnDemand.of, step=task.optimizer.step_count, seed=seed)
+        start: Callable[[], TrainState]
         if before is not None:
-            state, reports, outcome.callbacks = before.state, before.reports, before.callbacks
+            reports, outcome.callbacks = before.reports, before.callbacks
+            start = partial(before.state.copy, backends.get("cpu"))
         elif starts:
-            state = StateOnDemand.of(
-                partial(_arrays_of, starts, own), task.optimizer.step_count, seed
-            )
+            start = partial(on_demand, partial(_arrays_of, starts, own))
         elif not any(callback.needs_model for callback in outcome.callbacks):
-            state = StateOnDemand.of(_arrays_now(task, own), task.optimizer.step_count, seed)
+            start = partial(on_demand, _arrays_now(task, own))
         else:
-            state = state_of(task.model, task.optimizer, backends.get("cpu"), "float32", seed)
+            host = backends.get("cpu")
+            begun = state_of(task.model, task.optimizer, host, "float32", seed)
+            start = partial(begun.copy, host)
+        state = start()
         run = _begun(outcome, own, state, reports) if outcome.callbacks else None
-        rule = next((c.hand_over() for c in outcome.callbacks if c.rule() is not None), None)
+        rule = _rule_of(outcome)
         train, test = rows.train[task.fold], rows.test[task.fold]
         member = Member(own, state, train, test, task.until, rule, tuple(starts.values()))
-        return TrainedTask(task, member, outcome, reports, run)
+        return TrainedTask(task, member, outcome, reports, run, start)
+
+    def anew(self, plan: Plan) -> TrainedTask:
+        """Return it where it begins, with another plan; nobody has been told of what came of it."""
+        state = self.start()
+        if self.run is not None:
+            self.run.plan, self.run.state = plan, state
+            show_on_demand(self.run.model, state)
+        member = replace(self.member, plan=plan, state=state, stopping=_rule_of(self.outcome))
+        return replace(self, member=member)
 
     @property
     def reads_weights(self) -> bool:
@@ -172,6 +186,15 @@ class TrainedTask:
         task, callbacks = self.task, self.outcome.callbacks
         is_read = any(callback.needs_model for callback in callbacks)
         return is_read or task.scoring is not None or task.until is not None
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether it is trained in float16, though no precision was asked for, and without a
+        pause.
+        """
+        plan, task = self.member.plan, self.task
+        is_whole = task.until is None and task.checkpoint is None
+        return is_whole and plan.precision == "float16" and any(later_drafts(plan))
 
     def tell(self, result: Trained, seconds: float) -> None:
         """Record the network's result and its seconds in the outcome, and call the listener."""
@@ -230,6 +253,11 @@ class TrainedTask:
             write_back_on_demand(state, model, optimizer, loss)
         else:
             found.promise(partial(_copies_of, self.task, state, loss), "model", "optimizer")
+
+
+def _rule_of(outcome: Outcome) -> Stopping | None:
+    """Return the rule by which a callback ends a network's run, as it stands."""
+    return next((c.hand_over() for c in outcome.callbacks if c.rule() is not None), None)
 
 
 def _copies_of(

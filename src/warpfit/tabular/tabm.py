@@ -30,6 +30,8 @@ from warpfit.tabular.training import Rows
 __all__ = ["TABM", "TABM_PLE"]
 
 NUM_BINS, LARGEST_NORM = 48, 1.0
+# What patience leaves of 10,000: medians of tables were from X to Y (docs/log/tables.md).
+LIKELY_EPOCHS = 60
 
 
 def _defaults(are_classes: bool) -> Mapping[str, Any]:
@@ -125,6 +127,7 @@ TABM, TABM_PLE = (
         outputs=tabm_training.outputs_of,
         space=_space,
         widths=_widths,
+        likely_epochs=LIKELY_EPOCHS,
     )
     for defaults in (_defaults, _ple_defaults)
 )

@@ -204,7 +204,7 @@ class EarlyStopping(Callback):
         return self._as_it_stands() if type(self) is EarlyStopping and is_known else None
 
     def hand_over(self) -> Stopping:
-        self._followed = self._as_it_stands()
+        self._best_arrays, self._followed = self._best(), self._as_it_stands()
         return self._followed
 
     def _as_it_stands(self) -> Stopping:

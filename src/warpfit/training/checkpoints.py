@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,11 +36,14 @@ class CallbackState(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run between two epochs: its state, reports so far, and the state of each callback."""
+    """A run between two epochs: its state, reports so far, the state of each callback, and the
+    precisions that it went on in, by their first epochs.
+    """
 
     state: TrainState
     reports: list[EpochReport]
     callbacks: list[CallbackState]
+    later_precisions: dict[int, str] = field(default_factory=dict)
 
 
 def save_checkpoint(
@@ -71,13 +74,14 @@ def save_checkpoint(
         "callbacks": [
             {"kind": kind, "numbers": numbers} for kind, numbers, _ in snapshot.callbacks
         ],
+        "later_precisions": [list(own) for own in snapshot.later_precisions.items()],
     }
     write_file(path, CHECKPOINT, host, header)
 
 
 def load_checkpoint(
     path: PathLike,
-    plan: Plan,
+    plan_for: Callable[[Mapping[str, Any]], Plan],
     like: TrainState,
     ops: Backend,
     check_data: Callable[[Mapping[str, Any]], None],
@@ -87,8 +91,8 @@ def load_checkpoint(
     Parameters
     ----------
     path : path of the file
-    plan : Plan
-        The plan of the run that goes on.
+    plan_for : function
+        Given the JSON text, it returns the plan of the run that goes on.
     like : TrainState
         A state with the names and shapes to expect.
     ops : Backend
@@ -105,7 +109,7 @@ def load_checkpoint(
     """
     header, arrays = read_file(path, CHECKPOINT)
     try:
-        check_same_run(path, header, plan, like.seed)
+        check_same_run(path, header, plan_for(header), like.seed)
         if header["version"] != UNCHECKED_VERSION:
             check_data(header)
         return Snapshot(
@@ -115,6 +119,7 @@ def load_checkpoint(
                 _callback(stored, _under(arrays, f"callbacks/{idx}/"), ops)
                 for idx, stored in enumerate(header["callbacks"])
             ],
+            {_count(epoch): str(own) for epoch, own in header.get("later_precisions", ())},
         )
     except WarpfitError:
         raise

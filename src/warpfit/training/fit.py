@@ -45,9 +45,9 @@ from warpfit.training.inputs import (
 )
 from warpfit.training.loop import TrainingLoop, rule_of
 from warpfit.training.metrics import Metrics, as_metrics
-from warpfit.training.place import Place, place_of, where_they_run, widths_of
+from warpfit.training.place import Place, place_of, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
-from warpfit.training.plan import plan as make_plan
+from warpfit.training.precisions import Planner
 from warpfit.training.progress import progress
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, trained_names, trained_spec
@@ -141,7 +141,8 @@ def fit(
         products on tensor cores, with sums and parameters in float32. The model's parameters are
         float64 afterwards for ``'float64'``, else float32. ``'auto'`` is their own dtype, except
         where ``'one_launch'`` or ``'graph'`` runs a model in float32: float16 then, or bfloat16 if
-        x exceeds 1024 in magnitude, or the targets of ``'mse'`` do.
+        x exceeds 1024 in magnitude, or the targets of ``'mse'`` do. If such a run overflows, it
+        goes back to the last epoch, and on in bfloat16, then float32 (`History.precisions`).
     loss_scale : 'auto', 'dynamic' or float
         For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of
         two. ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and targets
@@ -182,12 +183,13 @@ def fit(
     ShapeError, DTypeError, DataError, ConfigError, DeviceError
         If an argument is not what is described here; nothing has changed then.
     DivergedError
-        If the loss or a weight becomes NaN or infinite. Like after Ctrl-C, which ends the run
-        without an error, the model has the weights of the last whole epoch then; of the last before
-        those that an engine trains at once: a quarter of a second's (layer by layer 2 s'), or one
-        if it takes longer, and only where nothing is to be done between them that the engine does
-        not do itself: no validation, no metrics, no checkpoint, no callback that looks at the run.
-        An engine that hears of Ctrl-C while it trains ends after an epoch instead.
+        If the loss or a weight becomes NaN or infinite, in each precision that ``'auto'`` has. Like
+        after Ctrl-C, which ends the run without an error, the model has the weights of the last
+        whole epoch then; of the last before those that an engine trains at once: a quarter of a
+        second's (layer by layer 2 s'), or one if it takes longer, and only where nothing is to be
+        done between them that the engine does not do itself: no validation, no metrics, no
+        checkpoint, no callback that looks at the run. An engine that hears of Ctrl-C while it
+        trains ends after an epoch instead.
 
     Examples
     --------
@@ -354,15 +356,15 @@ def _train_draft(
     asked = as_metrics(metrics, draft.loss)
     # An engine that stops by itself knows of no metrics, and has the data of all epochs.
     rule = None if asked or batches else rule_of(callbacks, draft.optimizer.lr)
-    run_plan = make_plan(draft, state, data, validation, rule)
-    data, validation = where_they_run(run_plan, data, validation)
+    planner = Planner(state, data, validation, rule)
+    run_plan, data, validation = planner.plan(draft)
     measured = Metrics(asked, run_plan, data, validation) if asked else None
     run = Run(run_plan, state, History(), ops, model)
     run.history.plan = run.plan
     run.metrics = measured.directions if measured else {}
     watching = [*callbacks, progress()] if verbose else list(callbacks)
     next_data = partial(batches.next_data, run_plan, data.class_weight) if batches else None
-    loop = TrainingLoop(run, optimizer, data, validation, watching, measured, next_data)
+    loop = TrainingLoop(run, optimizer, data, validation, watching, planner, measured, next_data)
     if resume_from is not None:
         loop.resume(resume_from, new_data=new_data)
     loop.carry_out()

@@ -33,7 +33,10 @@ class History(WithHints):
     stopped_by : str
         Why the run ended: ``'epochs'`` (all were done), ``'interrupt'``, or what a callback said.
     plan : Plan or None
-        How it was computed.
+        How it was computed, as it began.
+    precisions : dict of int to str
+        By the first epoch of each, counted from 1: more than one if the engine's own choice did not
+        have the range (see docs/design.md).
 
     Examples
     --------
@@ -46,6 +49,17 @@ class History(WithHints):
         self.reports = reports or []
         self.stopped_by = "epochs"
         self.plan: Any = None
+        self.later_precisions: dict[int, str] = {}
+
+    @property
+    def precisions(self) -> dict[int, str]:
+        """In which precision it was computed, by the first epoch of each, counted from 1."""
+        first = {} if self.plan is None else {1: self.plan.precision}
+        found: dict[int, str] = {}
+        for epoch, precision in (first | self.later_precisions).items():
+            if precision not in found.values():  # another engine may go on in the same
+                found[epoch] = precision
+        return found
 
     @property
     def last_epoch(self) -> int:

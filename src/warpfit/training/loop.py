@@ -13,8 +13,15 @@ from functools import cached_property
 from typing import Any, cast
 
 from warpfit import backends
-from warpfit.engines.base import EpochReport, Prepared, Stopping, TrainingData
-from warpfit.errors import ConfigError, FileFormatError
+from warpfit.engines.base import (
+    EpochReport,
+    Plan,
+    Prepared,
+    StepListener,
+    Stopping,
+    TrainingData,
+)
+from warpfit.errors import ConfigError, DivergedError, FileFormatError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Schedule
@@ -23,6 +30,7 @@ from warpfit.training.checkpoints import CallbackState, Snapshot, load_checkpoin
 from warpfit.training.evaluate import evaluate_network
 from warpfit.training.metrics import Metrics
 from warpfit.training.plan import engine_of
+from warpfit.training.precisions import Planned, Planner
 from warpfit.training.run import Run
 from warpfit.training.same_run import check_same_data, data_digests
 from warpfit.training.state import remember_loss, show, write_back
@@ -41,6 +49,7 @@ class TrainingLoop:
     data: TrainingData
     validation: TrainingData | None
     callbacks: list[Callback]
+    planner: Planner
     metrics: Metrics | None = None
     # Reads the data of the next epoch, where each has its own.
     next_data: Callable[[], TrainingData] | None = None
@@ -51,6 +60,10 @@ class TrainingLoop:
         self.trained = _names_with_gradient(self.run.model)
         # Hands out the same buffers at every validation.
         self.evaluator = backends.create(self.run.plan.device)
+        self._follow_plan()
+
+    def _follow_plan(self) -> None:
+        """Take up what the run's plan says of its engine."""
         self.engine, prepared = engine_of(self.run.plan), cast(Prepared, self.run.plan.prepared)
         self.engine_validates = prepared.validates
         # Whose rule the engine follows by itself.
@@ -73,7 +86,7 @@ class TrainingLoop:
                 decides = self._follows_reports()
                 check_same_data(path, header, run.plan, self.data_digests, decides=decides)
 
-        stored = load_checkpoint(path, run.plan, run.state, run.ops, check_data)
+        stored = load_checkpoint(path, self._plan_for, run.state, run.ops, check_data)
         if stored.state.epoch > run.plan.epochs:
             raise ConfigError(
                 f"expected epochs to be at least the {stored.state.epoch} that {path} has done, "
@@ -85,11 +98,27 @@ class TrainingLoop:
             raise FileFormatError(f"{path} holds no state of these callbacks: {error}") from error
         self.whole = stored
 
+    def _plan_for(self, header: Mapping[str, Any]) -> Plan:
+        """Return the run's plan, from here on in the precision in which the run in a checkpoint had
+        to go on.
+        """
+        stored = header["plan"]
+        while header.get("later_precisions") and any(
+            getattr(self.run.plan, name) != stored[name] for name in ("engine", "precision")
+        ):
+            planned = self.planner.after(self.run.plan)
+            if planned is None:
+                break
+            self._go_on_by(planned)
+        return self.run.plan
+
     def _go_to(self, snapshot: Snapshot) -> None:
         """Put the run and its callbacks where they stood at `snapshot`; callbacks are known by
         their kind.
         """
-        self.run.state, self.run.history.reports = snapshot.state, list(snapshot.reports)
+        history = self.run.history
+        self.run.state, history.reports = snapshot.state, list(snapshot.reports)
+        history.later_precisions = dict(snapshot.later_precisions)
         remembered = list(snapshot.callbacks)
         for callback in self.callbacks:
             kind = type(callback).__name__
@@ -107,7 +136,8 @@ class TrainingLoop:
         ]
         is_over = run.stop_reason is not None or run.state.epoch == run.plan.epochs
         state = run.state if is_over else run.state.copy(run.ops)
-        return Snapshot(state, list(run.history.reports), remembered)
+        history = run.history
+        return Snapshot(state, list(history.reports), remembered, dict(history.later_precisions))
 
     def carry_out(self) -> None:
         """Run, and hand the numbers over, however it ends; an error before the first step changes
@@ -157,15 +187,64 @@ class TrainingLoop:
 
     def _train_epochs(self) -> None:
         run = self.run
-        remaining = run.plan.epochs - run.state.epoch
         self.whole = self._snapshot()
-        on_step = (
-            self._on_step
-            if any(_listens_to_steps(callback) for callback in self.callbacks)
-            else None
-        )
-        validation = self.validation if self.engine_validates else None
+        while (error := self._train_on()) is not None:
+            planned = self.planner.after(run.plan)
+            if planned is None:
+                raise error
+            self._go_back(error)
+            run.history.later_precisions[run.state.epoch + 1] = planned.plan.precision
+            run.history.plan = _with_reason(
+                run.history.plan, _switch(run.plan, planned.plan, error)
+            )
+            self._go_on_by(planned)
+            self.whole = self._snapshot()
+
+    def _train_on(self) -> DivergedError | None:
+        """Train to the end, or to where the loss or a weight is not finite."""
+        listens = any(_listens_to_steps(callback) for callback in self.callbacks)
         stopping = None if self.followed is None else self.followed.hand_over()
+        train = self._trainer(self._on_step if listens else None, stopping)
+        remaining = self.run.plan.epochs - self.run.state.epoch
+        return self._tell_of(
+            train(remaining) if self.next_data is None else self._one_by_one(train, remaining)
+        )
+
+    def _go_back(self, error: DivergedError) -> None:
+        """Take the run back to the end of the epoch before an error.
+
+        The epochs since the last border are trained again: which of them had a state of their own
+        depends on how many were trained at once.
+        """
+        last: DivergedError | None = error
+        while last is not None:
+            self.run.state = self.whole.state.copy(self.run.ops)
+            show(self.run.model, self.run.state)
+            train = self._trainer(None, self._rule_then())
+            last = self._tell_of(train(last.epoch - 1 - self.run.state.epoch))
+
+    def _rule_then(self) -> Stopping | None:
+        """Return the rule that the engine follows as it stood at the last border."""
+        if self.followed is None:
+            return None
+        rule, kind = self.followed.hand_over(), type(self.followed).__name__
+        numbers = next(own.numbers for own in self.whole.callbacks if own.kind == kind)
+        rule.best, rule.bad_epochs = numbers["best"], numbers["bad_epochs"]
+        return rule
+
+    def _go_on_by(self, planned: Planned) -> None:
+        """Let what comes be computed as another plan says."""
+        if self.followed is not None:
+            self.followed.resume(*self.followed.checkpoint_state())  # keeps weights by itself
+        self.run.plan, data, self.validation = planned
+        self.data = data if self.next_data is None else self.data
+        self._follow_plan()
+
+    def _trainer(
+        self, on_step: StepListener | None, stopping: Stopping | None
+    ) -> Callable[[int], Iterator[EpochReport]]:
+        """Return what trains for some epochs from where the run stands."""
+        run, validation = self.run, self.validation if self.engine_validates else None
 
         def train(epochs: int) -> Iterator[EpochReport]:
             return self.engine.run(
@@ -179,9 +258,20 @@ class TrainingLoop:
                 stopping,
             )
 
-        reports = train(remaining) if self.next_data is None else self._one_by_one(train, remaining)
+        return train
+
+    def _tell_of(self, reports: Iterator[EpochReport]) -> DivergedError | None:
+        """Let all hear of epochs as they are done, of each once; return what ended them."""
+        try:
+            self._tell_of_each(reports)
+        except DivergedError as error:
+            return error
+        return None
+
+    def _tell_of_each(self, reports: Iterator[EpochReport]) -> None:
+        run = self.run
         for report in reports:
-            if run.plan.reports(report.epoch):
+            if run.plan.reports(report.epoch) and report.epoch > run.history.last_epoch:
                 run.history.reports.append(self._completed(report))
                 self._observe()
                 self._tell_of_epoch()
@@ -287,6 +377,18 @@ class TrainingLoop:
                 save_checkpoint(
                     checkpoint.path, self.run.plan, self.whole, self.run.ops, self.data_digests
                 )
+
+
+def _switch(before: Plan, after: Plan, error: DivergedError) -> str:
+    return (
+        f"epoch {error.epoch} was not finite in {before.precision} ({before.engine}), "
+        f"{after.precision} ({after.engine}) goes on"
+    )
+
+
+def _with_reason(plan: Plan, why: str) -> Plan:
+    """Return a plan whose reason says so; that of an earlier run may."""
+    return plan if why in plan.reason else replace(plan, reason=f"{plan.reason}; {why}")
 
 
 def rule_of(callbacks: Sequence[Callback], schedule: Schedule) -> Stopping | None:

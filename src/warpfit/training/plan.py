@@ -115,6 +115,7 @@ def _planned(
         precision=prepared.precision,
         loss_scale=_loss_scale(draft, prepared.gradient_precision, rows),
         prepared=prepared,
+        asked=draft.asked or (draft.engine, draft.precision),
     )
     _check_half_precision(chosen)
     reason = "; ".join(filter(None, (*_why(draft, engine, obstacles), prepared.reason)))

@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from warpfit.backends.base import ACTIVATIONS
-from warpfit.checks import check_count
+from warpfit.checks import check_choice, check_count
 from warpfit.data.targets import TASKS
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
@@ -27,6 +27,7 @@ __all__ = [
     "LOSSES",
     "MODELS",
     "OPTIMIZERS",
+    "RECIPES",
     "SCHEDULES",
     "TrainSettings",
     "checkpoint_file",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 MODELS = ("mlp", "cnn")
+RECIPES = ("airbench",)
 SCHEDULES = tuple(Schedule.by_name)
 LOSSES = ("auto", *Loss.by_name)
 
@@ -55,6 +57,13 @@ CHECKPOINT_NAME = "checkpoint.safetensors"
 TRACE_NAME = "trace.json"
 
 _NOT_RECORDED = {"recorded": False}
+# What a recipe decides itself, and how many rows its steps have.
+OF_RECIPES = (
+    *("preprocess", "model", "hidden", "activation", "dropout", "optimizer", "lr", "momentum"),
+    *("nesterov", "weight_decay", "clip_norm", "schedule", "warmup_epochs", "loss"),
+    *("label_smoothing", "early_stopping"),
+)
+BATCH_OF_RECIPES = 2000
 
 
 def optimizers_with(setting: str) -> tuple[str, ...]:
@@ -88,6 +97,8 @@ class TrainSettings:
         `warpfit.data.TablePreprocessor`.
     limit : int
         Train on the first rows of the training set only.
+    recipe : {'airbench'}, optional
+        A published network and its optimizer, in place of a model.
     model : {'mlp', 'cnn'}
     hidden : tuple of int, optional
         Widths of the dense hidden layers: (256,) for an mlp, (128,) for a cnn.
@@ -147,6 +158,7 @@ class TrainSettings:
     image_size: tuple[int, ...] | None = None
     preprocess: bool = True
     limit: int = 0
+    recipe: str | None = None
     model: str = "mlp"
     hidden: tuple[int, ...] | None = None
     activation: str = "relu"
@@ -207,6 +219,8 @@ class TrainSettings:
 
     def _check_effects(self) -> None:
         """Raise ConfigError for a setting that the others leave without effect."""
+        if self.recipe is not None:
+            self._check_recipe()
         for name, works_with, allowed in (
             ("momentum", "optimizer", optimizers_with("momentum")),
             ("nesterov", "optimizer", optimizers_with("nesterov")),
@@ -218,6 +232,20 @@ class TrainSettings:
                     f"{name} works with {works_with} {' or '.join(allowed)}, not with "
                     f"{getattr(self, works_with)}"
                 )
+
+    def _check_recipe(self) -> None:
+        check_choice("a recipe", self.recipe, RECIPES)
+        for each in fields(self):
+            if each.name in OF_RECIPES and getattr(self, each.name) != each.default:
+                raise ConfigError(
+                    f"expected {each.name} to be left to the recipe {self.recipe}, got "
+                    f"{getattr(self, each.name)!r}"
+                )
+
+    @property
+    def recipe_batch_size(self) -> int:
+        """Rows of a step of a recipe, which 64, the default of others, leaves to it."""
+        return BATCH_OF_RECIPES if self.batch_size == TrainSettings.batch_size else self.batch_size
 
     @property
     def watches_validation(self) -> bool:

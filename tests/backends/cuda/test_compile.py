@@ -99,25 +99,40 @@ def assert_keeps_numbers_in_registers(
 HGMMA, OF_OPCODE = 0x1F0, 0x1FF
 
 
-def ptx_code_and_log(name: str, defines: dict[str, str]) -> tuple[bytes, ...]:
-    """Return all of one compilation; cuda-core gives PTX only where there is a driver."""
+def compiled(name: str, defines: dict[str, str], arch: str, *wanted: str) -> list[bytes]:
+    """Return what is wanted of one compilation. cuda-core gives PTX only with a driver."""
     from cuda.bindings import nvrtc
 
     settings = tuple(defines.items())
     unit = jit.unit_of(name, jit.source_of(name), settings)
     _, program = nvrtc.nvrtcCreateProgram(unit.encode(), b"kernel.cu", 0, [], [])
-    flags = ["-arch=sm_90a", "-std=c++17", "-default-device", f"-I{jit.KERNELS}"]
+    flags = [f"-arch={arch}", "-std=c++17", "-default-device", f"-I{jit.KERNELS}"]
     flags += ["--ptxas-options=-v"]
     flags += [f"-D{key}={value}" for key, value in jit.macros_of(name, settings)]
     (error,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
     assert int(error) == 0
     found = []
-    for what in ("PTX", "CUBIN", "ProgramLog"):
+    for what in wanted:
         _, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
         found.append(b" " * size)
         getattr(nvrtc, f"nvrtcGet{what}")(program, found[-1])
     nvrtc.nvrtcDestroyProgram(program)
-    return tuple(found)
+    return found
+
+
+_REGISTER = re.compile(r"%f\d+")
+
+
+def num_undefined_sums(ptx: str) -> int:
+    """Return how many registers are first named as sums that a product of warpgroups adds to."""
+    known: set[str] = set()
+    undefined = 0
+    for line in ptx.splitlines():
+        if "wgmma.mma_async" in line:
+            sums = line.split("{")[2].split("}")[0]
+            undefined += len(set(_REGISTER.findall(sums)) - known)
+        known.update(_REGISTER.findall(line))
+    return undefined
 
 
 def num_products(cubin: bytes) -> int:
@@ -132,6 +147,7 @@ def num_products(cubin: bytes) -> int:
     return found
 
 
+ON_HOPPER = [name for name in VARIANTS if name.endswith("_sm90")]
 OF_WARPGROUPS = "many_small_networks_sm90"  # the one of their kernels that always runs
 
 
@@ -141,15 +157,22 @@ OF_WARPGROUPS = "many_small_networks_sm90"  # the one of their kernels that alwa
     "name",
     [
         pytest.param(name, marks=() if name == OF_WARPGROUPS else pytest.mark.slow)
-        for name in VARIANTS
-        if name.endswith("_sm90")
+        for name in ON_HOPPER
     ],
 )
 def test_the_machine_code_has_all_products_of_warpgroups_and_no_spills(name: str) -> None:
     for defines in VARIANTS[name]:
-        ptx, code, log = ptx_code_and_log(name, defines)
+        ptx, code, log = compiled(name, defines, "sm_90a", "PTX", "CUBIN", "ProgramLog")
         assert num_products(code) >= ptx.count(b"wgmma.mma_async") > 0, defines
+        assert num_undefined_sums(ptx.decode()) == 0, defines
         assert_keeps_numbers_in_registers(log.decode(), name, defines, "sm_90a")
+
+
+@pytest.mark.parametrize("name", [name for name in ON_HOPPER if name != OF_WARPGROUPS])
+def test_sums_of_warpgroups_are_defined_before_products_add_to_them(name: str) -> None:
+    (ptx,) = compiled(name, variant_of(name, "sm_90a"), "compute_90a", "PTX")
+    assert ptx.count(b"wgmma.mma_async") > 0
+    assert num_undefined_sums(ptx.decode()) == 0
 
 
 OLDEST_NEWEST_AND_THIS = (jit.ARCHITECTURES[0], jit.ARCHITECTURES[-1], "sm_90a")

@@ -55,7 +55,6 @@ SETTINGS = {
 def any_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     """These kernels compute all that they can."""
     monkeypatch.setattr(conv_boxes_sm90, "LEAST_CHANNELS", 0)
-    monkeypatch.setattr(conv_boxes_sm90, "LEAST_OF_WEIGHTS", 0)
 
 
 @pytest.fixture(params=[(1, 256, 1), (2, 128, 2), (1, 64, 2)], ids=str)

@@ -103,6 +103,27 @@ def test_a_graph_goes_with_its_last_user(driver: FakeDriver, device: Runtime) ->
     assert driver.calls["executable destroyed"] == 1
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_graph_that_goes_during_a_capture_is_destroyed_after_it(
+    driver: FakeDriver, device: Runtime, is_elsewhere: bool
+) -> None:
+    graphs = []
+    for _ in range(2):
+        with device.capture() as graph:
+            launch(device, "first")
+        graphs.append(graph)
+    del graph
+    with device.capture() as kept, ThreadPoolExecutor(1) as pool:
+        launch(device, "second")
+        if is_elsewhere:
+            pool.submit(graphs.clear).result()
+        else:
+            graphs.clear()
+        assert driver.calls["executable destroyed"] == 0
+    assert driver.calls["executable destroyed"] == 2
+    kept.launch()
+
+
 REFUSED = {
     "an allocation of 8 bytes": lambda device: device.allocate(8),
     "memory shared with the host": lambda device: device.share(8),

@@ -1,9 +1,11 @@
-"""The contract of layers other than dense ones: images, normalisation, dropout."""
+"""The contract of layers other than dense ones: images, normalisation, dropout,
+embeddings of numbers.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpfit.backends.activations import IDENTITY, Activation
@@ -13,7 +15,7 @@ __all__ = ["LayerContract"]
 
 
 class LayerContract(ABC):
-    """Convolutions, pooling, norms and dropout."""
+    """Convolutions, pooling, norms, dropout and embeddings of numbers."""
 
     # -- images: (M, H, W, C), weights (KH, KW, C, O), pairs are (height, width)
     # ---------------------------
@@ -95,23 +97,31 @@ class LayerContract(ABC):
         pool: Mapping[str, Pair],
     ) -> tuple[Array, Array]:
         """Return what `max_pool2d_forward` does with the settings `pool`, of what `conv2d_forward`
-        gives with the others; f must not need its input.
+        gives with the others; f must not need its input. Of ReLU, only positive entries have a
+        place: so the places tell its derivative, too.
 
         A backend may do both at once, and so save what lies between.
         """
         windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
         y, _ = self.conv2d_forward(x, w, b, **windows, groups=groups, activation=activation)
-        return self.max_pool2d_forward(y, **pool)
+        return self.max_pool2d_forward(y, **pool, of_positive=activation.name == "relu")
 
     @abstractmethod
     def max_pool2d_forward(
-        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+        self,
+        x: Array,
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+        of_positive: bool = False,
     ) -> tuple[Array, Array]:
         """Return the largest entry of every window, (M, OH, OW, C), and its place in the window.
 
         Padding, at most half the kernel, counts as -inf. The place is row · KW + column, an
-        unsigned integer; of equal entries the first in that order counts. OH = ⌊(H + 2·padding -
-        KH) / stride⌋ + 1.
+        unsigned integer; of equal entries the first in that order counts. `of_positive`: it is
+        KH · KW, which is no place, unless the entry is above 0. OH = ⌊(H + 2·padding - KH) /
+        stride⌋ + 1.
         """
 
     @abstractmethod
@@ -126,6 +136,16 @@ class LayerContract(ABC):
         padding: Pair = (0, 0),
     ) -> Array:
         """Return dx of shape `x_shape`: each dy added at the place that `indices` names."""
+
+    def max_pool2d_backward_joined(
+        self, dy: Array, indices: Array, x_shape: tuple[int, ...], pool: Mapping[str, Pair]
+    ) -> Array:
+        """Return what `max_pool2d_backward` does with the settings `pool`, for
+        `conv2d_backward_weight` and `conv2d_backward_input` only.
+
+        A backend may leave it to these to spread dy, and return something else that they take.
+        """
+        return self.max_pool2d_backward(dy, indices, x_shape, **pool)
 
     @abstractmethod
     def avg_pool2d_forward(
@@ -236,5 +256,55 @@ class LayerContract(ABC):
         """
 
     @abstractmethod
+    def take_windows(
+        self,
+        x: Array,
+        bits: Array,
+        size: Pair,
+        *,
+        padding: Pair = (0, 0),
+        reflects: bool = False,
+    ) -> Array:
+        """Return a window (M, *size, C) of each image (M, H, W, C), padded with zeros, or with its
+        reflection without the border.
+
+        bits (M, 2, 16) float32 are 0 or another number. Those of an axis make a number n, the first
+        being the highest; the window begins at pixel n · windows // 2¹⁶ of the padded image, of so
+        many windows that there are.
+        """
+
+    @abstractmethod
+    def take_windows_backward(
+        self,
+        dy: Array,
+        bits: Array,
+        x_shape: tuple[int, ...],
+        *,
+        padding: Pair = (0, 0),
+        reflects: bool = False,
+    ) -> Array:
+        """Return dx of `take_windows`: a pixel has the sum over all that shows it."""
+
+    @abstractmethod
     def dropout_backward(self, dy: Array, mask: Array) -> Array:
         """Return dy · mask."""
+
+    # -- embeddings of numbers
+    # -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def piecewise_linear_forward(
+        self, x: Array, weight: Array, bias: Array, pieces: Array, bins: Sequence[Array]
+    ) -> Array:
+        """Return e (M, F S): of number f weight_f x + bias_f + Σ_b pieces_fb · c_fb(x).
+
+        c_fb(x) = min(max(x · factor_fb + offset_fb, low_fb), high_fb). x (M, F), weight and bias
+        (F, S), pieces (F, B, S), bins: factor, offset, low and high, (F, 1, B) each. The numbers of
+        a column stand side by side; NaN stays NaN.
+        """
+
+    @abstractmethod
+    def piecewise_linear_backward(
+        self, dy: Array, x: Array, bins: Sequence[Array]
+    ) -> tuple[Array, Array, Array]:
+        """Return dweight and dbias (F, S), and dpieces (F, B, S), from dy (M, F S); x is data."""

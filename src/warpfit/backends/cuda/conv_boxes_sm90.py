@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.conv_sm90 import IN_PIECE, epilogue_defines
+from warpfit.backends.cuda.conv_sm90 import IN_PIECE
 from warpfit.backends.cuda.conv_weights_sm90 import WeightOps
 from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.matmul_wgmma_config import Box
@@ -41,9 +41,8 @@ OF_CLUSTER = 1.15
 CYCLES_ACROSS = (0.35 / 32, 4.2, 1.7)
 # Until a block multiplies, and until a tile's first numbers have come.
 CYCLES_OF_BLOCK, CYCLES_OF_TILE = 3000, 600
-# Channels and outputs from which on these kernels are the quicker ones for stride 1, and for the
-# gradients of weights.
-LEAST_CHANNELS, LEAST_OF_WEIGHTS = 64, 128
+# Channels and outputs from which on these kernels are the quicker ones for stride 1.
+LEAST_CHANNELS = 128
 # Blocks that share the windows of a gradient of weights; phases of an axis that a launch takes.
 MOST_PARTS, MOST_PHASES = 64, 2
 
@@ -144,9 +143,10 @@ class Geometry(NamedTuple):
         is_square = self.stride[0] == self.stride[1]
         return whole and is_square and self.stride[0] <= 8 and prod(self.x) * prod(self.y) > 0
 
-    def is_wide(self, of_weights: bool) -> bool:
+    @property
+    def is_wide(self) -> bool:
         """Whether these kernels are the quicker ones where others compute it, too."""
-        return min(self.w[2:]) >= (LEAST_OF_WEIGHTS if of_weights else LEAST_CHANNELS)
+        return min(self.w[2:]) >= LEAST_CHANNELS
 
     def passes(self) -> list[Pass]:
         """Return the products that make the result."""
@@ -347,7 +347,7 @@ class BoxOps(WeightOps):
         epilogue = "epilogue_activation"
         if adjoint:
             epilogue = "epilogue_store" if saved is None else "epilogue_mask"
-        own = epilogue_defines(epilogue, activation.name, bias is not None, z is not None)
+        own = _epilogue_defines(epilogue, activation.name, bias is not None, z is not None)
         matrix = w.view((prod(w.shape[:3]), w.shape[3]), (w.shape[3] * w.itemsize, w.itemsize))
         steps = (1, 1) if adjoint else geometry.stride
         for part in geometry.passes():
@@ -398,6 +398,17 @@ class BoxOps(WeightOps):
         return sums
 
 
+def _epilogue_defines(
+    epilogue: str, activation: str, has_bias: bool, stores_z: bool
+) -> dict[str, str | int]:
+    return {
+        "EPILOGUE": epilogue,
+        "ACTIVATION": activation,
+        "HAS_BIAS": int(has_bias),
+        "STORE_Z": int(stores_z),
+    }
+
+
 def _rows_across(tiling: BoxTiling) -> int:
     """Return the rows of a box of weights that lie across: those of a panel, or of the part of it
     that a block of a cluster copies.
@@ -414,7 +425,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         tiling = tiling._replace(stages=_stages(tiling.stage_bytes, most))
         own = {name: str(value) for name, value in tiling.defines(dtype).items()}
         for adjoint, tail in (("0", "epilogue_activation"), ("1", "epilogue_mask")):
-            more = epilogue_defines(tail, "relu", adjoint == "0", False)
+            more = _epilogue_defines(tail, "relu", adjoint == "0", False)
             texts = {name: str(value) for name, value in more.items()}
             yield KERNEL, {**own, "ADJOINT": adjoint, **texts}
         if cluster == 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ class Streams(Context):
         self._apart: dict[int, list[Any]] = {}  # those that each thread has used since it joined
         self._beside: dict[int, Any] = {}  # the one on which a thread starts kernels now
         self._capture_lock = threading.Lock()
+        self._unused: deque[Any] = deque()  # graphs that are to be destroyed
 
     # -- graphs
     # ------------------------------------------------------------------------------------------
@@ -72,6 +74,7 @@ class Streams(Context):
                 self._capturing = None
                 if is_collecting:
                     gc.enable()
+                self._destroy_unused()
 
     def _begin_capture(self) -> Any:
         # Of its own: memory may be freed on the other stream meanwhile.
@@ -98,6 +101,22 @@ class Streams(Context):
         error, captured = self._driver.cuStreamEndCapture(stream)
         if not int(error):
             self._driver.cuGraphDestroy(captured)
+
+    def _give_up(self, executable: Any) -> None:
+        """Destroy a graph; after a capture that is under way, of whichever thread, as the driver
+        might end it.
+        """
+        self._unused.append(executable)
+        if self._capture_lock.acquire(blocking=False):
+            try:
+                self._destroy_unused()
+            finally:
+                self._capture_lock.release()
+
+    def _destroy_unused(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._driver.cuGraphExecDestroy(self._unused.popleft())
 
     def is_capturing(self) -> bool:
         """Return whether this thread's launches are noted for a graph, and not started."""
@@ -261,7 +280,7 @@ class Graph:
         runtime = self._runtime
         self._executable = executable
         # The driver lets a launch that is under way end first.
-        weakref.finalize(self, runtime._driver.cuGraphExecDestroy, executable).atexit = False
+        weakref.finalize(self, runtime._give_up, executable).atexit = False
         (error,) = runtime._driver.cuGraphUpload(executable, runtime._stream_handle)
         runtime._check(error, "uploading a captured graph")
 

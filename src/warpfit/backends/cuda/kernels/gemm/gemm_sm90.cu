@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if STORES_TENSOR
         Staging staging{shared->staged[warp], shared->loaded[warp], c_map, saved_map, 0};
 #endif
-        Sums sums;
+        Sums sums = {};
         for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
             const Piece piece = walk.piece(idx);
             multiply_piece(sums, *shared, cursor, piece.num_blocks, own_rows);

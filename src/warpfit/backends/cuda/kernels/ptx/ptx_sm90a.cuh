@@ -50,19 +50,6 @@ __device__ inline void copy_images(void* shared, const TensorMap* map, int image
         : "memory");
 }
 
-// The same to the blocks of the cluster whose bits are set in `blocks`.
-__device__ inline void copy_images_to_cluster(void* shared, const TensorMap* map, int image,
-                                              int row, int column, int channel,
-                                              unsigned long long* barrier, unsigned short blocks) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
-        "cluster "
-        "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(shared)),
-        "l"(map), "r"(channel), "r"(column), "r"(row), "r"(image), "r"(shared_address(barrier)),
-        "h"(blocks)
-        : "memory");
-}
-
 // From shared to global memory; what lies outside of the matrix is left out.
 __device__ inline void store_tensor(const TensorMap* map, const void* shared, int row, int column) {
     asm volatile(
@@ -108,6 +95,8 @@ __device__ inline void wgmma_wait() {
 // b. tf32 takes neither. a may come from registers: a[2 i + h] is row 16 w + l / 4 + 8 h, columns 8
 // i + 2 (l % 4) and the next, of tf32 column l % 4 + 4 i. They must stay as they are until the
 // product has been waited for.
+// d is 0 where sums begin, though nothing is added to then: two that are undefined are the same to
+// the compiler, which may leave out one of two products.
 #define DEFINE_WGMMA(NAME, SHAPE, MAJORS, COUNT, A, B, ADDS)                                   \
     template <int A_ACROSS, int B_ACROSS>                                                      \
     __device__ inline void NAME(float (&d)[COUNT], unsigned long long a, unsigned long long b, \

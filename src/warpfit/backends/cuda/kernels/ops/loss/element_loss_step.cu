@@ -235,6 +235,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
     }
 #endif
     if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0) {
-        write_record(record, record_row, term_scale * sums[0], divisor, total_weight, sums[1]);
+        write_record(record, static_cast<int64>(read(record_row)), term_scale * sums[0], divisor,
+                     total_weight, sums[1]);
     }
 }

@@ -63,17 +63,25 @@ struct RowGradients {
     }
 };
 
+// A row's label as a column, -1 if there is none, or no such row.
+__device__ inline int label_of(const ShortRows& rows, const Targets<Acc>& targets, int row) {
+    if (row >= rows.num_rows) return -1;
+    return column_of(targets.labels[targets.place_of(rows.first + row)], rows.num_columns);
+}
+
 __device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& targets,
                                   const Gradients& gradients, const T* logits, T* gradient,
                                   double (&sums)[2]) {
+    // The first label comes while the logits do.
+    int label_of_next = label_of(rows, targets, rows.row());
     rows.wait();
     for (int row = rows.row(); row < rows.capacity; row += rows.step()) {
         const bool is_there = row < rows.num_rows;
         const int64 number = rows.first + (is_there ? row : 0);
-        const int64 place = targets.place_of(number);
         Acc values[ITEMS], terms[ITEMS];
         rows.read(0, logits, row, minus_infinity(), values);
-        const int label = is_there ? column_of(targets.labels[place], rows.num_columns) : -1;
+        const int label = label_of_next;
+        label_of_next = label_of(rows, targets, row + rows.step());
         const ExpSum exp_sum(rows, values, terms);
         const Acc log_sum = logarithm(exp_sum.sum), scale = Acc(1) / exp_sum.sum;
         Acc of_label = minus_infinity(), spread = 0;
@@ -162,6 +170,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
     const ShortRows rows(num_rows, num_columns, lanes, capacity, kept->element);
     rows.fetch(0, logits);
 #endif
+    const int64 own_record = static_cast<int64>(read(record_row));
     double total_weight = num_rows;
     if (class_weight || sample_weight) {
         total_weight = sum_of_rows(num_rows, [&](int64 row) { return targets.weight_of_row(row); });
@@ -178,6 +187,6 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
     short_rows(rows, targets, gradients, logits, gradient, sums);
 #endif
     if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0) {
-        write_record(record, record_row, sums[0], 1.0, total_weight, sums[1]);
+        write_record(record, own_record, sums[0], 1.0, total_weight, sums[1]);
     }
 }

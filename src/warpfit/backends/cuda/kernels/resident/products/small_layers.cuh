@@ -126,8 +126,6 @@ __device__ inline void store_weights(unsigned char* tile, const WeightWords<L>& 
 }
 
 // Sums of a product with a share of a batch's rows: all of them would take twice the registers.
-// Wherever a product begins, its sums are 0, though it does not add to them: two that are undefined
-// are the same to the compiler, which then leaves out one of two products.
 using Sums = float[PART_ROWS / 2];
 constexpr int PART_BYTES = PART_ROWS * LINE_BYTES, PART_SLICES = PART_ROWS / 16;
 

@@ -76,7 +76,7 @@ struct UnitWarps {
         if constexpr (PARTS == 1) {
             multiply_forward(rows_of_part, stage);
         } else {
-            float z[32];
+            float z[32] = {};
             multiply_forward(z, stage);
             const Thread own;
             begin_exchange(own);
@@ -283,24 +283,25 @@ struct UnitWarps {
             const int box = slice / SLICES_OF_BOX, in_box = slice % SLICES_OF_BOX * SLICE_BYTES;
             return box < WHOLE ? moved(whole, box * BOX_BYTES + in_box) : moved(tail, in_box);
         };
+        float sums[8 * SLICES_OF_BOX] = {};
 #pragma unroll
         for (int i = 0; i < SLICES_OF_BOX * WHOLE; i += SLICES_OF_BOX) {
-            add_slices<SLICES_OF_BOX>(step, num_rows, dh, place(i), i);
+            add_slices<SLICES_OF_BOX>(sums, step, num_rows, dh, place(i), i);
         }
         // Not two at once: of such products the compiler lets each wait for the one before.
-        constexpr int AT_ONCE = TAIL == 2 ? 1 : TAIL;
+        constexpr int AT_ONCE = TAIL == 0 || TAIL == 2 ? 1 : TAIL;
         if constexpr (TAIL > 0) {
+            float of_tail[8 * AT_ONCE] = {};
 #pragma unroll
             for (int i = SLICES_OF_BOX * WHOLE; i < OWN_SLICES; i += AT_ONCE) {
-                add_slices<AT_ONCE>(step, num_rows, dh, place(i), i);
+                add_slices<AT_ONCE>(of_tail, step, num_rows, dh, place(i), i);
             }
         }
     }
 
     template <int COUNT>
-    __device__ void add_slices(const NetworkStep& step, int num_rows, const Gradients& dh, uint64 x,
-                               int first) {
-        float sums[8 * COUNT];
+    __device__ void add_slices(float (&sums)[8 * COUNT], const NetworkStep& step, int num_rows,
+                               const Gradients& dh, uint64 x, int first) {
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < ROWS / 16; ++k) {
@@ -353,7 +354,7 @@ struct UnitWarps {
     __device__ void take_batch(const Batch& batch) {
         const unsigned stage = x_batches % STAGES;
         wait(shared.x_full[stage], x_batches / STAGES);
-        float own[4 * OWN_TILES];
+        float own[4 * OWN_TILES] = {};
         find_z(own, stage);
         wait(shared.h_free, batches + 1);
         activate(own);

@@ -25,7 +25,7 @@
 
 #include "gemm/stages.cuh"
 #include "ops/conv/boxes/image_boxes.cuh"
-#include "ops/conv/quads.cuh"
+#include "ops/conv/windows/quads.cuh"
 
 struct BoxShared {
     unsigned char stages[STAGES][STAGE_BYTES];
