@@ -15,7 +15,8 @@ from warpfit.engines.many_networks import without_rates
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.sequential import Sequential
 from warpfit.sweep.elsewhere import Processes, Shards
 from warpfit.sweep.groups import Group
 from warpfit.sweep.here import CPU, runner_here
