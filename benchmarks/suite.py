@@ -69,6 +69,11 @@ SUITES = {
         "the run of a report, 784-256-10, beside its figures and NumPy",
         needs_gpu=False,
     ),
+    "scaling": Suite(
+        "scaling",
+        "one network, and a sweep, on several cards, beside PyTorch's DistributedDataParallel",
+        needs_gpu=False,
+    ),
     "sweep": Suite("sweep", "many networks at once, beside JAX vmap and PyTorch bmm"),
     "optuna": Suite(
         "optuna_trials",

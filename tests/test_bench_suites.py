@@ -609,3 +609,26 @@ def test_without_ncu_it_says_so(
     monkeypatch.setattr(counters.shutil, "which", lambda name, path=None: None)
     with pytest.raises(ConfigError, match="bench counters needs ncu"):
         counters.find_ncu()
+
+
+# -- scaling
+# --------------------------------------------------------------------------------------------------
+
+
+def test_several_ranks_are_checked_and_measured(
+    scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaling = scripts("scaling")
+    case = scaling.Case((8, 16, 16, 4), 32)
+    monkeypatch.setattr(scaling, "CASES", (case,))
+    monkeypatch.setattr(scaling, "step_of_peer", lambda case, count: 100.0 * count)
+    monkeypatch.setattr(scaling, "seconds_of_sweep", lambda devices, _: 3.0 / len(devices))
+    run(scaling, monkeypatch, "--devices", "cpu,cpu", "--rows", case.name)
+    found = read(results, "scaling")
+    assert case.name == "8-16x2-4/32"
+    assert found["devices"] == ["cpu", "cpu"]
+    assert len(found["right"]) == 4
+    assert all(check["passed"] for check in found["right"].values())
+    assert found["fast"][f"{case.name}, us a step"]["2"]["time"] > 0
+    assert found["peers"][f"{case.name}, us a step"]["2"] == {"time": 200.0, "efficiency": 0.5}
+    assert found["sweep"]["seconds"]["2"] == {"time": 1.5, "efficiency": 1.0}

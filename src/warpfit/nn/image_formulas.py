@@ -111,5 +111,5 @@ def random_bits(ops: Backend, num_rows: int, call: Call, layer_idx: int) -> Arra
 def drawn(ops: Backend, shape: Shape, p: float, call: Call, layer_idx: int) -> Array:
     """Return float32 (M, ...): 0 with probability p, by the counters of dropout's masks."""
     ones = ops.full(shape, 1.0, "float32")
-    _, mask = ops.dropout_forward(ones, p=p, seed=call.seed, step=call.step, layer_idx=layer_idx)
+    _, mask = ops.dropout_forward(ones, p=p, layer_idx=layer_idx, **call.place)
     return mask

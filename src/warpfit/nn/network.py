@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,12 +19,9 @@ from warpfit.nn.norm import BatchNormSpec
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.pooling import MaxPool2dSpec
 from warpfit.nn.remedies import remedy
-from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+from warpfit.nn.spec import Call, GradientListener, LayerSpec, NetworkPullback, Pullback, Shape
 
 __all__ = ["NetworkPullback", "NetworkSpec", "network_of"]
-
-# From the gradient of the outputs to the gradients of the parameters, by name.
-NetworkPullback = Callable[[Array], dict[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -141,6 +139,12 @@ class NetworkSpec:
         return tuple(joints)
 
     @cached_property
+    def _begins(self) -> dict[str, int]:
+        """Index of the first layer that has an array, by its name in the network."""
+        numbered = reversed(list(enumerate(self._names)))
+        return {full: idx for idx, names in numbered for full in names.values()}
+
+    @cached_property
     def _first_trained(self) -> int:
         """Index of the first layer with parameters: gradients need not flow past it."""
         return next(
@@ -189,7 +193,7 @@ class NetworkSpec:
             x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > self._first_trained, **joints)
             pullbacks.append(pullback)
 
-        def to_gradients(dy: Array) -> dict[str, Array]:
+        def to_gradients(dy: Array, listener: GradientListener | None = None) -> dict[str, Array]:
             gradients: dict[str, Array] = {}
             gradients_kept.clear()
             for idx in range(len(pullbacks) - 1, self._first_trained - 1, -1):
@@ -203,6 +207,8 @@ class NetworkSpec:
                     gradients[full] = (
                         gradient if known is None else ops.binary("add", known, gradient)
                     )
+                    if listener is not None and self._begins[full] == idx:
+                        listener(full, gradients[full])
             return gradients
 
         return x, to_gradients

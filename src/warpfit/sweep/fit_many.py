@@ -124,8 +124,8 @@ def fit_many(
         After some epochs only the best go on; a number is `Halving`'s factor.
     device : str or sequence of str
         As `fit`'s; ``'auto'`` weighs all networks, with `n_jobs` processes, against a GPU that
-        compiles a kernel for each kind of them. Several are taken in turn by shards, of an executor
-        or else of processes here.
+        compiles a kernel for each kind of them. Several, or all GPUs, ``'cuda:all'``, train shards
+        in turn: those of an executor, or here, where a device takes the next when it is free.
     callbacks : sequence of Callback
         Every network has copies of its own: `EarlyStopping` ends each by itself. None that writes a
         file.

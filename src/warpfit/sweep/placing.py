@@ -17,13 +17,14 @@ from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec
 from warpfit.nn.sequential import Sequential
-from warpfit.sweep.elsewhere import Processes, Shards
+from warpfit.sweep.elsewhere import Cards, Processes, Shards
 from warpfit.sweep.groups import Group
 from warpfit.sweep.here import CPU, runner_here
 from warpfit.sweep.planning import affordable, memory_left, plan_groups
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import Task
-from warpfit.sweep.workers import Workers, workers_for
+from warpfit.sweep.workers import DeviceWorkers, Workers, workers_for
+from warpfit.training.devices import ALL_CARDS, all_cards
 from warpfit.training.evaluate import network_of
 from warpfit.training.place import (
     PlaceOfMany,
@@ -121,7 +122,8 @@ class Places:
         if self.workers is not None:
             most = max(self.workers.count, len(self.devices))
             wanted = self.n_jobs if self.n_jobs > 0 else most
-            return Shards(self.workers, self.devices, min(wanted, num_tasks))
+            kind = Cards if isinstance(self.workers, DeviceWorkers) else Shards
+            return kind(self.workers, self.devices, min(wanted, num_tasks))
         if self.first != CPU or self.n_jobs == 1 or num_tasks == 1:
             return runner_here(self.first, keeps_models=keeps_models)
         each = max(group.plan.bytes for group in groups)
@@ -136,6 +138,8 @@ class Places:
 
 
 def _checked_devices(device: Any) -> list[str]:
+    if isinstance(device, str) and device == ALL_CARDS:
+        return list(all_cards())
     devices = [device] if isinstance(device, str) else device
     if not isinstance(devices, Sequence) or not devices:
         raise ConfigError(f"expected a device or several, got {device!r}")

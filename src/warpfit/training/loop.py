@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
 from warpfit import backends
+from warpfit.backends import communicators
+from warpfit.backends.contract.communicator import Alone
 from warpfit.engines.base import (
     EpochReport,
     Plan,
@@ -66,6 +69,9 @@ class TrainingLoop:
         """Take up what the run's plan says of its engine."""
         self.engine, prepared = engine_of(self.run.plan), cast(Prepared, self.run.plan.prepared)
         self.engine_validates = prepared.validates
+        # Those of other processes have a loop, too.
+        plan = self.run.plan
+        self.ranks = communicators.of_process(plan.device) if plan.has_processes else Alone()
         # Whose rule the engine follows by itself.
         self.followed = self.looking[0] if prepared.stops else None
 
@@ -150,6 +156,11 @@ class TrainingLoop:
                 self._train()
             finally:
                 write_back(self.whole.state, run.model, self.optimizer, run.plan.loss)
+        except DivergedError:
+            raise  # all ranks find it together
+        except BaseException as error:
+            self.ranks.abort(error)
+            raise
         finally:
             self._tell(lambda callback: callback.close())
 
@@ -183,7 +194,16 @@ class TrainingLoop:
         run.history.stopped_by = run.stop_reason or "epochs"
         self._save_checkpoints(due=lambda checkpoint: True)
         self._tell(lambda callback: callback.on_end(run))
+        self._hand_out()
         self.whole = replace(self.whole, state=run.state)
+
+    def _hand_out(self) -> None:
+        """Let processes that followed have the results, which callbacks may have changed."""
+        history, state = self.run.history, self.run.state
+        shared = self.ranks.share((history.reports, history.stopped_by))
+        history.reports, history.stopped_by = shared
+        slots = [array for arrays in state.slots.values() for array in arrays.values()]
+        self.ranks.broadcast([*state.arrays.values(), *slots])
 
     def _train_epochs(self) -> None:
         run = self.run
@@ -263,7 +283,8 @@ class TrainingLoop:
     def _tell_of(self, reports: Iterator[EpochReport]) -> DivergedError | None:
         """Let all hear of epochs as they are done, of each once; return what ended them."""
         try:
-            self._tell_of_each(reports)
+            with closing(reports):  # type: ignore[type-var]
+                self._tell_of_each(reports)
         except DivergedError as error:
             return error
         return None

@@ -206,6 +206,35 @@ def test_kernels_of_a_graph_that_take_turns_come_early(driver: FakeDriver, devic
     assert early == [1, None, 1]
 
 
+def test_a_stream_goes_beside_from_a_fork_to_a_merge(driver: FakeDriver, device: Runtime) -> None:
+    launch(device, "before")
+    side = device.fork()
+    own = driver.streams[-1]
+    assert side.handle != own
+    assert driver.records[-1] == (own, "event")
+    assert driver.waits == [(side.handle, "event")]
+    device.merge(side)
+    assert driver.records[-1] == (side.handle, "event")
+    assert driver.waits[1:] == [(own, "event")]
+    assert device.fork(side) is side
+
+
+def test_a_captured_kernel_behind_a_merge_waits_for_both_streams(
+    driver: FakeDriver, device: Runtime
+) -> None:
+    with device.capture():
+        device.launch(function("first", takes_turn=True), GRID, BLOCK, 0, 0)
+        side = device.fork()
+        (capturing,) = driver.capturing
+        assert driver.records[-1] == (capturing, "event")
+        device.merge(side)
+        assert driver.waits[-1] == (capturing, "event")
+        for name in ("merged", "next"):
+            device.launch(function(name, takes_turn=True), GRID, BLOCK, 0, 0)
+    early = [each.get("programmaticStreamSerializationAllowed") for each in driver.attributes]
+    assert early == [1, None, 1]
+
+
 def test_captures_take_turns(driver: FakeDriver, device: Runtime, short_turns: None) -> None:
     def captured(name: str) -> Graph:
         with device.capture() as graph:

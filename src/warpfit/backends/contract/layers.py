@@ -243,16 +243,23 @@ class LayerContract(ABC):
 
     @abstractmethod
     def dropout_forward(
-        self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
+        self,
+        x: Array,
+        *,
+        p: float,
+        seed: int,
+        step: Number,
+        layer_idx: int,
+        first_row: int = 0,
     ) -> tuple[Array, Array]:
         """Return x · mask and the mask (of x's shape and dtype): 0 with probability p, else 1 / (1
         - p).
 
         The mask is a pure function of its place, whatever the batch's size or padding: unit u of
-        row r (u counts through all other axes of the row, last axis fastest) is decided by word u %
-        4 of ``philox((step, layer_idx, r, u // 4), stream_key(seed, DROPOUT))`` of
-        `warpfit.random`, and kept if that word is at least round(p · 2³²). x (M, ...), p in [0, 1),
-        step and layer_idx below 2³².
+        row r of the batch (u counts through all other axes of the row, last axis fastest) is
+        decided by word u % 4 of ``philox((step, layer_idx, r, u // 4), stream_key(seed, DROPOUT))``
+        of `warpfit.random`, and kept if that word is at least round(p · 2³²). x (M, ...) are the
+        batch's rows from `first_row` on; p in [0, 1), step, layer_idx and all r below 2³².
         """
 
     @abstractmethod

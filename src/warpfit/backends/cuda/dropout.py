@@ -63,7 +63,14 @@ class DropoutOps(ArrayOps):
     """Each unit is 0 with probability p, else x / (1 - p)."""
 
     def dropout_forward(
-        self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
+        self,
+        x: Array,
+        *,
+        p: float,
+        seed: int,
+        step: Number,
+        layer_idx: int,
+        first_row: int = 0,
     ) -> tuple[Array, Array]:
         check_float("dropout_forward", x)
         check_dropout("dropout_forward", x, p)
@@ -82,7 +89,7 @@ class DropoutOps(ArrayOps):
         wide = num_units % UNITS == 0 and (x.pointer | y.pointer | mask.pointer) % group_bytes == 0
         settings = (*scalar(step), layer_idx, *key, round(p * 2**32), 1 / (1 - p), wide)
         kernel = self.kernel("dropout_forward", DTYPE=x.dtype)
-        kernel(grid, block, x, y, mask, num_rows, num_units, *settings)
+        kernel(grid, block, x, y, mask, num_rows, num_units, first_row, *settings)
         return y, mask
 
     def dropout_backward(self, dy: Array, mask: Array) -> Array:

@@ -64,7 +64,8 @@ SIGNATURES = {
     "count_correct_binary": "const T*, const T*, int64*, double*, unsigned*, int64, int, int",
     "dropout_backward": "const T*, const T*, T*, int64",
     "dropout_forward": (
-        "const T*, T*, T*, int64, int64, Scalar, unsigned, unsigned, unsigned, uint64, double, int"
+        "const T*, T*, T*, int64, int64, int64, Scalar, unsigned, unsigned, unsigned, uint64, "
+        "double, int"
     ),
     "element_loss_backward": (
         "const T*, const T*, const Acc*, const T*, T*, double, double, int64, int64"
