@@ -168,6 +168,7 @@ SECTIONS = (
         "warpfit.nn",
         (
             "Sequential",
+            "Residual",
             "Module",
             "ModuleList",
             "Layer",

@@ -111,16 +111,12 @@ FAMILIES = {
     ),
     "products": Family(
         (
-            "dense",
-            "conv",
-            "conv_sm90",
-            "conv_few",
-            "conv_weights_sm90",
-            "joined_updates",
-            "narrow_step",
+            *("conv", "conv_boxes_sm90", "conv_few", "conv_grouped", "conv_sm90"),
+            *("conv_weights_sm90", "dense", "joined_updates", "narrow_step"),
         ),
         (
             "backends/test_contract.py",
+            "backends/cuda/test_conv_boxes.py",
             "backends/cuda/test_conv_kernels.py",
             "backends/cuda/test_conv_sm90.py",
             "backends/cuda/test_matmul_mma.py",
@@ -131,7 +127,7 @@ FAMILIES = {
         ),
         "joined_updates and (tiles or thin) or narrow_step and (ragged or several or blocks) or "
         "before_sm80 or forward and (many_tiles or masks_by or squares or gray "
-        "or halved) or emulator and (linear or matmul) "
+        "or halved or one_tap_strided or in_groups) or emulator and (linear or matmul) "
         "and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
         takes_slow=True,
     ),

@@ -111,6 +111,21 @@ def normed_images() -> nn.Sequential:
     )
 
 
+def residual() -> nn.Sequential:
+    block = (nn.Conv2d(4, 4, 3, padding=1, seed=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2))
+    down = nn.Conv2d(4, 8, 1, stride=2, bias=False, seed=3)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, seed=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Residual(*block, nn.Conv2d(4, 4, 3, padding=1, seed=4), nn.BatchNorm2d(4)),
+        nn.ReLU(),
+        nn.Residual(nn.Conv2d(4, 8, 3, stride=2, padding=1, seed=5), shortcut=down),
+        nn.GlobalAvgPool2d(),
+        nn.Linear(8, 3, seed=6),
+    )
+
+
 def grouped() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding="same", seed=1),
@@ -153,6 +168,7 @@ NETWORKS = {
     "cnn": cnn,
     "normed": normed,
     "normed_images": normed_images,
+    "residual": residual,
     "sequences": sequences,
     "grouped": grouped,
     "augmented": augmented,
@@ -176,7 +192,7 @@ OPTIMIZERS = {
 
 
 def data_for(make_model: Any) -> tuple[Any, Any]:
-    if make_model in (cnn, normed_images, grouped, augmented):
+    if make_model in (cnn, normed_images, residual, grouped, augmented):
         rng = np.random.default_rng(0)
         return rng.integers(0, 256, (20, 8, 8, 1)).astype(np.uint8), rng.integers(0, 3, 20)
     x, y = blobs(NUM_ROWS)

@@ -27,6 +27,7 @@ from warpfit.nn import (
     Module,
     NetworkSpec,
     ReLU,
+    Residual,
     Sequential,
     Sigmoid,
     Softmax,
@@ -90,10 +91,19 @@ def nested() -> Sequential:
     return Sequential(chain, Sequential(chain, linear(5, 3, bias=False)), LogSoftmax())
 
 
+def residual() -> Sequential:
+    """A block whose second one is its own shortcut, and a shortcut with layers."""
+    inner = Residual(Tanh(), linear(4, 4))
+    outer = Residual(linear(5, 4), ReLU(), inner, shortcut=linear(5, 4, bias=False))
+    return Sequential(outer, ReLU(), Residual(linear(4, 4), Tanh(), linear(4, 4)), linear(4, 3))
+
+
 NETWORKS: dict[str, Callable[[], Sequential]] = {
     "mlp": mlp,
     "twice": twice,
     "nested": nested,
+    "residual": residual,
+    "residual first": lambda: Sequential(Residual(Tanh(), shortcut=linear(5, 5)), linear(5, 3)),
     "activation first": lambda: Sequential(Sigmoid(), Identity(), linear(5, 3), GELU()),
     "activation twice": lambda: Sequential(linear(5, 3), GELU("tanh"), LeakyReLU(0.2)),
     "one layer": lambda: Sequential(linear(5, 3)),

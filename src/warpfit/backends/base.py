@@ -260,9 +260,27 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
 
     @abstractmethod
     def activation_backward(
-        self, activation: Activation, dy: Array, y: Array, z: Array | None
+        self,
+        activation: Activation,
+        dy: Array,
+        y: Array,
+        z: Array | None,
+        *,
+        plus: Array | None = None,
     ) -> Array:
-        """Return dy · f'(z); z may be None unless ``activation.needs_input``."""
+        """Return (dy + plus) · f'(z), plus None being 0; z may be None unless
+        ``activation.needs_input``.
+        """
+
+    def with_joints(
+        self, dx: Array, x: Array | None, x_activation: Activation, plus: Array | None
+    ) -> Array:
+        """Return a gradient plus another of the same, and then, if x is given, times the
+        derivative of the activation that gave x; either may be missing.
+        """
+        if x is not None:
+            return self.activation_backward(x_activation, dx, x, None, plus=plus)
+        return dx if plus is None else self.binary("add", dx, plus)
 
     @abstractmethod
     def softmax_forward(self, z: Array) -> Array:

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import FLOAT_DTYPES, Activation, Array, Pair
+from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Activation, Array, Pair
 from warpfit.backends.matrix_updates import MatrixNumbers
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
@@ -70,6 +70,13 @@ def check_float(op: str, *arrays: Array | None) -> None:
         )
         if first not in known:
             raise DTypeError(f"{op}: expected {' or '.join(known)}, got {first}")
+
+
+def check_parameters(op: str, x: Array, *parameters: Array | None) -> None:
+    """Raise DTypeError unless parameters have x's dtype, or float32 if x is in half precision."""
+    dtypes = {str(array.dtype) for array in parameters if array is not None}
+    is_mixed = str(x.dtype) in HALF_DTYPES and dtypes == {"float32"}
+    check_float(op, *((x,) if is_mixed else (x, *parameters)))
 
 
 def check_same_shape(op: str, a: Array, b: Array) -> None:
@@ -294,16 +301,19 @@ def check_conv2d(
     stride: Pair,
     padding: Pair,
     dilation: Pair,
+    groups: int = 1,
 ) -> Pair:
-    """Return the output's (OH, OW) for x (M, H, W, C) and w (KH, KW, C, O), or raise as
-    `window_counts`.
-    """
+    """Return (OH, OW) for x (M, H, W, groups C), w (KH, KW, C, O), or raise as `window_counts`."""
     if len(w_shape) != 4:
         raise ShapeError(f"{op}: expected w of shape (KH, KW, C, O), got {w_shape}")
-    if len(x_shape) != 4 or x_shape[3] != w_shape[2]:
+    channels = w_shape[2] * groups
+    if len(x_shape) != 4 or x_shape[3] != channels:
+        of_w = f"{w_shape}" if groups == 1 else f"{w_shape} in {groups} groups"
         raise ShapeError(
-            f"{op}: expected x of shape (M, H, W, {w_shape[2]}) for w {w_shape}, got {x_shape}"
+            f"{op}: expected x of shape (M, H, W, {channels}) for w {of_w}, got {x_shape}"
         )
+    if groups < 1 or w_shape[3] % groups:
+        raise ShapeError(f"{op}: expected w of outputs in {groups} equal groups, got {w_shape}")
     return window_counts(op, x_shape[1:3], w_shape[:2], stride, padding, dilation)
 
 

@@ -19,9 +19,10 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.linear import Linear
 from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.nn.module_list import ModuleList
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
 from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from warpfit.nn.pooling import AvgPool2d, GlobalAvgPool2d, GlobalMaxPool2d, MaxPool2d
+from warpfit.nn.sequential import Residual, Sequential
 from warpfit.other_packages import refuse_attribute
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "RandomCutout",
     "RandomFlip",
     "RandomShift",
+    "Residual",
     "Sequential",
     "backward",
     "forward",

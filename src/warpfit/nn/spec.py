@@ -139,6 +139,11 @@ class LayerSpec:
         """
         return False
 
+    @property
+    def mixes_precisions(self) -> bool:
+        """Whether such a layer takes and gives activations in half precision itself."""
+        return False
+
     def passes(self, activation: Activation) -> bool:
         """Whether of x = f(z) the layer makes dx · f'(x) out of dy · f'(y), f' being known from
         f's result.

@@ -12,7 +12,7 @@ from warpfit.autograd import Tensor, no_grad
 from warpfit.backends import Array, Backend
 from warpfit.nn.layer import calling
 from warpfit.nn.module import Module
-from warpfit.nn.network import number_random_layers
+from warpfit.nn.sequential import number_random_layers
 from warpfit.nn.spec import Call, GradientListener, NetworkPullback, Shape
 
 __all__ = ["TapedNetwork"]

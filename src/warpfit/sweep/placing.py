@@ -15,7 +15,8 @@ from warpfit.engines.many_networks import without_rates
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.sequential import Sequential
 from warpfit.sweep.elsewhere import Cards, Processes, Shards
 from warpfit.sweep.groups import Group
 from warpfit.sweep.here import CPU, runner_here
@@ -80,7 +81,7 @@ class Places:
     def first(self) -> str:
         return self.devices[0]
 
-    def taken_by(self, tasks: Sequence[Task]) -> tuple[Places, Sequence[Task]]:
+    def taken_by(self, tasks: list[Task]) -> tuple[Places, list[Task]]:
         """Return the places of these tasks, chosen if that is left to us, and the tasks with their
         device, and with their rows there, if it has room.
         """

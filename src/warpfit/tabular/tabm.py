@@ -23,15 +23,14 @@ from warpfit.tabular.members import (
     trained_in_turn,
 )
 from warpfit.tabular.quantiles import QuantilePreprocessor
-from warpfit.tabular.tabm_graphs import PRECISION
 from warpfit.tabular.tabm_network import TabM
 from warpfit.tabular.training import Rows
 
 __all__ = ["TABM", "TABM_PLE"]
 
 NUM_BINS, LARGEST_NORM = 48, 1.0
-# What patience leaves of 10,000: medians of tables were from X to Y (docs/log/tables.md).
-LIKELY_EPOCHS = 60
+# What patience leaves of 10,000: medians of three tables were 46, 88 and 150 (docs/log/tables.md).
+LIKELY_EPOCHS = 88
 
 
 def _defaults(are_classes: bool) -> Mapping[str, Any]:
@@ -109,9 +108,9 @@ def _begun(member: Member, training: Training, rows: Rows) -> TabM:
     return network
 
 
-def _precision(asked: str, *, is_on_cpu: bool) -> str:
+def _precision(asked: str, *, is_on_cpu: bool) -> str | None:
     if asked == AUTO:
-        return PRECISION
+        return None
     if asked == "float16" or (is_on_cpu and asked != "float32"):
         known = "'float32' or None" if is_on_cpu else "'float32', 'bfloat16' or None"
         raise ConfigError(f"expected precision {known} for TabM on this device, got {asked!r}")

@@ -21,7 +21,6 @@ __all__ = ["GraphEpochs", "outputs_of"]
 # memory between layers.
 ROWS_AT_ONCE, ROWS_OF_ALL_LAYERS = 1024, 8192
 STEPS_OF_A_GRAPH = 16
-PRECISION = "tf32"
 
 
 class GraphEpochs:
@@ -38,9 +37,9 @@ class GraphEpochs:
     batch_size : int
     seed : int
         Of orders.
-    precision : str
-        ``'float32'``, ``'tf32'`` or ``'bfloat16'``; in the last members' layers compute with copies
-        of parameters.
+    precision : {'float32', 'bfloat16'} or None
+        In bfloat16 members' layers compute with copies of parameters. None is that, if tensor cores
+        multiply it.
     """
 
     # A device's; the contract knows no graphs.
@@ -52,7 +51,7 @@ class GraphEpochs:
         data: Rows,
         batch_size: int,
         seed: int,
-        precision: str = PRECISION,
+        precision: str | None = None,
     ) -> None:
         from warpfit.backends.cuda.next_batch import StepSource
 
@@ -61,6 +60,7 @@ class GraphEpochs:
         self.batch_size = min(batch_size, self.num_rows)
         self.sizes = sizes_of_graphs(self.num_rows, self.batch_size, STEPS_OF_A_GRAPH)
         self.steps_per_epoch = sum(map(len, self.sizes))
+        precision = precision or _precision_of(steps.network.device)
         self.ops = backends.create(steps.network.device, precision=precision)
         self.order = self.ops.zeros((self.num_members * self.num_rows,), "int64")
         self.table = self.ops.zeros((self.steps_per_epoch, len(StepNumbers._fields)), "float64")
@@ -153,6 +153,13 @@ class GraphEpochs:
     def _copy_parameters(self) -> None:
         if self.copies:
             self.ops.cast_into(list(self.copies.values()), [self.own[name] for name in self.copies])
+
+
+def _precision_of(device: str) -> str:
+    from warpfit.backends.cuda.matmul_mma_config import supports
+
+    arch = backends.get(device).runtime.arch  # type: ignore[attr-defined]
+    return "bfloat16" if supports(arch, "bfloat16") else "float32"
 
 
 def outputs_of(

@@ -173,7 +173,7 @@ def train(
     patience: int,
     seed: int,
     report: Callable[[Outcome], object],
-    precision: str = tabm_graphs.PRECISION,
+    precision: str | None = None,
 ) -> Outcome:
     """Train a network; afterwards it has the weights of the epoch with the least validation error,
     the first of equal ones.
@@ -202,8 +202,8 @@ def train(
         Of orders and dropout.
     report : function
         Called with what there is after each epoch; training ends there if it returns true.
-    precision : {'tf32', 'float32', 'bfloat16'}
-        Of products on a GPU; those of the CPU are in float32.
+    precision : {'float32', 'bfloat16'} or None
+        Of products on a GPU, None as `GraphEpochs` takes it; those of the CPU are in float32.
 
     Raises
     ------

@@ -17,7 +17,8 @@ from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.sequential import Sequential
 from warpfit.nn.spec import Call
 from warpfit.nn.taped import TapedNetwork
 from warpfit.training.batches import (

@@ -45,6 +45,7 @@ CASES = [
     Sizes(members=2, rows=70, inputs=10, units=128, layers=3, outputs=2),
     Sizes(members=1, rows=200, inputs=128, units=128, layers=1, outputs=5),
     Sizes(members=1, rows=20, inputs=70, units=256, layers=2, outputs=1),
+    Sizes(members=1, rows=20, inputs=5, units=512, layers=2, outputs=2),
 ]
 
 

@@ -30,6 +30,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
     ) -> tuple[Array, Array | None]:
         """Return y = f(z) and z if the derivative of f needs it (else None).
@@ -37,7 +38,8 @@ class LayerContract(ABC):
         z[m, i, j, o] = b[o] + Σ w[k, l, c, o] · x[m, i·stride + k·dilation - padding, (likewise j,
         l), c], x being 0 outside the image (a cross-correlation). x (M, H, W, C), w (KH, KW, C, O),
         b (O,) or None; y and z (M, OH, OW, O) with OH = ⌊(H + 2·padding - dilation·(KH - 1) - 1) /
-        stride⌋ + 1, OW likewise.
+        stride⌋ + 1, OW likewise. In `groups` C are the channels of each: x has groups · C, of which
+        the g-th C make the g-th O / groups outputs.
         """
 
     @abstractmethod
@@ -50,13 +52,15 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
+        plus: Array | None = None,
     ) -> Array:
         """Return dx (M, H, W, C) of shape `x_shape` from dz (M, OH, OW, O) and w (KH, KW, C, O).
 
-        If `x` is given, x = f(z) with f = `x_activation`, which must not need its input: dx is then
-        that of z, times f'(z).
+        `plus`, of dx's shape, is another gradient of x, which is added. If `x` is given, x = f(z)
+        with f = `x_activation`, which must not need its input: dx is then that of z, times f'(z).
         """
 
     @abstractmethod
@@ -69,6 +73,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
@@ -87,6 +92,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
         pool: Mapping[str, Pair],
     ) -> tuple[Array, Array]:
@@ -96,8 +102,8 @@ class LayerContract(ABC):
 
         A backend may do both at once, and so save what lies between.
         """
-        windows = {"stride": stride, "padding": padding, "dilation": dilation}
-        y, _ = self.conv2d_forward(x, w, b, **windows, activation=activation)
+        windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+        y, _ = self.conv2d_forward(x, w, b, **windows, groups=groups, activation=activation)
         return self.max_pool2d_forward(y, **pool, of_positive=activation.name == "relu")
 
     @abstractmethod
@@ -176,11 +182,14 @@ class LayerContract(ABC):
         training: bool,
         momentum: float = 0.1,
         eps: float = 1e-5,
+        activation: Activation = IDENTITY,
+        added: Array | None = None,
     ) -> tuple[Array, Any]:
-        """Return y = (x - mean) / √(variance + eps) · weight + bias, per channel, and what backward
-        needs.
+        """Return y = f((x - mean) / √(variance + eps) · weight + bias + added), per channel, and
+        what backward needs.
 
-        x (..., C), all else (C,); weight None means 1, bias None 0. In training, mean and variance
+        x, y and added (..., C), all else (C,); added None means 0, as bias, weight None 1. Where
+        x is in half precision, what has C numbers may be in float32. In training, mean and variance
         are the batch's (divided by n = the number of values a channel, which must be at least 2),
         and the running statistics move in place: r ← (1 - momentum) · r + momentum · s, s being the
         mean, and the variance divided by n - 1. Otherwise the running statistics take their place.
@@ -188,12 +197,21 @@ class LayerContract(ABC):
 
     @abstractmethod
     def batch_norm_backward(
-        self, dy: Array, x: Array, weight: Array | None, saved: Any, *, training: bool
+        self,
+        dy: Array,
+        x: Array,
+        weight: Array | None,
+        saved: Any,
+        *,
+        training: bool,
+        bias: Array | None = None,
+        activation: Activation = IDENTITY,
     ) -> tuple[Array, Array, Array]:
-        """Return dx = weight / σ · (dy - mean(dy) - x̂ · mean(dy · x̂)), dweight = Σ dy · x̂, dbias
-        = Σ dy.
+        """Return dx = weight / σ · (dz - mean(dz) - x̂ · mean(dz · x̂)), dweight = Σ dz · x̂, dbias
+        = Σ dz, with dz = dy · f'(z).
 
-        x̂ = (x - mean) / σ. Out of training the statistics are constants, and dx = weight / σ · dy.
+        x̂ = (x - mean) / σ, and z = x̂ · weight + bias: where something was added, dy has to be dz,
+        and f the identity. Out of training the statistics are constants, and dx = weight / σ · dz.
         """
 
     @abstractmethod

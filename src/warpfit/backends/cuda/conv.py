@@ -17,7 +17,9 @@ from warpfit.backends.checks import (
     check_joint,
     check_shape,
 )
+from warpfit.backends.cuda.conv_boxes_sm90 import Geometry
 from warpfit.backends.cuda.conv_few import FewBand, FewOps, FewTiles
+from warpfit.backends.cuda.conv_grouped import GroupedOps
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
@@ -132,6 +134,8 @@ class _Launch(NamedTuple):
         For `convolve`, if that computes it.
     weights : (Windows, WeightBand or FewBand) or None
         For `sums_of_gradients`.
+    boxes : Geometry or None
+        For `multiply_boxes` and `weight_gradient_boxes`.
     kernel : Kernel or None
         None if there is nothing to compute, or the two before say how.
     grid : tuple of int
@@ -152,9 +156,10 @@ class _Launch(NamedTuple):
     sizes: tuple[int, ...]
     num_partials: int = 0
     num_arrivals: int = 0
+    boxes: Geometry | None = None
 
 
-class ConvOps(FewOps):
+class ConvOps(FewOps, GroupedOps):
     """y = f(x * w + b), channels last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -170,9 +175,12 @@ class ConvOps(FewOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
     ) -> tuple[Array, Array | None]:
         op = "conv2d_forward"
+        if groups != 1:
+            return self.grouped_forward(x, w, b, (stride, padding, dilation), groups, activation)
         check_float(op, x, w, b)
         x, w = self.contiguous(x), self.contiguous(w)
         launch = self._launch(op, x, w, x.shape, w.shape, (stride, padding, dilation), activation)
@@ -182,7 +190,9 @@ class ConvOps(FewOps):
         y = self.empty((x.shape[0], *launch.num_windows, num_outputs), x.dtype)
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
         b = self.contiguous_or_none(b)
-        if launch.windows is not None:
+        if launch.boxes is not None:
+            self.multiply_boxes(launch.boxes, x, w, y, bias=b, z=z, activation=activation)
+        elif launch.windows is not None:
             self.convolve(*launch.windows, x, w, y, bias=b, z=z, activation=activation)
         elif launch.kernel is not None:
             launch.kernel(
@@ -202,6 +212,7 @@ class ConvOps(FewOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
         pool: Mapping[str, Pair],
     ) -> tuple[Array, Array]:
@@ -209,10 +220,11 @@ class ConvOps(FewOps):
         check_float(op, x, w, b)
         x, w, b = self.contiguous(x), self.contiguous(w), self.contiguous_or_none(b)
         launch = None
-        if pool == HALVING and not activation.needs_input:
+        if pool == HALVING and not activation.needs_input and groups == 1:
             launch = self._launch(op, x, w, x.shape, w.shape, pairs, activation)
         if launch is None or launch.windows is None or 1 in launch.num_windows:
-            windows = {"stride": stride, "padding": padding, "dilation": dilation}
+            windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+            windows["groups"] = groups
             return super().conv2d_pooled_forward(
                 x, w, b, **windows, activation=activation, pool=pool
             )
@@ -232,23 +244,31 @@ class ConvOps(FewOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
+        plus: Array | None = None,
     ) -> Array:
         op = "conv2d_backward_input"
-        check_float(op, dz, w, x)
         check_joint(op, x, x_shape, x_activation)
+        check_shape(op, "plus", plus, x_shape)
+        check_float(op, dz, w, x, plus)
+        if groups != 1:
+            pairs = (stride, padding, dilation)
+            dx = self.grouped_backward_input(self.spread(dz), w, x_shape, pairs, groups)
+            return self.with_joints(dx, x, x_activation, plus)
         dz, w = self.contiguous_or_pooled(dz), self.contiguous(w)
         launch = self._launch(op, dz, w, x_shape, w.shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
-        if launch.windows is not None:
-            saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
-            own = IDENTITY if saved is None else x_activation
+        masks = launch.boxes is not None or launch.windows is not None
+        saved = x if masks and plus is None and _is_in_pairs(x) else None
+        own = IDENTITY if saved is None else x_activation
+        if launch.boxes is not None:
+            self.multiply_boxes(launch.boxes, self.spread(dz), w, dx, saved=saved, activation=own)
+        elif launch.windows is not None:
             self.convolve(*launch.windows, dz, w, dx, saved=saved, activation=own)
-            if saved is x:
-                return dx
         elif launch.kernel is not None:
             launch.kernel(
                 launch.grid,
@@ -256,7 +276,7 @@ class ConvOps(FewOps):
                 *(self.spread(dz), w, dx, *launch.sizes),
                 shared_bytes=launch.shared_bytes,
             )
-        return dx if x is None else self.activation_backward(x_activation, dx, x, None)
+        return dx if saved is not None else self.with_joints(dx, x, x_activation, plus)
 
     def conv2d_backward_weight(
         self,
@@ -267,6 +287,7 @@ class ConvOps(FewOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
@@ -277,6 +298,10 @@ class ConvOps(FewOps):
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
         check_images(op, "dz", dz.shape)
+        if groups != 1:
+            pairs = (stride, padding, dilation)
+            dz = self.spread(dz)
+            return self.grouped_backward_weight(dz, x, kernel, pairs, groups, needs_db)
         dz, x = self.contiguous_or_pooled(dz), self.contiguous(x)
         w_shape = (*kernel, x.shape[3], dz.shape[3])
         launch = self._launch(op, x, dz, x.shape, w_shape, (stride, padding, dilation))
@@ -284,6 +309,9 @@ class ConvOps(FewOps):
 
         dtype = acc_dtype(x.dtype)
         scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
+        if launch.boxes is not None:
+            given = (self.spread(dz), x, w, scale, needs_db)
+            return self._weight_gradients_of_boxes(launch.boxes, *given)
         if launch.weights is not None:
             sums = self.sums_of_gradients(*launch.weights, dz, x)
             joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
@@ -303,6 +331,28 @@ class ConvOps(FewOps):
                 shared_bytes=launch.shared_bytes,
             )
         return dw, db
+
+    def _weight_gradients_of_boxes(
+        self,
+        geometry: Geometry,
+        dz: Array,
+        x: Array,
+        w: Array | None,
+        scale: float,
+        needs_db: bool,
+    ) -> tuple[Any, Any]:
+        dtype, outputs = acc_dtype(x.dtype), dz.shape[3]
+        sums = self.weight_gradient_boxes(geometry, dz, x)
+        joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
+        if joined:
+            dw: Any = joined[0]
+        else:
+            found = self.column_sums(sums, dtype, scale)
+            dw = self.reshape(found[: prod(geometry.w)], geometry.w)
+        if not needs_db:
+            return dw, None
+        rows = self.reshape(dz, (prod(dz.shape[:3]), outputs))
+        return dw, self.column_sums(rows, dtype, scale)
 
     def _launch(
         self,
@@ -374,11 +424,23 @@ class ConvOps(FewOps):
                 of_op = forward.adjoint if op == "conv2d_backward_input" else forward
                 of_op = of_op._replace(pools=op == "conv2d_pooled_forward", spreads=spreads)
                 windows = _if_found(of_op, self.tiles_of(of_op, dtype, x_shape[0]))
-        if grid[0] and windows is None and weights is None and op in _ALONG_K:
+        boxes = None
+        if all(chunks) and op in _ALONG_K:
+            y_shape = (x_shape[0], *num_windows, num_outputs)
+            adjoint = op == "conv2d_backward_input"
+            boxes = Geometry(x_shape, w_shape, y_shape, *pairs, adjoint)
+            is_better = boxes.is_wide or (windows is None and weights is None)
+            boxes = boxes if is_better and self.takes_boxes(boxes, dtype) else None
+        if grid[0] and op in _ALONG_K and all(way is None for way in (windows, weights, boxes)):
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)
             kernel = self.kernel(op, **tiling.defines, **own)
         shape = grid, tiling.shared_bytes, sizes
-        return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices)
+        return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices, boxes)
+
+
+def _is_in_pairs(array: Array | None) -> bool:
+    """Whether kernels may load two of an array's numbers at once."""
+    return array is not None and array.is_contiguous and not array.pointer % SAVED_BYTES
 
 
 def _if_found(windows: Windows, band: Any) -> tuple[Windows, Any] | None:

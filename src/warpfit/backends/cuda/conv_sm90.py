@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.pool import PooledGradient, PoolOps
+from warpfit.backends.cuda.tensor_maps import MapOps
 
 __all__ = ["Band", "Windows", "WindowsOps", "choose_band", "variants"]
 
@@ -172,7 +172,7 @@ class Band(NamedTuple):
         return (self.warpgroups + self.stages - 1) * WARPGROUP
 
 
-class WindowsOps(ColumnOps, PoolOps):
+class WindowsOps(MapOps, PoolOps):
     """Convolutions of stride 1 in half precision, where the device has the kernel for them."""
 
     def has_kernels(self, dtype: str, num_images: int) -> bool:

@@ -130,7 +130,7 @@ class MemberPass:
     @property
     def forward_bytes(self) -> int:
         """Shared memory of a block, forward."""
-        return self._common_bytes + 2 * (self.groups * 2 * WORKERS * 2 + 2 * BARRIER_BYTES)
+        return self._common_bytes + 2 * (self.groups * WORKERS * 4 + 2 * BARRIER_BYTES)
 
     @property
     def backward_bytes(self) -> int:

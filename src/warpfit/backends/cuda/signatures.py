@@ -18,7 +18,7 @@ _MATMUL = (
 
 # Of each entry its types of C, as they are after its includes.
 SIGNATURES = {
-    "activation_backward": "const T*, const T*, T*, double, int64",
+    "activation_backward": "const T*, const T*, const T*, T*, double, int64",
     "activation_forward": "const T*, T*, double, int64",
     "add_at": (
         "const DTYPE*, const int64*, const int64*, const int64*, int64, int64, DTYPE*, "
@@ -26,15 +26,15 @@ SIGNATURES = {
     ),
     "all_finite": "TensorList, bool*",
     "batch_norm_backward": (
-        "const T*, const T*, const T*, const Acc*, const Acc*, const Acc*, T*, int64, int, "
-        "int, int, int64, double, int"
+        "const T*, const T*, const P*, const P*, const Acc*, const Acc*, const Acc*, T*, int64, "
+        "int, int, int, int64, double, double, int"
     ),
     "batch_norm_forward": (
-        "const T*, const T*, const T*, const T*, const T*, Acc*, T*, int64, int, int, int, int64, "
-        "double, int"
+        "const T*, const P*, const P*, const P*, const P*, const T*, Acc*, T*, int64, int, int, "
+        "int, int64, double, double, int"
     ),
     "batch_norm_statistics": (
-        "const T*, T*, T*, Acc*, double*, unsigned*, int64, int, int, int, int64, double, double"
+        "const T*, P*, P*, Acc*, double*, unsigned*, int64, int, int, int, int64, double, double"
     ),
     "batched_matmul": "const T*, const T*, T*, int, int, int",
     "binary": "const DTYPE*, Layout, double, const DTYPE*, Layout, double, Result::type*, int64",
@@ -45,10 +45,17 @@ SIGNATURES = {
     "conv2d_backward_weight": (
         "const T*, const T*, Out*, Out*, Acc*, unsigned*, double" + ", int" * 16
     ),
+    "conv2d_backward_weight_boxes_sm90": "TensorMap, TensorMap, float*" + ", int" * 17,
     "conv2d_backward_weight_few_mma": "const T*, const uint8*, const T*, float*" + ", int" * 13,
     "conv2d_backward_weight_sm90": "const T*, const uint8*, const T*, float*" + ", int" * 14,
+    "conv2d_boxes_sm90": (
+        "TensorMap, TensorMap, T*, const T*, const T*, T*, double" + ", int" * 40
+    ),
     "conv2d_few_mma": "const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 10,
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
+    "conv2d_grouped_backward_input": "const T*, const T*, T*, int64" + ", int" * 16,
+    "conv2d_grouped_backward_weight": "const T*, const T*, Acc*, int64" + ", int" * 16,
+    "conv2d_grouped_forward": "const T*, const T*, const T*, T*, T*, double, int64" + ", int" * 16,
     "conv2d_sm90": (
         "const T*, const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 15
     ),
@@ -124,8 +131,8 @@ SIGNATURES = {
     "narrow_update": "NarrowParts, double" + ", Scalar" * 6,
     "next_batch": "Windows, const int64*, const double*, double*, int, Scalar, int64, int64, int64",
     "norm_parameter_gradients": (
-        "const T*, const T*, const Acc*, Acc*, Acc*, double*, unsigned*, int64, int, int, "
-        "int, int64, int, double"
+        "const T*, const T*, const P*, const P*, const Acc*, Acc*, Acc*, double*, unsigned*, "
+        "int64, int, int, int, int64, int, double, double"
     ),
     "piecewise_linear_backward": (
         "const T*, const T*, const T*, const T*, const T*, const T*, T*, T*, T*, T*, unsigned*, "

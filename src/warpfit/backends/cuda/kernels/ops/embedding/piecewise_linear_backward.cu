@@ -19,6 +19,7 @@ constexpr int ROW_THREADS = 4;  // that share the rows
 constexpr int COLUMN_THREADS = SIZE / FOUR;
 constexpr int STEP = THREADS / BINS_AT_ONCE;  // rows of the shares that a thread finds
 constexpr int NUMBERS = ROWS * SIZE / THREADS;
+static_assert(THREADS == BINS_AT_ONCE * COLUMN_THREADS, "a thread adds up four numbers");
 static_assert(THREADS == ROW_THREADS * COLUMN_THREADS * BINS_AT_ONCE / FOUR, "four bins a thread");
 
 struct Tile {
@@ -128,17 +129,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     if (!is_last_block(arrivals + place, num_parts)) return;
-    for (int i = threadIdx.x; i < BINS_AT_ONCE * SIZE; i += THREADS) {
-        const int number = first_bin + i / SIZE;
-        if (number >= num_bins + 2) break;
-        T sum = 0;
+    const int number = first_bin + threadIdx.x / COLUMN_THREADS;
+    if (number >= num_bins + 2) return;
+    Four total = {};
 #pragma unroll 8
-        for (int j = 0; j < num_parts; ++j) sum += __ldcg(own + j * step + i);
-        const int64 of_line = feature * SIZE + i % SIZE;
-        if (number < num_bins) {
-            dpieces[(static_cast<int64>(feature) * num_bins + number) * SIZE + i % SIZE] = sum;
-        } else {
-            (number == num_bins ? dweight : dbias)[of_line] = sum;
-        }
+    for (int j = 0; j < num_parts; ++j) {
+        const Four found = reinterpret_cast<const Four*>(own + j * step)[threadIdx.x];
+#pragma unroll
+        for (int k = 0; k < FOUR; ++k) total.at[k] += found.at[k];
     }
+    const bool is_bin = number < num_bins;
+    const int64 row = is_bin ? static_cast<int64>(feature) * num_bins + number : feature;
+    T* to = is_bin ? dpieces : number == num_bins ? dweight : dbias;
+#pragma unroll
+    for (int k = 0; k < FOUR; ++k)
+        to[row * SIZE + threadIdx.x % COLUMN_THREADS * FOUR + k] = total.at[k];
 }

@@ -20,41 +20,51 @@
 
 using Step = AdamStep<float, 2>;
 
+// A parameter with its moments, or two side by side, loaded before the gradient is known: memory is
+// waited for once.
+template <class Numbers>
+struct Parameter {
+    Numbers value, moments[2];
+};
+
 // Where gradients go: to an array of theirs, or, with moments, into parameters.
 struct Target {
     float* numbers;
     float* moments[2];
     T* copies;  // of parameters, or null
 
-    __device__ void take(int64 at, float gradient, const Step& step) const {
-        if (!moments[0]) {
-            numbers[at] = gradient;
-            return;
-        }
-        float value = numbers[at], slots[2] = {moments[0][at], moments[1][at]};
-        step.apply(value, gradient, slots);
-        numbers[at] = value;
-        moments[0][at] = slots[0];
-        moments[1][at] = slots[1];
+    template <class Numbers>
+    __device__ Parameter<Numbers> load(int64 at) const {
+        if (!moments[0]) return {};
+        return {place<Numbers>(numbers, at),
+                {place<Numbers>(moments[0], at), place<Numbers>(moments[1], at)}};
     }
 
-    // Two side by side.
-    __device__ void take(int64 at, float2 gradient, const Step& step) const {
-        float2* to = reinterpret_cast<float2*>(numbers + at);
-        if (!moments[0]) {
-            *to = gradient;
-            return;
+    __device__ void take(int64 at, Parameter<float> own, float gradient, const Step& step) const {
+        if (moments[0]) {
+            step.apply(own.value, gradient, own.moments);
+            moments[0][at] = own.moments[0];
+            moments[1][at] = own.moments[1];
         }
-        float2 *first = reinterpret_cast<float2*>(moments[0] + at),
-               *second = reinterpret_cast<float2*>(moments[1] + at);
-        float2 values = *to, means = *first, squares = *second;
-        float slots[2][2] = {{means.x, squares.x}, {means.y, squares.y}};
-        step.apply(values.x, gradient.x, slots[0]);
-        step.apply(values.y, gradient.y, slots[1]);
-        *to = values;
-        *first = {slots[0][0], slots[1][0]};
-        *second = {slots[0][1], slots[1][1]};
-        *reinterpret_cast<unsigned*>(copies + at) = packed<T>(values.x, values.y);
+        numbers[at] = moments[0] ? own.value : gradient;
+    }
+
+    __device__ void take(int64 at, Parameter<float2> own, float2 gradient, const Step& step) const {
+        if (moments[0]) {
+            float slots[2][2] = {{own.moments[0].x, own.moments[1].x},
+                                 {own.moments[0].y, own.moments[1].y}};
+            step.apply(own.value.x, gradient.x, slots[0]);
+            step.apply(own.value.y, gradient.y, slots[1]);
+            place<float2>(moments[0], at) = {slots[0][0], slots[1][0]};
+            place<float2>(moments[1], at) = {slots[0][1], slots[1][1]};
+            *reinterpret_cast<unsigned*>(copies + at) = packed<T>(own.value.x, own.value.y);
+        }
+        place<float2>(numbers, at) = moments[0] ? own.value : gradient;
+    }
+
+    template <class Numbers>
+    __device__ static Numbers& place(float* array, int64 at) {
+        return *reinterpret_cast<Numbers*>(array + at);
     }
 };
 
@@ -74,11 +84,21 @@ struct MemberGradients {
 __device__ inline void sum_weights(const WeightList& list, const MemberGradients& own,
                                    const float4* partials, int idx, const Step& step) {
     const int number = idx / FOURS, four = idx % FOURS;
+    const WeightTile tile(list, number);
+    const Target& target = own.layers[tile.layer].weight;
+    const int num_inputs = list.layers[tile.layer].num_inputs;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int row = tile.row + 16 * warp + lane / 4, col = tile.col + 8 * four + lane % 4 * 2;
+    const int64 at = static_cast<int64>(row) * UNITS + col, below = at + 8 * UNITS;
+    const bool has_row = row < num_inputs, has_below = row + 8 < num_inputs;
+    Parameter<float2> upper = {}, lower = {};
+    if (has_row) upper = target.load<float2>(at);
+    if (has_below) lower = target.load<float2>(below);
     const int first = number * list.units_of_tile / list.units_of_block,
               last = ((number + 1) * list.units_of_tile - 1) / list.units_of_block;
     const float4* from = partials + four * WORKERS + threadIdx.x;
     float4 sum = {0, 0, 0, 0};
-#pragma unroll 4
+#pragma unroll 8
     for (int block = first; block <= last; ++block) {
         const float4 part = from[slot_of(block, number)];
         sum.x += part.x;
@@ -86,14 +106,8 @@ __device__ inline void sum_weights(const WeightList& list, const MemberGradients
         sum.z += part.z;
         sum.w += part.w;
     }
-    const WeightTile tile(list, number);
-    const Target& target = own.layers[tile.layer].weight;
-    const int num_inputs = list.layers[tile.layer].num_inputs;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int row = tile.row + 16 * warp + lane / 4, col = tile.col + 8 * four + lane % 4 * 2;
-    const int64 at = static_cast<int64>(row) * UNITS + col;
-    if (row < num_inputs) target.take(at, float2{sum.x, sum.y}, step);
-    if (row + 8 < num_inputs) target.take(at + 8 * UNITS, float2{sum.z, sum.w}, step);
+    if (has_row) target.take(at, upper, {sum.x, sum.y}, step);
+    if (has_below) target.take(below, lower, {sum.z, sum.w}, step);
 }
 
 // The steps of what decays, and of what does not.
@@ -114,14 +128,27 @@ __device__ inline float over_blocks(const MemberGradients& own, const float* of_
     return sum;
 }
 
-__device__ inline void finish_unit(const LayerTargets& layer, int64 at, float sum, float product,
-                                   const Steps& steps) {
-    const float scale = layer.scale[at], bias = layer.bias[at],
-                next = layer.next_scale ? layer.next_scale[at] : 1.0f;
-    layer.of_scale.take(at, next * product, steps.decaying);
-    layer.of_bias.take(at, next * sum, steps.lasting);
+// A unit of a layer.
+__device__ inline void finish_unit(const MemberGradients& own, int member, const float* of_member,
+                                   int idx, const Steps& steps) {
+    const int number = idx / UNITS, unit = idx % UNITS;
+    const LayerTargets& layer = own.layers[number];
+    const int64 at = static_cast<int64>(member) * UNITS + unit;
+    const auto of_scale = layer.of_scale.load<float>(at), of_bias = layer.of_bias.load<float>(at);
+    Parameter<float> of_next = {};
+    float next = 1;
+    if (layer.next_scale) {
+        next = layer.next_scale[at];
+        of_next = layer.of_next_scale.load<float>(at);
+    }
+    const float scale = layer.scale[at], bias = layer.bias[at];
+    const int of_sums = own.sizes.of_layer(number) + unit;
+    const float sum = over_blocks(own, of_member, of_sums),
+                product = over_blocks(own, of_member, of_sums + UNITS);
+    layer.of_scale.take(at, of_scale, next * product, steps.decaying);
+    layer.of_bias.take(at, of_bias, next * sum, steps.lasting);
     if (layer.next_scale)
-        layer.of_next_scale.take(at, scale * product + bias * sum, steps.decaying);
+        layer.of_next_scale.take(at, of_next, scale * product + bias * sum, steps.decaying);
 }
 
 // A number of a member: of each layer its units, of each output too, then inputs.
@@ -129,22 +156,18 @@ __device__ inline void finish_number(const MemberGradients& own, int member, con
                                      int idx, const Steps& steps) {
     const PartialSizes& sizes = own.sizes;
     const int of_layers = sizes.num_layers * UNITS, of_heads = sizes.num_outputs * UNITS;
-    if (idx < of_layers) {
-        const int layer = idx / UNITS, unit = idx % UNITS, at = sizes.of_layer(layer) + unit;
-        const float sum = over_blocks(own, of_member, at),
-                    product = over_blocks(own, of_member, at + UNITS);
-        finish_unit(own.layers[layer], static_cast<int64>(member) * UNITS + unit, sum, product,
-                    steps);
-    } else if (idx < of_layers + of_heads) {
-        const int output = (idx - of_layers) / UNITS, unit = idx % UNITS;
-        const int64 at = static_cast<int64>(member) * UNITS + unit;
-        own.head.take(at * sizes.num_outputs + output,
-                      over_blocks(own, of_member, sizes.of_output(output) + unit), steps.decaying);
-    } else if (idx < of_layers + of_heads + sizes.num_inputs) {
-        const int input = idx - of_layers - of_heads;
-        own.scale_in.take(static_cast<int64>(member) * sizes.num_inputs + input,
-                          over_blocks(own, of_member, sizes.of_inputs() + input), steps.decaying);
-    }
+    if (idx < of_layers) return finish_unit(own, member, of_member, idx, steps);
+    const bool is_head = idx < of_layers + of_heads;
+    const int input = idx - of_layers - of_heads;
+    if (!is_head && input >= sizes.num_inputs) return;
+    const Target& target = is_head ? own.head : own.scale_in;
+    const int output = (idx - of_layers) / UNITS, unit = idx % UNITS;
+    const int64 of_unit = static_cast<int64>(member) * UNITS + unit,
+                at = is_head ? of_unit * sizes.num_outputs + output
+                             : static_cast<int64>(member) * sizes.num_inputs + input;
+    const auto parameter = target.load<float>(at);
+    const int of_sums = is_head ? sizes.of_output(output) + unit : sizes.of_inputs() + input;
+    target.take(at, parameter, over_blocks(own, of_member, of_sums), steps.decaying);
 }
 
 __device__ inline void sum_outputs(const MemberGradients& own, int member, const float* dy,
@@ -156,7 +179,9 @@ __device__ inline void sum_outputs(const MemberGradients& own, int member, const
 #pragma unroll 8
         for (int row = lane; row < own.num_rows; row += WARP) sum += dy[row * count + output];
         sum = reduce_warp<Sum>(sum);
-        if (lane == 0) own.head_bias.take(member * count + output, sum, steps.lasting);
+        if (lane != 0) continue;
+        const int at = member * count + output;
+        own.head_bias.take(at, own.head_bias.load<float>(at), sum, steps.lasting);
     }
 }
 

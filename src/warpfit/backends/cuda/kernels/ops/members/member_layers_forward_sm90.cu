@@ -23,7 +23,7 @@
 
 // Masks of two layers, in turns: warps that have nothing to load draw them ahead.
 struct Masks {
-    unsigned short bits[2][GROUPS][2][WORKERS];  // of a worker's upper and lower row
+    unsigned bits[2][GROUPS][WORKERS];  // in the order of `bit_of`
     Barrier drawn[2], read[2];
 };
 
@@ -40,38 +40,54 @@ static_assert(sizeof(ForwardShared) == SHARED_BYTES, "member_layers.py counts th
 // -- dropout --------------------------------------------------------------------------------------
 
 struct Dropout {
-    const RoundKeys& keys;
-    unsigned step, threshold;
+    unsigned threshold;
     float of_kept;
 };
 
-// Which of this thread's units of a group, in its upper or lower row, dropout keeps: a bit each, in
-// the order of `bit_of`. Of four lanes, which share a row, each draws for 16 units side by side.
-__device__ inline unsigned draw(const Dropout& dropout, const Place& place, const Worker& own,
-                                int layer, int group, int lower) {
-    const unsigned row = place.first_row + own.row() + 8 * lower;
-    const int lane = own.lane % 4;
-    const unsigned counter = (row * UNITS + own.half * OWN_UNITS + group * PANEL) / 16 + lane + 1;
-    const LongWords words = philox64({{counter, static_cast<unsigned>(place.member),
-                                       static_cast<unsigned>(layer), dropout.step}},
-                                     dropout.keys);
-    const unsigned threshold = dropout.threshold << 16;
+// Of the words of a counter, which are at least the threshold: a bit each.
+__device__ inline unsigned drawn_bits(const LongWords& words, unsigned threshold) {
     unsigned drawn = 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
         const unsigned two = static_cast<unsigned>(words.word[i / 4] >> 32 * (i / 2 % 2));
-        if ((i % 2 ? two : two << 16) >= threshold) drawn |= 1u << i;
+        if ((i % 2 ? two : two << 16) >= threshold << 16) drawn |= 1u << i;
     }
-    unsigned kept = 0;
-#pragma unroll
-    for (int tile = 0; tile < TILES; ++tile) {
-        const unsigned of_units = __shfl_sync(0xffffffffu, drawn, own.lane - lane + tile / 2);
-        kept |= (of_units >> (tile % 2 * 8 + 2 * lane) & 3u) << 2 * tile;
-    }
-    return kept;
+    return drawn;
 }
 
+// The two rows of a worker: for each four lanes draw for 16 units of a group side by side, and
+// share them. Neither row waits for the other.
+struct Drawing {
+    const RoundKeys& keys;
+    unsigned step, threshold;
+
+    __device__ unsigned draw(const Place& place, const Worker& worker, int layer, int group) const {
+        const int lane = worker.lane % 4;
+        unsigned drawn[2], kept = 0;
+#pragma unroll
+        for (int lower = 0; lower < 2; ++lower) {
+            const unsigned row = place.first_row + worker.row() + 8 * lower;
+            const unsigned first = row * UNITS + worker.half * OWN_UNITS + group * PANEL;
+            drawn[lower] =
+                drawn_bits(philox64({{first / 16 + lane + 1, static_cast<unsigned>(place.member),
+                                      static_cast<unsigned>(layer), step}},
+                                    keys),
+                           threshold);
+        }
+        const unsigned of_rows = drawn[0] | drawn[1] << 16;
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            const unsigned of_units =
+                __shfl_sync(0xffffffffu, of_rows, worker.lane - lane + tile / 2);
+            kept |= (of_units >> (tile % 2 * 8 + 2 * lane) & 0x30003u) << 2 * tile;
+        }
+        return kept;
+    }
+};
+
 constexpr int DRAWERS = WARPGROUP / 32 - 1, WORKER_WARPS = WORKERS / 32;
+// Groups of the first layer that workers draw themselves, which wait for rows meanwhile.
+constexpr int OWN_GROUPS = GROUPS / 4;
 
 __device__ inline void start_masks(Masks& masks) {
     if (threadIdx.x != 0) return;
@@ -82,20 +98,19 @@ __device__ inline void start_masks(Masks& masks) {
 }
 
 // The warps that draw, of which this is number `drawer`: the masks of all layers, those of a warp of
-// workers in a group and row at once.
-__device__ inline void draw_masks(Masks& masks, const Dropout& dropout, const Place& place,
+// workers in a group at once.
+__device__ inline void draw_masks(Masks& masks, const Drawing& drawing, const Place& place,
                                   int num_layers, int drawer) {
-    const int lane = threadIdx.x % 32;
     for (int layer = 0; layer < num_layers; ++layer) {
         wait(masks.read[layer % 2], layer / 2 + 1);
-        for (int i = drawer; i < WORKER_WARPS * GROUPS * 2; i += DRAWERS) {
-            const int group = i / (2 * WORKER_WARPS), lower = i / WORKER_WARPS % 2;
-            const Worker worker(i % WORKER_WARPS * 32 + lane);
-            masks.bits[layer % 2][group][lower][worker.number] =
-                static_cast<unsigned short>(draw(dropout, place, worker, layer, group, lower));
+        const int first = (layer == 0 ? OWN_GROUPS : 0) * WORKER_WARPS;
+        for (int i = first + drawer; i < WORKER_WARPS * GROUPS; i += DRAWERS) {
+            const int group = i / WORKER_WARPS;
+            const Worker worker(i % WORKER_WARPS * 32 + threadIdx.x % 32);
+            masks.bits[layer % 2][group][worker.number] = drawing.draw(place, worker, layer, group);
         }
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(&masks.drawn[layer % 2]);
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&masks.drawn[layer % 2]);
     }
 }
 
@@ -196,8 +211,7 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
     for (int group = 0; group < GROUPS; ++group) {
         unsigned drawn = there;
         if (dropout.threshold != 0) {
-            const auto& bits = shared.masks.bits[layer % 2][group];
-            drawn &= bits[0][own.number] | static_cast<unsigned>(bits[1][own.number]) << 16;
+            drawn &= shared.masks.bits[layer % 2][group][own.number];
         }
         if (kept.bits) keep_sums(own_kept, sums, group);
         const unsigned bits = activate_group(vectors, sums, own, group, drawn, dropout.of_kept);
@@ -213,49 +227,49 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
 constexpr int ROW_WORKERS = WORKERS / ROWS;  // that share a row
 constexpr int PIECE = 8;                     // units that lie side by side in a panel
 
-// sums += a piece of a row times the weights of COUNT outputs; `weights` is that of its first unit
-// and the first of them, of `count` outputs.
-template <int COUNT>
-__device__ inline void add_piece(float (&sums)[COUNT], const unsigned (&words)[PIECE / 2],
-                                 const float* weights, int count) {
+// The weights of two units for COUNT outputs, of a head that is held, and of one in memory that has
+// `count`: those of the first unit begin at `weights`.
+template <int COUNT, bool IS_HELD>
+__device__ inline HeadPair<COUNT> load_pair(const float* weights, int count) {
+    if constexpr (IS_HELD) return HeadPair<COUNT>::at(weights);
+    HeadPair<COUNT> pair;
 #pragma unroll
-    for (int i = 0; i < PIECE / 2; ++i) {
-        const float2 units = unpacked<T>(words[i]);
-        HeadPair<COUNT> pair;
-        if (count == COUNT) {
-            pair = HeadPair<COUNT>::at(weights + 2 * i * count);
-        } else {
-#pragma unroll
-            for (int j = 0; j < 2 * COUNT; ++j)
-                pair.of_unit[j / COUNT][j % COUNT] =
-                    weights[(2 * i + j / COUNT) * count + j % COUNT];
-        }
-#pragma unroll
-        for (int output = 0; output < COUNT; ++output)
-            sums[output] += units.x * pair.of_unit[0][output] + units.y * pair.of_unit[1][output];
-    }
+    for (int i = 0; i < 2 * COUNT; ++i)
+        pair.of_unit[i / COUNT][i % COUNT] = weights[i / COUNT * count + i % COUNT];
+    return pair;
 }
 
 // COUNT outputs of a row, from that of `weights` on.
-template <int COUNT>
+template <int COUNT, bool IS_HELD>
 __device__ inline void write_outputs(const unsigned char* rows, const Worker& own,
                                      const float* weights, int count, const float* bias, float* y,
                                      bool is_there) {
     const int row = own.number / ROW_WORKERS, part = own.number % ROW_WORKERS;
-    float sums[COUNT] = {};
+    float sums[2][COUNT] = {};
 #pragma unroll 4
     for (int i = part; i < UNITS / PIECE; i += ROW_WORKERS) {
         const uint4 piece = *reinterpret_cast<const uint4*>(
             rows + i / 8 * PANEL_BYTES + row * LINE_BYTES + (i % 8 ^ row % 8) * 16);
         const unsigned words[PIECE / 2] = {piece.x, piece.y, piece.z, piece.w};
-        add_piece<COUNT>(sums, words, weights + i * PIECE * count, count);
+#pragma unroll
+        for (int two = 0; two < PIECE / 2; ++two) {
+            const float2 units = unpacked<T>(words[two]);
+            const auto pair =
+                load_pair<COUNT, IS_HELD>(weights + (i * PIECE + 2 * two) * count, count);
+#pragma unroll
+            for (int output = 0; output < COUNT; ++output) {
+                sums[0][output] += units.x * pair.of_unit[0][output];
+                sums[1][output] += units.y * pair.of_unit[1][output];
+            }
+        }
     }
 #pragma unroll
     for (int output = 0; output < COUNT; ++output) {
+        float sum = sums[0][output] + sums[1][output];
 #pragma unroll
         for (int lanes = 1; lanes < ROW_WORKERS; lanes *= 2)
-            sums[output] += __shfl_xor_sync(0xffffffffu, sums[output], lanes);
-        if (is_there && part == output) y[output] = sums[output] + bias[output];
+            sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+        if (is_there && part == output) y[output] = sum + bias[output];
     }
 }
 
@@ -265,18 +279,15 @@ __device__ inline void write_all_outputs(ForwardShared& shared, const MemberNetw
                                          const float* head_bias, float* y) {
     const int count = network.num_outputs, row = place.first_row + own.number / ROW_WORKERS;
     const bool is_there = row < network.num_rows;
+    const unsigned char* rows = shared.rows[0];
     y += (static_cast<int64>(place.member) * network.num_rows + row) * count;
     head_bias += static_cast<int64>(place.member) * count;
     head = shared.head.await(head, place.member, count);
-    int output = 0;
-    for (; output + 1 < count; output += 2) {
-        write_outputs<2>(shared.rows[0], own, head + output, count, head_bias + output, y + output,
-                         is_there);
-    }
-    if (output < count) {
-        write_outputs<1>(shared.rows[0], own, head + output, count, head_bias + output, y + output,
-                         is_there);
-    }
+    const float* held = shared.head.weights;
+    if (count == 1) return write_outputs<1, true>(rows, own, held, 1, head_bias, y, is_there);
+    if (count == 2) return write_outputs<2, true>(rows, own, held, 2, head_bias, y, is_there);
+    for (int i = 0; i < count; ++i)
+        write_outputs<1, false>(rows, own, head + i, count, head_bias + i, y + i, is_there);
 }
 
 // One thread: the weights of all layers.
@@ -300,15 +311,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     start_masks(shared->masks);
     start_barriers(shared->rings, shared->vectors, shared->head);
     take_turn();
-    const Dropout dropout{keys, static_cast<unsigned>(read(step)), threshold,
-                          static_cast<float>(of_kept)};
     const Place place(network);
     if (threadIdx.x < WARPGROUP) {
         leave_registers<LOADER_REGISTERS>();
         if (threadIdx.x == 0) {
             load_weights(shared->rings, network);
         } else if (threadIdx.x >= 32 && threshold != 0) {
-            draw_masks(shared->masks, dropout, place, network.num_layers, threadIdx.x / 32 - 1);
+            const Drawing drawing{keys, static_cast<unsigned>(read(step)), threshold};
+            draw_masks(shared->masks, drawing, place, network.num_layers, threadIdx.x / 32 - 1);
         }
     } else {
         take_registers<WORKER_REGISTERS>();
@@ -321,7 +331,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const Kept kept{kept_sums, kept_bits};
         unsigned char* rows = shared->rows[0];
         Pipeline pipeline{shared->rings, own.half};
+        const Dropout dropout{threshold, static_cast<float>(of_kept)};
         int panels = num_panels(network.num_inputs);
+        if (threshold != 0) {
+            const Drawing drawing{keys, static_cast<unsigned>(read(step)), threshold};
+#pragma unroll 1
+            for (int group = 0; group < OWN_GROUPS; ++group)
+                shared->masks.bits[0][group][own.number] = drawing.draw(place, own, 0, group);
+        }
         fill_rows(*shared, network, place, own, x, scale_in);
         Sums sums;
         for (int idx = 0; idx < network.num_layers; ++idx) {
