@@ -29,7 +29,7 @@ from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
 from optuna_trials import table_of_values
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
-from table_pages import shown as shown_of_tables
+from table_pages import rows_of_pairs, rows_of_programs, rows_of_ratios, rows_of_variants
 from train import label_of
 from waits import table as waits
 from warpfit.files import atomic_path
@@ -913,12 +913,19 @@ def _search(measured: Results) -> str:
 
 
 def tables(results: Results) -> str:
-    """Return times and errors of programs on tables, how equal methods are, and what parts of ours
-    are worth.
-    """
-    programs, ratios, pairs, variants = shown_of_tables(results)
-    equal, parts = _table(*pairs), _table(*variants)
-    return f"{_table(*programs)}\n{ratios}\n\n{equal}\n{parts}{_source(results)}"
+    """Return times and errors of programs on tables, and how the times compare."""
+    programs = _table(*rows_of_programs(results))
+    return f"{programs}\n{_table(*rows_of_ratios(results))}{_source(results)}"
+
+
+def tables_equal(results: Results) -> str:
+    """Return how equally good networks of two programs are."""
+    return _table(*rows_of_pairs(results))
+
+
+def tables_variants(results: Results) -> str:
+    """Return what RealMLP's parts are worth, and its precisions."""
+    return _table(*rows_of_variants(results))
 
 
 # By the name of a table, or by the name of its results file where they differ.
@@ -958,6 +965,8 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "sweep": sweep,
     "tables": tables,
     "accel_costs": accel_costs,
+    "tables_equal": tables_equal,
+    "tables_variants": tables_variants,
     "optuna": optuna,
     "optuna_values": optuna_values,
     "waits": waits,
@@ -975,6 +984,8 @@ FILES = {
     "batch_sizes": "one_launch",
     "estimators_cpu": "estimators",
     "estimators_gpu": "estimators",
+    "tables_equal": "tables",
+    "tables_variants": "tables",
 }
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from statistics import geometric_mean, mean, median
 from typing import Any
 
 from table_data import TABLES
-from tables import PAIRS
+from tables import PAIRS, VARIANTS, WHOLE
 
-__all__ = ["draw", "points", "shown"]
+__all__ = [
+    "draw",
+    "points",
+    "rows_of_pairs",
+    "rows_of_programs",
+    "rows_of_ratios",
+    "rows_of_variants",
+]
 
 SHOWN = (
     "warpfit realmlp",
@@ -27,6 +34,7 @@ SHOWN = (
 )
 LEAST_SHARE = 0.5  # of the tables, that a program of the chart has run
 SMALLEST_P = 0.001
+HUNDREDTHS = 0.1  # from which on a share has two digits
 
 Results = dict[str, Any]
 
@@ -98,18 +106,6 @@ def draw(results: Results) -> Any:
 Lines = tuple[list[str], list[list[str]]]
 
 
-def shown(results: Results) -> tuple[Lines, str, Lines, Lines]:
-    """Return what a page shows: times and errors, a sentence about them, how equal programs are,
-    and what parts are worth.
-    """
-    return (
-        rows_of_programs(results),
-        sentence_of_ratios(results),
-        rows_of_pairs(results["equivalence"], PAIRS),
-        rows_of_variants(results["variants"]),
-    )
-
-
 def rows_of_programs(results: Results) -> Lines:
     """Return a table's header and lines: of each program its seconds and its error on each
     table.
@@ -118,14 +114,15 @@ def rows_of_programs(results: Results) -> Lines:
     lines = []
     for program in SHOWN:
         if any(program in rows for rows in tables.values()):
-            cells = [
-                f"{_short(seconds_of(rows[program]))} s, {error_of(rows[program]):.3f}"
-                if program in rows
-                else "-"
-                for rows in tables.values()
-            ]
-            lines.append([program, *cells])
+            cells = [rows.get(program) for rows in tables.values()]
+            lines.append([program, *(_cell(each) if each else "-" for each in cells)])
     return ["seconds, error", *(_headed(table) for table in tables)], lines
+
+
+def _cell(row: Results) -> str:
+    """Return the seconds of a program, starred if the only fit is the first, and its error."""
+    star = "" if len(next(iter(row["scores"].values()))) > 1 else "\\*"
+    return f"{_short(seconds_of(row))} s{star}, {error_of(row):.3f}"
 
 
 def _headed(table: str) -> str:
@@ -145,23 +142,30 @@ def ratios(results: Results, ours: str, other: str) -> list[float]:
     ]
 
 
-def sentence_of_ratios(results: Results) -> str:
-    """Return, in a sentence, how long RealMLP takes beside others, in the median over tables."""
-    parts = [
-        f"{median(found):.2g} times {other}'s ({len(found)} tables, {min(found):.2g} to "
-        f"{max(found):.2g})"
+def rows_of_ratios(results: Results) -> Lines:
+    """Return a table's header and lines: what share of others' time RealMLP takes."""
+    found = {
+        other: ratios(results, WHOLE, other)
         for other in SHOWN
-        if not other.startswith("warpfit") and (found := ratios(results, SHOWN[0], other))
+        if not other.startswith("warpfit") and ratios(results, WHOLE, other)
+    }
+    lines = [
+        [other, *map(_share, (median(each), min(each), max(each))), str(len(each))]
+        for other, each in found.items()
     ]
-    return f"The time of {SHOWN[0]} is, in the median over tables, {', '.join(parts)}."
+    return [f"time of {WHOLE}, as a share of", "median", "least", "largest", "tables"], lines
 
 
-def rows_of_pairs(equivalence: Results, pairs: Mapping[str, str]) -> Lines:
+def _share(ratio: float) -> str:
+    return f"{ratio:.3f}" if ratio < HUNDREDTHS else f"{ratio:.2f}"
+
+
+def rows_of_pairs(results: Results) -> Lines:
     """Return a table's header and lines: of each pair and score, how far apart they are."""
     lines = [
         [
             table,
-            f"{ours}, {pairs[ours]}",
+            f"{ours}, {PAIRS[ours]}",
             name.replace("_", " "),
             str(found["pairs"]),
             f"{found['ours']:.4f}",
@@ -171,21 +175,20 @@ def rows_of_pairs(equivalence: Results, pairs: Mapping[str, str]) -> Lines:
             _p(found["p"]),
             _p(found["p_different"]),
         ]
-        for table, ours, name, found in _in_order(equivalence, pairs)
+        for table, ours, name, found in _in_order(results["equivalence"], PAIRS)
     ]
     header = ["table", "programs", "score", "pairs", "ours", "theirs", "difference", "margin"]
     return [*header, "p, equally good", "p, different"], lines
 
 
-def rows_of_variants(variants: Results) -> Lines:
+def rows_of_variants(results: Results) -> Lines:
     """Return a table's header and lines: of each variant and score, how far it is from the
     whole.
     """
-    names = list(dict.fromkeys(name for rows in variants.values() for name in rows))
     lines = [
         [
             table,
-            variant,
+            variant.removeprefix(f"{WHOLE} "),
             name.replace("_", " "),
             str(found["pairs"]),
             f"{found['theirs']:.4f}",
@@ -194,15 +197,13 @@ def rows_of_variants(variants: Results) -> Lines:
             _p(found["p"]),
             _p(found["p_different"]),
         ]
-        for table, variant, name, found in _in_order(variants, names)
+        for table, variant, name, found in _in_order(results["variants"], VARIANTS)
     ]
     header = ["table", "variant", "score", "pairs", "RealMLP", "variant's", "difference"]
     return [*header, "p, equally good", "p, different"], lines
 
 
-def _in_order(
-    compared: Results, names: Mapping[str, str] | Sequence[str]
-) -> list[tuple[str, str, str, Results]]:
+def _in_order(compared: Results, names: Iterable[str]) -> list[tuple[str, str, str, Results]]:
     return [
         (table, each, score, found)
         for each in names

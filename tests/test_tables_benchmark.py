@@ -67,6 +67,7 @@ def test_a_table_and_a_picture_of_what_there_is() -> None:
         "diabetes": {
             ours: row(0.5, [2.0, 1.9, 2.1]),
             quick: row(0.25, [2.0, 1.9, 2.2]),
+            "xgboost": row(0.25, [2.0]),
             theirs: {"scores": {"rmse": [2.0, 1.9, 2.2]}},
             variant: {"scores": {"rmse": [3.0, 2.9, 3.4]}},
         }
@@ -81,10 +82,13 @@ def test_a_table_and_a_picture_of_what_there_is() -> None:
             name: tables.compared(rows, {variant: ours}) for name, rows in measured.items()
         },
     }
-    (header, lines), sentence, (_, (pair,)), (_, (part,)) = table_pages.shown(results)
+    header, lines = table_pages.rows_of_programs(results)
     assert header == ["seconds, error", "diabetes (RMSE)"]
-    assert lines == [[ours, "0.50 s, 2.000"], [quick, "0.25 s, 2.033"]]
-    assert sentence.endswith("2 times lightgbm's (1 tables, 2 to 2).")
+    assert lines[:2] == [[ours, "0.50 s, 2.000"], [quick, "0.25 s, 2.033"]]
+    assert lines[2] == ["xgboost", "0.25 s\\*, 2.000"]
+    _, shares = table_pages.rows_of_ratios(results)
+    assert shares[0] == [quick, "2.00", "2.00", "2.00", "1"]
+    _, (pair,) = table_pages.rows_of_pairs(results)
     assert pair[:7] == [
         "diabetes",
         f"{ours}, {theirs}",
@@ -94,9 +98,10 @@ def test_a_table_and_a_picture_of_what_there_is() -> None:
         "2.0333",
         "-0.0333 ± 0.0333",
     ]
-    assert part[:6] == ["diabetes", variant, "rmse", "3", "2.0000", "3.1000"]
+    _, (part,) = table_pages.rows_of_variants(results)
+    assert part[:6] == ["diabetes", "bfloat16", "rmse", "3", "2.0000", "3.1000"]
     (axes,) = table_pages.draw(results).axes
-    assert [text.get_text() for text in axes.texts] == [ours, quick]
+    assert [text.get_text() for text in axes.texts] == [ours, quick, "xgboost"]
 
 
 class Constant:
