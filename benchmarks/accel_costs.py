@@ -53,7 +53,7 @@ def start_up(rounds: int) -> dict[str, float]:
 def least_of(turns: list[tuple[float, float]]) -> dict[str, float]:
     """Return the least seconds of both, without and with accel."""
     without, with_accel = (min(times) for times in zip(*turns, strict=True))
-    return {"without_s": without, "with_s": with_accel}
+    return {"without_seconds": without, "with_seconds": with_accel}
 
 
 def in_processes(what: str, rounds: int) -> dict[str, float]:
@@ -138,7 +138,9 @@ def table(results: dict[str, Any]) -> str:
     """Return the table of docs/accel.md."""
     lines = ["| CPU milliseconds | without | with accel | more |", "|---|---|---|---|"]
     for name, label in LABELS.items():
-        without, own = (1e3 * results["rows"][name][key] for key in ("without_s", "with_s"))
+        without, own = (
+            1e3 * results["rows"][name][key] for key in ("without_seconds", "with_seconds")
+        )
         lines.append(f"| {label} | {without:.2f} | {own:.2f} | {own - without:.2f} |")
     return "\n".join(lines) + "\n"
 
@@ -172,7 +174,9 @@ def main() -> None:
     for what in WORKERS:
         rows[what] = in_processes(what, arguments.rounds if what == "first fit" else few)
     for name, row in rows.items():
-        print(f"{name:18} {1e3 * row['without_s']:8.2f} ms, with accel {1e3 * row['with_s']:8.2f}")
+        print(
+            f"{name:18} {1e3 * row['without_seconds']:8.2f} ms, with accel {1e3 * row['with_seconds']:8.2f}"
+        )
     print(write_results("accel_costs", {"rows": rows}))
 
 

@@ -91,7 +91,7 @@ def test_every_script_is_a_suite(scripts: Any) -> None:
     suite = scripts("suite")
     known = {found.script for found in suite.SUITES.values()} | set(suite.TOOLS)
     helpers = {"harness", "charts", "digests", "suite", "stages", "table_data", "waits_calls"}
-    helpers |= {"convolutions", "residual"}
+    helpers |= {"convolutions", "residual", "table_pages", "table_variants"}
     assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} == known | helpers
 
 

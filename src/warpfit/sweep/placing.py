@@ -81,7 +81,7 @@ class Places:
     def first(self) -> str:
         return self.devices[0]
 
-    def taken_by(self, tasks: list[Task]) -> tuple[Places, list[Task]]:
+    def taken_by(self, tasks: Sequence[Task]) -> tuple[Places, Sequence[Task]]:
         """Return the places of these tasks, chosen if that is left to us, and the tasks with their
         device, and with their rows there, if it has room.
         """
