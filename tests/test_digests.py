@@ -87,6 +87,7 @@ def test_how_fast_has_the_best_peer_of_each_row(
                         ("lightgbm", 0.9),
                         ("xgboost", 0.722),
                         ("catboost", 2.45),
+                        ("scikit-learn hist", 0.8),
                     )
                 }
             }
