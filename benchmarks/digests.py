@@ -139,7 +139,7 @@ def _a_table(results: Results) -> list[str]:
     rows, cores = results["tables"]["magic"], results["environment"]["cores"]
     seconds = {name: rows[name]["wall_s"]["median"] for name in ("warpfit realmlp", *TREES)}
     ours, best = seconds.pop("warpfit realmlp"), min(seconds, key=lambda name: seconds[name])
-    what = "RealMLP, a table of 12,172 rows, 256 epochs"
+    what = "RealMLP, 12,172 rows, 256 epochs"
     cells = [f"{_three_digits(each)} s" for each in (ours, seconds[best])]
     peer = f"{TREES[best]}, 1,000 trees, {cores} CPU cores"
     return ["tables", what, *cells, peer, f"**{seconds[best] / ours:.1f}**"]
