@@ -15,6 +15,7 @@ from warpfit.backends.base import MemberHead, MemberLayer, MemberLayers, MemberU
 from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.runtime import open_device
 from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.errors import ShapeError
 
 PLACE = {"p": 0.3, "seed": 7, "step": 3}
 HALF = "bfloat16"
@@ -146,6 +147,31 @@ def test_forward_and_backward(ops: CudaBackend, sizes: Sizes) -> None:
             assert_close(getattr(mine, name), getattr(other, name))
     for mine, other in zip(of_device.head, gradients.head, strict=True):
         assert_close(mine, other)
+
+
+def test_no_rows(ops: CudaBackend) -> None:
+    sizes = Sizes(members=2, rows=0, inputs=7, units=128, layers=2, outputs=2)
+    layers, x = on_device(ops, layers_of(sizes)), ops.asarray(batches(sizes, sizes.members))
+    y, kept = ops.member_layers_forward(x, layers, **PLACE)
+    assert y.shape == (2, 0, 2)
+    gradients, dx = ops.member_layers_backward(y, kept, needs_dx=True)
+    assert dx.shape == x.shape
+    for each in flat(gradients):
+        np.testing.assert_array_equal(each.numpy(), 0)
+
+
+def test_refuses_batches_of_other_members(ops: CudaBackend) -> None:
+    sizes = Sizes(members=3, rows=4, inputs=7, units=128, layers=1, outputs=1)
+    layers, dy = on_device(ops, layers_of(sizes)), ops.zeros((3, 4, 1), "float32")
+    with pytest.raises(
+        ShapeError, match=r"_forward: expected x of shape \(3, 4, 7\), got \(2, 4, 7\)"
+    ):
+        ops.member_layers_forward(ops.asarray(batches(sizes, 2)), layers, **PLACE)
+    _, kept = ops.member_layers_forward(ops.asarray(batches(sizes, 1)), layers, **PLACE)
+    with pytest.raises(
+        ShapeError, match=r"_backward: expected x of shape \(3, 4, 7\), got \(1, 4, 7\)"
+    ):
+        ops.member_layers_backward(dy, kept, needs_dx=False)
 
 
 @pytest.mark.parametrize("outputs", [2, 5])

@@ -81,8 +81,8 @@ class MemberPass:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of a member, whole clusters."""
-        return CLUSTER * -(-self.num_rows // (CLUSTER * ROWS))
+        """Blocks of a member, whole clusters, one even without rows."""
+        return CLUSTER * max(1, -(-self.num_rows // (CLUSTER * ROWS)))
 
     @property
     def grid(self) -> int:
@@ -224,8 +224,9 @@ class MemberLayerOps(DenseOps):
         keeps: bool = True,
     ) -> tuple[Array, Any]:
         how = MemberPass.of(layers, x.shape[1])
+        batches = 1 if len(x) == 1 else how.num_members
         check_float("member_layers_forward", x, *layers.head)
-        check_shape("member_layers_forward", "x", x, (len(x), how.num_rows, how.num_inputs))
+        check_shape("member_layers_forward", "x", x, (batches, how.num_rows, how.num_inputs))
         check_step("member_layers_forward", step)
         x, layers = self._at_pairs(self.contiguous(x)), _contiguous(self, layers)
         y = self.empty((how.num_members, how.num_rows, how.num_outputs), "float32")
@@ -255,6 +256,7 @@ class MemberLayerOps(DenseOps):
         how, layers = kept.how, kept.layers
         shape = (how.num_members, how.num_rows)
         check_float("member_layers_backward", dy, kept.x)
+        check_shape("member_layers_backward", "x", kept.x, (*shape, how.num_inputs))
         check_shape("member_layers_backward", "dy", dy, (*shape, how.num_outputs))
         # Each block has read its own part of `sums` before it writes there.
         dz = [self.take(kept.sums, idx) for idx in range(how.num_layers)]
