@@ -251,6 +251,18 @@ def test_groups_are_convolutions_of_their_own(backend: Backend, name: str, dtype
         assert_within_tolerance(download(backend, db)[made], of_bias, dtype)
 
 
+def test_groups_of_more_channels_than_a_grid_has_rows(backend: Backend) -> None:
+    setting = Setting((1, 8, 8, 2700), (7, 7, 1350, 2))
+    x, w, _, dz = operands(setting, "float32")
+    on_device = [upload(backend, array) for array in (dz, x)]
+    dw, _ = backend.conv2d_backward_weight(*on_device, (7, 7), groups=2)
+    expected, _ = NumpyBackend().conv2d_backward_weight(
+        dz.astype("f8"), x.astype("f8"), (7, 7), groups=2
+    )
+    assert w.shape == expected.shape
+    assert_within_tolerance(download(backend, dw), expected, "float32")
+
+
 def test_groups_take_over_the_derivative_below(backend: Backend) -> None:
     setting, groups = GROUPED["pairs"]
     x, w, _, dz = operands(setting)

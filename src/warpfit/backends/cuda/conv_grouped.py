@@ -122,7 +122,7 @@ class GroupedOps(BoxOps):
         kernel = self.kernel("conv2d_grouped_backward_weight", DTYPE=x.dtype)
         if partials.size:
             sizes = _sizes(x.shape, w_shape, counts, pairs, groups)
-            kernel((tiles, rows, parts), THREADS, *(dz, x, partials, num_windows), *sizes)
+            kernel((rows * tiles, 1, parts), THREADS, *(dz, x, partials, num_windows), *sizes)
         dw = self.reshape(self.column_sums(partials, dtype, scale), w_shape)
         if not needs_db:
             return dw, None

@@ -3,8 +3,9 @@
 //           those of o's group g.
 // Layout:   dz (M, OH, OW, outputs), x (M, H, W, channels), contiguous; num_windows = M OH OW;
 //           partials (parts, KH KW group_channels, outputs) of the arithmetic type.
-// Launch:   grid (tiles of 32 outputs, KH KW group_channels, parts), blocks of 256 threads: 32 along
-//           the outputs, 8 over windows; no dynamic shared memory. Define DTYPE.
+// Launch:   grid (KH KW group_channels times tiles of 32 outputs, 1, parts), the tiles of a tap and
+//           channel side by side; blocks of 256 threads: 32 along the outputs, 8 over windows; no
+//           dynamic shared memory. Define DTYPE.
 // Numerics: a thread sums every eighth window of its part in float (double for float64), then the
 //           eight sums are added in their order.
 // Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads dz and x for each tap and channel of a
@@ -24,8 +25,9 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* LINES)
     take_turn();
     __shared__ Acc shared[LINES][COLUMNS];
     const int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-    const int output = blockIdx.x * COLUMNS + column;
-    const int tap = blockIdx.y / group_channels, in_group = blockIdx.y % group_channels;
+    const int tiles = (outputs + COLUMNS - 1) / COLUMNS, row = blockIdx.x / tiles;
+    const int output = (blockIdx.x - row * tiles) * COLUMNS + column;
+    const int tap = row / group_channels, in_group = row % group_channels;
     const int kh = tap / kernel_width, kw = tap % kernel_width;
     const int64 first = num_windows * blockIdx.z / gridDim.z,
                 end = num_windows * (blockIdx.z + 1) / gridDim.z;
@@ -34,10 +36,10 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* LINES)
         const int channel = output / group_outputs * group_channels + in_group;
         for (int64 number = first + line; number < end; number += LINES) {
             const Place window(number, {out_height, out_width});
-            const int row = window.row * stride_height + kh * dilation_height - padding_height;
-            const int place = window.column * stride_width + kw * dilation_width - padding_width;
-            if (row < 0 || row >= height || place < 0 || place >= width) continue;
-            const int64 pixel = (static_cast<int64>(window.image) * height + row) * width + place;
+            const int h = window.row * stride_height + kh * dilation_height - padding_height;
+            const int w = window.column * stride_width + kw * dilation_width - padding_width;
+            if (h < 0 || h >= height || w < 0 || w >= width) continue;
+            const int64 pixel = (static_cast<int64>(window.image) * height + h) * width + w;
             sum += load(dz[number * outputs + output]) * load(x[pixel * channels + channel]);
         }
     }
@@ -46,5 +48,6 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* LINES)
     if (line > 0 || output >= outputs) return;
 #pragma unroll
     for (int other = 1; other < LINES; ++other) sum += shared[other][column];
-    partials[(static_cast<int64>(blockIdx.z) * gridDim.y + blockIdx.y) * outputs + output] = sum;
+    const int64 rows = gridDim.x / tiles;
+    partials[(blockIdx.z * rows + row) * outputs + output] = sum;
 }
