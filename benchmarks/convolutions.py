@@ -2,8 +2,8 @@
 
 Each pass of each shape is captured some times in a CUDA graph of its own, ours as engines capture
 it, cuDNN's through PyTorch in channels-last memory with `cudnn.benchmark`, which tries all
-algorithms. The graphs take turns on one stream. Outputs and gradients are float16; biases there are
-none.
+algorithms. The graphs take turns on one stream. Outputs and gradients are float16, but for those of
+our weights, which are float32; biases there are none.
 """
 
 from __future__ import annotations
