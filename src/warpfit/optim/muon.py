@@ -241,6 +241,10 @@ class Muon(Optimizer):
             raise ConfigError("muon: expected others over further parameters, got one of its own")
         rate, decay = spec.lr.lr, getattr(spec, "weight_decay", None)
         groups = spec.groups or (ParameterGroup(len(others.parameters), rate, decay),)
+        if not self.spec.lr.lr and any(group.lr for group in groups):
+            raise ConfigError(
+                "muon: expected an lr above 0, of which that of others is a multiple, got 0"
+            )
         for group, held in _held(groups, others.parameters):
             yield replace(group, is_other=True), held
 
