@@ -66,6 +66,41 @@ def test_each_process_has_the_numbers_of_one_device(tmp_path: Path) -> None:
         np.testing.assert_allclose(weights[name], array, rtol=1e-9, atol=1e-12)
 
 
+def test_all_begin_with_the_numbers_of_rank_0(tmp_path: Path) -> None:
+    model = mlp(6, 8, 3, dtype="float64")
+    x, y = blobs(61, dtype="float64")
+    asked: dict[str, Any] = {"epochs": 4, "batch_size": 16, "seed": 5, "verbose": False}
+    expected = wf.fit(model, x, y, optimizer=adam(model), device="cpu", **asked)
+    others = """
+for parameter in model.parameters() if rank else ():
+    parameter.data += 0.1
+"""
+    process = mpiexec(tmp_path, PROGRAM + others + FIT)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    weights, losses, _, _ = json.loads((tmp_path / "rank1.json").read_text())
+    np.testing.assert_allclose(losses, expected["loss"], rtol=1e-11)
+    for name, array in model.state_dict().items():
+        np.testing.assert_allclose(weights[name], array, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("batch_size=16", "batch_size=16 + rank", "batch_size 17 on rank 1 and 16 on rank 0"),
+        ("seed=5", "seed=rank", "seed 1 on rank 1 and 0 on rank 0"),
+        ("model, x, y", "model, x[rank:], y[rank:]", "num_rows 60 on rank 1 and 61 on rank 0"),
+    ],
+)
+def test_processes_are_asked_for_the_same_run(
+    before: str, after: str, message: str, tmp_path: Path
+) -> None:
+    process = mpiexec(tmp_path, PROGRAM + FIT.replace(before, after))
+    _, errors = process.communicate(timeout=50)
+    assert process.returncode != 0
+    assert f"ConfigError: expected the same run in all processes, got {message}" in errors
+
+
 @pytest.mark.parametrize("end", ["interrupt", "kill", "raise"])
 def test_what_ends_one_process_ends_all(end: str, tmp_path: Path) -> None:
     program = (

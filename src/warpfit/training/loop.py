@@ -16,6 +16,7 @@ from typing import Any, cast
 from warpfit import backends
 from warpfit.backends import communicators
 from warpfit.backends.contract.communicator import Alone
+from warpfit.checks import brief
 from warpfit.engines.base import (
     EpochReport,
     Plan,
@@ -185,6 +186,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         run = self.run
+        self._begin_alike()
         try:
             self._train_epochs()
         except KeyboardInterrupt:
@@ -197,11 +199,35 @@ class TrainingLoop:
         self._hand_out()
         self.whole = replace(self.whole, state=run.state)
 
+    def _begin_alike(self) -> None:
+        """Let processes that follow begin with rank 0's numbers, or raise ConfigError if they were
+        asked for another run.
+        """
+        if self.ranks.size == 1:
+            return
+        plan, state = self.run.plan, self.run.state
+        counts = {"epochs": plan.epochs, "seed": state.seed, "epoch": state.epoch}
+        own = {**plan.identity(), **counts, "step": state.step}
+        del own["device"]
+        first = self.ranks.share(own)
+        for name, value in own.items():
+            if value != first[name]:
+                raise ConfigError(
+                    f"expected the same run in all processes, got {name} {brief(value)} on rank "
+                    f"{self.ranks.rank} and {brief(first[name])} on rank 0"
+                )
+        self._take_over_arrays()
+
     def _hand_out(self) -> None:
         """Let processes that followed have the results, which callbacks may have changed."""
-        history, state = self.run.history, self.run.state
+        history = self.run.history
         shared = self.ranks.share((history.reports, history.stopped_by))
         history.reports, history.stopped_by = shared
+        self._take_over_arrays()
+
+    def _take_over_arrays(self) -> None:
+        """Let processes that follow have the parameters, buffers and slots of rank 0."""
+        state = self.run.state
         slots = [array for arrays in state.slots.values() for array in arrays.values()]
         self.ranks.broadcast([*state.arrays.values(), *slots])
 
