@@ -175,7 +175,8 @@ def main() -> None:
         rows[what] = in_processes(what, arguments.rounds if what == "first fit" else few)
     for name, row in rows.items():
         print(
-            f"{name:18} {1e3 * row['without_seconds']:8.2f} ms, with accel {1e3 * row['with_seconds']:8.2f}"
+            f"{name:18} {1e3 * row['without_seconds']:8.2f} ms, "
+            f"with accel {1e3 * row['with_seconds']:8.2f}"
         )
     print(write_results("accel_costs", {"rows": rows}))
 
