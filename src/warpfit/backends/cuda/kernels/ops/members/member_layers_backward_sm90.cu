@@ -392,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         heads_backward(*shared, network, place, own, dy, head, kept.of_layer(last, own), sizes,
                        partials, factor);
         Pipeline pipeline{shared->rings, own.half};
-        Sums sums;
+        Sums sums = {};
         for (int layer = last; layer > 0; --layer) {
             const int turn = last - layer + 1;
             const Kept of_layer = kept.of_layer(layer - 1, own);

@@ -340,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 shared->masks.bits[0][group][own.number] = drawing.draw(place, own, 0, group);
         }
         fill_rows(*shared, network, place, own, x, scale_in);
-        Sums sums;
+        Sums sums = {};
         for (int idx = 0; idx < network.num_layers; ++idx) {
             const MemberLayer& layer = network.layers[idx];
             shared->vectors.fill_ones(idx, layer, own);

@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int own = threadIdx.x - WARPGROUP;
         Cursor<STAGES> cursor(0);
         for_each_part(list, [&](int tile, int, int count) {
-            Sums sums;
+            Sums sums = {};
             multiply_part(sums, *shared, cursor, count, own / WARPGROUP * 64);
             float4* to = partials + slot_of(blockIdx.x, tile) + own;
 #pragma unroll
