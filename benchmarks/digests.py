@@ -80,7 +80,7 @@ def batch_sizes(results: Results) -> str:
 
 
 # Programs that train as many trees as they are told, with their makers' spelling.
-TREES = {
+BOOSTED_TREES = {
     "lightgbm": "LightGBM, 1,000 trees",
     "xgboost": "XGBoost, 1,000 trees",
     "catboost": "CatBoost, 1,000 trees",
@@ -142,11 +142,11 @@ def _ten_epochs(part: Results) -> list[str]:
 def _a_table(results: Results) -> list[str]:
     """Return the cells of a fit of RealMLP to magic, beside the quickest boosted trees."""
     rows, cores = results["tables"]["magic"], results["environment"]["cores"]
-    seconds = {name: rows[name]["wall_s"]["median"] for name in ("warpfit realmlp", *TREES)}
+    seconds = {name: rows[name]["wall_s"]["median"] for name in ("warpfit realmlp", *BOOSTED_TREES)}
     ours, best = seconds.pop("warpfit realmlp"), min(seconds, key=lambda name: seconds[name])
     what = "RealMLP, 12,172 rows, 256 epochs"
     cells = [f"{_three_digits(each)} s" for each in (ours, seconds[best])]
-    peer = f"{TREES[best]}, {cores} CPU cores"
+    peer = f"{BOOSTED_TREES[best]}, {cores} CPU cores"
     return ["tables", what, *cells, peer, f"**{seconds[best] / ours:.1f}**"]
 
 

@@ -69,9 +69,7 @@ class MuonSpec(OptimizerSpec):
     def _part(self, group: ParameterGroup) -> OptimizerSpec:
         if not group.is_other or self.others is None:
             return super()._part(group)
-        own = group.weight_decay
-        decay: dict[str, Any] = {} if own is None else {"weight_decay": own}
-        return replace(self.others, groups=(), **decay)
+        return self.others._part(group)
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
         return UpdateNumbers(lr, kept=1 - lr * self.weight_decay)
