@@ -4,10 +4,13 @@ noted there.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from time import sleep
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,6 +39,8 @@ class Card(EmulatedRuntime):
         Kernels by their names.
     """
 
+    has_peers = True
+
     def __init__(self, index: int) -> None:
         super().__init__()
         self.index, self.name = index, f"cuda:{index}"
@@ -48,12 +53,37 @@ class Card(EmulatedRuntime):
     def fork(self, stream: Any = None) -> Any:
         """Return a stream that is the card's own."""
         self.forks += 1
-        return stream or SimpleNamespace(handle=0, card=self)
+        if stream is None:
+            stream = SimpleNamespace(handle=0, card=self)
+            stream.record = lambda: stream
+        return stream
 
-    def merge(self, stream: Any) -> None:
+    def merge(self, place: Any) -> None:
         """Do nothing: a sum is there when it returns."""
-        assert stream.card is self
+        assert place.card is self
         self.merges += 1
+
+    def on(self, stream: Any) -> AbstractContextManager[None]:
+        """Do nothing: what is started has ended."""
+        assert stream.card is self
+        return nullcontext()
+
+    def reaches(self, others: Any) -> bool:
+        """Return whether ranks copy into each other's memory."""
+        return self.has_peers
+
+    def tell(self, word: int) -> None:
+        """Write 1."""
+        self._run("tell", partial(_set, word, 1))
+
+    def wait_for(self, word: int) -> None:
+        """Wait for a 1, and write 0."""
+        self._run("wait", partial(self._wait, word))
+
+    def _wait(self, word: int) -> None:
+        while not ctypes.c_uint32.from_address(word).value:
+            sleep(1e-5)
+        _set(word, 0)
 
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
         with _ONE_AT_A_TIME:
@@ -63,6 +93,10 @@ class Card(EmulatedRuntime):
         with _ONE_AT_A_TIME:
             self.launched[function.variant[0]] += 1
             super()._call(function, *arguments)
+
+
+def _set(word: int, value: int) -> None:
+    ctypes.c_uint32.from_address(word).value = value
 
 
 class FakeNccl:

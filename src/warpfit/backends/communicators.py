@@ -14,7 +14,7 @@ from warpfit.errors import DivergedError
 
 __all__ = ["of_process", "of_threads"]
 
-# Those of cards, by the devices: making them takes a second.
+# Those of NCCL, by the devices: making them takes a second.
 _IDLE: dict[tuple[str, ...], Sequence[Communicator]] = {}
 _OF_PROCESS: dict[str, Communicator] = {}
 
@@ -45,10 +45,15 @@ def _made(devices: Sequence[str]) -> Sequence[Communicator]:
     hosts = ThreadCommunicator.of_size(len(devices))
     if devices[0] == "cpu":
         return hosts
+    found: list[Any] = [backends.get(device) for device in devices]
+    cards = [ops.runtime for ops in found]
+    if all(card.reaches(cards) for card in cards):
+        from warpfit.backends.cuda.peers import PeerCommunicator
+
+        return PeerCommunicator.of_threads(hosts, cards)
     from warpfit.backends.cuda.nccl import NcclCommunicator
 
-    found: list[Any] = [backends.get(device) for device in devices]
-    return NcclCommunicator.of_threads(hosts, [ops.runtime for ops in found])
+    return NcclCommunicator.of_threads(hosts, cards)
 
 
 def of_process(device: str) -> Communicator:

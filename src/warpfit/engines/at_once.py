@@ -21,6 +21,7 @@ __all__ = [
     "leaves_out_ranks",
     "narrow_loss",
     "narrow_step",
+    "updates_each_alone",
 ]
 
 
@@ -48,6 +49,12 @@ def joins_updates(plan: Plan) -> bool:
         return False  # which may look at gradients
     names = [name for name, spec in layers if spec.parameters()]
     return len(set(names)) == len(names)
+
+
+def updates_each_alone(plan: Plan) -> bool:
+    """Whether a parameter's update needs no other one's gradient, so that they come one by one."""
+    optimizer = plan.optimizer
+    return optimizer.follows_its_rule and optimizer.clip_norm is None and not optimizer.groups
 
 
 def finds_targets(plan: Plan, data: TrainingData) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from warpfit.backends import Array, Backend
@@ -67,27 +67,36 @@ class Reduction:
 
     def __init__(self, ranks: Communicator, names: Collection[str]) -> None:
         self._ranks, self._names = ranks, names
-        self._waiting: list[Array] = []
+        self._waiting: dict[str, Array] = {}
+        self._buckets: list[list[str]] = []
         self._num_bytes = 0
 
     def add(self, name: str, gradient: Array) -> None:
         """Take a gradient that is whole on this rank."""
         if name not in self._names:
             return
-        self._waiting.append(gradient)
+        self._waiting[name] = gradient
         self._num_bytes += int(gradient.nbytes)
         if self._num_bytes >= BUCKET_BYTES:
             self._send()
 
-    def end(self) -> None:
-        """Let what is started later find the sums."""
+    def ends(self) -> Iterator[list[str]]:
+        """Let what is started later find sums, and yield the names of their parameters: first all
+        but those of the last bucket, which is still under way, then these.
+        """
         self._send()
+        *first, last = self._buckets
+        if first:
+            self._ranks.join(but=1)
+            yield [name for names in first for name in names]
         self._ranks.join()
+        yield last
 
     def _send(self) -> None:
         if self._waiting:
-            self._ranks.all_reduce(self._waiting)
-        self._waiting, self._num_bytes = [], 0
+            self._ranks.all_reduce(list(self._waiting.values()))
+            self._buckets.append(list(self._waiting))
+        self._waiting, self._num_bytes = {}, 0
 
 
 def share_of(ops: Backend, weight: Array, ranks: Communicator) -> tuple[Array, Array]:

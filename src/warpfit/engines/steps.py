@@ -8,7 +8,7 @@ host each time, or a graph.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -20,7 +20,12 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES, Activation, Number
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.data.order import round_keys_of
-from warpfit.engines.at_once import joins_updates, narrow_loss, narrow_step
+from warpfit.engines.at_once import (
+    joins_updates,
+    narrow_loss,
+    narrow_step,
+    updates_each_alone,
+)
 from warpfit.engines.base import EpochReport, Plan, StepListener, TrainingData, TrainState
 from warpfit.engines.parts import Part, Reduction, own_rows, part_of, share_of
 from warpfit.engines.reports import LOSS, WEIGHT, Reports
@@ -167,22 +172,24 @@ class Run(ABC):
         self.arrays = state.arrays
         self.half = plan.precision if plan.precision in HALF_DTYPES else None
         self.copies = self._half_copies()
-        # Whether each update writes them; otherwise each step does, before it computes with them.
-        self.keeps_copies = (
+        self.updates_by_bucket = ranks.size > 1 and updates_each_alone(plan)
+        is_joined = (
             bool(self.copies)
             and joins_updates(plan)
             and self.ops.keep_copies(
                 [self.arrays[name] for name in self.copies], list(self.copies.values())
             )
         )
+        # Whether each update writes them; otherwise each step does, before it computes with them.
+        self.keeps_copies = is_joined or self.updates_by_bucket
         # Of steps that are one operation and the update, but for a last batch that is too short.
         is_narrow = (
-            self.keeps_copies
-            and narrow_step(plan, data, min(plan.batch_size, len(data))) is not None
+            is_joined and narrow_step(plan, data, min(plan.batch_size, len(data))) is not None
         )
         self.loss_terms = narrow_loss(plan, data) if is_narrow else None
         self.narrow_layers = self._narrow_layers() if self.loss_terms else []
         self.sources = row_sources(plan, data)
+        self.places = {name: idx for idx, name in enumerate(plan.trained)}
         self.parameters = [state.parameters[name] for name in plan.trained]
         self.slots = {
             slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()
@@ -194,7 +201,7 @@ class Run(ABC):
         start, ops, state = perf_counter(), self.ops, self.state
         steps, first_epoch = self.reports.steps_per_epoch, state.epoch
         if self.keeps_copies:  # others may have changed the parameters since
-            self._write_copies()
+            self._write_copies(self.copies)
         records, last_rates = ops.zeros((count, steps, 3), "float64"), []
         for idx in range(count):
             rates = self.rates(state.epoch)
@@ -301,11 +308,33 @@ class Run(ABC):
             gradients, is_update = self._loss_in_parts(
                 outputs, pullback, y, record, numbers, weights, admits
             )
+        elif self.updates_by_bucket:
+            self._update_by_bucket(pullback, gradient, numbers)
+            return True
         else:
             gradients, is_update = self._gradients(pullback, gradient), True
         if is_update:
             self._update(gradients, numbers)
         return is_update
+
+    def _update_by_bucket(
+        self, pullback: NetworkPullback, dy: Array, numbers: StepNumbers
+    ) -> None:
+        """Update parameters while the gradients of the last bucket are still added up."""
+        reduction = Reduction(self.ranks, self.places)
+        gradients = pullback(dy, reduction.add)
+        for names in reduction.ends():
+            places = [self.places[name] for name in names]
+            self.plan.optimizer.apply(
+                self.ops,
+                [self.parameters[idx] for idx in places],
+                [gradients[name] for name in names],
+                {slot: [arrays[idx] for idx in places] for slot, arrays in self.slots.items()},
+                step=numbers.update,
+                lr=numbers.lr,
+                numbers=numbers.of_update,
+            )
+            self._write_copies([name for name in names if name in self.copies])
 
     def _update(self, gradients: list[Array], numbers: StepNumbers) -> None:
         self.plan.optimizer.update(
@@ -317,6 +346,8 @@ class Run(ABC):
             lr=numbers.lr,
             numbers=numbers.of_update,
         )
+        if self.updates_by_bucket:
+            self._write_copies([name for name in self.places if name in self.copies])
 
     def step_at_once(
         self, x: Array, y: Array, numbers: StepNumbers, record: Array, rows: Any = None
@@ -399,9 +430,10 @@ class Run(ABC):
         """
         if self.ranks.size == 1:
             return self._trained_of(pullback(dy))
-        reduction = Reduction(self.ranks, self.plan.trained)
+        reduction = Reduction(self.ranks, self.places)
         gradients = self._trained_of(pullback(dy, reduction.add))
-        reduction.end()
+        for _ in reduction.ends():
+            pass
         return gradients
 
     def _trained_of(self, gradients: dict[str, Array]) -> list[Array]:
@@ -428,8 +460,10 @@ class Run(ABC):
             if isinstance(spec, LinearSpec)
         ]
 
-    def _write_copies(self) -> None:
-        self.ops.cast_into(list(self.copies.values()), [self.arrays[name] for name in self.copies])
+    def _write_copies(self, names: Collection[str]) -> None:
+        if names:
+            copies = [self.copies[name] for name in names]
+            self.ops.cast_into(copies, [self.arrays[name] for name in names])
 
     def _forward(self, x: Array, call: Call) -> tuple[Array, NetworkPullback]:
         """Return the outputs, and the function from their gradient to the parameters', both in the
@@ -438,5 +472,5 @@ class Run(ABC):
         if self.half is None:
             return self.network.vjp(self.ops, self.arrays, x, call)
         if not self.keeps_copies:
-            self._write_copies()
+            self._write_copies(self.copies)
         return self.network.vjp(self.ops, {**self.arrays, **self.copies}, x, call)

@@ -200,7 +200,7 @@ class NetworkSpec:
                     dy = pullbacks[idx](dy, gradients_kept)
                     continue
                 dy, own = pullbacks[idx](dy)
-                for name, gradient in own.items():
+                for name, gradient in reversed(own.items()):  # the largest comes last
                     full = self._names[idx][name]
                     known = gradients.get(full)
                     gradients[full] = (

@@ -37,8 +37,10 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def join(self) -> None:
-        """Let what is started later find the results of every `all_reduce` before it."""
+    def join(self, but: int = 0) -> None:
+        """Let what is started later find the results of every `all_reduce` before it, but perhaps
+        for the last so many.
+        """
 
     @abstractmethod
     def broadcast(self, arrays: Sequence[Array]) -> None:
@@ -73,7 +75,7 @@ class Alone(Communicator):
     def all_reduce(self, arrays: Sequence[Array]) -> None:
         """Leave them: a sum over one rank."""
 
-    def join(self) -> None:
+    def join(self, but: int = 0) -> None:
         """Do nothing: there is nothing to wait for."""
 
     def broadcast(self, arrays: Sequence[Array]) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.contract.terms import Array
-from warpfit.errors import DeviceError, ShapeError
+from warpfit.backends.cuda.beside import BesideCommunicator
+from warpfit.errors import DeviceError
 from warpfit.extras import needs
 
 __all__ = ["NcclCommunicator"]
 
 
-class NcclCommunicator(Communicator):
+class NcclCommunicator(BesideCommunicator):
     """A card among several, on a stream of its own beside the card's.
 
     Parameters
@@ -27,9 +28,8 @@ class NcclCommunicator(Communicator):
     """
 
     def __init__(self, host: Communicator, runtime: Any, nccl: Any) -> None:
-        self._host, self._runtime, self._nccl = host, runtime, nccl
-        self.rank, self.size = host.rank, host.size
-        self._stream: Any = None  # made with the first sum
+        super().__init__(host, runtime)
+        self._nccl = nccl
         host.on_abort(nccl.abort)
 
     @staticmethod
@@ -66,31 +66,14 @@ class NcclCommunicator(Communicator):
         self.join()
 
     def _start(self, arrays: Sequence[Array], start: Callable[[Array], None]) -> None:
-        if not all(array.is_contiguous for array in arrays):
-            raise ShapeError("expected contiguous arrays for NCCL, got one that is not")
-        self._stream = self._runtime.fork(self._stream)
+        self._begin(arrays)
         try:
             with _core().group():
                 for array in arrays:
                     start(array)
         except Exception as error:
             raise DeviceError(f"NCCL failed on {self._runtime.name}: {error}") from error
-
-    def join(self) -> None:
-        if self._stream is not None:
-            self._runtime.merge(self._stream)
-
-    def barrier(self) -> None:
-        self._host.barrier()
-
-    def share(self, value: Any) -> Any:
-        return self._host.share(value)
-
-    def abort(self, error: BaseException) -> BaseException:
-        return self._host.abort(error)
-
-    def on_abort(self, act: Callable[[], None]) -> None:
-        self._host.on_abort(act)
+        self._note()
 
 
 def _core() -> Any:

@@ -197,19 +197,47 @@ class Streams(Context):
         self._let_wait(stream.handle, self._started_on.record())
         return stream
 
-    def merge(self, stream: Any) -> None:
-        """Let what this thread starts later wait for a stream that it has forked."""
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """Let this thread start kernels and copies on a stream that it has forked."""
+        thread = threading.get_ident()
+        self._beside[thread] = stream.handle
+        try:
+            yield
+        finally:
+            del self._beside[thread]
+
+    def tell(self, word: int) -> None:
+        """Write 1 to a word of 4 bytes that cards and host see, after what was started before."""
+        self._set_word(word, 1)
+
+    def wait_for(self, word: int) -> None:
+        """Let what is started later wait until such a word is 1, and make it 0."""
+        flags = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+        (error,) = self._driver.cuStreamWaitValue32(self._handle(), word, 1, int(flags))
+        self._check(error, "waiting for another card")
+        self._set_word(word, 0)
+
+    def _set_word(self, word: int, value: int) -> None:
+        (error,) = self._driver.cuStreamWriteValue32(self._handle(), word, value, 0)
+        self._check(error, "telling another card")
+
+    def merge(self, place: Any) -> None:
+        """Let what this thread starts later wait for a place, `stream.record()`, of a stream that it
+        has forked.
+        """
         self.activate()
-        self._let_wait(self._started_on.handle, stream.record())
+        self._let_wait(self._started_on.handle, place)
         if self._capturing is not None and self.is_capturing():
             self._capturing.is_merged = True
 
-    def _was_merged(self) -> bool:
-        """Return whether a kernel that is captured now waits for more than the one before it; the
-        next does not.
-        """
-        was, self._capturing.is_merged = self._capturing.is_merged, False  # type: ignore[union-attr]
-        return was
+    def _follows_a_kernel(self) -> bool:
+        """Return whether a kernel is captured now that waits for nothing but the one before it."""
+        capturing = self._capturing
+        if capturing is None or not self.is_capturing() or self._beside.get(capturing.thread):
+            return False
+        was_merged, capturing.is_merged = capturing.is_merged, False
+        return not was_merged
 
     @property
     def _started_on(self) -> Any:

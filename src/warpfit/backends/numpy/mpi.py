@@ -56,7 +56,7 @@ class MpiCommunicator(Communicator):
             if dense is not array:
                 array[...] = dense.reshape(array.shape)
 
-    def join(self) -> None:
+    def join(self, but: int = 0) -> None:
         """Do nothing: sums are there when `all_reduce` returns."""
 
     def broadcast(self, arrays: Sequence[Array]) -> None:

@@ -58,7 +58,7 @@ class ThreadCommunicator(Communicator):
         bounds = [len(array) * rank // self.size for rank in (self.rank, self.rank + 1)]
         return slice(*bounds) if bounds[0] < bounds[1] else None
 
-    def join(self) -> None:
+    def join(self, but: int = 0) -> None:
         """Do nothing: sums are there when `all_reduce` returns."""
 
     def broadcast(self, arrays: Sequence[Array]) -> None:
@@ -69,7 +69,11 @@ class ThreadCommunicator(Communicator):
         self._meet()
 
     def share(self, value: Any) -> Any:
-        shared = self._gathered(value)[0]
+        return self.exchange(value)[0]
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return the values of all ranks."""
+        shared = list(self._gathered(value))
         self._meet()
         return shared
 
