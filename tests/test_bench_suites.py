@@ -621,7 +621,7 @@ def test_several_ranks_are_checked_and_measured(
     scaling = scripts("scaling")
     case = scaling.Case((8, 16, 16, 4), 32)
     monkeypatch.setattr(scaling, "CASES", (case,))
-    monkeypatch.setattr(scaling, "step_of_peer", lambda case, count: 100.0 * count)
+    monkeypatch.setattr(scaling, "steps_of_peer", lambda case, count: {"eager": 100.0 * count})
     monkeypatch.setattr(scaling, "seconds_of_sweep", lambda devices, _: 3.0 / len(devices))
     run(scaling, monkeypatch, "--devices", "cpu,cpu", "--rows", case.name)
     found = read(results, "scaling")

@@ -94,7 +94,7 @@ def test_an_error_of_one_rank_is_raised_by_all_that_wait() -> None:
 def test_processes_of_mpi_have_the_same_sum(tmp_path: Path) -> None:
     program = f"""
 import numpy as np
-from warpfit.backends.numpy.mpi import processes
+from warpfit.backends.numpy.processes import processes
 ranks, shapes = processes(), {SHAPES!r}
 def arrays_of(rank):
     rng = np.random.default_rng(rank)
@@ -121,7 +121,7 @@ print("rank", ranks.rank)
 def test_a_process_that_ends_ends_the_others(end: str, tmp_path: Path) -> None:
     program = f"""
 import os
-from warpfit.backends.numpy.mpi import processes
+from warpfit.backends.numpy.processes import processes
 from warpfit.errors import DataError
 ranks = processes()
 ranks.barrier()

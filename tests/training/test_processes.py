@@ -21,7 +21,7 @@ PROGRAM = """
 import json
 import warpfit as wf
 from support.training import adam, blobs, mlp
-from warpfit.backends.numpy.mpi import processes
+from warpfit.backends.numpy.processes import processes
 
 x, y = blobs(61, dtype="float64")
 model = mlp(6, 8, 3, dtype="float64")
@@ -35,7 +35,7 @@ class Telling(wf.Callback):
 callbacks = [Telling(), wf.Checkpoint("run.ckpt"), wf.EarlyStopping(patience=50)]
 """
 FIT = """
-history = wf.fit(model, x, y, optimizer=opt, epochs=4, batch_size=16, seed=5, device="mpi",
+history = wf.fit(model, x, y, optimizer=opt, epochs=4, batch_size=16, seed=5, device="processes",
                  validation_data=(x, y), callbacks=callbacks, verbose=False, metrics=["f1_macro"])
 weights = {name: array.tolist() for name, array in model.state_dict().items()}
 with open(f"rank{rank}.json", "w") as file:

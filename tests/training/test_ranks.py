@@ -251,14 +251,14 @@ def test_an_error_of_one_rank_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch
     x, y = blobs(NUM_ROWS, dtype="float64")
     model = small()
     before = {name: np.array(array) for name, array in model.state_dict().items()}
-    found = parts.Reduction.end
+    found = parts.Reduction.ends
 
-    def end(reduction: Any) -> None:
+    def ends(reduction: Any) -> Any:
         if reduction._ranks.rank == 2:
             raise DataError("the third rank ends")
-        found(reduction)
+        return found(reduction)
 
-    monkeypatch.setattr(parts.Reduction, "end", end)
+    monkeypatch.setattr(parts.Reduction, "ends", ends)
     with pytest.raises(DataError, match="the third rank ends") as raised:
         fit(model, x, y, 3)
     assert raised.value.__notes__ == ["rank 2 of 3 raised it"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from warpfit import backends
 from warpfit.backends.contract.communicator import Alone, Communicator
-from warpfit.backends.numpy.mpi import processes
+from warpfit.backends.numpy.processes import processes
 from warpfit.backends.numpy.threads import ThreadCommunicator
 from warpfit.errors import DivergedError
 
@@ -57,7 +57,7 @@ def _made(devices: Sequence[str]) -> Sequence[Communicator]:
 
 
 def of_process(device: str) -> Communicator:
-    """Return the communicator of this process among those of MPI, whose arrays are on a device."""
+    """Return the communicator of this process among those started with it, whose arrays are on a device."""
     if device not in _OF_PROCESS:
         _OF_PROCESS[device] = _of_process(device)
     return _OF_PROCESS[device]

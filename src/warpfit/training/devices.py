@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from warpfit import backends
-from warpfit.backends.numpy.mpi import processes
+from warpfit.backends.contract.communicator import Communicator
+from warpfit.backends.numpy.processes import processes
 from warpfit.checks import brief
 from warpfit.engines.base import Plan
 from warpfit.errors import ConfigError, DeviceError
 
-__all__ = ["ALL_CARDS", "MPI", "Devices", "all_cards", "devices_of"]
+__all__ = [
+    "ALL_CARDS",
+    "PROCESSES",
+    "Devices",
+    "agree_on",
+    "agreeing",
+    "all_cards",
+    "devices_of",
+    "is_of_processes",
+]
 
-ALL_CARDS, MPI = "cuda:all", "mpi"
+P, T = ParamSpec("P"), TypeVar("T")
+
+ALL_CARDS = "cuda:all"
+# A device for each process: of any launcher; the second name is older.
+PROCESSES = ("processes", "mpi")
 
 
 class Devices(NamedTuple):
@@ -26,7 +42,7 @@ class Devices(NamedTuple):
     names : tuple of str
         Of all ranks; empty if only one device was asked for.
     has_processes : bool
-        Whether ranks are processes of MPI.
+        Whether ranks are processes.
     """
 
     own: str
@@ -43,7 +59,7 @@ class Devices(NamedTuple):
         """
         if has_loader and self.has_processes:
             raise ConfigError(
-                f"expected x and y as arrays for device {MPI!r}, got batches of a loader"
+                f"expected x and y as arrays for device {PROCESSES[0]!r}, got batches of a loader"
             )
         if draft.batch_size < len(self.names):
             raise ConfigError(
@@ -59,7 +75,7 @@ def devices_of(device: Any) -> Devices:
     Parameters
     ----------
     device : str or sequence of str
-        One; several; ``'cuda:all'``; or ``'mpi'``, which is a device for each process.
+        One; several; ``'cuda:all'``; or ``'processes'``, which is a device for each process.
 
     Raises
     ------
@@ -67,13 +83,13 @@ def devices_of(device: Any) -> Devices:
         If they are no devices that can train together.
     """
     if not isinstance(device, list | tuple):
-        if isinstance(device, str) and device == MPI:
+        if is_of_processes(device):
             return _of_processes()
         if isinstance(device, str) and device == ALL_CARDS:
             names = all_cards()
             return Devices(names[0], names)
         return Devices(device)  # which is checked where it is resolved
-    if not device or any(each in (ALL_CARDS, MPI, "auto") for each in device):
+    if not device or any(each in (ALL_CARDS, *PROCESSES, "auto") for each in device):
         raise ConfigError(
             "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
             f"{brief(list(device))}"
@@ -106,4 +122,60 @@ def _of_processes() -> Devices:
     if device != "cpu":
         cards = all_cards()
         device = cards[ranks.local_rank % len(cards)]
-    return Devices(device, tuple(f"{MPI}:{rank}" for rank in range(ranks.size)), True)
+    return Devices(device, tuple(f"{PROCESSES[0]}:{rank}" for rank in range(ranks.size)), True)
+
+
+def is_of_processes(device: Any) -> bool:
+    """Return whether a device is one for each process."""
+    return isinstance(device, str) and device in PROCESSES
+
+
+class Refusal(NamedTuple):
+    """Why a process does not train with the others."""
+
+    error: str
+
+
+def agreeing(fit: Callable[P, T]) -> Callable[P, T]:
+    """Let what `fit` raises in one process, before all have agreed on a run, be an error of all."""
+
+    @wraps(fit)
+    def among_processes(*given: P.args, **named: P.kwargs) -> T:
+        is_planned = getattr(named.get("plan"), "has_processes", False)
+        if not is_planned and not is_of_processes(named.get("device")):
+            return fit(*given, **named)
+        ranks = processes()
+        ranks.have_agreed = False
+        try:
+            return fit(*given, **named)
+        except BaseException as error:
+            if not ranks.have_agreed:
+                ranks.exchange(Refusal(f"{type(error).__name__}: {error}"))
+            raise
+
+    return among_processes
+
+
+def agree_on(ranks: Communicator, own: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+    """Raise ConfigError unless all processes are asked for the same run, given by what it is, on data
+    that have these digests.
+    """
+    found = ranks.exchange((own, digests))
+    ranks.have_agreed = True
+    for rank, each in enumerate(found):
+        if isinstance(each, Refusal):
+            raise ConfigError(f"expected all processes to train, but rank {rank} has {each.error}")
+    first, of_first = found[0]
+    for rank, (each, of_each) in enumerate(found):
+        for name, value in each.items():
+            if value != first[name]:
+                raise ConfigError(
+                    f"expected the same run in all processes, got {name} {brief(value)} on rank "
+                    f"{rank} and {brief(first[name])} on rank 0"
+                )
+        if of_each != of_first:
+            others = [name for name in digests if of_each.get(name) != of_first.get(name)]
+            raise ConfigError(
+                "expected the same data in all processes, each of which takes its part of every "
+                f"batch, got another {' and '.join(others)} on rank {rank} than on rank 0"
+            )

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends, losses
-from warpfit.backends import Backend, communicators
+from warpfit.backends import Backend
+from warpfit.backends.numpy.processes import processes
 from warpfit.checks import check_choice, check_count, check_flag
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError, ShapeError
@@ -29,7 +30,7 @@ from warpfit.training.arguments import (
 )
 from warpfit.training.batches import Batches, as_validation_data
 from warpfit.training.callbacks import Callback, Checkpoint
-from warpfit.training.devices import devices_of
+from warpfit.training.devices import agreeing, devices_of
 from warpfit.training.evaluate import check_model, network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
@@ -58,6 +59,7 @@ __all__ = ["draft_of", "fit", "fit_rows", "prepared_targets"]
 BATCH_SIZE = 64
 
 
+@agreeing
 def fit(
     model: Module,
     x: Any,
@@ -137,7 +139,7 @@ def fit(
         model lives afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none
         and for a short run: of linear layers, without checkpoints, on NumPy's arrays, and expected
         to be done on a CPU before a GPU has compiled its kernel (see docs/engines.md). Several
-        devices, ``'cuda:all'`` or ``'mpi'`` share each batch (see docs/distributed.md).
+        devices, ``'cuda:all'`` or ``'processes'`` share each batch (see docs/distributed.md).
     precision : str
         ``'float32'`` or ``'float64'``; on CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``:
         products on tensor cores, with sums and parameters in float32. The model's parameters are
@@ -357,7 +359,7 @@ def _train_draft(
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     validation = _validation(draft, validation_data)
-    if draft.has_processes and communicators.of_process(draft.device).rank:
+    if draft.has_processes and processes().rank:
         # A rank that follows; only its copy of what `fit` was given trains.
         validation, callbacks, verbose, metrics = None, (), False, ()
     asked = as_metrics(metrics, draft.loss)

@@ -16,6 +16,7 @@ from typing import Any, cast
 from warpfit import backends
 from warpfit.backends import communicators
 from warpfit.backends.contract.communicator import Alone
+from warpfit.backends.numpy.processes import processes
 from warpfit.checks import brief
 from warpfit.engines.base import (
     EpochReport,
@@ -31,6 +32,7 @@ from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Schedule
 from warpfit.training.callbacks import Callback, Checkpoint
 from warpfit.training.checkpoints import CallbackState, Snapshot, load_checkpoint, save_checkpoint
+from warpfit.training.devices import agree_on
 from warpfit.training.evaluate import evaluate_network
 from warpfit.training.metrics import Metrics
 from warpfit.training.plan import engine_of
@@ -71,8 +73,7 @@ class TrainingLoop:
         self.engine, prepared = engine_of(self.run.plan), cast(Prepared, self.run.plan.prepared)
         self.engine_validates = prepared.validates
         # Those of other processes have a loop, too.
-        plan = self.run.plan
-        self.ranks = communicators.of_process(plan.device) if plan.has_processes else Alone()
+        self.ranks = processes() if self.run.plan.has_processes else Alone()
         # Whose rule the engine follows by itself.
         self.followed = self.looking[0] if prepared.stops else None
 
@@ -151,6 +152,8 @@ class TrainingLoop:
         nothing.
         """
         run = self.run
+        if self.ranks.size > 1:
+            self._agree()
         try:
             self._start()
             try:
@@ -186,7 +189,8 @@ class TrainingLoop:
 
     def _train(self) -> None:
         run = self.run
-        self._begin_alike()
+        if self.ranks.size > 1:
+            self._take_over_arrays()
         try:
             self._train_epochs()
         except KeyboardInterrupt:
@@ -196,27 +200,17 @@ class TrainingLoop:
         run.history.stopped_by = run.stop_reason or "epochs"
         self._save_checkpoints(due=lambda checkpoint: True)
         self._tell(lambda callback: callback.on_end(run))
-        self._hand_out()
+        if self.ranks.size > 1:
+            self._hand_out()
         self.whole = replace(self.whole, state=run.state)
 
-    def _begin_alike(self) -> None:
-        """Let processes that follow begin with rank 0's numbers, or raise ConfigError if they were
-        asked for another run.
-        """
-        if self.ranks.size == 1:
-            return
+    def _agree(self) -> None:
+        """Raise ConfigError unless all processes were asked for the same run."""
         plan, state = self.run.plan, self.run.state
         counts = {"epochs": plan.epochs, "seed": state.seed, "epoch": state.epoch}
         own = {**plan.identity(), **counts, "step": state.step}
         del own["device"]
-        first = self.ranks.share(own)
-        for name, value in own.items():
-            if value != first[name]:
-                raise ConfigError(
-                    f"expected the same run in all processes, got {name} {brief(value)} on rank "
-                    f"{self.ranks.rank} and {brief(first[name])} on rank 0"
-                )
-        self._take_over_arrays()
+        agree_on(self.ranks, own, data_digests(self.data, None))
 
     def _hand_out(self) -> None:
         """Let processes that followed have the results, which callbacks may have changed."""
@@ -229,7 +223,7 @@ class TrainingLoop:
         """Let processes that follow have the parameters, buffers and slots of rank 0."""
         state = self.run.state
         slots = [array for arrays in state.slots.values() for array in arrays.values()]
-        self.ranks.broadcast([*state.arrays.values(), *slots])
+        communicators.of_process(self.run.plan.device).broadcast([*state.arrays.values(), *slots])
 
     def _train_epochs(self) -> None:
         run = self.run

@@ -22,7 +22,7 @@ from warpfit.losses import Loss
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
 from warpfit.random import check_seed
-from warpfit.training.devices import MPI
+from warpfit.training.devices import PROCESSES
 
 __all__ = [
     "LOSSES",
@@ -216,10 +216,10 @@ class TrainSettings:
             raise ConfigError(f"expected dropout in [0, 1), got {self.dropout!r}")
         if not self.clip_norm >= 0:
             raise ConfigError(f"expected clip_norm of at least 0, got {self.clip_norm!r}")
-        if self.device == MPI:  # each process would write the same files
+        if self.device in PROCESSES:  # each process would write the same files
             raise ConfigError(
-                f"expected a device, or 'cuda:all' for every GPU, got {MPI!r}, which is for calls "
-                "of `fit`"
+                f"expected a device, or 'cuda:all' for every GPU, got {self.device!r}, which is "
+                "for calls of `fit`"
             )
         self._check_effects()
 

@@ -24,10 +24,13 @@ class Communicator(ABC):
         This one's number, from 0.
     size : int
         How many there are.
+    have_agreed : bool
+        Whether processes know that they are asked for the same run.
     """
 
     rank: int
     size: int
+    have_agreed: bool = True
 
     @abstractmethod
     def all_reduce(self, arrays: Sequence[Array]) -> None:
@@ -47,8 +50,12 @@ class Communicator(ABC):
         """Replace every array by that of rank 0."""
 
     @abstractmethod
+    def exchange(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, Python objects, on every rank."""
+
     def share(self, value: Any) -> Any:
-        """Return rank 0's value, a Python object, on every rank."""
+        """Return rank 0's value on every rank."""
+        return self.exchange(None if self.rank else value)[0]
 
     @abstractmethod
     def barrier(self) -> None:
@@ -84,8 +91,8 @@ class Alone(Communicator):
     def barrier(self) -> None:
         """Return."""
 
-    def share(self, value: Any) -> Any:
-        return value
+    def exchange(self, value: Any) -> list[Any]:
+        return [value]
 
     def abort(self, error: BaseException) -> BaseException:
         """Return the error: nobody waits."""

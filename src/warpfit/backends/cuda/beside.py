@@ -48,8 +48,8 @@ class BesideCommunicator(Communicator):
     def barrier(self) -> None:
         self._host.barrier()
 
-    def share(self, value: Any) -> Any:
-        return self._host.share(value)
+    def exchange(self, value: Any) -> list[Any]:
+        return self._host.exchange(value)
 
     def abort(self, error: BaseException) -> BaseException:
         return self._host.abort(error)

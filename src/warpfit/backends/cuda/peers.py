@@ -4,7 +4,7 @@ up, so that sums leave the multiprocessors to the kernels beside them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 
 from warpfit.backends.contract.terms import Array
 from warpfit.backends.cuda.beside import BesideCommunicator
-from warpfit.backends.cuda.launch import Kernels
+from warpfit.backends.cuda.launch import Kernel, Kernels
 from warpfit.backends.cuda.layouts import BLOCK_BYTES, layout
 from warpfit.backends.cuda.memory import SharedMemory
 from warpfit.backends.numpy.threads import ThreadCommunicator
@@ -63,7 +63,6 @@ class PeerCommunicator(BesideCommunicator):
         super().__init__(host, runtime)
         self._host, self._words = host, words
         self._peers = [(host.rank + 1 + idx) % host.size for idx in range(host.size - 1)]
-        self._add: Callable[..., None] = lambda *_: None
         self._memory: list[Any] = []  # of others' parts; graphs have the addresses of all of it
         if not host.rank:
             host.on_abort(self._release)
@@ -82,6 +81,7 @@ class PeerCommunicator(BesideCommunicator):
         given = [array for array in arrays if array.size]
         sizes = tuple((array.size, array.itemsize) for array in given)
         parts = [_parts(sizes, rank, self.size) for rank in range(self.size)]
+        adders = [self._adder(array.dtype) for array in given]  # no kernel is loaded amid waits
         places = self._meet(given, parts[self.rank])
         with self._runtime.on(self._stream):
             for peer in self._peers:
@@ -93,8 +93,8 @@ class PeerCommunicator(BesideCommunicator):
                 self._tell(PARTS, peer)
             self._await(PARTS)
             memory, own = places[self.rank]
-            for array, part in zip(given, parts[self.rank], strict=True):
-                self._add_up(array, part, memory + part.place)
+            for add, array, part in zip(adders, given, parts[self.rank], strict=True):
+                self._add_up(add, array, part, memory + part.place)
             for peer in self._peers:
                 _, pointers = places[peer]
                 for pointer, source, part in zip(pointers, own, parts[self.rank], strict=True):
@@ -115,11 +115,13 @@ class PeerCommunicator(BesideCommunicator):
         own = self._memory[-1].pointer, [array.pointer for array in arrays]
         return self._host.exchange(own)
 
-    def _add_up(self, array: Array, part: _Part, memory: int) -> None:
+    def _adder(self, dtype: Any) -> Kernel:
+        return Kernels.of(self._runtime).get("binary", FUNCTION="add", DTYPE=dtype)
+
+    def _add_up(self, add: Kernel, array: Array, part: _Part, memory: int) -> None:
         """Write the sum of all ranks' parts of an array to where this one's lies."""
         if not part.nbytes:
             return
-        kernel = Kernels.of(self._runtime).get("binary", FUNCTION="add", DTYPE=array.dtype)
         count = part.nbytes // array.itemsize
         flat = layout((count,), (array.itemsize,), array.itemsize)
         grid = -(-part.nbytes // BLOCK_BYTES)
@@ -130,7 +132,7 @@ class PeerCommunicator(BesideCommunicator):
         for idx, term in enumerate(terms[1:], 1):
             # This rank's own part is a term, too, and is only overwritten by the last sum.
             target = own if idx == self.size - 1 else term if term != own else total
-            kernel(grid, THREADS, total, flat, 0.0, term, flat, 0.0, target, count)
+            add(grid, THREADS, total, flat, 0.0, term, flat, 0.0, target, count)
             total = target
 
     def _tell(self, what: int, peer: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from time import sleep
 from typing import Any
 
@@ -13,26 +12,11 @@ import numpy as np
 
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.contract.terms import Array
-from warpfit.extras import needs
 
-__all__ = ["MpiCommunicator", "processes"]
+__all__ = ["MpiCommunicator"]
 
 # A launcher may drop what it has not passed on when processes abort.
 SECONDS_TO_TELL = 0.5
-
-
-@cache
-def processes() -> MpiCommunicator:
-    """Return this process among those that MPI has started together; the same at every call.
-
-    Raises
-    ------
-    ConfigError
-        If mpi4py is not installed.
-    """
-    with needs("multi", "device 'mpi' needs"):
-        from mpi4py import MPI
-    return MpiCommunicator(MPI)
 
 
 class MpiCommunicator(Communicator):
@@ -66,8 +50,9 @@ class MpiCommunicator(Communicator):
             if dense is not array:
                 array[...] = dense.reshape(array.shape)
 
-    def share(self, value: Any) -> Any:
-        return self._world.bcast(value)
+    def exchange(self, value: Any) -> list[Any]:
+        found: list[Any] = self._world.allgather(value)
+        return found
 
     def barrier(self) -> None:
         self._world.Barrier()

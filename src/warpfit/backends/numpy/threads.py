@@ -68,11 +68,7 @@ class ThreadCommunicator(Communicator):
                 array[...] = value
         self._meet()
 
-    def share(self, value: Any) -> Any:
-        return self.exchange(value)[0]
-
     def exchange(self, value: Any) -> list[Any]:
-        """Return the values of all ranks."""
         shared = list(self._gathered(value))
         self._meet()
         return shared

@@ -1,0 +1,32 @@
+"""Programs that a launcher runs in several processes, which find each other by a file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["launch"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def launch(folder: Path, program: str, size: int = 2) -> list[subprocess.Popen[str]]:
+    """Start a process for each rank, which runs a program that is written to a folder, on the CPU."""
+    path = folder / "program.py"
+    path.write_text(program, encoding="utf-8")
+    paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
+    shared = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "WARPFIT_DEVICE": "cpu"}
+    shared |= {"WARPFIT_WORLD_SIZE": str(size), "WARPFIT_MEETING": str(folder / "meeting")}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(path)],
+            env={**os.environ, **shared, "WARPFIT_RANK": str(rank)},
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(size)
+    ]
