@@ -73,9 +73,25 @@ def test_a_card_without_rows_of_the_last_batch(nccl: FakeNccl, engine: str) -> N
     assert found.step_losses.shape == (12,)
 
 
-def images() -> nn.Sequential:
-    layers = (nn.RandomFlip(), nn.Conv2d(1, 4, 3, seed=1), nn.BatchNorm2d(4), nn.ReLU())
+def images(synchronized: bool = False) -> nn.Sequential:
+    norm = nn.BatchNorm2d(4, synchronized=synchronized)
+    layers = (nn.RandomFlip(), nn.Conv2d(1, 4, 3, seed=1), norm, nn.ReLU())
     return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3, seed=2))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_norms_of_the_whole_batch(nccl: FakeNccl, precision: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(21, 6, 6, 1)).astype("float32"), rng.integers(0, 3, 21)
+    models = [images(synchronized=True) for _ in range(3)]
+    asked: dict[str, Any] = {"precision": precision, "batch_size": 8, "epochs": 3}
+    expected = fit(models[0], x, y, "cuda:0", **asked)
+    found = [fit(model, x, y, CARDS, **asked) for model in models[1:]]
+    close = {"rtol": 1e-5, "atol": 1e-6} if precision == "float32" else {"rtol": 5e-3, "atol": 1e-3}
+    np.testing.assert_allclose(found[0].step_losses, expected.step_losses, **close)
+    for name, array in models[0].state_dict().items():
+        np.testing.assert_allclose(models[1].state_dict()[name], array, **close)
+    assert_same_weights(*models[1:])
 
 
 def test_convolutions_and_norms(nccl: FakeNccl) -> None:

@@ -85,7 +85,26 @@ def assert_like_one_device(
                 np.testing.assert_allclose(own, array, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [small, dropped, normed, shared, taped])
+def batch_normed() -> nn.Sequential:
+    first = nn.Linear(6, 8, seed=1, dtype="float64")
+    norms = [nn.BatchNorm1d(8, affine=affine, synchronized=True, dtype="float64") for affine in (True, False)]
+    return nn.Sequential(
+        first, norms[0], nn.ReLU(), norms[1], nn.GELU(), nn.Linear(8, 3, seed=2, dtype="float64")
+    )
+
+
+def batch_normed_images() -> nn.Sequential:
+    def block(seed: int) -> list[nn.Module]:
+        conv = nn.Conv2d(3, 3, 3, padding=1, seed=seed, dtype="float64")
+        return [conv, nn.BatchNorm2d(3, momentum=0.3, synchronized=True, dtype="float64")]
+
+    first = nn.Conv2d(1, 3, 3, seed=1, dtype="float64")
+    residual = nn.Residual(*block(2), nn.ReLU(), *block(3))
+    last = nn.Linear(48, 3, seed=2, dtype="float64")
+    return nn.Sequential(first, residual, nn.ReLU(), nn.Flatten(), last)
+
+
+@pytest.mark.parametrize("make", [small, dropped, normed, shared, taped, batch_normed])
 def test_networks(make: Any) -> None:
     assert_like_one_device(make, *blobs(NUM_ROWS, dtype="float64"))
 
@@ -94,6 +113,19 @@ def test_images_are_augmented_by_their_place_in_the_batch() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(NUM_ROWS, 6, 6, 1)), rng.integers(0, 3, NUM_ROWS)
     assert_like_one_device(images, x, y)
+
+
+def test_images_are_normalised_by_the_whole_batch() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(3, 1, size=(NUM_ROWS, 6, 6, 1)), rng.integers(0, 3, NUM_ROWS)
+    assert_like_one_device(batch_normed_images, x, y)
+
+
+def test_ranks_without_rows_have_the_statistics_of_the_others() -> None:
+    x, y = blobs(34, dtype="float64")
+    assert_like_one_device(batch_normed, x, y)
+    with pytest.raises(ConfigError, match="33 rows in batches of 16 leave 1 among 3 devices"):
+        fit(batch_normed(), x[:33], y[:33], 3)
 
 
 @pytest.mark.parametrize("num_rows", [1, 17, 33, 48])

@@ -296,8 +296,8 @@ class Run(ABC):
         weights: dict[str, Array | None] = {"class_weight": self.data.class_weight}
         if sample_weight is not None:
             weights["sample_weight"] = sample_weight
-        first_row = numbers.part.first
-        call = Call(training=True, step=numbers.step, seed=self.state.seed, first_row=first_row)
+        part = numbers.part
+        call = Call(True, numbers.step, self.state.seed, part.first, self.ranks, part.whole)
         if admits is None and self.step_at_once(x, y, numbers, record):
             return True
         outputs, pullback = self._forward(x, call)

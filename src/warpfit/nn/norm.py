@@ -16,6 +16,7 @@ from warpfit.nn.module import Buffer, Parameter
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.synchronized_norm import batch_norm_over_ranks
 
 __all__ = [
     "BatchNorm1d",
@@ -101,6 +102,7 @@ class BatchNormSpec(LayerSpec):
     momentum: float = 0.1
     affine: bool = True
     activation: Activation = IDENTITY
+    synchronized: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,19 +175,14 @@ class BatchNormSpec(LayerSpec):
     ) -> tuple[Array, Pullback]:
         """Return y and the pullback; the last two settings are those of a junction joined to it."""
         self.output_shape(x.shape[1:])  # for its error, which names the layer
-        y, backward = batch_norm(
-            ops,
-            x,
-            arrays.get("weight"),
-            arrays.get("bias"),
-            arrays["running_mean"],
-            arrays["running_var"],
-            training=call.training,
-            momentum=self.momentum,
-            eps=self.eps,
-            activation=self.activation if activation is None else activation,
-            added=added,
-        )
+        own = (x, arrays.get("weight"), arrays.get("bias"))
+        own += (arrays["running_mean"], arrays["running_var"])
+        settings: dict[str, Any] = {"momentum": self.momentum, "eps": self.eps, "added": added}
+        settings["activation"] = self.activation if activation is None else activation
+        if self.synchronized and call.training and call.ranks.size > 1:
+            y, backward = batch_norm_over_ranks(ops, *own, call, **settings)
+        else:
+            y, backward = batch_norm(ops, *own, training=call.training, **settings)
 
         def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
             dx, dweight, dbias = backward(dy)
@@ -297,10 +294,13 @@ class BatchNormLayer(Layer):
         momentum: float = 0.1,
         affine: bool = True,
         *,
+        synchronized: bool = False,
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        spec = BatchNormSpec(num_features, self.num_dims, eps, momentum, affine)
+        spec = BatchNormSpec(
+            num_features, self.num_dims, eps, momentum, affine, synchronized=synchronized
+        )
         super().__init__(spec, device, dtype=dtype, seed=0)
 
     @classmethod
@@ -312,7 +312,8 @@ class BatchNormLayer(Layer):
     def extra_repr(self) -> str:
         spec = self.spec
         settings = f"{spec.num_features}, eps={spec.eps}, momentum={spec.momentum}"
-        return settings if spec.affine else f"{settings}, affine=False"
+        settings += "" if spec.affine else ", affine=False"
+        return f"{settings}, synchronized=True" if spec.synchronized else settings
 
 
 class BatchNorm1d(BatchNormLayer):
@@ -331,6 +332,9 @@ class BatchNorm1d(BatchNormLayer):
         Share of the batch's statistics in the running ones.
     affine : bool
         Whether there are a weight and a bias.
+    synchronized : bool
+        Whether mean and variance are of the whole batch where several devices share it, and not of
+        each device's rows.
     device, dtype
         See `Layer`.
 
@@ -364,7 +368,7 @@ class BatchNorm2d(BatchNormLayer):
 
     Parameters
     ----------
-    num_features, eps, momentum, affine, device, dtype
+    num_features, eps, momentum, affine, synchronized, device, dtype
         As `BatchNorm1d`'s, and so are the attributes.
 
     Raises

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Number
+from warpfit.backends.contract.communicator import Alone, Communicator
 from warpfit.checks import check_fields, register
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.onnx_graph import Graph, HostArrays
@@ -61,12 +62,18 @@ class Call(NamedTuple):
         The run's seed.
     first_row : int
         Rows of the batch before those at hand, which other ranks have.
+    ranks : Communicator
+        Who share the batch.
+    whole : int
+        Rows of the whole batch, if several do.
     """
 
     training: bool = False
     step: Number = 0
     seed: int = 0
     first_row: int = 0
+    ranks: Communicator = Alone()
+    whole: int = 0
 
     @property
     def place(self) -> dict[str, Any]:

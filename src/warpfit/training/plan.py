@@ -181,11 +181,11 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
     last, ranks = num_rows % draft.batch_size or draft.batch_size, draft.num_ranks
     among = f" among {ranks} devices" if ranks > 1 else ""
     for name, spec in draft.network.layers if isinstance(draft.network, NetworkSpec) else ():
-        # Running statistics are of each rank's own rows.
-        least = spec.least_rows if ranks == 1 or spec.buffers() else 0
-        if last // ranks < least:
+        # Statistics are of each rank's own rows, unless they are synchronized.
+        is_whole = ranks == 1 or getattr(spec, "synchronized", True)
+        if (last if is_whole else last // ranks) < spec.least_rows:
             raise ConfigError(
-                f"layer {name} ({spec.kind}) expects batches of at least {least} rows, but "
+                f"layer {name} ({spec.kind}) expects batches of at least {spec.least_rows} rows, but "
                 f"{num_rows} rows in batches of {draft.batch_size} leave {last}{among} for the "
                 "last; another batch_size will do"
             )
