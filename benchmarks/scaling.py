@@ -1,27 +1,33 @@
 """Are several cards right, and how much faster than one?
 
 Checks first: N ranks against one, the bits of two runs, a checkpoint of N ranks that one goes on
-with, and an error of one rank, which has to end all. Then microseconds a step of wide networks with
-as many rows a card whatever N is, beside PyTorch's DistributedDataParallel, and seconds of a sweep.
-Efficiency is the time of one card over that of N. For a check without a GPU: --devices cpu,cpu.
+with, an error of one rank, which has to end all, and N processes, of which one is killed. Then
+microseconds a step of wide networks with as many rows a card whatever N is, seconds of a sweep, and
+steps of PyTorch's DistributedDataParallel. Efficiency is the time of one card over that of N. For a
+check without a GPU: --devices cpu,cpu.
 
 Prints a line for each figure, and writes results/scaling.json after every part.
 
     python benchmarks/scaling.py [--devices cuda:all] [--parts right,fast,peers,sweep]
-    [--rows 4x4096/8192,784-8192x3-10/8192] [--seconds 60]
+    [--rows 4x4096/8192,784-8192x3-10/8192] [--counts 1,2,4,8] [--seconds 60]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -36,7 +42,7 @@ PARTS = ("right", "fast", "peers", "sweep")
 # Steps whose mean is told, of warpfit as of PyTorch, after as many.
 BATCHES, EPOCHS = 4, 12
 # Of the checks: three batches of 96 rows, and one of 37.
-CHECKED_ROWS, CHECKED_BATCH = 325, 96
+CHECKED_SIZES, CHECKED_ROWS, CHECKED_BATCH = (64, 256, 256, 10), 325, 96
 SWEPT_NETWORKS, SWEPT_ROWS, SWEPT_EPOCHS = 2112, 8192, 200
 
 
@@ -86,14 +92,16 @@ def trained(
 # --------------------------------------------------------------------------------------------------
 
 
-def checks(devices: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def checks(
+    devices: Sequence[str], counts: Sequence[int]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each check, what came of it, and whether it passed."""
-    sizes = (64, 256, 256, 10)
+    sizes = CHECKED_SIZES
     x, y = rows_of(sizes, CHECKED_ROWS)
     asked: dict[str, Any] = {"batch_size": CHECKED_BATCH, "precision": "float32", "seed": 3}
     asked["engine"] = "layerwise" if devices[0] == "cpu" else "graph"
     _, one = trained(sizes, x, y, devices[:1], epochs=6, **asked)
-    for count in counts_of(len(devices))[1:]:
+    for count in counts[1:]:
         several, ranks = devices[:count], f"{count} ranks"
         model, history = trained(sizes, x, y, several, epochs=6, **asked)
         again, _ = trained(sizes, x, y, several, epochs=6, **asked)
@@ -103,9 +111,13 @@ def checks(devices: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{ranks}, equal bits", _checked(is_same, is_same)
         away = _away_when_resumed(sizes, x, y, several, one, asked)
         yield f"{ranks}, resumed on one, losses away", _checked(away, away < 1e-4)
-    for count in counts_of(len(devices))[1:]:
+    for count in counts[1:]:
         seconds = _seconds_to_fail(sizes, x, y, devices[:count], asked)
         yield f"{count} ranks, seconds until one's error ends all", _checked(seconds, seconds < 10)
+        found, seconds = _of_processes(count, devices[0], {**asked, "epochs": 6})
+        away = np.abs(found / one.step_losses.ravel() - 1).max()
+        yield f"{count} processes, losses away from one's", _checked(float(away), away < 1e-4)
+        yield f"{count} processes, seconds until one killed ends all", _checked(seconds, seconds < 10)
 
 
 def _checked(value: Any, passed: Any) -> dict[str, Any]:
@@ -152,13 +164,40 @@ def _seconds_to_fail(
     return inf
 
 
+def _of_processes(count: int, device: str, asked: dict[str, Any]) -> tuple[Any, float]:
+    """Return the losses of a run of so many processes, and after how many seconds all have ended
+    once the last of them is killed.
+    """
+    script = Path(__file__).with_name("scaling_process.py")
+    command = [sys.executable, str(script), json.dumps(asked)]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
+        shared = {"WARPFIT_MEETING": f"{folder}/meeting", "WARPFIT_WORLD_SIZE": str(count)}
+        shared |= {"WARPFIT_DEVICE": "cpu"} if device == "cpu" else {}
+        processes = []
+        for rank in range(count):
+            environment = {**os.environ, **shared, "WARPFIT_RANK": str(rank)}
+            errors = started.enter_context(open(f"{folder}/errors{rank}", "w"))
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+            started.enter_context(process)
+            started.callback(process.kill)
+            processes.append(process)
+        first = cast(IO[str], processes[0].stdout)
+        line = first.readline()
+        if not line:
+            raise DataError(f"expected losses of rank 0, got {Path(errors.name).read_text()}")
+        losses = np.array(json.loads(line))
+        first.readline()
+        processes[-1].kill()
+        begin = perf_counter()
+        for process in processes[:-1]:
+            process.communicate(timeout=60)
+        return losses.ravel(), perf_counter() - begin
+
+
 # -- fast
 # --------------------------------------------------------------------------------------------------
-
-
-def counts_of(most: int) -> list[int]:
-    """Return the numbers of cards to measure with."""
-    return [count for count in (1, 2, 4, 8) if count <= most]
 
 
 def step_of_ours(case: Case, devices: Sequence[str]) -> float:
@@ -172,11 +211,14 @@ def step_of_ours(case: Case, devices: Sequence[str]) -> float:
     return sum(seconds) / (EPOCHS * BATCHES) * 1e6
 
 
-def steps_of_peer(case: Case, count: int) -> dict[str, float]:
-    """Return the microseconds of a step of DistributedDataParallel, eager and compiled."""
+def steps_of_peer(cases: Sequence[Case], count: int) -> list[dict[str, float]]:
+    """Return for each case the microseconds of a step of DistributedDataParallel: on one card, and on
+    so many, eager and compiled.
+    """
     script = Path(__file__).parent / "peers" / "torch_ddp.py"
-    sizes, num_steps = ",".join(map(str, case.sizes)), str(EPOCHS * BATCHES)
-    return run_worker(str(script), sizes, str(case.rows_of_card), str(count), num_steps)["us"]
+    words = [f"{','.join(map(str, case.sizes))}/{case.rows_of_card}" for case in cases]
+    found = run_worker(str(script), str(count), str(EPOCHS * BATCHES), *words)["us"]
+    return [found[word] for word in words]
 
 
 def seconds_of_sweep(devices: Sequence[str], num_networks: int) -> float:
@@ -240,6 +282,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--devices", default=ALL_CARDS)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--rows", default=",".join(case.name for case in CASES[:2]))
+    parser.add_argument("--counts", default="1,2,4,8", help="of cards, as far as there are so many")
     parser.add_argument("--networks", type=int, default=SWEPT_NETWORKS)
     parser.add_argument("--seconds", type=float, default=400, help="after which nothing is begun")
     return parser.parse_args()
@@ -249,23 +292,24 @@ def main() -> None:
     arguments = parsed()
     is_all = arguments.devices == ALL_CARDS
     devices = list(all_cards()) if is_all else arguments.devices.split(",")
-    parts, counts = arguments.parts.split(","), counts_of(len(devices))
+    parts = arguments.parts.split(",")
+    counts = [n for n in map(int, arguments.counts.split(",")) if n <= len(devices)]
     results = Results(devices, perf_counter() + arguments.seconds)
     if "right" in parts:
-        for name, value in checks(devices):
+        for name, value in checks(devices, counts):
             results.add("right", name, value)
-    for case in (case for case in CASES if case.name in arguments.rows.split(",")):
-        if "fast" in parts and results.has_time:
+    cases = [case for case in CASES if case.name in arguments.rows.split(",")]
+    for case in cases if "fast" in parts else ():
+        if results.has_time:
             values = {count: step_of_ours(case, devices[:count]) for count in counts}
             results.add("fast", f"{case.name}, us a step", with_efficiency(values))
-        if "peers" in parts and results.has_time:
-            found = {count: steps_of_peer(case, count) for count in counts}
-            for kind in found[1]:
-                values = {count: times[kind] for count, times in found.items()}
-                results.add("peers", f"{case.name}, {kind}, us a step", with_efficiency(values))
     if "sweep" in parts and results.has_time:
         values = {count: seconds_of_sweep(devices[:count], arguments.networks) for count in counts}
         results.add("sweep", "seconds", with_efficiency(values, is_shared=True))
+    for count in counts[1:] if "peers" in parts else ():
+        if results.has_time:
+            for case, found in zip(cases, steps_of_peer(cases, count), strict=True):
+                results.add("peers", f"{case.name} on {count}, us a step", found)
 
 
 if __name__ == "__main__":

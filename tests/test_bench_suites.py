@@ -621,14 +621,15 @@ def test_several_ranks_are_checked_and_measured(
     scaling = scripts("scaling")
     case = scaling.Case((8, 16, 16, 4), 32)
     monkeypatch.setattr(scaling, "CASES", (case,))
-    monkeypatch.setattr(scaling, "steps_of_peer", lambda case, count: {"eager": 100.0 * count})
+    peer = {"one": 100.0, "eager": 200.0}
+    monkeypatch.setattr(scaling, "steps_of_peer", lambda cases, count: [peer] * len(cases))
     monkeypatch.setattr(scaling, "seconds_of_sweep", lambda devices, _: 3.0 / len(devices))
     run(scaling, monkeypatch, "--devices", "cpu,cpu", "--rows", case.name)
     found = read(results, "scaling")
     assert case.name == "8-16x2-4/32"
     assert found["devices"] == ["cpu", "cpu"]
-    assert len(found["right"]) == 4
+    assert len(found["right"]) == 6
     assert all(check["passed"] for check in found["right"].values())
     assert found["fast"][f"{case.name}, us a step"]["2"]["time"] > 0
-    assert found["peers"][f"{case.name}, us a step"]["2"] == {"time": 200.0, "efficiency": 0.5}
+    assert found["peers"][f"{case.name} on 2, us a step"] == peer
     assert found["sweep"]["seconds"]["2"] == {"time": 1.5, "efficiency": 1.0}

@@ -54,6 +54,9 @@ class MpiCommunicator(Communicator):
         found: list[Any] = self._world.allgather(value)
         return found
 
+    def share(self, value: Any) -> Any:
+        return self._world.bcast(value)
+
     def barrier(self) -> None:
         self._world.Barrier()
 

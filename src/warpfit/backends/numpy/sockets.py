@@ -144,6 +144,14 @@ class SocketCommunicator(Communicator):
             self._try(lambda other=other: other.send(values))
         return values
 
+    def share(self, value: Any) -> Any:
+        for other in self._calls.values():
+            if self.rank:
+                value = self._try(other.recv)
+            else:
+                self._try(lambda other=other: other.send(value))
+        return value
+
     def all_reduce(self, arrays: Sequence[Array]) -> None:
         for array in arrays:
             total = np.array(array, order="C")
