@@ -65,6 +65,8 @@ class FakeDriver:
         What tensor maps were asked for.
     refuses_maps : bool
         Whether none is made.
+    unreachable : set of int
+        Devices that no other can write to.
     calls : Counter
     capturing : dict of int to list of str
         What each stream that captures has captured.
@@ -117,6 +119,7 @@ class FakeDriver:
         self.copies: list[int] = []
         self.maps: list[tuple[Any, ...]] = []
         self.refuses_maps = False
+        self.unreachable: set[int] = set()
         self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
         self.capturing: dict[int, list[str]] = {}  # what streams capture
@@ -155,6 +158,23 @@ class FakeDriver:
     def cuGetErrorString(self, error: int) -> tuple[Result, bytes | None]:
         known = error in set(Result)
         return Result.CUDA_SUCCESS, f"words for {int(error)}".encode() if known else None
+
+    # -- words that devices tell each other something by
+    # --------------------------------------------------------------
+
+    CUstreamWaitValue_flags = SimpleNamespace(CU_STREAM_WAIT_VALUE_GEQ=0)
+
+    def cuStreamWaitValue32(self, stream: int, word: int, value: int, how: int) -> tuple[Result]:
+        return self._note(stream, f"wait for {word} to be {value}")
+
+    def cuStreamWriteValue32(self, stream: int, word: int, value: int, how: int) -> tuple[Result]:
+        return self._note(stream, f"{word} becomes {value}")
+
+    def _note(self, stream: int, what: str) -> tuple[Result]:
+        if not self._captures(stream, what):
+            self.launched.append(what)
+            self.streams.append(stream)
+        return (Result.CUDA_SUCCESS,)
 
     # -- memory
     # ------------------------------------------------------------------------------------------
@@ -330,6 +350,7 @@ class FakeDriver:
             Device=lambda index: _Device(self, index),
             DeviceMemoryResource=lambda index: SimpleNamespace(
                 allocate=lambda n, stream: _Buffer(n, self),
+                peer_accessible_by=set(),
                 attributes=SimpleNamespace(
                     reserved_mem_current=self.reserved, used_mem_current=self.used
                 ),
@@ -383,6 +404,9 @@ class _Device:
 
     def set_current(self) -> None:
         self._driver.calls[f"current {self._index}"] += 1
+
+    def can_access_peer(self, other: _Device) -> bool:
+        return not {self._index, other._index} & self._driver.unreachable
 
     def create_stream(self) -> Any:
         number = 77 + self._num_streams

@@ -36,6 +36,9 @@ __all__ = [
 ]
 
 _CPU = NumpyBackend()
+# Each of several devices, which is for `fit` to find.
+OF_SEVERAL = ("cuda:all", "processes", "mpi")
+
 _CUDA_NAME = re.compile(r"cuda(?::(\d{1,3}))?")
 
 
@@ -73,6 +76,11 @@ def check_device_name(device: Any, origin: str = "device") -> None:
     machine.
     """
     is_known = isinstance(device, str) and device in ("auto", "cpu")
+    if isinstance(device, str) and device in OF_SEVERAL:
+        raise ConfigError(
+            f"expected one {origin}, such as 'cuda:0', got {device!r}, by which several train one "
+            "network in `fit`"
+        )
     if not is_known and _cuda_index(device) is None:
         raise ConfigError(
             f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}"

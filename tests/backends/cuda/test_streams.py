@@ -213,7 +213,7 @@ def test_a_stream_goes_beside_from_a_fork_to_a_merge(driver: FakeDriver, device:
     assert side.handle != own
     assert driver.records[-1] == (own, "event")
     assert driver.waits == [(side.handle, "event")]
-    device.merge(side)
+    device.merge(side.record())
     assert driver.records[-1] == (side.handle, "event")
     assert driver.waits[1:] == [(own, "event")]
     assert device.fork(side) is side
@@ -227,10 +227,37 @@ def test_a_captured_kernel_behind_a_merge_waits_for_both_streams(
         side = device.fork()
         (capturing,) = driver.capturing
         assert driver.records[-1] == (capturing, "event")
-        device.merge(side)
+        device.merge(side.record())
         assert driver.waits[-1] == (capturing, "event")
         for name in ("merged", "next"):
             device.launch(function(name, takes_turn=True), GRID, BLOCK, 0, 0)
+    early = [each.get("programmaticStreamSerializationAllowed") for each in driver.attributes]
+    assert early == [1, None, 1]
+
+
+def test_kernels_and_words_on_a_stream_beside(driver: FakeDriver, device: Runtime) -> None:
+    side = device.fork()
+    with device.on(side):
+        launch(device, "beside")
+        device.tell(64)
+        device.wait_for(68)
+    launch(device, "own")
+    words = ["64 becomes 1", "wait for 68 to be 1", "68 becomes 0"]
+    assert driver.launched == ["beside", *words, "own"]
+    own = driver.streams[-1]
+    assert driver.streams == [side.handle] * 4 + [own]
+    assert own != side.handle
+
+
+def test_captured_kernels_beside_wait_for_all_before_them(
+    driver: FakeDriver, device: Runtime
+) -> None:
+    with device.capture():
+        device.launch(function("first", takes_turn=True), GRID, BLOCK, 0, 0)
+        side = device.fork()
+        with device.on(side):
+            device.launch(function("beside", takes_turn=True), GRID, BLOCK, 0, 0)
+        device.launch(function("next", takes_turn=True), GRID, BLOCK, 0, 0)
     early = [each.get("programmaticStreamSerializationAllowed") for each in driver.attributes]
     assert early == [1, None, 1]
 
