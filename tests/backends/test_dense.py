@@ -167,6 +167,9 @@ def test_linear_backward_takes_over_the_derivative_of_the_activation_below(
         return
     dx, dw, db = call(backend.linear_backward, dz, x, w, x_activation=activation)
     plain_dx, plain_dw, plain_db = call(backend.linear_backward, dz, x, w)
+    alone = call(backend.linear_backward_input, dz, x, w, x_activation=activation)
+    np.testing.assert_array_equal(alone, dx)
+    np.testing.assert_array_equal(call(backend.linear_backward_input, dz, x, w), plain_dx)
     assert_within_tolerance(dx, call(backend.activation_backward, activation, plain_dx, x, None))
     np.testing.assert_array_equal(dw, plain_dw)
     np.testing.assert_array_equal(db, plain_db)

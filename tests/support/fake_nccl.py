@@ -22,7 +22,7 @@ from warpfit.backends import communicators
 from warpfit.backends.cuda import runtime
 from warpfit.backends.numpy.threads import ThreadCommunicator
 
-__all__ = ["FakeNccl", "open_cards"]
+__all__ = ["Card", "FakeNccl", "open_cards"]
 
 # One card's kernel after the other: the emulator's threads are those of one kernel.
 _ONE_AT_A_TIME = threading.RLock()
@@ -37,6 +37,8 @@ class Card(EmulatedRuntime):
         How often a stream was to go beside, and how often what follows was to wait for it.
     launched : Counter
         Kernels by their names.
+    has_peers : bool
+        Whether the cards reach each other's memory.
     """
 
     has_peers = True

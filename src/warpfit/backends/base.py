@@ -246,6 +246,12 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         """
 
     @abstractmethod
+    def linear_backward_input(
+        self, dz: Array, x: Array, w: Array, x_activation: Activation = IDENTITY
+    ) -> Array:
+        """Return dx alone, as `linear_backward` does."""
+
+    @abstractmethod
     def sum_columns(self, x: Array) -> Array:
         """Return the sum over rows: x (M, N) → (N,)."""
 

@@ -20,7 +20,7 @@ from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, nam
 
 __all__ = ["Conv2d", "Conv2dSpec", "conv2d"]
 
-Gradients = tuple[Array | None, Array, Array | None]
+Gradients = tuple[Any, Array, Array | None]
 
 
 def conv2d(
@@ -39,13 +39,14 @@ def conv2d(
     takes_dz: bool = False,
     pool: Mapping[str, Pair] | None = None,
     plus: Callable[[], Array] | None = None,
+    dx_later: bool = False,
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x * w + b) and the function from dy to (dx, dw, db).
 
     x (M, H, W, groups C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O). Layers can be
     joined as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f'
     is known from f's result: y and dy then are what the pooling gives and gets. `plus` gives
-    another gradient of x, once dx is asked for.
+    another gradient of x, once dx is asked for. With `dx_later` dx is a function that computes it.
     """
     pairs = {"stride": stride, "padding": padding, "dilation": dilation}
     windows: dict[str, Any] = {**pairs, **({} if groups == 1 else {"groups": groups})}
@@ -69,8 +70,12 @@ def conv2d(
         below: dict[str, Any] = (
             {} if x_activation == IDENTITY else {"x": x, "x_activation": x_activation}
         )
-        below |= {} if plus is None else {"plus": plus()}
-        return ops.conv2d_backward_input(dz, w, x.shape, **windows, **below), dw, db
+
+        def to_dx() -> Array:
+            more = {} if plus is None else {"plus": plus()}
+            return ops.conv2d_backward_input(dz, w, x.shape, **windows, **below, **more)
+
+        return to_dx if dx_later else to_dx(), dw, db
 
     return y, backward
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY
@@ -17,7 +18,8 @@ from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, nam
 
 __all__ = ["Linear", "LinearSpec", "linear"]
 
-Gradients = tuple[Array | None, Array, Array | None]
+# dx, perhaps as a function that begins to compute it, dw and db.
+Gradients = tuple[Any, Array, Array | None]
 
 
 def linear(
@@ -30,12 +32,13 @@ def linear(
     needs_dx: bool = True,
     x_activation: Activation = IDENTITY,
     takes_dz: bool = False,
+    dx_later: bool = False,
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x @ w + b) and the function from dy to (dx, dw, db).
 
     x (M, K), w (K, N), b (N,) or None, y and dy (M, N). Two layers can be joined: the second, told
     of the first's f as `x_activation`, gives dx · f'(x), and the first, if it `takes_dz`, takes
-    that in place of dy.
+    that in place of dy. With `dx_later` dx is a function that computes it.
     """
     y, z = ops.linear_forward(x, w, b, activation)
 
@@ -43,6 +46,9 @@ def linear(
         is_dz = takes_dz or activation.name == "identity"
         dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
         needs_db = b is not None
+        if dx_later:
+            _, dw, db = ops.linear_backward(dz, x, w, needs_dx=False, needs_db=needs_db)
+            return partial(ops.linear_backward_input, dz, x, w, x_activation), dw, db
         return ops.linear_backward(
             dz, x, w, needs_dx=needs_dx, needs_db=needs_db, x_activation=x_activation
         )
@@ -88,10 +94,9 @@ class LinearSpec(LayerSpec):
         call: Call,
         *,
         needs_dx: bool = True,
-        x_activation: Activation = IDENTITY,
-        takes_dz: bool = False,
+        **joints: Any,
     ) -> tuple[Array, Pullback]:
-        """Return y and the pullback; the last two settings join layers, see `linear`."""
+        """Return y and the pullback; `joints` are the settings that join layers, see `linear`."""
         y, backward = linear(
             ops,
             x,
@@ -99,8 +104,7 @@ class LinearSpec(LayerSpec):
             arrays.get("bias"),
             self.activation,
             needs_dx=needs_dx,
-            x_activation=x_activation,
-            takes_dz=takes_dz,
+            **joints,
         )
         return y, named(backward)
 

@@ -187,6 +187,8 @@ class NetworkSpec:
             vjp = _vjp_in_full if in_full and str(x.dtype) in HALF_DTYPES else type(spec).vjp
             if "activation" in joints:
                 joints = {**joints, "added": kept.pop()}
+            if call.ranks.size > 1 and type(spec) in (LinearSpec, Conv2dSpec):
+                joints = {**joints, "dx_later": idx > self._first_trained}
             if "plus" in joints:
                 joints = {**joints, "plus": gradients_kept.pop}
             x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > self._first_trained, **joints)
@@ -208,6 +210,8 @@ class NetworkSpec:
                     )
                     if listener is not None and self._begins[full] == idx:
                         listener(full, gradients[full])
+                if callable(dy):  # which begins once others may have the gradients
+                    dy = dy()
             return gradients
 
         return x, to_gradients

@@ -37,12 +37,12 @@ GradientListener = Callable[[str, Array], None]
 NetworkPullback = Callable[..., dict[str, Array]]
 
 
-def named(backward: Callable[[Array], tuple[Array | None, Array, Array | None]]) -> Pullback:
+def named(backward: Callable[[Array], tuple[Any, Array, Array | None]]) -> Pullback:
     """Return the pullback of a layer with a weight, from the function of dy to (dx, dw, db or
     None).
     """
 
-    def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+    def pullback(dy: Array) -> tuple[Any, dict[str, Array]]:
         dx, dw, db = backward(dy)
         return dx, {"weight": dw} if db is None else {"weight": dw, "bias": db}
 

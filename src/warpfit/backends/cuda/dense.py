@@ -133,7 +133,7 @@ class DenseOps(MapOps):
         x_activation: Activation = IDENTITY,
     ) -> tuple[Array | None, Array, Array | None]:
         check_linear_backward(dz, x, w, x_activation)
-        dx = self._input_gradient(dz, x, w, x_activation) if needs_dx else None
+        dx = self.linear_backward_input(dz, x, w, x_activation) if needs_dx else None
         # Parameters' gradients leave half precision, and with it the scale that kept them from
         # underflow.
         dtype = acc_dtype(dz.dtype)
@@ -146,11 +146,14 @@ class DenseOps(MapOps):
         )
         return dx, dw, self.column_sums(dz, dtype, scale) if needs_db else None
 
-    def _input_gradient(self, dz: Array, x: Array, w: Array, activation: Activation) -> Array:
+    def linear_backward_input(
+        self, dz: Array, x: Array, w: Array, x_activation: Activation = IDENTITY
+    ) -> Array:
+        check_linear_backward(dz, x, w, x_activation)
         dx = self.empty((dz.shape[0], w.shape[0]), dz.dtype)
-        if activation == IDENTITY:
+        if x_activation == IDENTITY:
             return self._product(dz, w, dx, transpose_b=True)
-        settings: dict[str, Any] = {"epilogue": "epilogue_mask", "activation": activation}
+        settings: dict[str, Any] = {"epilogue": "epilogue_mask", "activation": x_activation}
         return self._product(dz, w, dx, transpose_b=True, saved=self.contiguous(x), **settings)
 
     def _product(

@@ -42,11 +42,18 @@ class DenseOps(Backend):
         x_activation: Activation = IDENTITY,
     ) -> tuple[Array | None, Array, Array | None]:
         check_linear_backward(dz, x, w, x_activation)
-        dx = self.matmul(dz, w, transpose_b=True) if needs_dx else None
-        if dx is not None and x_activation != IDENTITY:
-            dx = self.activation_backward(x_activation, dx, x, None)
+        dx = self.linear_backward_input(dz, x, w, x_activation) if needs_dx else None
         dw = self.matmul(x, dz, transpose_a=True)
         return dx, dw, self.sum_columns(dz) if needs_db else None
+
+    def linear_backward_input(
+        self, dz: Array, x: Array, w: Array, x_activation: Activation = IDENTITY
+    ) -> Array:
+        check_linear_backward(dz, x, w, x_activation)
+        dx = self.matmul(dz, w, transpose_b=True)
+        if x_activation == IDENTITY:
+            return dx
+        return self.activation_backward(x_activation, dx, x, None)
 
     def sum_columns(self, x: Array) -> Array:
         check_matrix("sum_columns", x)
