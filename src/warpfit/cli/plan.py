@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer
 from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optimizers_with
+
+if TYPE_CHECKING:
+    from warpfit.training.on_cards import OnCards
 
 __all__ = ["plan"]
 
@@ -55,19 +58,31 @@ def plan(
     source: Annotated[
         bool, typer.Option("--source", help="Print the kernel's source as well.")
     ] = False,
+    cards: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Show what is expected of so many H200s that share each batch, step by step.",
+        ),
+    ] = None,
 ) -> None:
     """Show how a network would be trained in one kernel launch, and what it takes."""
     given = {"hidden": hidden, "activation": activation, "dropout": dropout, "optimizer": optimizer}
     given |= {"momentum": momentum, "clip_norm": clip_norm, "loss": loss, "batch_size": batch_size}
     settings = merged_settings({**given, "precision": precision, "device": device})
 
-    from warpfit.training.paper import plan_on_paper
-
-    found, launch = plan_on_paper(
-        settings, num_rows=rows, features=features, outputs=outputs, card=card
-    )
     printer = Printer()
     widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
+
+    from warpfit.training.paper import cards_on_paper, plan_on_paper
+
+    sizes = {"num_rows": rows, "features": features, "outputs": outputs}
+    if cards is not None:
+        title = f"{widths}, {optimizer}, batch {batch_size}, shared by {cards} H200s"
+        printer.line(title, style="bold")
+        _show_cards(printer, cards_on_paper(settings, **sizes, cards=cards))
+        return
+    found, launch = plan_on_paper(settings, **sizes, card=card)
     printer.line(
         f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold"
     )
@@ -82,3 +97,21 @@ def plan(
     if source:
         printer.line()
         printer.line(launch.source)
+
+
+def _show_cards(printer: Printer, found: OnCards) -> None:
+    printer.pairs(
+        (f"  {name}", value)
+        for name, value in (
+            ("a step on one card, of its rows", _microseconds(found.alone)),
+            ("a step on all cards", _microseconds(found.seconds)),
+            ("sums of gradients", _microseconds(found.sums)),
+            ("of these hidden", f"{found.hidden:>14.0%}"),
+            ("bytes that each card sends", f"{found.nbytes:>14,}"),
+            ("efficiency", f"{found.efficiency:>14.0%}"),
+        )
+    )
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:>14,.0f} us"

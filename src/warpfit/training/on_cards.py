@@ -112,7 +112,7 @@ def expected_on_cards(
     now, link_free, waiting, sent = sum(products), 0.0, 0, 0
     sums, early = 0.0, 0
     for idx in reversed(range(len(layers))):
-        now += products[idx] * (2 if idx else 1) + sizes[idx] * FULL / prices.memory_bytes
+        now += products[idx] + sizes[idx] * FULL / prices.memory_bytes
         waiting += sizes[idx]
         if waiting * FULL >= BUCKET_BYTES or not idx:
             before = link_free
@@ -120,6 +120,7 @@ def expected_on_cards(
             link_free = max(now, link_free) + took
             sums, early, waiting = sums + took, sent, 0
             sent = sum(sizes[idx:])
+        now += products[idx] if idx else 0.0
     update = (state + 2 * FULL) / prices.memory_bytes
     now = max(now, before if early else 0.0) + early * update
     seconds = max(now, link_free) + (sent - early) * update

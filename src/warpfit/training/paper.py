@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from warpfit import backends
+from warpfit import backends, nn
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.launch_arguments import kernels_of
 from warpfit.engines.launch_plan import (
@@ -25,10 +25,11 @@ from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, required
 from warpfit.nn.init import initial_values_on_demand
 from warpfit.training.evaluate import network_of
+from warpfit.training.on_cards import OnCards, expected_on_cards
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings, merged_settings
 
-__all__ = ["USUAL_FORMS", "kernels_on_paper", "plan_on_paper"]
+__all__ = ["USUAL_FORMS", "cards_on_paper", "kernels_on_paper", "plan_on_paper"]
 
 Kernel = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -71,6 +72,23 @@ def plan_on_paper(
         settings, num_rows, features, outputs, *_device_and_card(settings.device, card)
     )
     return plan, describe(cast(PreparedLaunch, plan.prepared), data)
+
+
+def cards_on_paper(
+    settings: TrainSettings, *, num_rows: int, features: int, outputs: int, cards: int
+) -> OnCards:
+    """Return what is expected of a step of settings on so many cards that share each batch.
+
+    Raises
+    ------
+    ConfigError
+        As `expected_on_cards`.
+    """
+    resolved = settings.resolved(num_rows=num_rows, has_classes=True)
+    optimizer = make_optimizer(resolved, nn.Sequential(nn.Linear(1, 1)))
+    widths = (features, *(settings.hidden or ()), outputs)
+    num_slots = len(optimizer.spec.slot_names)
+    return expected_on_cards(widths, resolved.batch_size, cards, num_slots)
 
 
 def _planned(
