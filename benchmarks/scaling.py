@@ -92,9 +92,7 @@ def trained(
 # --------------------------------------------------------------------------------------------------
 
 
-def checks(
-    devices: Sequence[str], counts: Sequence[int]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def checks(devices: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each check, what came of it, and whether it passed."""
     sizes = CHECKED_SIZES
     x, y = rows_of(sizes, CHECKED_ROWS)
@@ -117,7 +115,10 @@ def checks(
         found, seconds = _of_processes(count, devices[0], {**asked, "epochs": 6})
         away = np.abs(found / one.step_losses.ravel() - 1).max()
         yield f"{count} processes, losses away from one's", _checked(float(away), away < 1e-4)
-        yield f"{count} processes, seconds until one killed ends all", _checked(seconds, seconds < 10)
+        yield (
+            f"{count} processes, seconds until one killed ends all",
+            _checked(seconds, seconds < 10),
+        )
 
 
 def _checked(value: Any, passed: Any) -> dict[str, Any]:
@@ -212,8 +213,8 @@ def step_of_ours(case: Case, devices: Sequence[str]) -> float:
 
 
 def steps_of_peer(cases: Sequence[Case], count: int) -> list[dict[str, float]]:
-    """Return for each case the microseconds of a step of DistributedDataParallel: on one card, and on
-    so many, eager and compiled.
+    """Return for each case the microseconds of a step of DistributedDataParallel: on one card, and
+    on so many, eager and compiled.
     """
     script = Path(__file__).parent / "peers" / "torch_ddp.py"
     words = [f"{','.join(map(str, case.sizes))}/{case.rows_of_card}" for case in cases]

@@ -79,7 +79,7 @@ def test_one_network_on_several_devices(folder: Path) -> None:
 
 @with_mpi
 def test_one_network_in_processes(folder: Path) -> None:
-    process = mpiexec(folder, PROGRAMS["with_mpi.py"])
+    process = mpiexec(folder, PROGRAMS["with_processes.py"])
     out, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
     first, second = out.split()

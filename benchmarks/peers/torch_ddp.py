@@ -1,5 +1,5 @@
-"""Steps of wide networks in PyTorch on several cards: DistributedDataParallel over NCCL, in bfloat16
-where autocast takes it, a process for each card.
+"""Steps of wide networks in PyTorch on several cards: DistributedDataParallel over NCCL, in
+bfloat16 where autocast takes it, a process for each card.
 
     python benchmarks/peers/torch_ddp.py CARDS STEPS SIZES/ROWS_OF_A_CARD ...
 

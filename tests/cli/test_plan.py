@@ -137,9 +137,7 @@ def test_it_says_what_is_expected_of_several_cards(invoke: Invoke) -> None:
     wide = ("plan", "--hidden", "4096,4096,4096", "--features", "4096", "--outputs", "4096")
     outcome = invoke(*wide, "--batch-size", "16384", "--momentum", "0.9", "--cards", "2")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.startswith(
-        "4096-4096-4096-4096-4096, sgd, batch 16384, shared by 2 H200s\n"
-    )
+    assert outcome.out.startswith("4096-4096-4096-4096-4096, sgd, batch 16384, shared by 2 H200s\n")
     found = numbers(outcome.out.replace(" us", ""))
     num_parameters = 4 * (4096 * 4096 + 4096)
     assert found["bytes that each card sends"] == 4 * num_parameters

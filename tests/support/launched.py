@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def launch(folder: Path, program: str, size: int = 2) -> list[subprocess.Popen[str]]:
-    """Start a process for each rank, which runs a program that is written to a folder, on the CPU."""
+    """Start a process for each rank, on the CPU, of a program that is written to a folder."""
     path = folder / "program.py"
     path.write_text(program, encoding="utf-8")
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))

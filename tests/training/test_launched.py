@@ -131,7 +131,10 @@ callbacks = [Ending()]
     assert time.monotonic() - began < 10 + 20 * (end != "kill")
     assert not out
     says = {"raise": "DataError: a callback raised it", "exit": "SystemExit: 4"}
-    assert error == f"warpfit.errors.DeviceError: rank 0 of 2: {says.get(end, 'its process has ended')}"
+    assert (
+        error
+        == f"warpfit.errors.DeviceError: rank 0 of 2: {says.get(end, 'its process has ended')}"
+    )
     first.communicate(timeout=50)
 
 

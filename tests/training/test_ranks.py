@@ -87,7 +87,10 @@ def assert_like_one_device(
 
 def batch_normed() -> nn.Sequential:
     first = nn.Linear(6, 8, seed=1, dtype="float64")
-    norms = [nn.BatchNorm1d(8, affine=affine, synchronized=True, dtype="float64") for affine in (True, False)]
+    norms = [
+        nn.BatchNorm1d(8, affine=affine, synchronized=True, dtype="float64")
+        for affine in (True, False)
+    ]
     return nn.Sequential(
         first, norms[0], nn.ReLU(), norms[1], nn.GELU(), nn.Linear(8, 3, seed=2, dtype="float64")
     )

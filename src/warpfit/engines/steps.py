@@ -317,9 +317,7 @@ class Run(ABC):
             self._update(gradients, numbers)
         return is_update
 
-    def _update_by_bucket(
-        self, pullback: NetworkPullback, dy: Array, numbers: StepNumbers
-    ) -> None:
+    def _update_by_bucket(self, pullback: NetworkPullback, dy: Array, numbers: StepNumbers) -> None:
         """Update parameters while the gradients of the last bucket are still added up."""
         reduction = Reduction(self.ranks, self.places)
         gradients = pullback(dy, reduction.add)

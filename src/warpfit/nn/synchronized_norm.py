@@ -63,7 +63,9 @@ def batch_norm_over_ranks(
         scale = inverse_std if weight is None else ops.binary("mul", inverse_std, weight)
         of_weight, of_bias = over_ranks(dweight, dbias)
         slope = ops.binary("mul", ops.binary("mul", scale, inverse_std), of_weight)
-        rest = ops.binary("add", ops.binary("mul", centred, slope), ops.binary("mul", scale, of_bias))
+        rest = ops.binary(
+            "add", ops.binary("mul", centred, slope), ops.binary("mul", scale, of_bias)
+        )
         rest = ops.binary("div", rest, -num_rows)
         if is_half:
             rest = ops.cast(rest, str(x.dtype), ops.loss_scale)

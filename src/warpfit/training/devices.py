@@ -157,8 +157,8 @@ def agreeing(fit: Callable[P, T]) -> Callable[P, T]:
 
 
 def agree_on(ranks: Communicator, own: Mapping[str, Any], digests: Mapping[str, str]) -> None:
-    """Raise ConfigError unless all processes are asked for the same run, given by what it is, on data
-    that have these digests.
+    """Raise ConfigError unless all processes are asked for the same run, given by what it is, on
+    data that have these digests.
     """
     found = ranks.exchange((own, digests))
     ranks.have_agreed = True

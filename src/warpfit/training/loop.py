@@ -17,7 +17,6 @@ from warpfit import backends
 from warpfit.backends import communicators
 from warpfit.backends.contract.communicator import Alone
 from warpfit.backends.numpy.processes import processes
-from warpfit.checks import brief
 from warpfit.engines.base import (
     EpochReport,
     Plan,

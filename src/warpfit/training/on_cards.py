@@ -132,7 +132,5 @@ def _seconds_of_sum(nbytes: int, num_cards: int, prices: _Prices) -> float:
     """Return how long a sum over all cards takes: parts come, are added up, and go back."""
     of_others = nbytes * (num_cards - 1) / num_cards
     return (
-        2 * of_others / prices.link_bytes
-        + 3 * of_others / prices.memory_bytes
-        + prices.sum_seconds
+        2 * of_others / prices.link_bytes + 3 * of_others / prices.memory_bytes + prices.sum_seconds
     )

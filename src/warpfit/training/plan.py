@@ -185,9 +185,9 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
         is_whole = ranks == 1 or getattr(spec, "synchronized", True)
         if (last if is_whole else last // ranks) < spec.least_rows:
             raise ConfigError(
-                f"layer {name} ({spec.kind}) expects batches of at least {spec.least_rows} rows, but "
-                f"{num_rows} rows in batches of {draft.batch_size} leave {last}{among} for the "
-                "last; another batch_size will do"
+                f"layer {name} ({spec.kind}) expects batches of at least {spec.least_rows} rows, "
+                f"but {num_rows} rows in batches of {draft.batch_size} leave {last}{among} for "
+                "the last; another batch_size will do"
             )
 
 

@@ -1,9 +1,10 @@
-"""Cards that reach each other's memory: sums by copies, in the order of the ranks, in graphs too."""
+"""Cards that reach each other's memory: sums by copies, in the order of the ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -135,4 +136,4 @@ def test_parts_cover_each_array_once(num_ranks: int) -> None:
         assert all(first % peers.PART_BYTES == 0 for first, _ in own)
     for of_rank in parts:
         places = [(part.place, part.nbytes * (num_ranks - 1)) for part in of_rank]
-        assert all(a + n <= b for (a, n), (b, _) in zip(places, places[1:], strict=False))
+        assert all(a + n <= b for (a, n), (b, _) in pairwise(places))

@@ -208,7 +208,7 @@ class Streams(Context):
             del self._beside[thread]
 
     def tell(self, word: int) -> None:
-        """Write 1 to a word of 4 bytes that cards and host see, after what was started before."""
+        """Write 1 to a word of 4 bytes that all cards see, after what was started before."""
         self._set_word(word, 1)
 
     def wait_for(self, word: int) -> None:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from pathlib import Path
@@ -94,9 +95,7 @@ def _number(environment: Mapping[str, str], name: str, least: int, end: int | No
     value = int(given) if given.isdecimal() else -1
     if value < least or (end is not None and value >= end):
         upper = "" if end is None else f" and below {end}"
-        raise ConfigError(
-            f"expected {name} as a number of at least {least}{upper}, got {given!r}"
-        )
+        raise ConfigError(f"expected {name} as a number of at least {least}{upper}, got {given!r}")
     return value
 
 
@@ -135,21 +134,19 @@ class SocketCommunicator(Communicator):
 
     def exchange(self, value: Any) -> list[Any]:
         if self.rank:
-            (first,) = self._calls.values()
-            self._try(lambda: first.send(value))
-            found: list[Any] = self._try(first.recv)
+            self._try(partial(self._calls[0].send, value))
+            found: list[Any] = self._try(self._calls[0].recv)
             return found
         values = [value, *(self._try(other.recv) for other in self._calls.values())]
         for other in self._calls.values():
-            self._try(lambda other=other: other.send(values))
+            self._try(partial(other.send, values))
         return values
 
     def share(self, value: Any) -> Any:
+        if self.rank:
+            return self._try(self._calls[0].recv)
         for other in self._calls.values():
-            if self.rank:
-                value = self._try(other.recv)
-            else:
-                self._try(lambda other=other: other.send(value))
+            self._try(partial(other.send, value))
         return value
 
     def all_reduce(self, arrays: Sequence[Array]) -> None:
