@@ -30,6 +30,7 @@ __all__ = [
     "OPTIMIZERS",
     "RECIPES",
     "SCHEDULES",
+    "SWEPT",
     "TrainSettings",
     "checkpoint_file",
     "default_folder",
@@ -65,6 +66,11 @@ OF_RECIPES = (
     *("label_smoothing", "early_stopping"),
 )
 BATCH_OF_RECIPES = 2000
+# Options of `warpfit sweep` that take several values, separated by commas.
+SWEPT = (
+    *("hidden", "activation", "dropout", "optimizer", "lr", "momentum", "weight_decay"),
+    *("clip_norm", "schedule", "epochs", "batch_size"),
+)
 
 
 def optimizers_with(setting: str) -> tuple[str, ...]:
