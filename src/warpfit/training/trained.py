@@ -392,9 +392,7 @@ def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
     (2, 10)
     """
     header, arrays = read_file(path, MODEL)
-    model, metadata = model_of(path, header, arrays), dict(metadata_of(path, header))
-    former = metadata.pop("loss", None)  # where it stood before models knew their loss
-    model.loss = former if model.loss is None else model.loss
+    model, metadata = model_of(path, header, arrays), metadata_of(path, header)
     try:
         card = ModelCard.from_metadata(metadata)
         _check_outputs(model, card)
