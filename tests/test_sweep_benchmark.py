@@ -146,6 +146,7 @@ def test_the_floor_is_that_of_the_cards_tensor_cores(bench: Any) -> None:
     assert (case.rates[0], case.rates[-1]) == pytest.approx(bench.RATES)
 
 
+@pytest.mark.slow
 def test_rows_are_measured_kept_and_rendered(
     bench: Any, monkeypatch: pytest.MonkeyPatch, torch_bmm: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -150,6 +150,7 @@ def test_cross_entropy(backend: Backend, rows: int, classes: int, dtype: str) ->
     cross_entropy(backend, rows, classes, dtype).check(scale=1024.0)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("classes", [1000, 1001, 9000])
 def test_cross_entropy_of_many_classes(backend: Backend, classes: int, dtype: str) -> None:

@@ -16,7 +16,7 @@ from warpfit.errors import ConfigError
 
 METHODS = ("tabm", "tabm_ple")
 FAST: dict[str, Any] = {
-    "n_epochs": 16,
+    "n_epochs": 8,
     "batch_size": 32,
     "lr": 0.01,
     "hidden_layer_sizes": (24, 24),

@@ -206,6 +206,7 @@ def test_a_drawing_is_recognised_while_it_is_drawn(page: Browser) -> None:
     page.wait(GUESSED, "an answer to a test digit")
 
 
+@pytest.mark.slow
 def test_the_last_of_many_strokes_is_asked_about(page: Browser) -> None:
     page.script("""
         const pad = document.getElementById('pad');
@@ -215,6 +216,7 @@ def test_the_last_of_many_strokes_is_asked_about(page: Browser) -> None:
     page.wait(f"{LIT_COLUMNS} <= 2", "a line")
 
 
+@pytest.mark.slow
 def test_a_change_trains_another_network(page: Browser) -> None:
     assert page.text("fact-parameters") == "9,610"
     page.draw("pad", ZERO)
@@ -257,6 +259,7 @@ def test_train_stop_and_reset(page: Browser) -> None:
     assert page.text("fact-accuracy") == "–"
 
 
+@pytest.mark.slow
 def test_decisions_are_drawn_while_it_trains(page: Browser) -> None:
     page.click("tab-points")
     stop_early(page)
@@ -415,6 +418,7 @@ def test_pages_of_others_are_refused(shared: Playground, browser: Browser) -> No
     assert "Unexpected response code: 403" in " ".join(browser.console())
 
 
+@pytest.mark.slow
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_how_it_looks(page: Browser, tmp_path: Path, scheme: str) -> None:
@@ -459,6 +463,7 @@ def test_a_reload_keeps_settings_and_drawing(page: Browser, tmp_path: Path) -> N
     page.screenshot(tmp_path / "reloaded.png")
 
 
+@pytest.mark.slow
 def test_a_reload_keeps_the_tab(page: Browser) -> None:
     page.click("tab-points")
     page.choose("points", "spirals")
@@ -469,6 +474,7 @@ def test_a_reload_keeps_the_tab(page: Browser) -> None:
     assert page.script("return document.getElementById('points').value") == "spirals"
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "kept", ["{", "3", '{"task": 7, "settings": {"digits": {"width": "wide"}}, "drawing": {}}']
 )
