@@ -110,7 +110,7 @@ assert "scipy.stats" not in sys.modules
 """
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     "use",
     [

@@ -189,6 +189,7 @@ def test_programs_that_fail_or_have_no_time_do_not_take_the_others_with_them(
     assert "nowhere" in points["1"]["warpfit float16"]
 
 
+@pytest.mark.slow
 def test_the_search_is_the_same_for_all(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

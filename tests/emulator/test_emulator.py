@@ -455,6 +455,7 @@ ONCE_MORE = (
 )
 
 
+@pytest.mark.in_turns(2)
 @ORDERS
 @pytest.mark.parametrize(
     ("bug", "message"),

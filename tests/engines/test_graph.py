@@ -683,6 +683,7 @@ def test_many_graphs_take_no_more_memory(gpu: Any) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_plan_says_how_many_steps_a_graph_has(
     cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

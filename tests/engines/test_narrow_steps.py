@@ -98,6 +98,7 @@ def test_optimizers(cuda: str, takes: Callable[[int], None], name: str, precisio
     assert_alike(takes, small, x, y, OPTIMIZERS[name], device=cuda, precision=precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mse", "absolute_error", "huber", "binary_cross_entropy"])
 def test_losses_of_numbers(cuda: str, takes: Callable[[int], None], name: str) -> None:
     x, labels = blobs(NUM_ROWS)
@@ -116,6 +117,7 @@ def test_rows_of_any_dtype(
     assert_alike(takes, lambda: mlp(num_features, 24, 3), x, y, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.SiLU])
 def test_activations(cuda: str, takes: Callable[[int], None], activation: Any) -> None:
     x, y = blobs(NUM_ROWS)

@@ -307,6 +307,7 @@ def classes_shown(page: Browser) -> list[float]:
     return page.script(PIXELS + code, "plane")
 
 
+@pytest.mark.slow
 def test_the_keyboard_is_enough(page: Browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
@@ -340,6 +341,7 @@ def test_every_control_has_a_name(page: Browser) -> None:
     assert unnamed == []
 
 
+@pytest.mark.slow
 def test_a_failure_is_shown_until_a_training_starts(page: Browser) -> None:
     for name, position in (("lr", "e.max"), ("depth", "e.max"), ("width", "e.max")):
         slide(page, name, position)
@@ -355,6 +357,7 @@ def test_a_failure_is_shown_until_a_training_starts(page: Browser) -> None:
     page.click("stop")
 
 
+@pytest.mark.slow
 def test_it_connects_again_when_the_server_restarts(
     digits: Digits, browser: Browser, tmp_path: Path
 ) -> None:
@@ -474,6 +477,7 @@ def test_a_reload_keeps_the_tab(page: Browser) -> None:
     assert page.script("return document.getElementById('points').value") == "spirals"
 
 
+@pytest.mark.slow
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "kept", ["{", "3", '{"task": 7, "settings": {"digits": {"width": "wide"}}, "drawing": {}}']

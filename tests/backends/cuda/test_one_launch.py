@@ -201,7 +201,7 @@ def test_batches_that_replicas_would_partition_are_not_for_adam() -> None:
         choose(of_size((6, 8, 3), batch=177, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("size", [(40, 37, 10), (784, 256, 10), (784, 0, 10)], ids=str)
 @pytest.mark.parametrize("momentum", [False, True])
 def test_no_shape_takes_more_shared_memory_than_there_is(
