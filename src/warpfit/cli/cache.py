@@ -11,8 +11,6 @@ import typer
 from warpfit.cli.console import Printer
 from warpfit.errors import ConfigError
 
-__all__ = ["cache", "kernel_cache"]
-
 ACTIONS = ("show", "clear", "build")
 
 

@@ -15,9 +15,6 @@ from warpfit.optim import Optimizer
 from warpfit.training.plan import ENGINES
 from warpfit.training.settings import LOSSES, MODELS, OPTIMIZERS, SCHEDULES, TrainSettings
 
-__all__ = ["DATA", "NETWORK", "OF_TRAINING", "OPTIMIZER", "RESULTS", "RUN"]
-__all__ += ["option", "several", "switch", "taking"]
-
 DATA, NETWORK, OPTIMIZER, RUN, RESULTS = "Data", "Network", "Optimizer", "Run", "Results"
 
 Command = TypeVar("Command", bound=Callable[..., None])

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from warpfit.sweep.jobs import SweepJob, SweepOutcome
     from warpfit.sweep.planning import SweepPlan
 
-__all__ = ["sweep"]
-
 FAILED = 1
 SWEEP = "Sweep"
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from warpfit.training.jobs import Job, Outcome
     from warpfit.training.run import Run
 
-__all__ = ["INTERRUPTED", "train"]
-
 INTERRUPTED = 130
 METHODS = ("realmlp", "tabm", "tabm_ple")
 OF_METHODS = ("method", "folds", "ensemble", "time_limit")

@@ -45,8 +45,6 @@ from warpfit.training.inputs import (
     warn_of_probabilities,
 )
 
-__all__ = ["fit_many", "model_and_optimizer", "starting_from"]
-
 Build = Callable[[Candidate], tuple[Module, str | Optimizer]]
 
 

@@ -18,8 +18,6 @@ from warpfit.sweep.halving import Rule, run_in_rungs
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
-__all__ = ["OneByOne", "Runner", "in_order"]
-
 
 class Runner(ABC):
     """A way to train networks.

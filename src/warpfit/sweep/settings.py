@@ -15,8 +15,6 @@ from warpfit.sweep.candidates import Candidate, as_candidates
 from warpfit.sweep.halving import Halving
 from warpfit.training.settings import SWEPT, TrainSettings, merged_settings, parse_hidden
 
-__all__ = ["SweepSettings", "sweep_settings"]
-
 MOST_CANDIDATES = 100_000
 
 

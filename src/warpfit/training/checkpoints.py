@@ -22,8 +22,6 @@ from warpfit.training.storage import (
     write_file,
 )
 
-__all__ = ["CallbackState", "Snapshot", "load_checkpoint", "save_checkpoint"]
-
 
 class CallbackState(NamedTuple):
     """The state of a kind of callback: JSON-ready numbers, and arrays."""

@@ -27,20 +27,6 @@ from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 
-__all__ = [
-    "Place",
-    "PlaceOfMany",
-    "RunCosts",
-    "expected_seconds",
-    "is_for_both",
-    "place_of",
-    "place_of_many",
-    "predicting_place",
-    "run_costs",
-    "where_they_run",
-    "widths_of",
-]
-
 CPU, GPU = "cpu", "gpu"
 PRICES = Path(__file__).with_name("run_prices.json")
 

@@ -24,23 +24,6 @@ from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
 from warpfit.random import check_seed
 from warpfit.training.devices import MPI
 
-__all__ = [
-    "LOSSES",
-    "MODELS",
-    "OPTIMIZERS",
-    "RECIPES",
-    "SCHEDULES",
-    "SWEPT",
-    "TrainSettings",
-    "checkpoint_file",
-    "default_folder",
-    "merged_settings",
-    "optimizers_with",
-    "parse_hidden",
-    "parse_image_size",
-    "read_settings",
-]
-
 MODELS = ("mlp", "cnn")
 RECIPES = ("airbench",)
 SCHEDULES = tuple(Schedule.by_name)

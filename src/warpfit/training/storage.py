@@ -37,24 +37,6 @@ from warpfit.nn.sequential import Sequential
 from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.training.own_modules import UnknownClassError, check_classes, described, made
 
-__all__ = [
-    "CHECKPOINT",
-    "ESTIMATOR",
-    "MALFORMED",
-    "MODEL",
-    "HostArrays",
-    "PathLike",
-    "checksum",
-    "kind_of",
-    "load",
-    "load_metadata",
-    "metadata_of",
-    "model_of",
-    "read_file",
-    "save",
-    "write_file",
-]
-
 MODEL, ESTIMATOR, CHECKPOINT = "warpfit-model", "warpfit-estimator", "warpfit-checkpoint"
 VERSION = 2
 HEADER = "warpfit"

@@ -28,18 +28,6 @@ from warpfit.training.storage import MODEL, metadata_of, model_of, read_file, sa
 if TYPE_CHECKING:
     from warpfit.data import TablePreprocessor
 
-__all__ = [
-    "ClassScore",
-    "ModelCard",
-    "RegressionScore",
-    "Score",
-    "TrainedModel",
-    "class_scores",
-    "load_trained",
-    "task_of",
-    "trained_for",
-]
-
 PathLike = str | os.PathLike[str]
 Array = npt.NDArray[Any]
 

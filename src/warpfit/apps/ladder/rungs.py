@@ -16,8 +16,6 @@ from warpfit.apps.ladder.trainer import Epoch, Recipe, StepByStep
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.errors import DeviceError
 
-__all__ = ["HALF", "RUNGS", "Program", "Rung", "program_of"]
-
 # In a recipe: the half precision that is asked for.
 HALF = "half"
 
