@@ -161,7 +161,6 @@ def test_every_public_name_is_there() -> None:
         "autograd",
         "training",
         "estimators",
-        "files",
         "errors",
         "optuna",
     ],
