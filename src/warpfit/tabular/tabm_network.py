@@ -25,8 +25,6 @@ from warpfit.nn import Buffer, Module, ModuleList, Parameter
 from warpfit.tabular.network import Columns
 from warpfit.tabular.piecewise_linear import PiecewiseLinear, quantile_edges
 
-__all__ = ["Draw", "TabM", "flat", "is_shared_weight", "set_initial_values"]
-
 Numbers = npt.NDArray[Any]
 # From the gradient of outputs to those of parameters, by name.
 Pullback = Callable[[Array], dict[str, Array]]

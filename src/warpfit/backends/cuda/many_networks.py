@@ -23,8 +23,6 @@ from warpfit.backends.cuda.resident_variants import ADAM, MOMENTUM, compiled_of_
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited
 from warpfit.errors import Obstacle
 
-__all__ = ["ManyNetworks", "choose", "variants"]
-
 WARPS = (8, 4, 2, 1)
 # Registers of a multiprocessor, the most of a thread, and those that it needs beside parameters,
 # sums and rows.

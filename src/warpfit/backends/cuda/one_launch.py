@@ -33,8 +33,6 @@ from warpfit.backends.cuda.trained_network import (
 )
 from warpfit.errors import Obstacle
 
-__all__ = ["OneLaunch", "choose", "suits", "variants"]
-
 # Warps of a block: those that hold weights; row warps and output warps, which together with the
 # loader fill groups of four, as registers are given to warps.
 WEIGHT_WARPS = (4, 8)
