@@ -24,8 +24,8 @@ END = re.compile(r"(?<=[.!?])[*_)\"]*\s+(?=[*_(\"\[]*[A-Z0-9µ])")
 # What one does not write, and what the field says: on pages, and in the source.
 TERMS = {
     r"in roles": "warp-specialized",
-    r"ways? through memory": "round trip",
-    r"shares? out|shared out|sharing out": "partition",
+    r"ways? (?:of [\w ]+ )?through memory": "round trip",
+    r"shar(?:e|es|ed|ing)(?: [\w']+){,4} out": "partition",
     r"weights of rows": "sample weights",
     r"weights of classes": "class weights",
     r"remember(?:s|ed) of": "optimizer state",

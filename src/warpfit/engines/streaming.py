@@ -119,7 +119,7 @@ def cut_of(
     needed = least.bytes_of(data, step_bytes)
     if needed > most_bytes:
         return Obstacle(
-            f"expected at most {most_bytes} bytes for single batches, {BUFFERS} on their way, got "
+            f"expected at most {most_bytes} bytes for single batches, {BUFFERS} in flight, got "
             f"{needed}"
         )
     fetched = batch * sum(map(_row_bytes, _arrays(data)))

@@ -88,8 +88,8 @@ def run_costs(
     """Return how often a run has each cost.
 
     They are epochs, steps, layers of a step, thousands of parameters that are updated, thousands of
-    numbers that a row has on its way, and millions of operations of products. A row that is only
-    validated counts as a third of one that is trained on.
+    activations, and millions of operations of products. A row that is only validated counts as a
+    third of one that is trained on.
     """
     steps = epochs * -(-num_rows // batch_size)
     weights = sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths))

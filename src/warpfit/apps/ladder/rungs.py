@@ -210,7 +210,7 @@ RUNGS = (
         "one launch",
         "engine one_launch: all steps of many epochs are one kernel, whose blocks keep the "
         "weights in registers",
-        "every launch, and the way of weights and gradients through memory",
+        "every launch, and the round trip of weights and gradients to memory",
         "the network is so large that products take most of the time",
         (
             "engines/one_launch.py",

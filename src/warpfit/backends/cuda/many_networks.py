@@ -2,7 +2,7 @@
 each block.
 
 `many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how
-warps share them out, and what does not fit.
+warps partition them, and what does not fit.
 """
 
 from __future__ import annotations

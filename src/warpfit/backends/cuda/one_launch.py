@@ -198,7 +198,7 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
 
 
 def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> list[OneLaunch]:
-    """Return the ways to share a block's work out to warps, with the least shared memory."""
+    """Return the partitions of a block's work among warps, with the least shared memory."""
     shapes = []
     for weight_warps, warps_u, others in product(WEIGHT_WARPS, (1, 2, 4, 8), OTHER_WARPS):
         num_warps = weight_warps + sum(others) + 1
