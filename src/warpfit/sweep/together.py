@@ -37,8 +37,6 @@ from warpfit.sweep.trained_task import OwnPlans, TrainedTask, close, interrupted
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["Together"]
-
 # Seconds that a launch should take, so that progress is seen and Ctrl-C heard between two, and how
 # much longer than the one before one may be.
 LAUNCH_SECONDS, GROWTH = 2.0, 8

@@ -39,8 +39,6 @@ from warpfit.training.run import Run
 from warpfit.training.same_run import check_same_data, data_digests
 from warpfit.training.state import remember_loss, show, write_back
 
-__all__ = ["TrainingLoop", "rule_of"]
-
 EVALUATION_ROWS = 1024
 
 
