@@ -57,7 +57,7 @@ def _made(devices: Sequence[str]) -> Sequence[Communicator]:
 
 
 def of_process(device: str) -> Communicator:
-    """Return the communicator of this process among those started with it, of arrays on a device."""
+    """Return the communicator of this process among all, whose arrays are on a device."""
     if device not in _OF_PROCESS:
         _OF_PROCESS[device] = _of_process(device)
     return _OF_PROCESS[device]

@@ -12,8 +12,6 @@ from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optim
 if TYPE_CHECKING:
     from warpfit.training.on_cards import OnCards
 
-__all__ = ["plan"]
-
 
 def plan(
     hidden: Annotated[

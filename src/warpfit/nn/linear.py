@@ -16,8 +16,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
-__all__ = ["Linear", "LinearSpec", "linear"]
-
 # dx, perhaps as a function that begins to compute it, dw and db.
 Gradients = tuple[Any, Array, Array | None]
 

@@ -18,17 +18,6 @@ from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 from warpfit.nn.synchronized_norm import batch_norm_over_ranks
 
-__all__ = [
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNormSpec",
-    "LayerNorm",
-    "LayerNormSpec",
-    "batch_norm",
-    "check_eps",
-    "layer_norm",
-]
-
 # y, and the function from dy to (dx, dweight, dbias).
 Normalised = tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]
 

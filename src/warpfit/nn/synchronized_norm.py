@@ -12,8 +12,6 @@ from warpfit.backends.base import HALF_DTYPES
 if TYPE_CHECKING:
     from warpfit.nn.spec import Call
 
-__all__ = ["batch_norm_over_ranks"]
-
 
 def batch_norm_over_ranks(
     ops: Backend,

@@ -14,17 +14,6 @@ from warpfit.checks import brief
 from warpfit.engines.base import Plan
 from warpfit.errors import ConfigError, DeviceError
 
-__all__ = [
-    "ALL_CARDS",
-    "PROCESSES",
-    "Devices",
-    "agree_on",
-    "agreeing",
-    "all_cards",
-    "devices_of",
-    "is_of_processes",
-]
-
 P, T = ParamSpec("P"), TypeVar("T")
 
 ALL_CARDS = "cuda:all"

@@ -17,8 +17,6 @@ from typing import NamedTuple
 from warpfit.engines.parts import BUCKET_BYTES
 from warpfit.errors import ConfigError
 
-__all__ = ["OnCards", "expected_on_cards"]
-
 PRICES = Path(__file__).with_name("card_prices.json")
 # Bytes of a parameter and of a number of its state, and of a copy in half precision.
 FULL, HALF = 4, 2

@@ -29,8 +29,6 @@ from warpfit.training.on_cards import OnCards, expected_on_cards
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings, merged_settings
 
-__all__ = ["USUAL_FORMS", "cards_on_paper", "kernels_on_paper", "plan_on_paper"]
-
 Kernel = tuple[str, tuple[tuple[str, str], ...]]
 
 # What is trained most, of MNIST's and digits' sizes: settings, and rows, features and outputs. What

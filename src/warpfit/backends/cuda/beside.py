@@ -9,8 +9,6 @@ from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.contract.terms import Array
 from warpfit.errors import ShapeError
 
-__all__ = ["BesideCommunicator"]
-
 
 class BesideCommunicator(Communicator):
     """A card among several.

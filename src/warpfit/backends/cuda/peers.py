@@ -18,8 +18,6 @@ from warpfit.backends.cuda.layouts import BLOCK_BYTES, layout
 from warpfit.backends.cuda.memory import SharedMemory
 from warpfit.backends.numpy.threads import ThreadCommunicator
 
-__all__ = ["PeerCommunicator"]
-
 THREADS = 256
 # Of an array a rank adds up at least as much, and a multiple of it: copies begin at these.
 PART_BYTES = 1024

@@ -223,8 +223,8 @@ class Streams(Context):
         self._check(error, "telling another card")
 
     def merge(self, place: Any) -> None:
-        """Let what this thread starts later wait for a place, `stream.record()`, of a stream that it
-        has forked.
+        """Let what this thread starts later wait for a place, `stream.record()`, of a stream that
+        it has forked.
         """
         self.activate()
         self._let_wait(self._started_on.handle, place)
@@ -232,7 +232,7 @@ class Streams(Context):
             self._capturing.is_merged = True
 
     def _follows_a_kernel(self) -> bool:
-        """Return whether a kernel is captured now that waits for nothing but the one before it."""
+        """Return whether a kernel is captured now that waits for the one before it alone."""
         capturing = self._capturing
         if capturing is None or not self.is_capturing() or self._beside.get(capturing.thread):
             return False

@@ -9,8 +9,6 @@ from warpfit.backends.numpy.mpi import MpiCommunicator
 from warpfit.backends.numpy.sockets import Launched, SocketCommunicator
 from warpfit.extras import needs
 
-__all__ = ["processes"]
-
 
 @cache
 def processes() -> MpiCommunicator | SocketCommunicator:

@@ -27,8 +27,6 @@ from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.contract.terms import Array
 from warpfit.errors import ConfigError, DeviceError
 
-__all__ = ["Launched", "SocketCommunicator"]
-
 RANK, WORLD_SIZE, LOCAL_RANK, MEETING = (
     f"WARPFIT_{name}" for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MEETING")
 )
