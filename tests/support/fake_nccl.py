@@ -108,6 +108,8 @@ class FakeNccl:
     ----------
     calls : list of (str, int, bool)
         Each collective, by rank, and whether it was captured.
+    numbers : set of bytes
+        By which processes met.
     """
 
     SUM = "sum"
@@ -115,11 +117,23 @@ class FakeNccl:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, bool]] = []
         self.aborted: list[int] = []
-        self.Communicator = SimpleNamespace(init_all=self._init_all)
+        self.numbers: set[bytes] = set()
+        self.Communicator = SimpleNamespace(init_all=self._init_all, init=self._init)
+        self.UniqueId = SimpleNamespace(from_bytes=bytes)
+        self._hosts = ThreadCommunicator.of_size(2)
 
     def group(self) -> Any:
         """Return a block of calls that are one."""
         return nullcontext()
+
+    def get_unique_id(self) -> bytes:
+        """Return what a rank hands to the others."""
+        return b"the first rank's number"
+
+    def _init(self, size: int, rank: int, number: bytes) -> Any:
+        assert size == len(self._hosts)
+        self.numbers.add(number)
+        return _Communicator(self, self._hosts[rank], rank)
 
     def _init_all(self, devices: list[int]) -> list[Any]:
         hosts = ThreadCommunicator.of_size(len(devices))
