@@ -162,13 +162,25 @@ class FakeDriver:
     # -- words that devices tell each other something by
     # --------------------------------------------------------------
 
-    CUstreamWaitValue_flags = SimpleNamespace(CU_STREAM_WAIT_VALUE_GEQ=0)
+    CUstreamBatchMemOpType = SimpleNamespace(
+        CU_STREAM_MEM_OP_WAIT_VALUE_32="wait", CU_STREAM_MEM_OP_WRITE_VALUE_32="write"
+    )
 
-    def cuStreamWaitValue32(self, stream: int, word: int, value: int, how: int) -> tuple[Result]:
-        return self._note(stream, f"wait for {word} to be {value}")
+    @staticmethod
+    def CUstreamBatchMemOpParams() -> SimpleNamespace:
+        own = SimpleNamespace()
+        return SimpleNamespace(waitValue=own, writeValue=own)
 
-    def cuStreamWriteValue32(self, stream: int, word: int, value: int, how: int) -> tuple[Result]:
-        return self._note(stream, f"{word} becomes {value}")
+    def cuStreamBatchMemOp(
+        self, stream: int, count: int, steps: list[Any], flags: int
+    ) -> tuple[Result]:
+        assert (count, flags) == (len(steps), 0)
+        words = {"wait": "wait for {} to be {}", "write": "{} becomes {}"}
+        for step in steps:
+            own = step.writeValue
+            later = " at once" if own.flags else ""
+            self._note(stream, words[own.operation].format(own.address, own.value) + later)
+        return (Result.CUDA_SUCCESS,)
 
     def _note(self, stream: int, what: str) -> tuple[Result]:
         if not self._captures(stream, what):

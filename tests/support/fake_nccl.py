@@ -8,6 +8,7 @@ import ctypes
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import sleep
@@ -52,7 +53,7 @@ class Card(EmulatedRuntime):
     def activate(self) -> None:
         """Do nothing: memory is where it is."""
 
-    def fork(self, stream: Any = None) -> Any:
+    def fork(self, stream: Any = None, of: Any = None) -> Any:
         """Return a stream that is the card's own."""
         self.forks += 1
         if stream is None:
@@ -60,10 +61,10 @@ class Card(EmulatedRuntime):
             stream.record = lambda: stream
         return stream
 
-    def merge(self, place: Any) -> None:
+    def merge(self, place: Any, into: Any = None) -> None:
         """Do nothing: a sum is there when it returns."""
         assert place.card is self
-        self.merges += 1
+        self.merges += into is None
 
     def on(self, stream: Any) -> AbstractContextManager[None]:
         """Do nothing: what is started has ended."""
@@ -74,13 +75,15 @@ class Card(EmulatedRuntime):
         """Return whether ranks copy into each other's memory."""
         return self.has_peers
 
-    def tell(self, word: int) -> None:
+    def tell(self, words: Sequence[int]) -> None:
         """Write 1."""
-        self._run("tell", partial(_set, word, 1))
+        for word in words:
+            self._run("tell", partial(_set, word, 1))
 
-    def wait_for(self, word: int) -> None:
+    def wait_for(self, words: Sequence[int]) -> None:
         """Wait for a 1, and write 0."""
-        self._run("wait", partial(self._wait, word))
+        for word in words:
+            self._run("wait", partial(self._wait, word))
 
     def _wait(self, word: int) -> None:
         while not ctypes.c_uint32.from_address(word).value:

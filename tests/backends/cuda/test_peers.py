@@ -1,4 +1,4 @@
-"""Cards that reach each other's memory: sums by copies, in the order of the ranks."""
+"""Cards that reach each other's memory: sums by copies, in graphs, too."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.errors import DataError, ShapeError
 
 SHAPES = [(), (1,), (3, 2), (0, 4), (700,), (3, 431), (257,)]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks add up something of arrays that are quickly emulated."""
+    monkeypatch.setattr(peers, "LEAST_BYTES", peers.ALIGNMENT)
+    peers._parts.cache_clear()
 
 pytestmark = on_emulator
 
@@ -42,7 +49,7 @@ def on_cards(
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_sums_are_added_up_in_the_order_of_the_ranks(
+def test_sums_have_the_same_bits_on_all_ranks_and_in_graphs(
     size: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = host_arrays(0, dtype)
@@ -63,10 +70,14 @@ def test_sums_are_added_up_in_the_order_of_the_ranks(
         graph.launch()
         return once, [ops.to_numpy(array) for array in places]
 
-    for once, captured in on_cards(size, monkeypatch, summed):
+    everywhere = on_cards(size, monkeypatch, summed)
+    close: dict[str, float] = {"rtol": 1e-6, "atol": 1e-6} if dtype == "float32" else {"rtol": 1e-12}
+    for array, total in zip(everywhere[0][0], expected, strict=True):
+        np.testing.assert_allclose(array, total, **close)
+    for once, captured in everywhere:
         for found in (once, captured):
-            for array, total in zip(found, expected, strict=True):
-                np.testing.assert_array_equal(array, total)
+            for array, first in zip(found, everywhere[0][0], strict=True):
+                np.testing.assert_array_equal(array, first)
 
 
 def test_larger_sums_later_and_what_is_joined_but_for_the_last(
@@ -75,7 +86,7 @@ def test_larger_sums_later_and_what_is_joined_but_for_the_last(
     def summed(ranks: Any, ops: Any) -> Any:
         arrays = [ops.asarray(np.full(size, 1.0 + ranks.rank)) for size in (5, 9000)]
         merges = ops.runtime.merges
-        for array in arrays:
+        for array in (*arrays, arrays[0]):
             ranks.all_reduce([array])
         ranks.join(but=1)
         ranks.join()
@@ -83,9 +94,9 @@ def test_larger_sums_later_and_what_is_joined_but_for_the_last(
         return [ops.to_numpy(array) for array in arrays], ops.runtime.merges - merges
 
     for found, merges in on_cards(2, monkeypatch, summed):
-        assert merges == 2
-        for array in found:
-            np.testing.assert_array_equal(array, np.full(array.shape, 3.0))
+        assert merges == 3
+        for array, total in zip(found, (6.0, 3.0), strict=True):
+            np.testing.assert_array_equal(array, np.full(array.shape, total))
 
 
 def test_all_have_what_the_first_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +118,7 @@ def test_a_rank_that_ends_lets_streams_wait_no_more(monkeypatch: pytest.MonkeyPa
             ranks.abort(DataError("the second card has no rows"))
             return "aborted"
         waiting = ops.runtime
-        waiting.wait_for(ranks._word(peers.SUMS, 1, 0))  # returns, though nobody tells
+        waiting.wait_for([ranks._word(peers.SUMS, 1, 0)])  # returns, though nobody tells
         with pytest.raises(DataError, match="the second card has no rows"):
             ranks.all_reduce([ops.asarray(np.ones(3))])
         return "heard"
@@ -133,7 +144,7 @@ def test_parts_cover_each_array_once(num_ranks: int) -> None:
         ends = [first + nbytes for first, nbytes in own]
         assert [first for first, _ in own] == [0, *ends[:-1]]
         assert ends[-1] == size * itemsize
-        assert all(first % peers.PART_BYTES == 0 for first, _ in own)
+        assert all(first % peers.ALIGNMENT == 0 for first, _ in own)
     for of_rank in parts:
-        places = [(part.place, part.nbytes * (num_ranks - 1)) for part in of_rank]
+        places = [(part.place, part.nbytes * num_ranks) for part in of_rank]
         assert all(a + n <= b for (a, n), (b, _) in pairwise(places))

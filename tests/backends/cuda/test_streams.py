@@ -239,14 +239,26 @@ def test_kernels_and_words_on_a_stream_beside(driver: FakeDriver, device: Runtim
     side = device.fork()
     with device.on(side):
         launch(device, "beside")
-        device.tell(64)
-        device.wait_for(68)
+        device.tell([64, 65])
+        device.wait_for([68, 69])
     launch(device, "own")
-    words = ["64 becomes 1", "wait for 68 to be 1", "68 becomes 0"]
-    assert driver.launched == ["beside", *words, "own"]
+    told = ["64 becomes 1", "65 becomes 1 at once"]
+    awaited = ["wait for 68 to be 1", "wait for 69 to be 1"]
+    reset = ["68 becomes 0 at once", "69 becomes 0 at once"]
+    assert driver.launched == ["beside", *told, *awaited, *reset, "own"]
     own = driver.streams[-1]
-    assert driver.streams == [side.handle] * 4 + [own]
+    assert driver.streams == [side.handle] * 7 + [own]
     assert own != side.handle
+
+
+def test_a_stream_goes_beside_another_that_does(driver: FakeDriver, device: Runtime) -> None:
+    side = device.fork()
+    other = device.fork(of=side)
+    assert driver.records[-1] == (side.handle, "event")
+    assert driver.waits[-1] == (other.handle, "event")
+    device.merge(other.record(), side)
+    assert driver.records[-1] == (other.handle, "event")
+    assert driver.waits[-1] == (side.handle, "event")
 
 
 def test_captured_kernels_beside_wait_for_all_before_them(

@@ -39,8 +39,8 @@ class BesideCommunicator(Communicator):
 
     def join(self, but: int = 0) -> None:
         ends = self._ends[: len(self._ends) - but]
-        if ends:
-            self._runtime.merge(ends[-1])
+        for end in ends:  # they need not come one after the other
+            self._runtime.merge(end)
         self._ends = self._ends[len(ends) :]
 
     def barrier(self) -> None:

@@ -13,7 +13,7 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 
-__all__ = ["ColumnOps", "variants"]
+__all__ = ["THREADS", "ColumnOps", "split_columns", "variants"]
 
 THREADS = 512
 # Blocks that a multiprocessor holds at once, by the kernel's registers.
@@ -30,7 +30,7 @@ ROWS_AT_ONCE = 8
 
 
 @lru_cache(maxsize=4096)
-def _split(num_rows: int, num_columns: int, most_blocks: int) -> tuple[int, int, int, int]:
+def split_columns(num_rows: int, num_columns: int, most_blocks: int) -> tuple[int, int, int, int]:
     """Return width, tiles of columns, parts of rows and rows of a part for `sum_columns`."""
     if num_columns >= THREADS * most_blocks:
         width = THREADS
@@ -66,7 +66,7 @@ class ColumnOps(ArrayOps):
         if not num_columns:
             return out
         x = self.contiguous(x)
-        width, tiles, parts, rows = _split(
+        width, tiles, parts, rows = split_columns(
             num_rows, num_columns, self.runtime.num_multiprocessors * BLOCKS_AT_ONCE
         )
         partials = arrivals = None

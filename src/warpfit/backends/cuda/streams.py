@@ -8,7 +8,7 @@ import gc
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from warpfit.errors import DeviceError
 __all__ = ["Graph", "Mark", "Streams"]
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
+NO_MEMORY_BARRIER = 1  # CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
 
 
 class Streams(Context):
@@ -187,14 +188,14 @@ class Streams(Context):
             self._let_wait(self._stream_handle, stream.record())
         self._side_streams += streams
 
-    def fork(self, stream: Any = None) -> Any:
+    def fork(self, stream: Any = None, of: Any = None) -> Any:
         """Return a stream, this or a new one, that waits for all that this thread has started so
-        far; in a capture it becomes part of that.
+        far, or for a stream that it has forked; in a capture it becomes part of that.
         """
         self.activate()
         if stream is None:
             stream = self.device.create_stream()
-        self._let_wait(stream.handle, self._started_on.record())
+        self._let_wait(stream.handle, (of or self._started_on).record())
         return stream
 
     @contextmanager
@@ -207,28 +208,39 @@ class Streams(Context):
         finally:
             del self._beside[thread]
 
-    def tell(self, word: int) -> None:
-        """Write 1 to a word of 4 bytes that all cards see, after what was started before."""
-        self._set_word(word, 1)
+    def tell(self, words: Sequence[int]) -> None:
+        """Write 1 to words of 4 bytes that all devices see, after what was started before."""
+        self._start_words([(word, 1, False) for word in words])
 
-    def wait_for(self, word: int) -> None:
-        """Let what is started later wait until such a word is 1, and make it 0."""
-        flags = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        (error,) = self._driver.cuStreamWaitValue32(self._handle(), word, 1, int(flags))
-        self._check(error, "waiting for another card")
-        self._set_word(word, 0)
+    def wait_for(self, words: Sequence[int]) -> None:
+        """Let what is started later wait until such words are 1, and make them 0."""
+        self._start_words([(word, 1, True) for word in words] + [(word, 0, False) for word in words])
 
-    def _set_word(self, word: int, value: int) -> None:
-        (error,) = self._driver.cuStreamWriteValue32(self._handle(), word, value, 0)
-        self._check(error, "telling another card")
+    def _start_words(self, steps: Sequence[tuple[int, int, bool]]) -> None:
+        """Wait for values of words, or write them; what came before is there at the first write."""
+        driver, found = self._driver, []
+        kinds = driver.CUstreamBatchMemOpType
+        for idx, (word, value, waits) in enumerate(steps):
+            step = driver.CUstreamBatchMemOpParams()
+            own = step.waitValue if waits else step.writeValue
+            own.operation = (
+                kinds.CU_STREAM_MEM_OP_WAIT_VALUE_32
+                if waits
+                else kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32
+            )
+            own.address, own.value = word, value
+            own.flags = 0 if waits or not idx else NO_MEMORY_BARRIER
+            found.append(step)
+        (error,) = driver.cuStreamBatchMemOp(self._handle(), len(found), found, 0)
+        self._check(error, "telling other devices")
 
-    def merge(self, place: Any) -> None:
-        """Let what this thread starts later wait for a place, `stream.record()`, of a stream that
-        it has forked.
+    def merge(self, place: Any, into: Any = None) -> None:
+        """Let what this thread starts later, or what a stream does, wait for a place,
+        `stream.record()`, of a stream that it has forked.
         """
         self.activate()
-        self._let_wait(self._started_on.handle, place)
-        if self._capturing is not None and self.is_capturing():
+        self._let_wait((into or self._started_on).handle, place)
+        if into is None and self._capturing is not None and self.is_capturing():
             self._capturing.is_merged = True
 
     def _follows_a_kernel(self) -> bool:
