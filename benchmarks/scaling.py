@@ -40,10 +40,10 @@ from warpfit.training.devices import ALL_CARDS, all_cards
 
 PARTS = ("right", "fast", "peers", "sweep")
 # Steps whose mean is told, of warpfit as of PyTorch, after as many.
-BATCHES, EPOCHS = 4, 12
+BATCHES, EPOCHS = 2, 24
 # Of the checks: three batches of 96 rows, and one of 37.
 CHECKED_SIZES, CHECKED_ROWS, CHECKED_BATCH = (64, 256, 256, 10), 325, 96
-SWEPT_NETWORKS, SWEPT_ROWS, SWEPT_EPOCHS = 2112, 8192, 200
+SWEPT_NETWORKS, SWEPT_ROWS, SWEPT_EPOCHS = 1056, 8192, 600
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,14 @@ def rows_of(sizes: Sequence[int], num_rows: int) -> tuple[Any, Any]:
 
 
 def trained(
-    sizes: Sequence[int], x: Any, y: Any, devices: Sequence[str], **settings: Any
+    sizes: Sequence[int],
+    x: Any,
+    y: Any,
+    devices: str | Sequence[str],
+    model: nn.Sequential | None = None,
+    **settings: Any,
 ) -> tuple[nn.Sequential, wf.History]:
-    model = network(sizes)
+    model = network(sizes) if model is None else model
     opt = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     history = wf.fit(model, x, y, optimizer=opt, device=devices, verbose=False, **settings)
     return model, history
@@ -201,13 +206,19 @@ def _of_processes(count: int, device: str, asked: dict[str, Any]) -> tuple[Any, 
 # --------------------------------------------------------------------------------------------------
 
 
-def step_of_ours(case: Case, devices: Sequence[str]) -> float:
-    """Return the microseconds of a step."""
+def steps_of_ours(case: Case, devices: Sequence[str], counts: Sequence[int]) -> dict[int, float]:
+    """Return the microseconds of a step on so many devices each."""
+    model = network(case.sizes)
+    x, y = rows_of(case.sizes, BATCHES * case.rows_of_card * max(counts))
+    return {count: step_of_ours(case, model, x, y, devices[:count]) for count in counts}
+
+
+def step_of_ours(case: Case, model: nn.Sequential, x: Any, y: Any, devices: Sequence[str]) -> float:
     batch = case.rows_of_card * len(devices)
-    x, y = rows_of(case.sizes, BATCHES * batch)
+    x, y = x[: BATCHES * batch], y[: BATCHES * batch]
     asked: dict[str, Any] = {"batch_size": batch, "epochs": 2 * EPOCHS}
     asked["precision"] = "float32" if devices[0] == "cpu" else "bfloat16"
-    _, history = trained(case.sizes, x, y, devices, **asked)
+    _, history = trained(case.sizes, x, y, devices, model, **asked)
     seconds = [report.seconds for report in history.reports[EPOCHS:]]
     return sum(seconds) / (EPOCHS * BATCHES) * 1e6
 
@@ -222,16 +233,23 @@ def steps_of_peer(cases: Sequence[Case], count: int) -> list[dict[str, float]]:
     return [found[word] for word in words]
 
 
-def seconds_of_sweep(devices: Sequence[str], num_networks: int) -> float:
-    """Return the seconds that networks 784-128-10 take, after a sweep that compiles."""
+def seconds_of_sweep(
+    devices: Sequence[str], counts: Sequence[int], num_networks: int
+) -> dict[int, float]:
+    """Return the seconds that networks 784-128-10 take on so many devices each, after a sweep that
+    compiles. That they are made before counts nowhere.
+    """
     x, y = rows_of((784, 10), SWEPT_ROWS)
+    models = [network((784, 128, 10)) for _ in range(num_networks)]
+    rates = [0.01 + 1e-5 * idx for idx in range(num_networks)]
 
     def build(candidate: dict[str, Any]) -> Any:
-        model = network((784, 128, 10))
-        return model, optim.SGD(model.parameters(), lr=candidate["lr"])
+        model = models[candidate["idx"]]
+        return model, optim.SGD(model.parameters(), lr=rates[candidate["idx"]])
 
-    for epochs in (1, SWEPT_EPOCHS):
-        candidates = [{"lr": 0.01 + 1e-5 * idx} for idx in range(num_networks)]
+    found = {}
+    for count, epochs in [(max(counts), 1), *((count, SWEPT_EPOCHS) for count in counts)]:
+        candidates = [{"idx": idx} for idx in range(num_networks)]
         begin = perf_counter()
         wf.fit_many(
             build,
@@ -239,10 +257,11 @@ def seconds_of_sweep(devices: Sequence[str], num_networks: int) -> float:
             y,
             candidates=candidates,
             epochs=epochs,
-            device=list(devices),
+            device=list(devices[:count]),
             verbose=False,
         )
-    return perf_counter() - begin
+        found[count] = perf_counter() - begin
+    return {count: found[count] for count in counts}
 
 
 def with_efficiency(values: dict[int, float], *, is_shared: bool = False) -> dict[str, Any]:
@@ -302,10 +321,10 @@ def main() -> None:
     cases = [case for case in CASES if case.name in arguments.rows.split(",")]
     for case in cases if "fast" in parts else ():
         if results.has_time:
-            values = {count: step_of_ours(case, devices[:count]) for count in counts}
+            values = steps_of_ours(case, devices, counts)
             results.add("fast", f"{case.name}, us a step", with_efficiency(values))
     if "sweep" in parts and results.has_time:
-        values = {count: seconds_of_sweep(devices[:count], arguments.networks) for count in counts}
+        values = seconds_of_sweep(devices, counts, arguments.networks)
         results.add("sweep", "seconds", with_efficiency(values, is_shared=True))
     for count in counts[1:] if "peers" in parts else ():
         if results.has_time:

@@ -625,7 +625,9 @@ def test_several_ranks_are_checked_and_measured(
     monkeypatch.setattr(scaling, "CASES", (case,))
     peer = {"one": 100.0, "eager": 200.0}
     monkeypatch.setattr(scaling, "steps_of_peer", lambda cases, count: [peer] * len(cases))
-    monkeypatch.setattr(scaling, "seconds_of_sweep", lambda devices, _: 3.0 / len(devices))
+    monkeypatch.setattr(
+        scaling, "seconds_of_sweep", lambda devices, counts, _: {n: 3.0 / n for n in counts}
+    )
     run(scaling, monkeypatch, "--devices", "cpu,cpu", "--rows", case.name)
     found = read(results, "scaling")
     assert case.name == "8-16x2-4/32"

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from warpfit import backends
 from warpfit.backends import Array, Backend, communicators
 from warpfit.backends.contract.communicator import Communicator
-from warpfit.backends.transfer import moved
 from warpfit.blas import one_blas_thread
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.errors import DivergedError
@@ -90,6 +89,8 @@ def team_of(plan: Plan, state: TrainState, data: TrainingData, make: MakeRun) ->
         for thread in threads:
             thread.start()
         try:
+            if threads:
+                own.broadcast(arrays_of(state))
             team = Team(make(plan, state, data, own), own)
             try:
                 yield team
@@ -119,7 +120,9 @@ def _follow(
     try:
         ops = backends.get(device)
         own = replace(plan, device=device, network=_own_network(plan.network))
-        run = make(own, _copy_of(state, ops), data.on(device), ranks)
+        here = _place_for(state, ops)
+        ranks.broadcast(arrays_of(here))
+        run = make(own, here, data.on(device), ranks)
         with suppress(_Over):
             team = Team(run, ranks)
             while True:
@@ -135,20 +138,21 @@ def _own_network(network: Any) -> Any:
     return deepcopy(network) if isinstance(network, TapedNetwork) else network
 
 
-def _copy_of(state: TrainState, ops: Backend) -> TrainState:
-    """Return the state on another device."""
+def _place_for(state: TrainState, ops: Backend) -> TrainState:
+    """Return a state of another device whose arrays have no values yet."""
 
-    def copies(arrays: dict[str, Array]) -> dict[str, Array]:
-        return {name: _copied(array, ops) for name, array in arrays.items()}
+    def places(arrays: dict[str, Array]) -> dict[str, Array]:
+        return {name: ops.empty(array.shape, str(array.dtype)) for name, array in arrays.items()}
 
     return replace(
         state,
-        parameters=copies(state.parameters),
-        buffers=copies(state.buffers),
-        slots={slot: copies(arrays) for slot, arrays in state.slots.items()},
+        parameters=places(state.parameters),
+        buffers=places(state.buffers),
+        slots={slot: places(arrays) for slot, arrays in state.slots.items()},
     )
 
 
-def _copied(array: Array, ops: Backend) -> Array:
-    here = moved(array, ops)
-    return ops.copy(here) if here is array else here
+def arrays_of(state: TrainState) -> list[Array]:
+    """Return parameters, buffers and slots."""
+    slots = [array for arrays in state.slots.values() for array in arrays.values()]
+    return [*state.arrays.values(), *slots]

@@ -25,6 +25,7 @@ from warpfit.engines.base import (
     Stopping,
     TrainingData,
 )
+from warpfit.engines.replicas import arrays_of
 from warpfit.errors import ConfigError, DivergedError, FileFormatError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
@@ -218,9 +219,8 @@ class TrainingLoop:
 
     def _take_over_arrays(self) -> None:
         """Let processes that follow have the parameters, buffers and slots of rank 0."""
-        state = self.run.state
-        slots = [array for arrays in state.slots.values() for array in arrays.values()]
-        communicators.of_process(self.run.plan.device).broadcast([*state.arrays.values(), *slots])
+        run = self.run
+        communicators.of_process(run.plan.device).broadcast(arrays_of(run.state))
 
     def _train_epochs(self) -> None:
         run = self.run

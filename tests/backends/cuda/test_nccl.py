@@ -35,6 +35,11 @@ def on_processes(function: Any) -> list[Any]:
         return list(pool.map(act, ThreadCommunicator.of_size(2)))
 
 
+def meet_twice(ranks: Any) -> None:
+    for _ in range(2):
+        ranks.barrier()
+
+
 def test_sums_and_broadcasts(nccl: FakeNccl) -> None:
     def act(ranks: Any, ops: Any) -> Any:
         arrays = [ops.asarray(np.full(3, 1.0 + ranks.rank)) for _ in range(2)]
@@ -66,8 +71,7 @@ def test_an_error_aborts_what_runs_on_the_cards(nccl: FakeNccl) -> None:
             ranks.abort(DataError("the second has no rows"))
             return "aborted"
         with pytest.raises(DataError, match="the second has no rows"):
-            for _ in range(2):
-                ranks.barrier()
+            meet_twice(ranks)
         return "heard"
 
     assert on_processes(act) == ["heard", "aborted"]

@@ -27,6 +27,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "LEAST_BYTES", peers.ALIGNMENT)
     peers._parts.cache_clear()
 
+
 pytestmark = on_emulator
 
 
@@ -71,7 +72,9 @@ def test_sums_have_the_same_bits_on_all_ranks_and_in_graphs(
         return once, [ops.to_numpy(array) for array in places]
 
     everywhere = on_cards(size, monkeypatch, summed)
-    close: dict[str, float] = {"rtol": 1e-6, "atol": 1e-6} if dtype == "float32" else {"rtol": 1e-12}
+    close: dict[str, float] = (
+        {"rtol": 1e-6, "atol": 1e-6} if dtype == "float32" else {"rtol": 1e-12}
+    )
     for array, total in zip(everywhere[0][0], expected, strict=True):
         np.testing.assert_allclose(array, total, **close)
     for once, captured in everywhere:

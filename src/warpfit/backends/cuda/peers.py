@@ -127,11 +127,11 @@ class PeerCommunicator(BesideCommunicator):
         self._begin(arrays)
         lane.stream = self._stream
         nbytes = parts[-1].place + parts[-1].nbytes * self.size if parts else 0
-        if not lane.memory or lane.memory[-1].nbytes < nbytes:
+        if nbytes > (lane.memory[-1].nbytes if lane.memory else 0):
             lane.memory.append(self._runtime.allocate(nbytes))
             self._runtime.synchronize()  # other GPUs do not wait for what had it before
-        own = lane.memory[-1].pointer, [array.pointer for array in arrays]
-        return self._host.exchange(own)
+        memory = lane.memory[-1].pointer if lane.memory else 0
+        return self._host.exchange((memory, [array.pointer for array in arrays]))
 
     @property
     def _lane(self) -> _Lane:

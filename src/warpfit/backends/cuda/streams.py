@@ -214,7 +214,9 @@ class Streams(Context):
 
     def wait_for(self, words: Sequence[int]) -> None:
         """Let what is started later wait until such words are 1, and make them 0."""
-        self._start_words([(word, 1, True) for word in words] + [(word, 0, False) for word in words])
+        self._start_words(
+            [(word, 1, True) for word in words] + [(word, 0, False) for word in words]
+        )
 
     def _start_words(self, steps: Sequence[tuple[int, int, bool]]) -> None:
         """Wait for values of words, or write them; what came before is there at the first write."""
