@@ -35,7 +35,7 @@ def of_threads(devices: Sequence[str]) -> Iterator[Sequence[Communicator]]:
 
 
 def _keep(devices: tuple[str, ...], made: Sequence[Communicator]) -> None:
-    if len(devices) > 1 and devices[0] != "cpu":
+    if made[0].is_kept:
         _IDLE[devices] = made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from warpfit.backends.contract.terms import Array
 
@@ -31,6 +31,8 @@ class Communicator(ABC):
     rank: int
     size: int
     have_agreed: bool = True
+    # Whether the next run of the same devices may have it, too: making another takes long.
+    is_kept: ClassVar[bool] = False
 
     @abstractmethod
     def all_reduce(self, arrays: Sequence[Array]) -> None:

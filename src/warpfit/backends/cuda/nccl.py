@@ -27,6 +27,8 @@ class NcclCommunicator(BesideCommunicator):
         Of the same rank.
     """
 
+    is_kept = True
+
     def __init__(self, host: Communicator, runtime: Any, nccl: Any) -> None:
         super().__init__(host, runtime)
         self._nccl = nccl
