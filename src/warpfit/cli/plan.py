@@ -74,13 +74,13 @@ def plan(
 
     from warpfit.training.paper import cards_on_paper, plan_on_paper
 
-    sizes = {"num_rows": rows, "features": features, "outputs": outputs}
+    of_data = {"num_rows": rows, "features": features, "outputs": outputs}
     if cards is not None:
         title = f"{widths}, {optimizer}, batch {batch_size}, shared by {cards} H200s"
         printer.line(title, style="bold")
-        _show_cards(printer, cards_on_paper(settings, **sizes, cards=cards))
+        _show_cards(printer, cards_on_paper(settings, **of_data, cards=cards))
         return
-    found, launch = plan_on_paper(settings, **sizes, card=card)
+    found, launch = plan_on_paper(settings, **of_data, card=card)
     printer.line(
         f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold"
     )

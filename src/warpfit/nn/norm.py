@@ -164,8 +164,8 @@ class BatchNormSpec(LayerSpec):
     ) -> tuple[Array, Pullback]:
         """Return y and the pullback; the last two settings are those of a junction joined to it."""
         self.output_shape(x.shape[1:])  # for its error, which names the layer
-        own = (x, arrays.get("weight"), arrays.get("bias"))
-        own += (arrays["running_mean"], arrays["running_var"])
+        running = arrays["running_mean"], arrays["running_var"]
+        own = (x, arrays.get("weight"), arrays.get("bias"), *running)
         settings: dict[str, Any] = {"momentum": self.momentum, "eps": self.eps, "added": added}
         settings["activation"] = self.activation if activation is None else activation
         if self.synchronized and call.training and call.ranks.size > 1:

@@ -14,7 +14,8 @@ from warpfit.checks import brief
 from warpfit.engines.base import Plan
 from warpfit.errors import ConfigError, DeviceError
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ALL_CARDS = "cuda:all"
 # A device for each process: of any launcher; the second name is older.

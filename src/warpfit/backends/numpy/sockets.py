@@ -226,8 +226,9 @@ class SocketCommunicator(Communicator):
 
     def _listen(self) -> None:
         """Wait until a rank ends before its time, and end this one with it."""
-        open_ones = {connection: rank for rank, connection in self._news.items()}
+        open_ones: dict[Any, int] = {each: rank for rank, each in self._news.items()}
         while open_ones:
+            connection: Any
             for connection in wait(list(open_ones)):
                 try:
                     rank, text = connection.recv()
