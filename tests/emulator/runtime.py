@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from math import prod
 from pathlib import Path
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -222,6 +223,7 @@ class EmulatedRuntime:
         self._late_warp = late_warp
         self._folder = folder
         self._graph: EmulatedGraph | None = None  # that is being captured
+        self._waiting: dict[int, Callable[[], AbstractContextManager[None]]] = {}  # by threads
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory, in bytes, of a device that has 64 GiB."""
@@ -258,6 +260,7 @@ class EmulatedRuntime:
         """Fill a C-contiguous array with bytes from the device."""
         self._refuse_in_capture(f"a download of {host.nbytes} bytes")
         ctypes.memmove(_address(host), pointer, host.nbytes)
+        self._await()
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy bytes from one place of the device to another."""
@@ -302,6 +305,19 @@ class EmulatedRuntime:
     def join(self) -> None:
         """Likewise."""
 
+    @contextmanager
+    def own_stream(self, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        """Let this thread be in a context of `waiting` wherever it waits for the device."""
+        self._waiting[get_ident()] = waiting
+        try:
+            yield
+        finally:
+            del self._waiting[get_ident()]
+
+    def _await(self) -> None:
+        with self._waiting.get(get_ident(), nullcontext)():
+            pass
+
     def is_capturing(self) -> bool:
         """Return whether launches are noted for a graph."""
         return self._graph is not None
@@ -324,6 +340,7 @@ class EmulatedRuntime:
     def synchronize(self) -> None:
         """Return at once: launches are complete when they return."""
         self._refuse_in_capture("a wait for the device")
+        self._await()
 
     def compile_ahead(self, kernels: Any) -> None:
         """Do nothing: a kernel is built when it is loaded."""

@@ -26,6 +26,7 @@ from warpfit.sweep.halving import Halving, Rule
 from warpfit.sweep.metric import COLUMNS, Metric
 from warpfit.sweep.preparing import takes, with_more_range
 from warpfit.sweep.runner import OneByOne, Runner, in_order
+from warpfit.sweep.side_by_side import fits_at_once, goes_beside, train_side_by_side
 from warpfit.sweep.tasks import (
     Outcome,
     Task,
@@ -68,17 +69,23 @@ class Together(Runner):
     keeps_models: bool = True
 
     def explain(self, groups: Sequence[Group]) -> str:
-        words = [
-            f"one after the other by `fit`: {group.launch}"
-            if isinstance(group.launch, Obstacle)
-            else str(group.launch)
-            for group in groups
-        ]
-        kinds = "; ".join(dict.fromkeys(words))
+        kinds = "; ".join(dict.fromkeys(map(self._words, groups)))
         return f"in one launch, {kinds}" if _launches(groups) else kinds
 
+    def _words(self, group: Group) -> str:
+        if not isinstance(group.launch, Obstacle):
+            return str(group.launch)
+        count = self._at_once(group)
+        how = f"{count} side by side" if count > 1 else "one after the other"
+        return f"{how} by `fit`: {group.launch}"
+
     def at_once(self, groups: Sequence[Group]) -> int:
-        return max((own.groups(self._num_multiprocessors) for own in _launches(groups)), default=1)
+        return max(map(self._at_once, groups))
+
+    def _at_once(self, group: Group) -> int:
+        if isinstance(group.launch, Obstacle):
+            return fits_at_once(group, self._runtime.memory_left())
+        return group.launch.groups(self._runtime.num_multiprocessors)
 
     def num_bytes(self, groups: Sequence[Group]) -> int:
         """Return the bytes of the group that takes most: its rows once, for all networks of a
@@ -88,9 +95,10 @@ class Together(Runner):
 
     def _bytes_of(self, group: Group) -> int:
         launch, x = group.launch, group.tasks[0].data.x
+        count = min(len(group.tasks), self._at_once(group))
         if isinstance(launch, Obstacle):
-            return group.plan.bytes
-        count = min(len(group.tasks), launch.groups(self._num_multiprocessors))
+            rows = x.nbytes + group.tasks[0].data.y.nbytes
+            return rows + count * (group.plan.bytes - rows)
         return launch.bytes_of_rows(x.nbytes, len(x)) + count * launch.network_bytes
 
     @contextmanager
@@ -98,16 +106,15 @@ class Together(Runner):
         """Have what is started in this block end before anything that comes after it, an error,
         too.
         """
-        ops: Any = backends.get(self.device)
         try:
             yield
         finally:
-            ops.runtime.join()
+            self._runtime.join()
 
     @property
-    def _num_multiprocessors(self) -> int:
+    def _runtime(self) -> Any:
         ops: Any = backends.get(self.device)
-        return int(ops.runtime.num_multiprocessors)
+        return ops.runtime
 
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         left: list[Task] = []
@@ -122,7 +129,17 @@ class Together(Runner):
         self._compile_ahead(groups, parts)
         for first in range(0, len(parts), SIDE_BY_SIDE):
             yield from self._run_side_by_side(parts[first : first + SIDE_BY_SIDE])
-        yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
+        yield from self._run_by_fit(groups, sorted(left, key=lambda task: task.number))
+
+    def _run_by_fit(self, groups: Sequence[Group], tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Train tasks that no launch takes: side by side those of which that is possible."""
+        group_of = {task.number: group for group in groups for task in group.tasks}
+        beside = [task for task in tasks if goes_beside(task, group_of[task.number].plan)]
+        count = min((self._at_once(group_of[task.number]) for task in beside), default=1)
+        if count > 1:
+            yield from train_side_by_side(beside, self.device, count)
+            tasks = [task for task in tasks if task not in beside]
+        yield from OneByOne().run_tasks(tasks)
 
     def _compile_ahead(self, groups: Sequence[Group], together: Sequence[Group]) -> None:
         """Begin to compile kernels, several at once: of groups that go into a launch, and of
@@ -212,7 +229,7 @@ class Together(Runner):
         for queue in queues:
             launch = queue.rows.all.launch
             queue.most = max(1, self._most(launch) // len(queues))
-            queue.count = min(queue.most, launch.groups(self._num_multiprocessors))
+            queue.count = min(queue.most, launch.groups(self._runtime.num_multiprocessors))
         while queues:
             start = perf_counter()
             taken = [queue.take() for queue in queues]
@@ -273,8 +290,8 @@ class Together(Runner):
 
     def _most(self, launch: ManyLaunch) -> int:
         """Return how many networks have room at once."""
-        ops: Any = backends.get(self.device)
-        return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // launch.network_bytes)
+        left = int(MEMORY_SHARE * self._runtime.memory_left())
+        return max(1, left // launch.network_bytes)
 
 
 def _compilation(launch: ManyLaunch) -> float:

@@ -1,0 +1,133 @@
+"""Networks that `fit` trains side by side on a GPU: threads with a network and a stream each.
+
+One thread goes on at a time, until it waits for the device. So callbacks and all else on the host
+are as they are one after the other; what overlaps is what the device does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+from warpfit import backends
+from warpfit.engines.at_once import is_of_package
+from warpfit.engines.base import Plan
+from warpfit.engines.graph import GraphEngine
+from warpfit.sweep.groups import Group
+from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
+
+__all__ = ["fits_at_once", "goes_beside", "train_side_by_side"]
+
+# Networks that share a card, which has work enough then.
+MOST_AT_ONCE = 16
+# Of the memory that is left.
+MEMORY_SHARE = 0.5
+
+
+def goes_beside(task: Task, plan: Plan) -> bool:
+    """Return whether a network may be trained beside others: its steps are graphs, and no callback
+    of the user's looks at it while it is trained.
+    """
+    callbacks = (is_of_package(callback) or not callback.needs_run for callback in task.callbacks)
+    return plan.engine == GraphEngine.name and plan.num_ranks == 1 and all(callbacks)
+
+
+def fits_at_once(group: Group, memory_left: int) -> int:
+    """Return how many networks of a group are trained side by side."""
+    data = group.tasks[0].data
+    own = max(1, group.plan.bytes - data.x.nbytes - data.y.nbytes)
+    count = sum(goes_beside(task, group.plan) for task in group.tasks)
+    return max(1, min(MOST_AT_ONCE, count, int(MEMORY_SHARE * memory_left) // own))
+
+
+def train_side_by_side(tasks: Sequence[Task], device: str, count: int) -> Iterator[Outcome]:
+    """Train networks by `fit`, up to `count` at a time, and yield what came of each as it is known.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C, when those at work have told of it.
+    """
+    threads = _Threads(tasks, device, count)
+    try:
+        yield from threads.outcomes()
+    except KeyboardInterrupt:
+        threads.stop()
+        yield from threads.outcomes()
+    finally:
+        threads.end()
+    if threads.is_stopped:
+        raise KeyboardInterrupt
+
+
+class _Threads:
+    """Threads that take one task after the other."""
+
+    def __init__(self, tasks: Sequence[Task], device: str, count: int) -> None:
+        ops: Any = backends.get(device)
+        self._runtime, self._tasks, self._turn = ops.runtime, deque(tasks), Lock()
+        self._found: SimpleQueue[Outcome | BaseException | None] = SimpleQueue()  # None: an end
+        self.is_stopped = False
+        self._threads = [
+            Thread(target=copy_context().run, args=(self._work,), daemon=True)
+            for _ in range(min(count, len(tasks)))
+        ]
+        self._at_work = len(self._threads)
+        for thread in self._threads:
+            thread.start()
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield those to come; a network that was broken off is the last that begins."""
+        while self._at_work:
+            found = self._found.get()
+            if found is None:
+                self._at_work -= 1
+            elif isinstance(found, Outcome):
+                if found.status == INTERRUPTED:
+                    self.stop()
+                yield found
+            else:
+                raise found
+
+    def stop(self) -> None:
+        """Break off the networks at work where they next wait for the device."""
+        self.is_stopped = True
+
+    def end(self) -> None:
+        self._tasks.clear()
+        if self._at_work:
+            self.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        is_told = False
+
+        @contextmanager
+        def waiting() -> Iterator[None]:
+            nonlocal is_told
+            self._turn.release()
+            try:
+                yield
+            finally:
+                self._turn.acquire()
+            if self.is_stopped and not is_told:
+                is_told = True
+                raise KeyboardInterrupt
+
+        try:
+            with self._turn:
+                while self._tasks and not self.is_stopped:
+                    task = self._tasks.popleft()
+                    with self._runtime.own_stream(waiting):
+                        outcome = train(task)
+                    self._found.put(outcome)
+        except BaseException as error:
+            self._found.put(error)
+        finally:
+            self._found.put(None)
