@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from math import prod
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident, local
 from time import perf_counter
 from typing import Any
 
@@ -40,6 +40,9 @@ TENSOR_MAP_MARK = 0x70616D5F726F736E
 Dimensions = tuple[int, int, int]
 Shape3, Shape4 = tuple[int, int, int], tuple[int, int, int, int]
 
+
+# One kernel runs at a time.
+_RUNNING = Lock()
 
 # Memory that has not been freed, by its address.
 _LIVE: dict[int, weakref.ref[Memory]] = {}
@@ -222,8 +225,12 @@ class EmulatedRuntime:
         self._late_writes = self._reverse if late_writes is None else late_writes
         self._late_warp = late_warp
         self._folder = folder
-        self._graph: EmulatedGraph | None = None  # that is being captured
+        self._capturing = local()  # its `graph` is the one that a thread captures
         self._waiting: dict[int, Callable[[], AbstractContextManager[None]]] = {}  # by threads
+
+    @property
+    def _graph(self) -> EmulatedGraph | None:
+        return getattr(self._capturing, "graph", None)
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory, in bytes, of a device that has 64 GiB."""
@@ -274,11 +281,11 @@ class EmulatedRuntime:
     def capture(self) -> Iterator[EmulatedGraph]:
         """Note launches, copies and fills in place of running them."""
         self._refuse_in_capture("another capture")
-        self._graph = graph = EmulatedGraph(self)
+        self._capturing.graph = graph = EmulatedGraph(self)
         try:
             yield graph
         finally:
-            self._graph = None
+            self._capturing.graph = None
         graph.is_ready = True
 
     def _run(self, name: str, node: Callable[[], Any], *addresses: int) -> None:
@@ -458,11 +465,11 @@ class EmulatedRuntime:
     ) -> None:
         sizes = ctypes.c_uint * 3
         settings = shared_bytes, parameters, cluster, is_cooperative, self._reverse
-        _scheduler().emulator_be_late(*(self._late_warp or (-1, -1)))
-        with _watched() if self._late_writes else nullcontext():
+        with _RUNNING, _watched() if self._late_writes else nullcontext():
+            _scheduler().emulator_be_late(*(self._late_warp or (-1, -1)))
             failed = function(sizes(*grid), sizes(*block), *settings)
-        if failed:
-            raise DeviceError(_scheduler().emulator_error().decode())
+            if failed:
+                raise DeviceError(_scheduler().emulator_error().decode())
 
 
 @contextmanager

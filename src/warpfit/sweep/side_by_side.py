@@ -1,7 +1,7 @@
 """Networks that `fit` trains side by side on a GPU: threads with a network and a stream each.
 
-One thread goes on at a time, until it waits for the device. So callbacks and all else on the host
-are as they are one after the other; what overlaps is what the device does.
+One thread goes on at a time, until it waits for the device: threads that want the interpreter at
+each call would be in each other's way. What overlaps is what the device does.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ __all__ = ["fits_at_once", "goes_beside", "train_side_by_side"]
 MOST_AT_ONCE = 16
 # Of the memory that is left.
 MEMORY_SHARE = 0.5
+# Seconds after which a thread goes on out of turn: another may wait for what it holds.
+MOST_SECONDS = 0.25
 
 
 def goes_beside(task: Task, plan: Plan) -> bool:
@@ -82,17 +84,15 @@ class _Threads:
             thread.start()
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Yield those to come; a network that was broken off is the last that begins."""
+        """Yield those to come."""
         while self._at_work:
             found = self._found.get()
             if found is None:
                 self._at_work -= 1
-            elif isinstance(found, Outcome):
-                if found.status == INTERRUPTED:
-                    self.stop()
-                yield found
-            else:
+            elif isinstance(found, BaseException):
                 raise found
+            else:
+                yield found
 
     def stop(self) -> None:
         """Break off the networks at work where they next wait for the device."""
@@ -106,28 +106,45 @@ class _Threads:
             thread.join()
 
     def _work(self) -> None:
-        is_told = False
+        turn, is_told = _Turn(self._turn), False
 
         @contextmanager
         def waiting() -> Iterator[None]:
             nonlocal is_told
-            self._turn.release()
+            turn.hand_on()
             try:
                 yield
             finally:
-                self._turn.acquire()
+                turn.take()
             if self.is_stopped and not is_told:
                 is_told = True
                 raise KeyboardInterrupt
 
+        turn.take()
         try:
-            with self._turn:
-                while self._tasks and not self.is_stopped:
-                    task = self._tasks.popleft()
-                    with self._runtime.own_stream(waiting):
-                        outcome = train(task)
-                    self._found.put(outcome)
+            while self._tasks and not self.is_stopped:
+                task = self._tasks.popleft()
+                with self._runtime.own_stream(waiting):
+                    outcome = train(task)
+                self._found.put(outcome)
+                self.is_stopped |= outcome.status == INTERRUPTED  # by a callback
         except BaseException as error:
             self._found.put(error)
         finally:
+            turn.hand_on()
             self._found.put(None)
+
+
+class _Turn:
+    """Whether a thread has the turn, of which there is one."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock, self._is_held = lock, False
+
+    def take(self) -> None:
+        self._is_held = self._lock.acquire(timeout=MOST_SECONDS)
+
+    def hand_on(self) -> None:
+        if self._is_held:
+            self._lock.release()
+            self._is_held = False
