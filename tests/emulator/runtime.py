@@ -16,7 +16,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Lock, get_ident, local
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -322,8 +322,9 @@ class EmulatedRuntime:
             del self._waiting[get_ident()]
 
     def _await(self) -> None:
-        with self._waiting.get(get_ident(), nullcontext)():
-            pass
+        if (waiting := self._waiting.get(get_ident())) is not None:
+            with waiting():
+                sleep(0.001)  # so that other threads go on
 
     def is_capturing(self) -> bool:
         """Return whether launches are noted for a graph."""

@@ -62,6 +62,10 @@ def begun_and_done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return told
 
 
+def most_at_once(told: list[tuple[str, int]]) -> int:
+    return max(np.cumsum([1 if what == "begun" else -1 for what, _ in told]))
+
+
 def test_each_has_the_bits_of_a_fit(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = begun_and_done(monkeypatch)
     labels = np.arange(40) % 3
@@ -70,7 +74,7 @@ def test_each_has_the_bits_of_a_fit(cuda: str, monkeypatch: pytest.MonkeyPatch) 
     found = wf.fit_many(convolutional, IMAGES, labels, candidates=candidates, **GIVEN, **rows)
     assert "3 side by side by `fit`: graph runs it" in found.plan.reason
     assert found.plan.at_once == 3
-    assert [what for what, _ in told[:3]] == ["begun"] * 3
+    assert most_at_once(told) > 1
     for candidate, model, history in zip(candidates, found.models, found.histories, strict=True):
         seed, epochs = candidate.get("seed", 0), candidate.get("epochs", 2)
         wf.manual_seed(seed)
@@ -87,7 +91,7 @@ def test_as_many_share_the_card_as_have_room(cuda: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(side_by_side, "MOST_AT_ONCE", 2)
     found = sweep(cuda, {"seed": [1, 2, 3]})
     assert found.plan.at_once == 2
-    assert [what for what, _ in told] == ["begun", "begun", "done", "begun", "done", "done"]
+    assert most_at_once(told) == 2
     monkeypatch.setattr(side_by_side, "MEMORY_SHARE", 0)
     del told[:]
     assert "one after the other by `fit`" in sweep(cuda, {"seed": [1, 2, 3]}).plan.reason
