@@ -312,6 +312,9 @@ class EmulatedRuntime:
     def join(self) -> None:
         """Likewise."""
 
+    def hand_over(self) -> None:
+        """Likewise."""
+
     @contextmanager
     def own_stream(self, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
         """Let this thread be in a context of `waiting` wherever it waits for the device."""

@@ -18,6 +18,7 @@ from warpfit import backends
 from warpfit.engines.at_once import is_of_package
 from warpfit.engines.base import Plan
 from warpfit.engines.graph import GraphEngine
+from warpfit.engines.kept_runs import keeping_runs
 from warpfit.sweep.groups import Group
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
@@ -80,6 +81,7 @@ class _Threads:
             for _ in range(min(count, len(tasks)))
         ]
         self._at_work = len(self._threads)
+        self._of_each = -(-len(tasks) // max(1, self._at_work))
         for thread in self._threads:
             thread.start()
 
@@ -122,17 +124,20 @@ class _Threads:
 
         turn.take()
         try:
-            while self._tasks and not self.is_stopped:
-                task = self._tasks.popleft()
-                with self._runtime.own_stream(waiting):
-                    outcome = train(task)
-                self._found.put(outcome)
-                self.is_stopped |= outcome.status == INTERRUPTED  # by a callback
+            with self._runtime.own_stream(waiting), keeping_runs(self._of_each):
+                self._train_all()
         except BaseException as error:
             self._found.put(error)
         finally:
             turn.hand_on()
             self._found.put(None)
+
+    def _train_all(self) -> None:
+        while self._tasks and not self.is_stopped:
+            outcome = train(self._tasks.popleft())
+            self._runtime.hand_over()
+            self._found.put(outcome)
+            self.is_stopped |= outcome.status == INTERRUPTED  # by a callback
 
 
 class _Turn:

@@ -97,14 +97,20 @@ def state_of(
         {name: each for name, each in holders.items() if isinstance(each, kind)}
         for kind in (Parameter, Buffer)
     )
-    drawn = {name: _drawn(each, ops, precision) for name, each in parameters.items()}
+    begun = {name: _drawn(each, ops, precision) for name, each in parameters.items()}
+    for name, array in begun.items():
+        begun[name] = owned(parameters[name].data) if array is None else array
+    if optimizer.slots or len(trained) < len(names):
+        slots = {slot: slot_of(arrays) for slot, arrays in optimizer.make_slots().items()}
+    else:
+        slots = {
+            slot: {name: ops.zeros(begun[name].shape, precision) for name in trained}
+            for slot in optimizer.spec.slot_names
+        }
     return TrainState(
-        parameters={
-            name: owned(parameters[name].data) if array is None else array
-            for name, array in drawn.items()
-        },
+        parameters=begun,
         buffers={name: owned(each.data) for name, each in buffers.items()},
-        slots={slot: slot_of(arrays) for slot, arrays in optimizer.make_slots().items()},
+        slots=slots,
         step=optimizer.step_count,
         epoch=0,
         seed=seed,

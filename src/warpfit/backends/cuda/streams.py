@@ -203,6 +203,12 @@ class Streams(Context):
             self._let_wait(self._stream_handle, stream.record())
             self._side_streams.append(stream)
 
+    def hand_over(self) -> None:
+        """Let what comes later on the device's stream wait for what this thread started on its
+        own.
+        """
+        self._let_wait(self._shared_place.handle, self.stream.record())
+
     def join(self) -> None:
         """Let all that comes later wait for what this thread started beside it."""
         self._refuse_in_capture("a wait for other kernels")
