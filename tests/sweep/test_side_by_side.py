@@ -11,6 +11,7 @@ import warpfit as wf
 from support.sweeps import build
 from support.training import assert_same_weights, blobs
 from warpfit import nn, optim
+from warpfit.engines import graph
 from warpfit.sweep import side_by_side
 from warpfit.sweep.tasks import Task
 
@@ -102,6 +103,48 @@ def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
     found = sweep(cuda, {"lr": [0.1, 1e8, 0.2]}, precision="float16")
     assert [record["status"] for record in found] == ["done", "diverged", "done"]
     assert_same_weights(found.models[2], sweep(cuda, [{"lr": 0.2}], precision="float16").models[0])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_graphs_of_one_serve_the_next_that_is_alike(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    made: list[Any] = []
+    init = graph._Run.__init__
+    monkeypatch.setattr(
+        graph._Run, "__init__", lambda self, *given: (made.append(self), init(self, *given))[1]
+    )
+    monkeypatch.setattr(side_by_side, "MOST_AT_ONCE", 2)
+    rates = [0.1, 1e8, 0.2, 0.3, 0.05, 0.1]
+    candidates = [
+        {"lr": lr, "seed": seed, "epochs": 2 + seed % 2, "optimizer": optimizer}
+        for seed, lr in enumerate(rates)
+    ]
+    settings = {"precision": "float16", "validation_data": (X[:20], Y[:20])}
+    found = sweep(cuda, candidates, **settings)
+    assert len(made) == 2
+    assert "diverged" in found.counts() or optimizer == "adam"
+    for candidate, record, model in zip(candidates, found, found.models, strict=True):
+        if record["status"] == "diverged":
+            continue
+        wf.manual_seed(candidate["seed"])
+        alone, own = build(candidate)
+        given = {**GIVEN, **settings, "epochs": candidate["epochs"], "seed": candidate["seed"]}
+        history = wf.fit(alone, X, Y, optimizer=own, engine="graph", device=cuda, **given)
+        assert_same_weights(model, alone)
+        assert record["val_loss"] == history["val_loss"][-1]
+
+
+def test_what_graphs_depend_on_makes_others(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    init = graph._Run.__init__
+    monkeypatch.setattr(
+        graph._Run, "__init__", lambda self, *given: (made.append(self), init(self, *given))[1]
+    )
+    monkeypatch.setattr(side_by_side, "MOST_AT_ONCE", 2)
+    candidates = [{"dropout": 0.5, "seed": seed} for seed in range(4)]
+    assert sweep(cuda, candidates).counts() == {"done": 4}
+    assert len(made) == 4  # whose dropout goes by the seed
 
 
 class Breaking(wf.Callback):
