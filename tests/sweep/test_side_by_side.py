@@ -99,6 +99,12 @@ def test_as_many_share_the_card_as_have_room(cuda: str, monkeypatch: pytest.Monk
     assert not told
 
 
+def test_networks_of_several_shapes_share_the_card(cuda: str) -> None:
+    found = sweep(cuda, {"width": [4, 8, 12]})
+    assert "3 side by side by `fit`" in found.plan.reason
+    assert found.counts() == {"done": 3}
+
+
 def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
     found = sweep(cuda, {"lr": [0.1, 1e8, 0.2]}, precision="float16")
     assert [record["status"] for record in found] == ["done", "diverged", "done"]

@@ -22,7 +22,7 @@ from warpfit.engines.kept_runs import keeping_runs
 from warpfit.sweep.groups import Group
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
-__all__ = ["fits_at_once", "goes_beside", "train_side_by_side"]
+__all__ = ["bytes_of_rows", "fits_at_once", "goes_beside", "train_side_by_side"]
 
 # Networks that share a card, which has work enough then.
 MOST_AT_ONCE = 16
@@ -40,12 +40,20 @@ def goes_beside(task: Task, plan: Plan) -> bool:
     return plan.engine == GraphEngine.name and plan.num_ranks == 1 and all(callbacks)
 
 
-def fits_at_once(group: Group, memory_left: int) -> int:
-    """Return how many networks of a group are trained side by side."""
+def fits_at_once(groups: Sequence[Group], memory_left: int) -> int:
+    """Return how many networks are trained side by side, as many as have room if all are like the
+    largest.
+    """
+    owners = [group for group in groups for task in group.tasks if goes_beside(task, group.plan)]
+    largest = max((group.plan.bytes - bytes_of_rows(group) for group in owners), default=0)
+    room = int(MEMORY_SHARE * memory_left) // max(1, largest)
+    return max(1, min(MOST_AT_ONCE, len(owners), room))
+
+
+def bytes_of_rows(group: Group) -> int:
+    """Return the bytes of what all networks of a group share."""
     data = group.tasks[0].data
-    own = max(1, group.plan.bytes - data.x.nbytes - data.y.nbytes)
-    count = sum(goes_beside(task, group.plan) for task in group.tasks)
-    return max(1, min(MOST_AT_ONCE, count, int(MEMORY_SHARE * memory_left) // own))
+    return int(data.x.nbytes + data.y.nbytes)
 
 
 def train_side_by_side(tasks: Sequence[Task], device: str, count: int) -> Iterator[Outcome]:

@@ -26,7 +26,12 @@ from warpfit.sweep.halving import Halving, Rule
 from warpfit.sweep.metric import COLUMNS, Metric
 from warpfit.sweep.preparing import takes, with_more_range
 from warpfit.sweep.runner import OneByOne, Runner, in_order
-from warpfit.sweep.side_by_side import fits_at_once, goes_beside, train_side_by_side
+from warpfit.sweep.side_by_side import (
+    bytes_of_rows,
+    fits_at_once,
+    goes_beside,
+    train_side_by_side,
+)
 from warpfit.sweep.tasks import (
     Outcome,
     Task,
@@ -69,36 +74,36 @@ class Together(Runner):
     keeps_models: bool = True
 
     def explain(self, groups: Sequence[Group]) -> str:
-        kinds = "; ".join(dict.fromkeys(map(self._words, groups)))
+        count = self._fits_at_once(groups)
+        words = []
+        for group in groups:
+            is_beside = count > 1 and goes_beside(group.tasks[0], group.plan)
+            how = f"{count} side by side" if is_beside else "one after the other"
+            is_launched = not isinstance(group.launch, Obstacle)
+            words.append(str(group.launch) if is_launched else f"{how} by `fit`: {group.launch}")
+        kinds = "; ".join(dict.fromkeys(words))
         return f"in one launch, {kinds}" if _launches(groups) else kinds
 
-    def _words(self, group: Group) -> str:
-        if not isinstance(group.launch, Obstacle):
-            return str(group.launch)
-        count = self._at_once(group)
-        how = f"{count} side by side" if count > 1 else "one after the other"
-        return f"{how} by `fit`: {group.launch}"
-
     def at_once(self, groups: Sequence[Group]) -> int:
-        return max(map(self._at_once, groups))
+        of_launches = (own.groups(self._runtime.num_multiprocessors) for own in _launches(groups))
+        return max(self._fits_at_once(groups), *of_launches, 1)
 
-    def _at_once(self, group: Group) -> int:
-        if isinstance(group.launch, Obstacle):
-            return fits_at_once(group, self._runtime.memory_left())
-        return group.launch.groups(self._runtime.num_multiprocessors)
+    def _fits_at_once(self, groups: Sequence[Group]) -> int:
+        return fits_at_once(groups, self._runtime.memory_left())
 
     def num_bytes(self, groups: Sequence[Group]) -> int:
         """Return the bytes of the group that takes most: its rows once, for all networks of a
         launch.
         """
-        return max(map(self._bytes_of, groups))
+        count = self._fits_at_once(groups)
+        return max(self._bytes_of(group, count) for group in groups)
 
-    def _bytes_of(self, group: Group) -> int:
+    def _bytes_of(self, group: Group, fits_at_once: int) -> int:
         launch, x = group.launch, group.tasks[0].data.x
-        count = min(len(group.tasks), self._at_once(group))
         if isinstance(launch, Obstacle):
-            rows = x.nbytes + group.tasks[0].data.y.nbytes
-            return rows + count * (group.plan.bytes - rows)
+            rows = bytes_of_rows(group)
+            return rows + min(len(group.tasks), fits_at_once) * (group.plan.bytes - rows)
+        count = min(len(group.tasks), launch.groups(self._runtime.num_multiprocessors))
         return launch.bytes_of_rows(x.nbytes, len(x)) + count * launch.network_bytes
 
     @contextmanager
@@ -133,13 +138,15 @@ class Together(Runner):
 
     def _run_by_fit(self, groups: Sequence[Group], tasks: Sequence[Task]) -> Iterator[Outcome]:
         """Train tasks that no launch takes: side by side those of which that is possible."""
-        group_of = {task.number: group for group in groups for task in group.tasks}
-        beside = [task for task in tasks if goes_beside(task, group_of[task.number].plan)]
-        count = min((self._at_once(group_of[task.number]) for task in beside), default=1)
-        if count > 1:
-            yield from train_side_by_side(beside, self.device, count)
-            tasks = [task for task in tasks if task not in beside]
-        yield from OneByOne().run_tasks(tasks)
+        plans = {task.number: group.plan for group in groups for task in group.tasks}
+        count = self._fits_at_once(groups)
+        beside: list[Task] = []
+        alone: list[Task] = []
+        for task in tasks:
+            is_beside = count > 1 and goes_beside(task, plans[task.number])
+            (beside if is_beside else alone).append(task)
+        yield from train_side_by_side(beside, self.device, count)
+        yield from OneByOne().run_tasks(alone)
 
     def _compile_ahead(self, groups: Sequence[Group], together: Sequence[Group]) -> None:
         """Begin to compile kernels, several at once: of groups that go into a launch, and of
