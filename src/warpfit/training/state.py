@@ -93,23 +93,25 @@ def state_of(
         held = zip(names, arrays, strict=True)
         return {name: owned(array) for name, array in held if name in trained}
 
-    parameters, buffers = (
-        {name: each for name, each in holders.items() if isinstance(each, kind)}
-        for kind in (Parameter, Buffer)
-    )
-    begun = {name: _drawn(each, ops, precision) for name, each in parameters.items()}
-    for name, array in begun.items():
-        begun[name] = owned(parameters[name].data) if array is None else array
+    def begun(parameter: Parameter) -> Array:
+        drawn = _drawn(parameter, ops, precision)
+        return owned(parameter.data) if drawn is None else drawn
+
+    parameters = {
+        name: begun(each) for name, each in holders.items() if isinstance(each, Parameter)
+    }
     if optimizer.slots or len(trained) < len(names):
         slots = {slot: slot_of(arrays) for slot, arrays in optimizer.make_slots().items()}
     else:
         slots = {
-            slot: {name: ops.zeros(begun[name].shape, precision) for name in trained}
+            slot: {name: ops.zeros(parameters[name].shape, precision) for name in trained}
             for slot in optimizer.spec.slot_names
         }
     return TrainState(
-        parameters=begun,
-        buffers={name: owned(each.data) for name, each in buffers.items()},
+        parameters=parameters,
+        buffers={
+            name: owned(each.data) for name, each in holders.items() if isinstance(each, Buffer)
+        },
         slots=slots,
         step=optimizer.step_count,
         epoch=0,
