@@ -194,6 +194,7 @@ class Streams(Context):
         allocated. While the thread waits for its stream, it is in a context of `waiting`.
         """
         self._refuse_in_capture("a stream of a thread's own")
+        self.activate()
         stream, thread = self._side_stream(), threading.get_ident()
         self._own_places[thread] = Place(stream, stream.handle, waiting)
         try:
