@@ -36,8 +36,10 @@ from warpfit.engines.base import (
 )
 from warpfit.engines.composed import needs_host
 from warpfit.engines.half_precision import suitable
+from warpfit.engines.kept_runs import networks_to_come, run_of
 from warpfit.engines.parts import part_of
 from warpfit.engines.replicas import team_of
+from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.engines.steps import Run, StepNumbers, row_sources
 from warpfit.errors import Obstacle
@@ -160,7 +162,7 @@ class GraphEngine(Engine):
         stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
         last_epoch, most = state.epoch + epochs, 1
-        with team_of(plan, state, data, partial(_Run, on_step=on_step)) as team:
+        with team_of(plan, state, data, partial(run_of, _Run, on_step=on_step)) as team:
             while state.epoch < last_epoch:
                 count = pace.epochs_to_border(
                     is_border, state.epoch, min(most, last_epoch - state.epoch)
@@ -232,7 +234,8 @@ def _narrow_step(plan: Plan, data: TrainingData) -> object | None:
 def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
     period = period_of([size * plan.batch_size for size in _bytes_between_rows(plan, data)])
     num_layers = len(cast(NetworkSpec, plan.network.fused).layers)
-    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period, plan.epochs)
+    epochs = plan.epochs * networks_to_come()
+    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period, epochs)
 
 
 def _in_place(plan: Plan, data: TrainingData) -> tuple[int, ...]:
@@ -291,6 +294,12 @@ class _Run(Run):
             for size in _bytes_between_rows(plan, data)
         ]
         self.foreseen: tuple[Any, npt.NDArray[np.float64]] | None = None
+
+    def serve(self, plan: Plan, seed: int, on_step: StepListener | None) -> None:
+        """Be another network's run, whose plan is as `run_of` demands."""
+        self.plan, self.on_step, self.foreseen = plan, on_step, None
+        self.state.seed = seed
+        self.reports = Reports(plan, self.state, len(self.data))
 
     @property
     def is_captured(self) -> bool:
