@@ -20,6 +20,7 @@ from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
 from warpfit.engines.launch_network import layers_of
 from warpfit.engines.launch_settings import (
     dropout_settings,
+    exponent_of,
     loss_settings,
     rule_settings,
     scale_of_weights,
@@ -64,9 +65,10 @@ class Batches:
         sample_weight: Array | None,
         keys: npt.NDArray[np.uint32] | None = None,
         epochs: int = 1,
+        exponent: int = 0,
     ) -> tuple[Array, Array]:
         """Return batches and targets, one after the other: of rows in the orders of the keys, or as
-        they lie.
+        they lie; as sums of several numbers over 2**exponent.
         """
         ops, network = self.ops, self.launch.network
         num_batches = epochs * network.batches(len(x))
@@ -81,6 +83,7 @@ class Batches:
             None if keys is None else ops.asarray(keys[:epochs]),
             batches,
             targets,
+            2.0**-exponent,
             len(x),
             domain_bits(len(x)),
             epochs,
@@ -99,6 +102,7 @@ class Resident:
         launch: ResidentLaunch,
         plan: Plan,
         state: TrainState,
+        data: TrainingData,
         validation: TrainingData | None,
         rule: Stopping | None,
     ) -> None:
@@ -114,6 +118,10 @@ class Resident:
         self.loss_scale, self.rule = float(plan.loss_scale), rule_settings(plan.optimizer)
         self.loss = loss_settings(plan.loss, launch.network.outputs)
         self.dropout_key = stream_key(state.seed, DROPOUT)
+        self.x_exponent, self.validation_exponent = (
+            0 if each is None or launch.network.terms == 1 else exponent_of(each.largest_x)
+            for each in (data, validation)
+        )
 
     @property
     def scale_of_weights(self) -> float:
@@ -147,7 +155,8 @@ class Resident:
             return None, None
         x, y = (in_one_piece(ops, array) for array in (data.x, data.y))
         ones = ops.asarray(np.ones(len(data), np.float32)) if self.launch.network.weighted else None
-        return Batches(ops, self.launch, str(data.x.dtype)).of(x, y, ones)
+        batches = Batches(ops, self.launch, str(data.x.dtype))
+        return batches.of(x, y, ones, exponent=self.validation_exponent)
 
     @cached_property
     def stopping(self) -> Array | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from warpfit import backends
 from warpfit.engines.base import Plan, Prepared, Stopping, TrainingData, has_room
-from warpfit.engines.half_precision import LARGEST, beyond_range, suitable
+from warpfit.engines.half_precision import LARGEST, suitable
 from warpfit.engines.launch_network import trained_network
 from warpfit.engines.pace import LAUNCH_SECONDS
 from warpfit.engines.scaling import AUTO
@@ -104,12 +104,8 @@ def prepare_launch(
             if isinstance(other, Obstacle):
                 return other
             launch = other
-    elif precision == "float32" and (obstacle := beyond_range(draft.loss, rows)) is not None:
-        return obstacle
-    # Products of float32 are of sums of two float16.
-    of_gradients = "float16" if precision == "float32" else precision
     prepared = PreparedLaunch(
-        precision=precision, gradient_precision=of_gradients, launch=launch, cut=cut
+        precision=precision, gradient_precision=precision, launch=launch, cut=cut
     )
     prepared = replace(prepared, copied_bytes=_copied_bytes(prepared, draft, data))
     if cut is None and site.is_there:
@@ -301,7 +297,7 @@ def _can_validate(
     if not has_room(draft, validation, prepared.copied_bytes):
         return False
     rows = validation.on(draft.device)
-    if prepared.precision != "bfloat16" and rows.largest_x > LARGEST:
+    if prepared.precision == "float16" and rows.largest_x > LARGEST:
         return False
     copies = launch.gathered_bytes(len(rows)) + launch.epoch_bytes(len(data), len(rows))
     return copies + launch.exchange_bytes <= memory_left(draft)

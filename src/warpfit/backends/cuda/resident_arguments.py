@@ -70,6 +70,8 @@ class LayersArguments(Arguments):
     first_step: Int
     key0: Unsigned
     key1: Unsigned
+    x_exponent: Int
+    validation_exponent: Int
     far_slots: Annotated[Place, "float4*"]
     exchanges: Annotated[Place, "LayersExchange*"]
     validation_batches: Batches

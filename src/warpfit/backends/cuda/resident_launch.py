@@ -41,6 +41,8 @@ class LaunchedRun(Protocol):
     dropouts, class_weights : array
         ``Dropout`` of each layer; the classes' weights and their mean.
     dropout_key : sequence of int
+    x_exponent, validation_exponent : int
+        Of the power of two that batches are divided by, where numbers are sums of several.
     validation : tuple of array
         Batches and targets.
     stopping : array
@@ -58,6 +60,8 @@ class LaunchedRun(Protocol):
     rule: tuple[float, float, float, float]
     loss: tuple[float, float, float]
     dropout_key: tuple[int, int]
+    x_exponent: int
+    validation_exponent: int
 
     @property
     def scale_of_weights(self) -> float: ...

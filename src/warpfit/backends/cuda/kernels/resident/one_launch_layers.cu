@@ -18,8 +18,9 @@
 //           several; SHARED_BYTES of dynamic shared memory. Settings: LayersConfig of
 //           resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
-//           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
-//           order.
+//           times `scale`, a power of two that keeps them in the range of 16 bits. With two TERMS
+//           all operands are sums of two such numbers times a power of two, which their largest
+//           decides, batches 2^x_exponent and 2^validation_exponent. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without
 //           replicas those of all layers between are updated twice. In a cluster, each block reads
 //           the batch, and sends its units and gradients to all; of several, each writes and reads
@@ -59,6 +60,10 @@ __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, co
     const float* targets =
         (pass.trains() ? run.targets : run.validation_targets) + (first + first_target) * WORDS;
     Barrier& full = shared.x_full[slot];
+    if constexpr (SCALES) {
+        const int exponent = pass.trains() ? run.x_exponent : run.validation_exponent;
+        if (lane == 0) part_of<UnitScales>(shared).of_batches[slot] = exponent;
+    }
     if constexpr (GENERATION >= 90) {
         if (lane == 0) {
             const unsigned bytes = count * X_STRIDE * sizeof(T);
@@ -86,6 +91,13 @@ __device__ inline void clear(LayersShared& shared) {
     clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(LayersWhole) / 16);
     if constexpr (GENERATION >= 90) fence_async();
     __syncthreads();
+}
+
+// Chunks that no block sends have none.
+__device__ inline void forget_exponents(LayersShared& shared) {
+    Stack<Exponents>& exponents = part_of<UnitScales>(shared).exponents;
+    each_of_block<32 * WARPS>(sizeof exponents / sizeof(int),
+                              [&](int i) { reinterpret_cast<int*>(&exponents)[i] = NO_UNITS; });
 }
 
 template <int L = 0>
@@ -172,7 +184,7 @@ __device__ inline float go_forward(LayersShared& shared, const LayersRun& run, c
                                    float weight, Network& network, Rests& rests) {
     network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
     __syncthreads();
-    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
+    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass, now.own_count);
     if (L == 0) {  // while units are on their way
         if (now.is_led_on()) network.catch_up(shared, run, now);
         // Nobody reads the batch any more in whose place the next one comes.
@@ -183,7 +195,7 @@ __device__ inline float go_forward(LayersShared& shared, const LayersRun& run, c
     }
     if constexpr (Shape<L>::IS_LAST) {
         find_gradients(shared, run, now.slot(), now.own_count, weight, rests);
-        __syncthreads();
+        keep_gradients(shared);
         return weight;
     } else {
         await_units<L>(shared, now.pass.index());
@@ -231,6 +243,7 @@ __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const
                                [[maybe_unused]] const StoppingMemory* stopping) {
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
+    if constexpr (SCALES) forget_exponents(shared);
     each_of_block<32 * WARPS>(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
     if constexpr (CLASS_WEIGHTS) {
         ClassWeights& own = part_of<ClassWeights>(shared);
@@ -293,6 +306,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                         arguments.penalty,
                         static_cast<uint32>(arguments.first_step),
                         {arguments.key0, arguments.key1},
+                        arguments.x_exponent,
+                        arguments.validation_exponent,
                         arguments.far_slots,
                         arguments.exchanges};
     const Arrays arrays{arguments.places};

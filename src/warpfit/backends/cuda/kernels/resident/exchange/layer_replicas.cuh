@@ -25,8 +25,8 @@ struct ReplicaNetwork {
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
     // Where the backward pass takes a quad's lower and upper units from.
     unsigned places[OWN_QUADS][2];
-    unsigned owned = 0;             // of quads that are there, a bit each
-    unsigned counted[2] = {0, 0};   // and of those whose lower or upper units this block counts
+    unsigned owned = 0;            // of quads that are there, a bit each
+    unsigned counted[2] = {0, 0};  // and of those whose lower or upper units this block counts
 
     __device__ ReplicaNetwork(LayersShared&, const LayersRun& run) : exchanges(run.exchanges) {}
 
@@ -199,26 +199,34 @@ struct ReplicaNetwork {
 
     template <int L, class Rows>
     __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
-        multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD);
+        multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD,
+                                            Shape<L>::count());
     }
     template <int L>
     __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
-        multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD);
+        multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD,
+                                              Shape<L - 1>::count());
     }
 
     // By the tiles from `first` on.
     template <class Product, int TILES, class Rows>
     __device__ static void multiply(LayersShared& shared, const Rows& rows,
-                                    const unsigned (&tiles)[TERMS][TILES][4], int first) {
+                                    const unsigned (&tiles)[TERMS][TILES][4], int first,
+                                    [[maybe_unused]] int count) {
         if (!Product::is_mine()) return;
         typename Product::Fragments b;
+        int exponent = 0;
+        if constexpr (SCALES) {
+            exponent = Product::round(b, rows, count, [&](int u, int j, int part) {
+                const int tile = first + u * Product::Weights::MINE_K + j;
+                return __uint_as_float(tiles[part % 2][tile][part % 4 / 2 * 2 + part / 4]);
+            });
+        } else {
 #pragma unroll
-        for (int i = 0; i < TERMS * Product::Weights::MINE * 4; ++i) {
-            const int term = i / (Product::Weights::MINE * 4),
-                      word = i % (Product::Weights::MINE * 4);
-            (&b[term][0][0][0][0])[word] = tiles[term][first + word / 4][word % 4];
+            for (int i = 0; i < Product::Weights::MINE * 4; ++i)
+                (&b[0][0][0][0][0])[i] = tiles[0][first + i / 4][i % 4];
         }
-        Product::multiply(shared.sums, rows, b);
+        Product::multiply(shared.sums, rows, b, exponent);
     }
 
     // No step leaves anything to the next.

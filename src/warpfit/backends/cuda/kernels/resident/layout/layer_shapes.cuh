@@ -45,6 +45,12 @@ struct Pair {
 
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
+// Whether rows are numbers times powers of two, whose exponents come with each chunk: float32, for
+// which 16 bits have not the range. The largest of a block's is below 2^(TOP_EXPONENT + 1); where
+// there are none, or all are 0, NO_UNITS is the exponent.
+constexpr bool SCALES = TERMS > 1;
+constexpr int TOP_EXPONENT = 14, NO_UNITS = -512;
+
 // Chunks of the blocks before one, if each has `least`, and the first ones have one more.
 __device__ constexpr int chunks_before(int rank, int least, int with_one_more) {
     return rank * least + smaller(rank, with_one_more);
@@ -95,9 +101,11 @@ struct Shape {
     }
     __device__ static int first_gradient() { return HAS_OWN_GRADIENTS ? 0 : first(); }
     __device__ static int own_chunks() { return (count() + CHUNK_UNITS - 1) / CHUNK_UNITS; }
+    // What a block gets of a layer: with SCALES also its own, and exponents.
     __device__ static unsigned bytes_of_others() {
-        return (up(UNITS, CHUNK_UNITS) / CHUNK_UNITS - own_chunks()) * TERMS * ROWS * CHUNK_UNITS *
-               sizeof(T);
+        constexpr unsigned OF_CHUNK = TERMS * ROWS * CHUNK_UNITS * sizeof(T);
+        if (SCALES) return CHUNKS * (OF_CHUNK + sizeof(int2));
+        return (CHUNKS - own_chunks()) * OF_CHUNK;
     }
 };
 
@@ -146,17 +154,23 @@ struct alignas(16) LayerRows<L, true> {
 // Rows that products take: those of a batch come one after the other, those of units in chunks.
 struct BatchRows {
     const T* first;
+    int own_exponent;
     static constexpr int STRIDE = X_STRIDE, NEXT_CHUNK = CHUNK_UNITS, next_term = ROWS * X_STRIDE;
+
+    __device__ int exponent(int) const { return SCALES ? own_exponent : 0; }
 };
 
 struct UnitRows {
     const T* first;
     int next_term;
+    const int2* exponents;
     static constexpr int STRIDE = CHUNK_UNITS, NEXT_CHUNK = ROWS * CHUNK_UNITS;
 
     template <int COUNT>
-    __device__ explicit UnitRows(const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS])
-        : first(&units[0][0][0][0]), next_term(COUNT * ROWS * CHUNK_UNITS) {}
+    __device__ UnitRows(const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const int2* exponents)
+        : first(&units[0][0][0][0]), next_term(COUNT * ROWS * CHUNK_UNITS), exponents(exponents) {}
+
+    __device__ int exponent(int chunk) const { return SCALES ? exponents[chunk].x : 0; }
 };
 
 // The tile of 16 rows and 16 columns from chunk `chunk` on, of a term of each number.
@@ -189,9 +203,30 @@ struct alignas(16) NearSlots {
     float4 quads[larger(NEAR_TILES, 1)][2 * SLOT_PLACES][32 * WARPS];  // see Memory
 };
 
+// Exponents of the chunks of layer L's units and gradients, each twice, as pairs are sent.
+template <int L, bool IS_LAST = Shape<L>::IS_LAST>
+struct ExponentsOf {
+    int2 y[LayerRows<L>::COPIES][Shape<L>::REACH / CHUNK_UNITS],
+        dz[Shape<L>::GRADIENT_REACH / CHUNK_UNITS];
+};
+template <int L>
+struct ExponentsOf<L, true> {
+    int2 dz[Shape<L>::GRADIENT_REACH / CHUNK_UNITS];
+};
+template <int L>
+using Exponents = ExponentsOf<L>;
+
+// Of SCALES: see unit_scales.cuh.
+struct alignas(16) UnitScales {
+    float largest[WARPS];  // of each warp's numbers
+    int of_batches[2];     // exponents
+    Stack<Exponents> exponents;
+};
+
 struct alignas(16) LayersRest : part_if<CLASS_WEIGHTS, ClassWeights>,
                                 part_if<(NEAR_TILES > 0), NearSlots>,
-                                part_if<STOPS, StoppingState> {};
+                                part_if<STOPS, StoppingState>,
+                                part_if<SCALES, UnitScales> {};
 
 struct LayersWhole : LayersShared, LayersRest {};
 static_assert(sizeof(LayersWhole) == SHARED_BYTES, "the launcher asks for as much");
@@ -253,6 +288,7 @@ struct LayersRun {
         // Of weights: half of it times the sum of their squares, over the rows, joins the loss.
         penalty;
     uint32 first_step, key[2];  // of the dropout's random numbers
+    int x_exponent, validation_exponent;
     float4* far_slots;          // see Memory
     LayersExchange* exchanges;  // of each rank, where there are replicas
 };

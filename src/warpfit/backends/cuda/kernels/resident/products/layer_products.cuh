@@ -5,6 +5,7 @@
 #pragma once
 
 #include "resident/layout/layer_shapes.cuh"
+#include "resident/rows/unit_scales.cuh"
 
 // How many groups of warps partition so many tiles along the units: what leaves each warp the
 // fewest, and of those the most groups, as each adds up what it finds over the others.
@@ -57,9 +58,53 @@ struct Product {
         return (k * ROW_TILES + r) * Weights::HALF_TILES + half_tile;
     }
 
-    // The product of all rows with the weights, in parts.
+    // Rounds weights of `count` units, each of which is weight(u, j, its number in the tile), for
+    // these rows. Returns the exponent of the power of two by which the product is divided then.
+    template <class Rows, class F>
+    __device__ static int round(Fragments& b, const Rows& rows, int count, F weight) {
+        float largest = 0;
+#pragma unroll
+        for (int i = 0; i < Weights::MINE * 8; ++i) {
+            const int u = i / 8 / Weights::MINE_K, j = i / 8 % Weights::MINE_K;
+            if (Weights::unit_of(u, i % 8) < count)
+                largest = larger_of(largest, magnitude(weight(u, j, i % 8)));
+        }
+        // A weight times 2^of_weights is in the range, and so is that power.
+        const int of_weights =
+            smaller(-exponent_of(larger_of(largest_of_warp(largest), power(-112))), 126);
+        const int of_rows = largest_exponent(rows);
+#pragma unroll
+        for (int i = 0; i < Weights::MINE * 2; ++i) {
+            const int u = i / 2 / Weights::MINE_K, j = i / 2 % Weights::MINE_K, slice = i % 2;
+            float factor = 0;
+            if (Weights::has_tile(j))
+                factor = power(rows.exponent(2 * Weights::feature_tile(j) + slice) - of_rows +
+                               of_weights);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int part = 4 * slice + 2 * half;
+                const Pair pair(weight(u, j, part) * factor, weight(u, j, part + 1) * factor);
+#pragma unroll
+                for (int term = 0; term < TERMS; ++term)
+                    b[term][u][j][half][slice] = pair.words[term];
+            }
+        }
+        return of_rows - of_weights;
+    }
+
+    __device__ static int largest_exponent(const BatchRows& rows) { return rows.exponent(0); }
+    __device__ static int largest_exponent(const UnitRows& rows) {
+        int largest = NO_UNITS;
+        for (int chunk = threadIdx.x % 32; chunk < FEATURES / CHUNK_UNITS; chunk += 32)
+            largest = max(largest, rows.exponent(chunk));
+        return reduce_warp<Max>(largest);
+    }
+
+    // The product of all rows with the weights times 2^exponent, in parts.
     template <class Rows>
-    __device__ static void multiply(Parts* parts, const Rows& rows, const Fragments& b) {
+    __device__ static void multiply(Parts* parts, const Rows& rows, const Fragments& b,
+                                    int exponent = 0) {
+        const Scaling scaling(exponent);
 #pragma unroll 1
         for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
             typename Weights::Sums z[AT_ONCE];
@@ -75,8 +120,8 @@ struct Product {
                 const int half_tile = Weights::first_unit_tile() * 2 + i % (2 * Weights::MINE_U);
                 Parts& place = parts[place_of_sums(Weights::warp_k(),
                                                    first + i / (2 * Weights::MINE_U), half_tile)];
-                place[0][threadIdx.x % 32] = float2{sums[0], sums[1]};
-                place[1][threadIdx.x % 32] = float2{sums[2], sums[3]};
+                place[0][threadIdx.x % 32] = float2{scaling.of(sums[0]), scaling.of(sums[1])};
+                place[1][threadIdx.x % 32] = float2{scaling.of(sums[2]), scaling.of(sums[3])};
             }
         }
     }
@@ -115,6 +160,11 @@ struct Product {
         return sum;
     }
 
+    // Where the lanes that add up 8 units of a row leave what they make of them.
+    __device__ static float2* staged(Parts* parts, int row, int chunk) {
+        return &parts[place_of_sums(0, row / 16, chunk)][row / 8 % 2][row % 8 * 4];
+    }
+
     // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk
     // on, x the features.
     template <class Rows, class F>
@@ -146,6 +196,16 @@ struct Product {
                         TensorCore<T>::multiply(sums[u][0], units, low);
                         TensorCore<T>::multiply(sums[u][1], units, high);
                     }
+                }
+            }
+            if constexpr (SCALES) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const Scaling scaling(dy.exponent(chunk) +
+                                          x.exponent(2 * Weights::feature_tile(j) + half));
+#pragma unroll
+                    for (int i = 0; i < Weights::MINE_U * 4; ++i)
+                        sums[i / 4][half][i % 4] = scaling.of(sums[i / 4][half][i % 4]);
                 }
             }
 #pragma unroll
@@ -184,10 +244,11 @@ struct Product {
             }
         }
         if (lane % 4) return;
+        const Scaling scaling(dy.exponent(chunk));
 #pragma unroll
         for (int i = 0; i < Weights::MINE_U * 2; ++i) {
             f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8,
-              sums[i / 2][i % 2 * 2]);
+              scaling.of(sums[i / 2][i % 2 * 2]));
         }
     }
 };

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "resident/products/layer_products.cuh"
+#include "resident/rows/unit_scales.cuh"
 
 // What is to be written of a pass, and where.
 struct Losses {
@@ -48,19 +49,36 @@ struct Now {
     }
 };
 
+// The exponents that a layer's units of a pass come with, and its gradients.
+template <int L>
+__device__ inline int2* exponents_of_units([[maybe_unused]] LayersShared& shared,
+                                           [[maybe_unused]] int pass) {
+    if constexpr (!SCALES) return nullptr;
+    return layer_of<L>(part_of<UnitScales>(shared).exponents).y[pass % LayerRows<L>::COPIES];
+}
+template <int L>
+__device__ inline int2* exponents_of_gradients([[maybe_unused]] LayersShared& shared) {
+    if constexpr (!SCALES) return nullptr;
+    return layer_of<L>(part_of<UnitScales>(shared).exponents).dz;
+}
+
 // The rows that layer L takes in a pass.
 template <int L>
 __device__ inline auto inputs_of(LayersShared& shared, int pass) {
     if constexpr (L == 0) {
-        return BatchRows{&shared.x[pass % X_SLOTS][0][0][0]};
+        const int slot = pass % X_SLOTS;
+        int exponent = 0;
+        if constexpr (SCALES) exponent = part_of<UnitScales>(shared).of_batches[slot];
+        return BatchRows{&shared.x[slot][0][0][0], exponent};
     } else {
-        return UnitRows(layer_of<L - 1>(shared.layers).units(pass));
+        return UnitRows(layer_of<L - 1>(shared.layers).units(pass),
+                        exponents_of_units<L - 1>(shared, pass));
     }
 }
 
 template <int L>
 __device__ inline UnitRows gradients_of(LayersShared& shared) {
-    return UnitRows(layer_of<L>(shared.layers).dz);
+    return UnitRows(layer_of<L>(shared.layers).dz, exponents_of_gradients<L>(shared));
 }
 
 // A piece of a block's rows: 8 rows by 8 units. Of the row, a lane has two columns.
@@ -102,25 +120,48 @@ __device__ inline unsigned& word_of(T (&units)[COUNT][ROWS][CHUNK_UNITS], const 
         &units[first_chunk + piece.chunk][piece.row()][Piece::column_of_lane()]);
 }
 
-// Writes this lane's two units of a piece.
-template <int COUNT>
-__device__ inline void set_units(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece,
-                                 int first_chunk, float low, float high) {
+// Writes this lane's two units of a piece; with SCALES, where the sums of a product were, to wait
+// for their exponent, and `largest` is that of all that the lane has written.
+template <class Product, int COUNT>
+__device__ inline void set_units(LayersShared& shared, T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                                 const Piece& piece, int first_chunk, float low, float high,
+                                 float& largest) {
+    if constexpr (SCALES) {
+        Product::staged(shared.sums, piece.row(), piece.chunk)[threadIdx.x % 4] = {low, high};
+        largest = larger_of(largest, larger_of(magnitude(low), magnitude(high)));
+        return;
+    }
     const Pair pair(low, high);
 #pragma unroll
     for (int term = 0; term < TERMS; ++term)
         word_of(units[term], piece, first_chunk) = pair.words[term];
 }
 
-// What they are.
+// The derivatives of this lane's two units of a piece; with SCALES, in float32, in their place.
 template <int COUNT>
-__device__ inline float2 units_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece) {
-    float2 found = unpacked<T>(word_of(units[0], piece));
-    if (TERMS > 1) {
-        const float2 rest = unpacked<T>(word_of(units[TERMS - 1], piece));
-        found = float2{found.x + rest.x, found.y + rest.y};
+__device__ inline float2& derivatives_at(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                                         const Piece& piece) {
+    static_assert(!SCALES || TERMS * sizeof(T) == sizeof(float), "as many bytes");
+    return *reinterpret_cast<float2*>(reinterpret_cast<float*>(units) +
+                                      (piece.chunk * ROWS + piece.row()) * CHUNK_UNITS +
+                                      Piece::column_of_lane());
+}
+
+template <int COUNT>
+__device__ inline void set_derivatives(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                                       const Piece& piece, float low, float high) {
+    if constexpr (SCALES) {
+        derivatives_at(units, piece) = {low, high};
+    } else {
+        word_of(units[0], piece) = packed<T>(low, high);
     }
-    return found;
+}
+
+template <int COUNT>
+__device__ inline float2 derivatives_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                                        const Piece& piece) {
+    if constexpr (SCALES) return derivatives_at(units, piece);
+    return unpacked<T>(word_of(units[0], piece));
 }
 
 // Sends this block's units of layer L, which are there, to all others.
@@ -151,6 +192,28 @@ __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
     }
 }
 
+// This block's units or gradients of layer L are there; they become all blocks', if any needs
+// them.
+template <int L, class Product, bool IS_SENT, int COUNT>
+__device__ inline void hand_out([[maybe_unused]] LayersShared& shared, const LayersRun& run,
+                                T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                                [[maybe_unused]] int first_chunk, [[maybe_unused]] int2* exponents,
+                                [[maybe_unused]] const Barrier& full) {
+    if constexpr (!SCALES) {
+        if constexpr (IS_SENT) broadcast<L>(run, units, full);
+    } else {
+        T* own = &units[0][first_chunk][0][0];
+        constexpr int NEXT_TERM = COUNT * ROWS * CHUNK_UNITS;
+        exponents += first_chunk;
+        if constexpr (IS_SENT) {
+            send_staged<Product, Shape<L>::BLOCK_CHUNKS>(shared, run, own, NEXT_TERM, exponents,
+                                                         full, Shape<L>::own_chunks());
+        } else {
+            keep_staged<Product>(shared, own, NEXT_TERM, exponents, Shape<L>::own_chunks());
+        }
+    }
+}
+
 // What dropout multiplies this lane's two units of a piece by.
 template <int L>
 __device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun& run, int step,
@@ -170,7 +233,8 @@ __device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun&
 // activation's derivatives.
 template <int L>
 __device__ inline void activate_piece(LayersShared& shared, const LayersRun& run,
-                                      const Passes& pass, const Piece& piece, const float2& z) {
+                                      const Passes& pass, const Piece& piece, const float2& z,
+                                      [[maybe_unused]] int own_count, float& largest) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const int unit = piece.unit(), count = Shape<L>::count();
     const auto low = activated<ACTIVATIONS[L]>(z.x, SLOPES[L]);
@@ -181,9 +245,16 @@ __device__ inline void activate_piece(LayersShared& shared, const LayersRun& run
     }
     if (unit >= count) factors.x = 0;
     if (unit + 1 >= count) factors.y = 0;
-    set_units(rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS,
-              low.value * factors.x, high.value * factors.y);
-    set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
+    float2 values = {low.value * factors.x, high.value * factors.y},
+           derivatives = {low.derivative * factors.x, high.derivative * factors.y};
+    if constexpr (SCALES) {  // what is not there decides no exponent
+        const bool is_row = piece.row() < own_count;
+        if (!is_row || unit >= count) values.x = derivatives.x = 0;
+        if (!is_row || unit + 1 >= count) values.y = derivatives.y = 0;
+    }
+    set_units<Forward<L>>(shared, rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS,
+                          values.x, values.y, largest);
+    set_derivatives(rows.derivatives, piece, derivatives.x, derivatives.y);
 }
 
 // Sends this block's units of layer L to all others, when all of its threads have found theirs.
@@ -191,19 +262,24 @@ template <int L>
 __device__ inline void send_units(LayersShared& shared, const LayersRun& run, int pass) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
-    broadcast<L>(run, rows.units(pass), rows.y_full[pass % LayerRows<L>::COPIES]);
+    hand_out<L, Forward<L>, (CLUSTER > 1)>(
+        shared, run, rows.units(pass), Shape<L>::first() / CHUNK_UNITS,
+        exponents_of_units<L>(shared, pass), rows.y_full[pass % LayerRows<L>::COPIES]);
 }
 
 // From the sums of the product to layer L's units, which go to all blocks.
 template <int L>
 __device__ inline void activate_units(LayersShared& shared, const LayersRun& run,
-                                      const Passes& pass) {
+                                      const Passes& pass, int own_count) {
+    float largest = 0;
     each_piece<L>([&](const Piece& piece) {
         const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
         const float2 bias = *reinterpret_cast<const float2*>(
             &layer_of<L>(shared.layers).biases.values[piece.unit()]);
-        activate_piece<L>(shared, run, pass, piece, {sums.x + bias.x, sums.y + bias.y});
+        activate_piece<L>(shared, run, pass, piece, {sums.x + bias.x, sums.y + bias.y}, own_count,
+                          largest);
     });
+    if constexpr (SCALES) leave_largest(shared, largest);
     send_units<L>(shared, run, pass.index());
 }
 
@@ -213,14 +289,23 @@ template <int L>
 __device__ inline void differentiate_units(LayersShared& shared, const LayersRun& run) {
     using Weights = Backward<L + 1>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
+    float largest = 0;
     each_piece<L>([&](const Piece& piece) {
-        const float2 derivative = units_of(rows.derivatives, piece);
+        const float2 derivative = derivatives_of(rows.derivatives, piece);
         const float2 dy = Weights::sums_of(shared.sums, piece.eighth, piece.chunk);
-        set_units(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS, dy.x * derivative.x,
-                  dy.y * derivative.y);
+        float2 dz = {dy.x * derivative.x, dy.y * derivative.y};
+        if constexpr (SCALES) {  // sums of units that are not there may be anything
+            if (derivative.x == 0) dz.x = 0;
+            if (derivative.y == 0) dz.y = 0;
+        }
+        set_units<Weights>(shared, rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS, dz.x,
+                           dz.y, largest);
     });
+    if constexpr (SCALES) leave_largest(shared, largest);
     __syncthreads();
-    if constexpr (L > 0) broadcast<L>(run, rows.dz, rows.dz_full);
+    hand_out<L, Weights, (CLUSTER > 1 && L > 0)>(shared, run, rows.dz,
+                                                 Shape<L>::first_gradient() / CHUNK_UNITS,
+                                                 exponents_of_gradients<L>(shared), rows.dz_full);
 }
 
 using Eighths = RowEighths<ROWS, WARPS>;
@@ -267,6 +352,7 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
     using Weights = Forward<LAYERS - 1>;
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
     const float factor = weight > 0 ? run.scale / weight : 0;
+    float largest = 0;
     Eighths::each([&](int i, int eighth) {
         const auto outputs_of = [&](int chunk) {
             float2 sums = {};
@@ -282,9 +368,22 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
         rests[i] = find_row_gradients<2 * OUT_TILES, OUTPUTS>(
             target, own_factor, run.loss, own_classes(shared), outputs_of,
             [&](int chunk, float first, float second) {
-                set_units(outputs.dz, Piece{eighth, chunk}, 0, first, second);
+                if (SCALES && chunk >= Weights::Weights::HALF_TILES) return;  // zeros
+                set_units<Weights>(shared, outputs.dz, Piece{eighth, chunk}, 0, first, second,
+                                   largest);
             });
     });
+    if constexpr (SCALES) leave_largest(shared, largest);
+}
+
+// The gradients of the outputs are there, for all of the block's threads.
+__device__ inline void keep_gradients([[maybe_unused]] LayersShared& shared) {
+    __syncthreads();
+    if constexpr (SCALES) {
+        constexpr int L = LAYERS - 1, CHUNKS = Forward<L>::Weights::HALF_TILES;
+        keep_staged<Forward<L>>(shared, &layer_of<L>(shared.layers).dz[0][0][0][0],
+                                Shape<L>::REACH * ROWS, exponents_of_gradients<L>(shared), CHUNKS);
+    }
 }
 
 // The losses of this warp's rows.

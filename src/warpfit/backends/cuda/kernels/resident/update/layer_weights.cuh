@@ -104,14 +104,18 @@ struct Matrix : Product {
 
     // The product of all rows with the weights, in parts.
     template <class Rows>
-    __device__ void multiply(Parts* parts, const Rows& rows) const {
+    __device__ void multiply(Parts* parts, const Rows& rows, [[maybe_unused]] int count) const {
         if (!is_mine()) return;
         typename Product::Fragments b;
-        weights.round(b[0], weights, [](float w, float) { return w; });
-        if (TERMS > 1)
-            weights.round(b[TERMS - 1], weights,
-                          [](float w, float) { return w - load(store<T>(w)); });
-        Product::multiply(parts, rows, b);
+        int exponent = 0;
+        if constexpr (SCALES) {
+            exponent = Product::round(b, rows, count, [&](int u, int j, int part) {
+                return weights.tiles[u][j][part / 4][part % 4];
+            });
+        } else {
+            weights.round(b[0], weights, [](float w, float) { return w; });
+        }
+        Product::multiply(parts, rows, b, exponent);
     }
 
     // Takes the gradient in; unscale is what its sums are multiplied by.
@@ -307,11 +311,11 @@ struct HeldNetwork {
 
     template <int L, class Rows>
     __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
-        layer_of<L>(layers).forward.multiply(shared.sums, rows);
+        layer_of<L>(layers).forward.multiply(shared.sums, rows, Shape<L>::count());
     }
     template <int L>
     __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
-        layer_of<L>(layers).backward.multiply(shared.sums, rows);
+        layer_of<L>(layers).backward.multiply(shared.sums, rows, Shape<L - 1>::count());
     }
 
     // Layer L's gradients are there: where their norm need not be known, they are taken in.
