@@ -205,6 +205,13 @@ inline void stmatrix_x4_trans(void* row, const unsigned (&r)[4],
     emulator::store_matrix<true>("stmatrix_x4_trans", row, r, site);
 }
 
+// redux.sync.max.u32 (9.7.14.4).
+inline unsigned largest_of_lanes(unsigned value) {
+    for (int offset = 16; offset > 0; offset /= 2)
+        value = max(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+}
+
 // cvt.rn.relu (9.7.9.21).
 namespace emulator {
 inline float relu_of(float value) { return value < 0 || value == 0 ? 0 : value; }

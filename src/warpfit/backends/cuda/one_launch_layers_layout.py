@@ -295,7 +295,8 @@ class LayersLaunch(ResidentLaunch):
             for layer in self.layers[:-1]
         )
         gradients = sum(layer.gradient_reach for layer in self.layers)
-        return up(4 * self.warps + 8 + 8 * (units + gradients) // CHUNK, 16)
+        of_weights = 4 * self.warps * 2 * len(self.layers)
+        return up(4 * self.warps + 8 + of_weights + 8 * (units + gradients) // CHUNK, 16)
 
     @property
     def target_rows(self) -> int:

@@ -51,6 +51,21 @@ __device__ inline float logarithm_of_2(float value) {
     return result;
 }
 
+// redux.sync.max.u32 (9.7.14.4): the largest of all lanes' numbers, in all lanes.
+#if __CUDA_ARCH__ >= 800
+__device__ inline unsigned largest_of_lanes(unsigned value) {
+    unsigned result;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(result) : "r"(value));
+    return result;
+}
+#else
+__device__ inline unsigned largest_of_lanes(unsigned value) {
+    for (int offset = 16; offset > 0; offset /= 2)
+        value = max(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+}
+#endif
+
 // The 32-bit address inside the shared window of a generic pointer.
 __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));

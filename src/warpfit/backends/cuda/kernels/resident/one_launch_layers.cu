@@ -195,7 +195,7 @@ __device__ inline float go_forward(LayersShared& shared, const LayersRun& run, c
     }
     if constexpr (Shape<L>::IS_LAST) {
         find_gradients(shared, run, now.slot(), now.own_count, weight, rests);
-        keep_gradients(shared);
+        __syncthreads();
         return weight;
     } else {
         await_units<L>(shared, now.pass.index());

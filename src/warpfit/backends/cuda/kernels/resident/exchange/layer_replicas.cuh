@@ -217,10 +217,11 @@ struct ReplicaNetwork {
         typename Product::Fragments b;
         int exponent = 0;
         if constexpr (SCALES) {
-            exponent = Product::round(b, rows, count, [&](int u, int j, int part) {
+            const auto weight = [&](int u, int j, int part) {
                 const int tile = first + u * Product::Weights::MINE_K + j;
                 return __uint_as_float(tiles[part % 2][tile][part % 4 / 2 * 2 + part / 4]);
-            });
+            };
+            exponent = Product::round(b, rows, Product::find_exponent(count, weight), weight);
         } else {
 #pragma unroll
             for (int i = 0; i < Product::Weights::MINE * 4; ++i)

@@ -101,11 +101,10 @@ struct Shape {
     }
     __device__ static int first_gradient() { return HAS_OWN_GRADIENTS ? 0 : first(); }
     __device__ static int own_chunks() { return (count() + CHUNK_UNITS - 1) / CHUNK_UNITS; }
-    // What a block gets of a layer: with SCALES also its own, and exponents.
+    // Of the others' units or gradients, and their exponents.
     __device__ static unsigned bytes_of_others() {
         constexpr unsigned OF_CHUNK = TERMS * ROWS * CHUNK_UNITS * sizeof(T);
-        if (SCALES) return CHUNKS * (OF_CHUNK + sizeof(int2));
-        return (CHUNKS - own_chunks()) * OF_CHUNK;
+        return (CHUNKS - own_chunks()) * (OF_CHUNK + SCALES * sizeof(int2));
     }
 };
 
@@ -220,6 +219,7 @@ using Exponents = ExponentsOf<L>;
 struct alignas(16) UnitScales {
     float largest[WARPS];  // of each warp's numbers
     int of_batches[2];     // exponents
+    int of_weights[2 * LAYERS][WARPS];
     Stack<Exponents> exponents;
 };
 

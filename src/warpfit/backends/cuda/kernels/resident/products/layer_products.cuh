@@ -58,20 +58,24 @@ struct Product {
         return (k * ROW_TILES + r) * Weights::HALF_TILES + half_tile;
     }
 
-    // Rounds weights of `count` units, each of which is weight(u, j, its number in the tile), for
-    // these rows. Returns the exponent of the power of two by which the product is divided then.
-    template <class Rows, class F>
-    __device__ static int round(Fragments& b, const Rows& rows, int count, F weight) {
+    // The exponent by which a warp's weights of `count` units are multiplied, each of which is
+    // weight(u, j, its number in the tile).
+    template <class F>
+    __device__ static int find_exponent(int count, F weight) {
         float largest = 0;
 #pragma unroll
         for (int i = 0; i < Weights::MINE * 8; ++i) {
             const int u = i / 8 / Weights::MINE_K, j = i / 8 % Weights::MINE_K;
             if (Weights::unit_of(u, i % 8) < count)
-                largest = larger_of(largest, magnitude(weight(u, j, i % 8)));
+                largest = fmaxf(largest, fabsf(weight(u, j, i % 8)));
         }
-        // A weight times 2^of_weights is in the range, and so is that power.
-        const int of_weights =
-            smaller(-exponent_of(larger_of(largest_of_warp(largest), power(-112))), 126);
+        return exponent_for_weights(largest_of_warp(largest));
+    }
+
+    // Rounds these weights for some rows. Returns the exponent of the power of two by which the
+    // product is divided then.
+    template <class Rows, class F>
+    __device__ static int round(Fragments& b, const Rows& rows, int of_weights, F weight) {
         const int of_rows = largest_exponent(rows);
 #pragma unroll
         for (int i = 0; i < Weights::MINE * 2; ++i) {
@@ -97,7 +101,7 @@ struct Product {
         int largest = NO_UNITS;
         for (int chunk = threadIdx.x % 32; chunk < FEATURES / CHUNK_UNITS; chunk += 32)
             largest = max(largest, rows.exponent(chunk));
-        return reduce_warp<Max>(largest);
+        return NO_UNITS + static_cast<int>(largest_of_lanes(largest - NO_UNITS));
     }
 
     // The product of all rows with the weights times 2^exponent, in parts.
@@ -115,13 +119,14 @@ struct Product {
             }
 #pragma unroll
             for (int i = 0; i < AT_ONCE * Weights::MINE_U * 2; ++i) {
-                const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
+                float (&sums)[4] = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
                 if (!Weights::has_half(i % (2 * Weights::MINE_U))) continue;
                 const int half_tile = Weights::first_unit_tile() * 2 + i % (2 * Weights::MINE_U);
                 Parts& place = parts[place_of_sums(Weights::warp_k(),
                                                    first + i / (2 * Weights::MINE_U), half_tile)];
-                place[0][threadIdx.x % 32] = float2{scaling.of(sums[0]), scaling.of(sums[1])};
-                place[1][threadIdx.x % 32] = float2{scaling.of(sums[2]), scaling.of(sums[3])};
+                scaling.apply(sums);
+                place[0][threadIdx.x % 32] = float2{sums[0], sums[1]};
+                place[1][threadIdx.x % 32] = float2{sums[2], sums[3]};
             }
         }
     }
@@ -160,9 +165,9 @@ struct Product {
         return sum;
     }
 
-    // Where the lanes that add up 8 units of a row leave what they make of them.
-    __device__ static float2* staged(Parts* parts, int row, int chunk) {
-        return &parts[place_of_sums(0, row / 16, chunk)][row / 8 % 2][row % 8 * 4];
+    // Where a lane finds the first part of it, and may leave what it makes of them.
+    __device__ static float2& own_place(Parts* parts, int eighth, int chunk) {
+        return parts[place_of_sums(0, eighth / 2, chunk)][eighth % 2][threadIdx.x % 32];
     }
 
     // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk
@@ -204,8 +209,7 @@ struct Product {
                     const Scaling scaling(dy.exponent(chunk) +
                                           x.exponent(2 * Weights::feature_tile(j) + half));
 #pragma unroll
-                    for (int i = 0; i < Weights::MINE_U * 4; ++i)
-                        sums[i / 4][half][i % 4] = scaling.of(sums[i / 4][half][i % 4]);
+                    for (int u = 0; u < Weights::MINE_U; ++u) scaling.apply(sums[u][half]);
                 }
             }
 #pragma unroll
@@ -246,9 +250,11 @@ struct Product {
         if (lane % 4) return;
         const Scaling scaling(dy.exponent(chunk));
 #pragma unroll
+        for (int u = 0; u < Weights::MINE_U; ++u) scaling.apply(sums[u]);
+#pragma unroll
         for (int i = 0; i < Weights::MINE_U * 2; ++i) {
             f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8,
-              scaling.of(sums[i / 2][i % 2 * 2]));
+              sums[i / 2][i % 2 * 2]);
         }
     }
 };

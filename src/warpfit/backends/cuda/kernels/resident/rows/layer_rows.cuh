@@ -94,7 +94,7 @@ struct Piece {
 template <int L>
 constexpr int TURNS = (ROWS / 8 * Shape<L>::BLOCK_CHUNKS + WARPS - 1) / WARPS;
 
-// f(piece) for this warp's pieces of this block's units of layer L. The compiler inlines what is in
+// f(turn, piece) for this warp's pieces of this block's units of layer L. The compiler inlines what is in
 // them in two steps, which takes up to 18 registers fewer than in one.
 template <int L, class F>
 __device__ inline void each_turn(F f) {
@@ -103,13 +103,13 @@ __device__ inline void each_turn(F f) {
 #pragma unroll(TURNS<L> <= 2 ? TURNS<L> : 1)
     for (int turn = 0; turn < TURNS<L>; ++turn) {
         const int i = turn * WARPS + threadIdx.x / 32;
-        if (i < PIECES && i % CHUNKS < count) f(Piece{i / CHUNKS, i % CHUNKS});
+        if (i < PIECES && i % CHUNKS < count) f(turn, Piece{i / CHUNKS, i % CHUNKS});
     }
 }
 
 template <int L, class F>
 __device__ inline void each_piece(F f) {
-    each_turn<L>([&](const Piece& piece) { f(piece); });
+    each_turn<L>([&](int turn, const Piece& piece) { f(turn, piece); });
 }
 
 // The word of this lane's two units of a piece, if `units` begin with this block's.
@@ -120,22 +120,49 @@ __device__ inline unsigned& word_of(T (&units)[COUNT][ROWS][CHUNK_UNITS], const 
         &units[first_chunk + piece.chunk][piece.row()][Piece::column_of_lane()]);
 }
 
-// Writes this lane's two units of a piece; with SCALES, where the sums of a product were, to wait
-// for their exponent, and `largest` is that of all that the lane has written.
-template <class Product, int COUNT>
-__device__ inline void set_units(LayersShared& shared, T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
-                                 const Piece& piece, int first_chunk, float low, float high,
-                                 float& largest) {
-    if constexpr (SCALES) {
-        Product::staged(shared.sums, piece.row(), piece.chunk)[threadIdx.x % 4] = {low, high};
-        largest = larger_of(largest, larger_of(magnitude(low), magnitude(high)));
-        return;
-    }
+// Writes this lane's two units of a piece.
+template <int COUNT>
+__device__ inline void set_units(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece,
+                                 int first_chunk, float low, float high) {
     const Pair pair(low, high);
 #pragma unroll
     for (int term = 0; term < TERMS; ++term)
         word_of(units[term], piece, first_chunk) = pair.words[term];
 }
+
+// With SCALES: the numbers of this lane's pieces while their exponent is not known, in registers if
+// they are few, else where the lane has found the sums that they are made of.
+template <int L, class Product>
+struct Waiting {
+    static constexpr bool ARE_FEW = TURNS<L> <= 2;
+    float2 held[ARE_FEW ? TURNS<L> : 1];
+    float largest = 0;
+
+    __device__ float2& at(LayersShared& shared, int turn, const Piece& piece) {
+        if constexpr (ARE_FEW) return held[turn];
+        return Product::own_place(shared.sums, piece.eighth, piece.chunk);
+    }
+
+    __device__ void put(LayersShared& shared, int turn, const Piece& piece, const float2& pair) {
+        at(shared, turn, piece) = pair;
+        take_largest(largest, pair);
+    }
+
+    // All of the block's: rounded, to its rows of `units`.
+    template <int COUNT>
+    __device__ void settle(LayersShared& shared, T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                           int2* exponents, int first_chunk) {
+        const int exponent = common_exponent(shared, largest);
+        const Scaling scaling(-exponent);
+        each_piece<L>([&](int turn, const Piece& piece) {
+            const float2 pair = at(shared, turn, piece);
+            float numbers[2] = {pair.x, pair.y};
+            scaling.apply(numbers);
+            set_units(units, piece, first_chunk, numbers[0], numbers[1]);
+        });
+        set_exponents(exponents + first_chunk, Shape<L>::own_chunks(), exponent);
+    }
+};
 
 // The derivatives of this lane's two units of a piece; with SCALES, in float32, in their place.
 template <int COUNT>
@@ -164,10 +191,26 @@ __device__ inline float2 derivatives_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNI
     return unpacked<T>(word_of(units[0], piece));
 }
 
+// Those of this block's chunks, from `own` on, to all others.
+template <int L>
+__device__ inline void send_exponents(const LayersRun& run, const int2* own, const Barrier& full) {
+    if (Peers::first_part() > 0) return;
+    for (int chunk = threadIdx.x % 32; chunk < Shape<L>::own_chunks(); chunk += 32) {
+        const unsigned exponent = own[chunk].x;
+#pragma unroll
+        for (int i = 0; i < Peers::OF_WARP; ++i) {
+            if (!Peers::has(i)) break;
+            store_async_pair(run.peers.place(i, own + chunk), exponent, exponent,
+                             run.peers.place(i, &full));
+        }
+    }
+}
+
 // Sends this block's units of layer L, which are there, to all others.
 template <int L, int COUNT>
 __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
                                  [[maybe_unused]] const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                                 [[maybe_unused]] const int2* exponents,
                                  [[maybe_unused]] const Barrier& full) {
     if constexpr (CLUSTER == 1) return;
     constexpr int PARTS = (Shape<L>::BLOCK_CHUNKS * ROWS + 31) / 32;  // what a warp sends at once
@@ -190,28 +233,7 @@ __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
             }
         }
     }
-}
-
-// This block's units or gradients of layer L are there; they become all blocks', if any needs
-// them.
-template <int L, class Product, bool IS_SENT, int COUNT>
-__device__ inline void hand_out([[maybe_unused]] LayersShared& shared, const LayersRun& run,
-                                T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
-                                [[maybe_unused]] int first_chunk, [[maybe_unused]] int2* exponents,
-                                [[maybe_unused]] const Barrier& full) {
-    if constexpr (!SCALES) {
-        if constexpr (IS_SENT) broadcast<L>(run, units, full);
-    } else {
-        T* own = &units[0][first_chunk][0][0];
-        constexpr int NEXT_TERM = COUNT * ROWS * CHUNK_UNITS;
-        exponents += first_chunk;
-        if constexpr (IS_SENT) {
-            send_staged<Product, Shape<L>::BLOCK_CHUNKS>(shared, run, own, NEXT_TERM, exponents,
-                                                         full, Shape<L>::own_chunks());
-        } else {
-            keep_staged<Product>(shared, own, NEXT_TERM, exponents, Shape<L>::own_chunks());
-        }
-    }
+    if constexpr (SCALES) send_exponents<L>(run, exponents + Shape<L>::first() / CHUNK_UNITS, full);
 }
 
 // What dropout multiplies this lane's two units of a piece by.
@@ -230,11 +252,11 @@ __device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun&
 }
 
 // From z, which a unit's inputs and bias add up to, to layer L's units of a piece, and the
-// activation's derivatives.
+// activation's derivatives, which go to their place.
 template <int L>
-__device__ inline void activate_piece(LayersShared& shared, const LayersRun& run,
-                                      const Passes& pass, const Piece& piece, const float2& z,
-                                      [[maybe_unused]] int own_count, float& largest) {
+__device__ inline float2 activate_piece(LayersShared& shared, const LayersRun& run,
+                                        const Passes& pass, const Piece& piece, const float2& z,
+                                        [[maybe_unused]] int own_count) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const int unit = piece.unit(), count = Shape<L>::count();
     const auto low = activated<ACTIVATIONS[L]>(z.x, SLOPES[L]);
@@ -252,9 +274,8 @@ __device__ inline void activate_piece(LayersShared& shared, const LayersRun& run
         if (!is_row || unit >= count) values.x = derivatives.x = 0;
         if (!is_row || unit + 1 >= count) values.y = derivatives.y = 0;
     }
-    set_units<Forward<L>>(shared, rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS,
-                          values.x, values.y, largest);
     set_derivatives(rows.derivatives, piece, derivatives.x, derivatives.y);
+    return values;
 }
 
 // Sends this block's units of layer L to all others, when all of its threads have found theirs.
@@ -262,24 +283,31 @@ template <int L>
 __device__ inline void send_units(LayersShared& shared, const LayersRun& run, int pass) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
-    hand_out<L, Forward<L>, (CLUSTER > 1)>(
-        shared, run, rows.units(pass), Shape<L>::first() / CHUNK_UNITS,
-        exponents_of_units<L>(shared, pass), rows.y_full[pass % LayerRows<L>::COPIES]);
+    broadcast<L>(run, rows.units(pass), exponents_of_units<L>(shared, pass),
+                 rows.y_full[pass % LayerRows<L>::COPIES]);
 }
 
 // From the sums of the product to layer L's units, which go to all blocks.
 template <int L>
 __device__ inline void activate_units(LayersShared& shared, const LayersRun& run,
                                       const Passes& pass, int own_count) {
-    float largest = 0;
-    each_piece<L>([&](const Piece& piece) {
+    LayerRows<L>& rows = layer_of<L>(shared.layers);
+    const int first_chunk = Shape<L>::first() / CHUNK_UNITS;
+    [[maybe_unused]] Waiting<L, Forward<L>> waiting;
+    each_piece<L>([&](int turn, const Piece& piece) {
         const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
-        const float2 bias = *reinterpret_cast<const float2*>(
-            &layer_of<L>(shared.layers).biases.values[piece.unit()]);
-        activate_piece<L>(shared, run, pass, piece, {sums.x + bias.x, sums.y + bias.y}, own_count,
-                          largest);
+        const float2 bias = *reinterpret_cast<const float2*>(&rows.biases.values[piece.unit()]);
+        const float2 values = activate_piece<L>(shared, run, pass, piece,
+                                                {sums.x + bias.x, sums.y + bias.y}, own_count);
+        if constexpr (SCALES) {
+            waiting.put(shared, turn, piece, values);
+        } else {
+            set_units(rows.units(pass.index()), piece, first_chunk, values.x, values.y);
+        }
     });
-    if constexpr (SCALES) leave_largest(shared, largest);
+    if constexpr (SCALES)
+        waiting.settle(shared, rows.units(pass.index()),
+                       exponents_of_units<L>(shared, pass.index()), first_chunk);
     send_units<L>(shared, run, pass.index());
 }
 
@@ -289,23 +317,25 @@ template <int L>
 __device__ inline void differentiate_units(LayersShared& shared, const LayersRun& run) {
     using Weights = Backward<L + 1>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
-    float largest = 0;
-    each_piece<L>([&](const Piece& piece) {
+    const int first_chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
+    [[maybe_unused]] Waiting<L, Weights> waiting;
+    each_piece<L>([&](int turn, const Piece& piece) {
         const float2 derivative = derivatives_of(rows.derivatives, piece);
         const float2 dy = Weights::sums_of(shared.sums, piece.eighth, piece.chunk);
         float2 dz = {dy.x * derivative.x, dy.y * derivative.y};
         if constexpr (SCALES) {  // sums of units that are not there may be anything
             if (derivative.x == 0) dz.x = 0;
             if (derivative.y == 0) dz.y = 0;
+            waiting.put(shared, turn, piece, dz);
+        } else {
+            set_units(rows.dz, piece, first_chunk, dz.x, dz.y);
         }
-        set_units<Weights>(shared, rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS, dz.x,
-                           dz.y, largest);
     });
-    if constexpr (SCALES) leave_largest(shared, largest);
+    if constexpr (SCALES)
+        waiting.settle(shared, rows.dz, exponents_of_gradients<L>(shared), first_chunk);
     __syncthreads();
-    hand_out<L, Weights, (CLUSTER > 1 && L > 0)>(shared, run, rows.dz,
-                                                 Shape<L>::first_gradient() / CHUNK_UNITS,
-                                                 exponents_of_gradients<L>(shared), rows.dz_full);
+    if constexpr (L > 0)
+        broadcast<L>(run, rows.dz, exponents_of_gradients<L>(shared), rows.dz_full);
 }
 
 using Eighths = RowEighths<ROWS, WARPS>;
@@ -345,6 +375,24 @@ __device__ inline float weigh_batch(const LayersShared& shared, int slot, int co
     return reduce_warp<Sum>(sum);
 }
 
+// Those of the outputs, which wait for their exponent where their sums were.
+__device__ inline void settle_gradients(LayersShared& shared, float largest) {
+    constexpr int L = LAYERS - 1, CHUNKS = Shape<L>::BLOCK_CHUNKS;
+    const int exponent = common_exponent(shared, largest);
+    const Scaling scaling(-exponent);
+    Eighths::each([&](int, int eighth) {
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const float2 pair = Forward<L>::own_place(shared.sums, eighth, chunk);
+            float numbers[2] = {pair.x, pair.y};
+            scaling.apply(numbers);
+            set_units(layer_of<L>(shared.layers).dz, Piece{eighth, chunk}, 0, numbers[0],
+                      numbers[1]);
+        }
+    });
+    set_exponents(exponents_of_gradients<L>(shared), CHUNKS, exponent);
+}
+
 // From the sums of the last product to the gradients of the outputs. Of rows that are not there
 // they are 0.
 __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run, int slot,
@@ -368,22 +416,15 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
         rests[i] = find_row_gradients<2 * OUT_TILES, OUTPUTS>(
             target, own_factor, run.loss, own_classes(shared), outputs_of,
             [&](int chunk, float first, float second) {
-                if (SCALES && chunk >= Weights::Weights::HALF_TILES) return;  // zeros
-                set_units<Weights>(shared, outputs.dz, Piece{eighth, chunk}, 0, first, second,
-                                   largest);
+                if constexpr (!SCALES) {
+                    set_units(outputs.dz, Piece{eighth, chunk}, 0, first, second);
+                } else if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS) {  // others stay 0
+                    Weights::own_place(shared.sums, eighth, chunk) = {first, second};
+                    take_largest(largest, {first, second});
+                }
             });
     });
-    if constexpr (SCALES) leave_largest(shared, largest);
-}
-
-// The gradients of the outputs are there, for all of the block's threads.
-__device__ inline void keep_gradients([[maybe_unused]] LayersShared& shared) {
-    __syncthreads();
-    if constexpr (SCALES) {
-        constexpr int L = LAYERS - 1, CHUNKS = Forward<L>::Weights::HALF_TILES;
-        keep_staged<Forward<L>>(shared, &layer_of<L>(shared.layers).dz[0][0][0][0],
-                                Shape<L>::REACH * ROWS, exponents_of_gradients<L>(shared), CHUNKS);
-    }
+    if constexpr (SCALES) settle_gradients(shared, largest);
 }
 
 // The losses of this warp's rows.

@@ -64,8 +64,9 @@ struct Memory {
     }
 };
 
-// The weights of a product; FIRST is the number of their first tile among a warp's.
-template <class Product, int FIRST>
+// The weights of a product; FIRST is the number of their first tile among a warp's, NUMBER theirs
+// among all.
+template <class Product, int FIRST, int NUMBER>
 struct Matrix : Product {
     using Product::is_mine;
     using typename Product::Weights;
@@ -104,24 +105,45 @@ struct Matrix : Product {
 
     // The product of all rows with the weights, in parts.
     template <class Rows>
-    __device__ void multiply(Parts* parts, const Rows& rows, [[maybe_unused]] int count) const {
+    __device__ void multiply(LayersShared& shared, const Rows& rows) const {
         if (!is_mine()) return;
         typename Product::Fragments b;
         int exponent = 0;
         if constexpr (SCALES) {
-            exponent = Product::round(b, rows, count, [&](int u, int j, int part) {
+            exponent = Product::round(b, rows, own_exponent(shared), [&](int u, int j, int part) {
                 return weights.tiles[u][j][part / 4][part % 4];
             });
         } else {
             weights.round(b[0], weights, [](float w, float) { return w; });
         }
-        Product::multiply(parts, rows, b, exponent);
+        Product::multiply(shared.sums, rows, b, exponent);
+    }
+
+    // By which power of two products multiply this warp's weights.
+    __device__ static int& own_exponent(LayersShared& shared) {
+        return part_of<UnitScales>(shared).of_weights[NUMBER][threadIdx.x / 32];
+    }
+
+    __device__ void find_largest(LayersShared& shared) {
+        float largest = 0;
+        if (!is_mine()) return;
+        weights.each([&](float w) { largest = fmaxf(largest, fabsf(w)); });
+        keep_largest(shared, largest);
+    }
+
+    // What decides it, of this lane's weights of `count` units, has become `largest`.
+    __device__ static void keep_largest(LayersShared& shared, float largest) {
+        const int exponent = exponent_for_weights(largest_of_warp(largest));
+        if (threadIdx.x % 32 == 0) own_exponent(shared) = exponent;
+        __syncwarp();
     }
 
     // Takes the gradient in; unscale is what its sums are multiplied by.
     template <class Rows>
     __device__ void update(const RuleSettings& rule, const StepSettings& step, float unscale,
-                           Memory& memory, const UnitRows& dy, int chunk, const Rows& x) {
+                           Memory& memory, const UnitRows& dy, int chunk, const Rows& x,
+                           [[maybe_unused]] int count) {
+        [[maybe_unused]] float largest = 0;
         Product::each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
             const int tile = FIRST + u * Weights::MINE_K + j;
             TileState numbers = {};
@@ -129,11 +151,13 @@ struct Matrix : Product {
 #pragma unroll
             for (int part = 0; part < 8; ++part) {
                 const auto slot = [&](int i) -> float& { return numbers.slots[i][part]; };
-                update_in_place(weights.tiles[u][j][part / 4][part % 4], slot,
-                                sums[part / 4][part % 4], unscale, step, rule);
+                float& w = weights.tiles[u][j][part / 4][part % 4];
+                update_in_place(w, slot, sums[part / 4][part % 4], unscale, step, rule);
+                if (SCALES && Weights::unit_of(u, part) < count) largest = fmaxf(largest, fabsf(w));
             }
             if (SLOTS > 0) memory.store(tile, numbers);
         });
+        if (SCALES && is_mine()) keep_largest(memory.shared, largest);
     }
 
     // The sum of the squares of this thread's weights of `count` units.
@@ -153,13 +177,13 @@ struct Matrix : Product {
 // Both copies of layer L's weights. Nothing goes back through the first layer.
 template <int L>
 struct HeldLayer {
-    Matrix<Forward<L>, HeldLayer<L - 1>::NEXT> forward;
-    Matrix<Backward<L>, decltype(forward)::NEXT> backward;
+    Matrix<Forward<L>, HeldLayer<L - 1>::NEXT, 2 * L> forward;
+    Matrix<Backward<L>, decltype(forward)::NEXT, 2 * L + 1> backward;
     static constexpr int NEXT = decltype(backward)::NEXT;
 };
 template <>
 struct HeldLayer<0> {
-    Matrix<Forward<0>, 0> forward;
+    Matrix<Forward<0>, 0, 0> forward;
     static constexpr int NEXT = decltype(forward)::NEXT;
 };
 // f(number in a register, its place in memory) for what this thread has of layer L's weights
@@ -192,9 +216,11 @@ __device__ inline void read_weights(Stack<HeldLayer>& held, Memory& memory, cons
     const auto read = [](float& number, const float* place) { number = *place; };
     own.forward.clear(memory);
     each_forward<L>(own, memory, arrays, read);
+    if constexpr (SCALES) own.forward.find_largest(memory.shared);
     if constexpr (L > 0) {
         own.backward.clear(memory);
         each_backward<L>(own, memory, arrays, read);
+        if constexpr (SCALES) own.backward.find_largest(memory.shared);
     }
     if constexpr (L + 1 < LAYERS) read_weights<L + 1>(held, memory, arrays);
 }
@@ -238,7 +264,8 @@ __device__ inline void update_forward(LayersShared& shared, const Update& update
     const UnitRows dz = gradients_of<L>(shared);
     const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
-    held.forward.update(update.of_weights, update.step, update.unscale, memory, dz, chunk, x);
+    held.forward.update(update.of_weights, update.step, update.unscale, memory, dz, chunk, x,
+                        Shape<L>::count());
     Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
         biases.update(unit, sum, update.unscale, update.step, update.of_biases);
     });
@@ -252,7 +279,8 @@ __device__ inline void update_layer(LayersShared& shared, const Update& update, 
     update_forward<L>(shared, update, memory, held, x);
     if constexpr (L > 0)
         held.backward.update(update.of_weights, update.step, update.unscale, memory, x,
-                             Shape<L - 1>::first() / CHUNK_UNITS, gradients_of<L>(shared));
+                             Shape<L - 1>::first() / CHUNK_UNITS, gradients_of<L>(shared),
+                             Shape<L - 1>::count());
 }
 
 template <int L = LAYERS - 1>
@@ -311,11 +339,11 @@ struct HeldNetwork {
 
     template <int L, class Rows>
     __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
-        layer_of<L>(layers).forward.multiply(shared.sums, rows, Shape<L>::count());
+        layer_of<L>(layers).forward.multiply(shared, rows);
     }
     template <int L>
     __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
-        layer_of<L>(layers).backward.multiply(shared.sums, rows, Shape<L - 1>::count());
+        layer_of<L>(layers).backward.multiply(shared, rows);
     }
 
     // Layer L's gradients are there: where their norm need not be known, they are taken in.
