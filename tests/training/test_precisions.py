@@ -274,7 +274,7 @@ def test_an_estimator_goes_on_as_well(cuda: str) -> None:
         "hidden_layer_sizes": (20, 14),
         "solver": "sgd",
         "momentum": 0.0,
-        "learning_rate_init": 5.0,
+        "learning_rate_init": 0.5,
         "batch_size": BATCH,
         "max_iter": 3,
         "random_state": 0,

@@ -148,10 +148,10 @@ struct Waiting {
         take_largest(largest, pair);
     }
 
-    // All of the block's: rounded, to its rows of `units`.
+    // All of the block's: rounded, to its rows of `units`. Returns their exponent.
     template <int COUNT>
-    __device__ void settle(LayersShared& shared, T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
-                           int2* exponents, int first_chunk) {
+    __device__ int settle(LayersShared& shared, T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                          int2* exponents, int first_chunk) {
         const int exponent = common_exponent(shared, largest);
         const Scaling scaling(-exponent);
         each_piece<L>([&](int turn, const Piece& piece) {
@@ -161,6 +161,7 @@ struct Waiting {
             set_units(units, piece, first_chunk, numbers[0], numbers[1]);
         });
         set_exponents(exponents + first_chunk, Shape<L>::own_chunks(), exponent);
+        return exponent;
     }
 };
 
@@ -191,12 +192,12 @@ __device__ inline float2 derivatives_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNI
     return unpacked<T>(word_of(units[0], piece));
 }
 
-// Those of this block's chunks, from `own` on, to all others.
+// Sends that of this block's chunks, from `own` on, to all others.
 template <int L>
-__device__ inline void send_exponents(const LayersRun& run, const int2* own, const Barrier& full) {
+__device__ inline void send_exponent(const LayersRun& run, const int2* own, int exponent,
+                                     const Barrier& full) {
     if (Peers::first_part() > 0) return;
     for (int chunk = threadIdx.x % 32; chunk < Shape<L>::own_chunks(); chunk += 32) {
-        const unsigned exponent = own[chunk].x;
 #pragma unroll
         for (int i = 0; i < Peers::OF_WARP; ++i) {
             if (!Peers::has(i)) break;
@@ -211,8 +212,11 @@ template <int L, int COUNT>
 __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
                                  [[maybe_unused]] const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
                                  [[maybe_unused]] const int2* exponents,
+                                 [[maybe_unused]] int exponent,
                                  [[maybe_unused]] const Barrier& full) {
     if constexpr (CLUSTER == 1) return;
+    if constexpr (SCALES)
+        send_exponent<L>(run, exponents + Shape<L>::first() / CHUNK_UNITS, exponent, full);
     constexpr int PARTS = (Shape<L>::BLOCK_CHUNKS * ROWS + 31) / 32;  // what a warp sends at once
     const int count = Shape<L>::own_chunks() * ROWS;
 #pragma unroll
@@ -233,7 +237,6 @@ __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
             }
         }
     }
-    if constexpr (SCALES) send_exponents<L>(run, exponents + Shape<L>::first() / CHUNK_UNITS, full);
 }
 
 // What dropout multiplies this lane's two units of a piece by.
@@ -280,10 +283,11 @@ __device__ inline float2 activate_piece(LayersShared& shared, const LayersRun& r
 
 // Sends this block's units of layer L to all others, when all of its threads have found theirs.
 template <int L>
-__device__ inline void send_units(LayersShared& shared, const LayersRun& run, int pass) {
+__device__ inline void send_units(LayersShared& shared, const LayersRun& run, int pass,
+                                  int exponent) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
-    broadcast<L>(run, rows.units(pass), exponents_of_units<L>(shared, pass),
+    broadcast<L>(run, rows.units(pass), exponents_of_units<L>(shared, pass), exponent,
                  rows.y_full[pass % LayerRows<L>::COPIES]);
 }
 
@@ -305,10 +309,11 @@ __device__ inline void activate_units(LayersShared& shared, const LayersRun& run
             set_units(rows.units(pass.index()), piece, first_chunk, values.x, values.y);
         }
     });
+    int exponent = 0;
     if constexpr (SCALES)
-        waiting.settle(shared, rows.units(pass.index()),
-                       exponents_of_units<L>(shared, pass.index()), first_chunk);
-    send_units<L>(shared, run, pass.index());
+        exponent = waiting.settle(shared, rows.units(pass.index()),
+                                  exponents_of_units<L>(shared, pass.index()), first_chunk);
+    send_units<L>(shared, run, pass.index(), exponent);
 }
 
 // From the sums of the product with the weights of the layer above to the gradients before layer
@@ -331,11 +336,12 @@ __device__ inline void differentiate_units(LayersShared& shared, const LayersRun
             set_units(rows.dz, piece, first_chunk, dz.x, dz.y);
         }
     });
+    [[maybe_unused]] int exponent = 0;
     if constexpr (SCALES)
-        waiting.settle(shared, rows.dz, exponents_of_gradients<L>(shared), first_chunk);
+        exponent = waiting.settle(shared, rows.dz, exponents_of_gradients<L>(shared), first_chunk);
     __syncthreads();
     if constexpr (L > 0)
-        broadcast<L>(run, rows.dz, exponents_of_gradients<L>(shared), rows.dz_full);
+        broadcast<L>(run, rows.dz, exponents_of_gradients<L>(shared), exponent, rows.dz_full);
 }
 
 using Eighths = RowEighths<ROWS, WARPS>;
