@@ -240,13 +240,13 @@ struct ReplicaNetwork {
         LayersExchange& exchange = own_exchange();
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
-        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()),
-                                  [&](int u, int j, const float (&sums)[2][4]) {
-                                      const int quad =
-                                          2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
-                                      send(&exchange.gradients[own_replica()][quad][threadIdx.x],
-                                           THREADS, now.step, sums);
-                                  });
+        const auto leave = [&](int u, int j, float (&sums)[2][4], const Factors& factors) {
+            const int quad = 2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
+#pragma unroll
+            for (int i = 0; i < 8 * SCALES; ++i) sums[i / 4][i % 4] *= factors[i / 4];
+            send(&exchange.gradients[own_replica()][quad][threadIdx.x], THREADS, now.step, sums);
+        };
+        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()), leave);
         Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
             store_relaxed(&exchange.biases[now.step % 2][own_replica()][First<L>::BIAS + unit],
                           marked(sum, now.step / 2));

@@ -27,6 +27,13 @@ __device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
 // Parts of products, of each 8 rows as a warp's lanes hold them.
 using Parts = float2[2][32];
 
+// What sums of the two halves of a tile are to be multiplied by.
+struct Factors {
+    float of_halves[2];
+
+    __device__ float operator[](int half) const { return SCALES ? of_halves[half] : 1; }
+};
+
 // A matrix from FEATURES, a multiple of 16, to UNITS.
 template <int FEATURES, int UNITS>
 struct Product {
@@ -117,14 +124,14 @@ struct Product {
                 add_terms(rows, first, 0, b[TERMS - 1], z);
                 add_terms(rows, first, TERMS - 1, b[0], z);
             }
+            scaling.apply(reinterpret_cast<float (&)[AT_ONCE * Weights::MINE_U * 8]>(z));
 #pragma unroll
             for (int i = 0; i < AT_ONCE * Weights::MINE_U * 2; ++i) {
-                float (&sums)[4] = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
+                const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
                 if (!Weights::has_half(i % (2 * Weights::MINE_U))) continue;
                 const int half_tile = Weights::first_unit_tile() * 2 + i % (2 * Weights::MINE_U);
                 Parts& place = parts[place_of_sums(Weights::warp_k(),
                                                    first + i / (2 * Weights::MINE_U), half_tile)];
-                scaling.apply(sums);
                 place[0][threadIdx.x % 32] = float2{sums[0], sums[1]};
                 place[1][threadIdx.x % 32] = float2{sums[2], sums[3]};
             }
@@ -170,8 +177,8 @@ struct Product {
         return parts[place_of_sums(0, eighth / 2, chunk)][eighth % 2][threadIdx.x % 32];
     }
 
-    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk
-    // on, x the features.
+    // f(u, j, sums, what those of each half are to be multiplied by) for the gradient of each tile,
+    // which is dyᵀ x: dy has the units from a chunk on, x the features.
     template <class Rows, class F>
     __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
         if (!is_mine()) return;
@@ -180,9 +187,13 @@ struct Product {
 #pragma unroll
             for (int r = 0; r < ROW_TILES; ++r) load_units(a[STAYS ? r : 0], dy, chunk, r);
         }
+        const int of_dy = dy.exponent(chunk);
 #pragma unroll
         for (int j = 0; j < Weights::MINE_K; ++j) {
             if (!Weights::has_tile(j)) break;
+            const int first_chunk = 2 * Weights::feature_tile(j);
+            const Scaling scalings[2] = {Scaling(of_dy + x.exponent(first_chunk)),
+                                         Scaling(of_dy + x.exponent(first_chunk + 1))};
             float sums[Weights::MINE_U][2][4] = {};
 #pragma unroll
             for (int r = 0; r < ROW_TILES; ++r) {
@@ -203,17 +214,14 @@ struct Product {
                     }
                 }
             }
-            if constexpr (SCALES) {
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const Scaling scaling(dy.exponent(chunk) +
-                                          x.exponent(2 * Weights::feature_tile(j) + half));
-#pragma unroll
-                    for (int u = 0; u < Weights::MINE_U; ++u) scaling.apply(sums[u][half]);
+            for (int u = 0; u < Weights::MINE_U; ++u) {
+                if constexpr (SCALES) {
+                    scalings[0].apply_second(sums[u][0]);
+                    scalings[1].apply_second(sums[u][1]);
                 }
+                f(u, j, sums[u], Factors{scalings[0].first, scalings[1].first});
             }
-#pragma unroll
-            for (int u = 0; u < Weights::MINE_U; ++u) f(u, j, sums[u]);
         }
     }
 

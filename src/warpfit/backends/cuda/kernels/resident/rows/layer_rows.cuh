@@ -407,6 +407,10 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
     const float factor = weight > 0 ? run.scale / weight : 0;
     float largest = 0;
+    // Gradients of cross-entropy are at most the factor.
+    constexpr bool IS_BOUNDED = LOSS::HAS_LABELS && !WEIGHTED && !CLASS_WEIGHTS;
+    const int exponent = SCALES && IS_BOUNDED ? exponent_of(factor) : 0;
+    const Scaling scaling(-exponent);
     Eighths::each([&](int i, int eighth) {
         const auto outputs_of = [&](int chunk) {
             float2 sums = {};
@@ -422,15 +426,22 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
         rests[i] = find_row_gradients<2 * OUT_TILES, OUTPUTS>(
             target, own_factor, run.loss, own_classes(shared), outputs_of,
             [&](int chunk, float first, float second) {
-                if constexpr (!SCALES) {
-                    set_units(outputs.dz, Piece{eighth, chunk}, 0, first, second);
+                if constexpr (!SCALES || IS_BOUNDED) {
+                    float numbers[2] = {first, second};
+                    scaling.apply(numbers);
+                    set_units(outputs.dz, Piece{eighth, chunk}, 0, numbers[0], numbers[1]);
                 } else if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS) {  // others stay 0
                     Weights::own_place(shared.sums, eighth, chunk) = {first, second};
                     take_largest(largest, {first, second});
                 }
             });
     });
-    if constexpr (SCALES) settle_gradients(shared, largest);
+    if constexpr (SCALES && IS_BOUNDED) {
+        set_exponents(exponents_of_gradients<LAYERS - 1>(shared), Shape<LAYERS - 1>::BLOCK_CHUNKS,
+                      exponent);
+    } else if constexpr (SCALES) {
+        settle_gradients(shared, largest);
+    }
 }
 
 // The losses of this warp's rows.

@@ -30,18 +30,24 @@ struct Scaling {
             is_plain = exponent >= -126 && exponent <= 127;
             const int half = is_plain ? exponent : exponent >> 1;
             first = power(half);
-            second = power(exponent - half);
+            second = is_plain ? 1 : power(exponent - half);
         }
+    }
+
+    // What lies beyond the range is left to `first`.
+    template <int COUNT>
+    __device__ void apply_second(float (&numbers)[COUNT]) const {
+        if (is_plain) return;
+#pragma unroll
+        for (float& number : numbers) number *= second;
     }
 
     template <int COUNT>
     __device__ void apply(float (&numbers)[COUNT]) const {
         if constexpr (SCALES) {
+            apply_second(numbers);
 #pragma unroll
             for (float& number : numbers) number *= first;
-            if (is_plain) return;
-#pragma unroll
-            for (float& number : numbers) number *= second;
         }
     }
 };
@@ -75,11 +81,13 @@ __device__ inline int common_exponent(LayersShared& shared, float own) {
     const float of_warp = largest_of_warp(own);
     if (threadIdx.x % 32 == 0) scales.largest[threadIdx.x / 32] = of_warp;
     __syncthreads();
-    float largest = 0;
+    unsigned largest = 0;
 #pragma unroll
-    for (int warp = 0; warp < WARPS; warp += 2)
-        take_largest(largest, *reinterpret_cast<const float2*>(&scales.largest[warp]));
-    return exponent_of(largest);
+    for (int warp = 0; warp < WARPS; warp += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(&scales.largest[warp]);
+        largest = max(largest, max(max(four.x, four.y), max(four.z, four.w)));
+    }
+    return exponent_of(__uint_as_float(largest));
 }
 
 // That of a block's chunks, which their rows now have.

@@ -144,7 +144,7 @@ struct Matrix : Product {
                            Memory& memory, const UnitRows& dy, int chunk, const Rows& x,
                            [[maybe_unused]] int count) {
         [[maybe_unused]] float largest = 0;
-        Product::each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
+        const auto take = [&](int u, int j, const float (&sums)[2][4], const Factors& factors) {
             const int tile = FIRST + u * Weights::MINE_K + j;
             TileState numbers = {};
             if (SLOTS > 0) numbers = memory.load(tile);
@@ -152,11 +152,13 @@ struct Matrix : Product {
             for (int part = 0; part < 8; ++part) {
                 const auto slot = [&](int i) -> float& { return numbers.slots[i][part]; };
                 float& w = weights.tiles[u][j][part / 4][part % 4];
-                update_in_place(w, slot, sums[part / 4][part % 4], unscale, step, rule);
+                const float own_unscale = SCALES ? unscale * factors[part / 4] : unscale;
+                update_in_place(w, slot, sums[part / 4][part % 4], own_unscale, step, rule);
                 if (SCALES && Weights::unit_of(u, part) < count) largest = fmaxf(largest, fabsf(w));
             }
             if (SLOTS > 0) memory.store(tile, numbers);
-        });
+        };
+        Product::each_gradient(dy, chunk, x, take);
         if (SCALES && is_mine()) keep_largest(memory.shared, largest);
     }
 
@@ -298,15 +300,15 @@ __device__ inline float sum_squares(LayersShared& shared, const Now& now) {
         using Weights = typename Forward<L>::Weights;
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS, count = Shape<L>::count();
-        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()),
-                                  [&](int u, int, const float (&sums)[2][4]) {
+        const auto add = [&](int u, int, const float (&sums)[2][4], const Factors& factors) {
 #pragma unroll
-                                      for (int part = 0; part < 8; ++part) {
-                                          const float sum = sums[part / 4][part % 4];
-                                          if (Weights::unit_of(u, part) < count)
-                                              squares += sum * sum;
-                                      }
-                                  });
+            for (int part = 0; part < 8; ++part) {
+                float sum = sums[part / 4][part % 4];
+                if (SCALES) sum *= factors[part / 4];
+                if (Weights::unit_of(u, part) < count) squares += sum * sum;
+            }
+        };
+        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()), add);
         Forward<L>::each_bias_gradient(
             dz, chunk, [&](int unit, float sum) { squares += unit < count ? sum * sum : 0; });
     }
