@@ -49,7 +49,7 @@ using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 // which 16 bits have not the range. The largest of a block's is below 2^(TOP_EXPONENT + 1); where
 // there are none, or all are 0, NO_UNITS is the exponent.
 constexpr bool SCALES = TERMS > 1;
-constexpr int TOP_EXPONENT = 14, NO_UNITS = -512;
+constexpr int TOP_EXPONENT = 14, NO_UNITS = -127;
 
 // Chunks of the blocks before one, if each has `least`, and the first ones have one more.
 __device__ constexpr int chunks_before(int rank, int least, int with_one_more) {
@@ -89,9 +89,10 @@ struct Shape {
 
     static constexpr bool ALL_HAVE_UNITS = LEAST_CHUNKS > 0;
 
+    static constexpr bool IS_EVEN = !IS_SHARED_OUT || UNITS == CLUSTER * BLOCK_UNITS;
+
     // This block's first unit, and how many it has; without any, 0.
     __device__ static int count() {
-        constexpr bool IS_EVEN = !IS_SHARED_OUT || UNITS == CLUSTER * BLOCK_UNITS;
         if (IS_EVEN) return BLOCK_UNITS;
         const int begin = first_of(own_rank());
         return clamped(UNITS - begin, first_of(own_rank() + 1) - begin);

@@ -34,8 +34,8 @@ struct Factors {
     __device__ float operator[](int half) const { return SCALES ? of_halves[half] : 1; }
 };
 
-// A matrix from FEATURES, a multiple of 16, to UNITS.
-template <int FEATURES, int UNITS>
+// A matrix from FEATURES, a multiple of 16, to UNITS, or as many as a block has if not COUNTS_ALL.
+template <int FEATURES, int UNITS, bool COUNTS_ALL>
 struct Product {
     static constexpr int UNIT_TILES = (UNITS + 15) / 16, FEATURE_TILES = FEATURES / 16;
     static constexpr int GROUPS_U = groups_along_units(FEATURE_TILES, UNIT_TILES);
@@ -65,6 +65,11 @@ struct Product {
         return (k * ROW_TILES + r) * Weights::HALF_TILES + half_tile;
     }
 
+    // Whether a number of a tile is a weight of one of `count` units.
+    __device__ static bool is_weight(int u, int part, int count) {
+        return (COUNTS_ALL && UNITS % 16 == 0) || Weights::unit_of(u, part) < count;
+    }
+
     // The exponent by which a warp's weights of `count` units are multiplied, each of which is
     // weight(u, j, its number in the tile).
     template <class F>
@@ -73,8 +78,7 @@ struct Product {
 #pragma unroll
         for (int i = 0; i < Weights::MINE * 8; ++i) {
             const int u = i / 8 / Weights::MINE_K, j = i / 8 % Weights::MINE_K;
-            if (Weights::unit_of(u, i % 8) < count)
-                largest = fmaxf(largest, fabsf(weight(u, j, i % 8)));
+            if (is_weight(u, i % 8, count)) largest = fmaxf(largest, fabsf(weight(u, j, i % 8)));
         }
         return exponent_for_weights(largest_of_warp(largest));
     }
@@ -84,6 +88,7 @@ struct Product {
     template <class Rows, class F>
     __device__ static int round(Fragments& b, const Rows& rows, int of_weights, F weight) {
         const int of_rows = largest_exponent(rows);
+        of_weights = min(of_weights, of_rows + 126);  // what is returned is in the range
 #pragma unroll
         for (int i = 0; i < Weights::MINE * 2; ++i) {
             const int u = i / 2 / Weights::MINE_K, j = i / 2 % Weights::MINE_K, slice = i % 2;
@@ -115,7 +120,7 @@ struct Product {
     template <class Rows>
     __device__ static void multiply(Parts* parts, const Rows& rows, const Fragments& b,
                                     int exponent = 0) {
-        const Scaling scaling(exponent);
+        const float factor = power(exponent);
 #pragma unroll 1
         for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
             typename Weights::Sums z[AT_ONCE];
@@ -124,7 +129,9 @@ struct Product {
                 add_terms(rows, first, 0, b[TERMS - 1], z);
                 add_terms(rows, first, TERMS - 1, b[0], z);
             }
-            scaling.apply(reinterpret_cast<float (&)[AT_ONCE * Weights::MINE_U * 8]>(z));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE * Weights::MINE_U * 8 * SCALES; ++i)
+                (&z[0][0][0][0])[i] *= factor;
 #pragma unroll
             for (int i = 0; i < AT_ONCE * Weights::MINE_U * 2; ++i) {
                 const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
@@ -192,8 +199,10 @@ struct Product {
         for (int j = 0; j < Weights::MINE_K; ++j) {
             if (!Weights::has_tile(j)) break;
             const int first_chunk = 2 * Weights::feature_tile(j);
-            const Scaling scalings[2] = {Scaling(of_dy + x.exponent(first_chunk)),
-                                         Scaling(of_dy + x.exponent(first_chunk + 1))};
+            Factors factors = {1, 1};
+            if constexpr (SCALES)
+                factors = {power(of_dy + x.exponent(first_chunk)),
+                           power(of_dy + x.exponent(first_chunk + 1))};
             float sums[Weights::MINE_U][2][4] = {};
 #pragma unroll
             for (int r = 0; r < ROW_TILES; ++r) {
@@ -215,13 +224,7 @@ struct Product {
                 }
             }
 #pragma unroll
-            for (int u = 0; u < Weights::MINE_U; ++u) {
-                if constexpr (SCALES) {
-                    scalings[0].apply_second(sums[u][0]);
-                    scalings[1].apply_second(sums[u][1]);
-                }
-                f(u, j, sums[u], Factors{scalings[0].first, scalings[1].first});
-            }
+            for (int u = 0; u < Weights::MINE_U; ++u) f(u, j, sums[u], factors);
         }
     }
 
@@ -256,13 +259,11 @@ struct Product {
             }
         }
         if (lane % 4) return;
-        const Scaling scaling(dy.exponent(chunk));
-#pragma unroll
-        for (int u = 0; u < Weights::MINE_U; ++u) scaling.apply(sums[u]);
+        const float factor = SCALES ? power(dy.exponent(chunk)) : 1;
 #pragma unroll
         for (int i = 0; i < Weights::MINE_U * 2; ++i) {
             f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8,
-              sums[i / 2][i % 2 * 2]);
+              SCALES ? factor * sums[i / 2][i % 2 * 2] : sums[i / 2][i % 2 * 2]);
         }
     }
 };
@@ -270,11 +271,11 @@ struct Product {
 // Layer L's matrix by this block's units, which the forward pass takes; and by its inputs, for
 // the backward pass.
 template <int L>
-struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_UNITS> {};
+struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_UNITS, Shape<L>::IS_EVEN> {};
 template <>
-struct Forward<0> : Product<X_WIDTH, Shape<0>::BLOCK_UNITS> {};
+struct Forward<0> : Product<X_WIDTH, Shape<0>::BLOCK_UNITS, Shape<0>::IS_EVEN> {};
 template <int L>
-struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_UNITS> {};
+struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_UNITS, Shape<L - 1>::IS_EVEN> {};
 
 // Where the parameters of the best epoch are kept.
 struct BestArrays {

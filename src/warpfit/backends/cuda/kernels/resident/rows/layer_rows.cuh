@@ -153,12 +153,10 @@ struct Waiting {
     __device__ int settle(LayersShared& shared, T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
                           int2* exponents, int first_chunk) {
         const int exponent = common_exponent(shared, largest);
-        const Scaling scaling(-exponent);
+        const float factor = power(-exponent);
         each_piece<L>([&](int turn, const Piece& piece) {
             const float2 pair = at(shared, turn, piece);
-            float numbers[2] = {pair.x, pair.y};
-            scaling.apply(numbers);
-            set_units(units, piece, first_chunk, numbers[0], numbers[1]);
+            set_units(units, piece, first_chunk, factor * pair.x, factor * pair.y);
         });
         set_exponents(exponents + first_chunk, Shape<L>::own_chunks(), exponent);
         return exponent;
@@ -197,6 +195,7 @@ template <int L>
 __device__ inline void send_exponent(const LayersRun& run, const int2* own, int exponent,
                                      const Barrier& full) {
     if (Peers::first_part() > 0) return;
+#pragma unroll 1
     for (int chunk = threadIdx.x % 32; chunk < Shape<L>::own_chunks(); chunk += 32) {
 #pragma unroll
         for (int i = 0; i < Peers::OF_WARP; ++i) {
@@ -385,15 +384,13 @@ __device__ inline float weigh_batch(const LayersShared& shared, int slot, int co
 __device__ inline void settle_gradients(LayersShared& shared, float largest) {
     constexpr int L = LAYERS - 1, CHUNKS = Shape<L>::BLOCK_CHUNKS;
     const int exponent = common_exponent(shared, largest);
-    const Scaling scaling(-exponent);
+    const float factor = power(-exponent);
     Eighths::each([&](int, int eighth) {
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             const float2 pair = Forward<L>::own_place(shared.sums, eighth, chunk);
-            float numbers[2] = {pair.x, pair.y};
-            scaling.apply(numbers);
-            set_units(layer_of<L>(shared.layers).dz, Piece{eighth, chunk}, 0, numbers[0],
-                      numbers[1]);
+            set_units(layer_of<L>(shared.layers).dz, Piece{eighth, chunk}, 0, factor * pair.x,
+                      factor * pair.y);
         }
     });
     set_exponents(exponents_of_gradients<L>(shared), CHUNKS, exponent);
@@ -410,7 +407,7 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
     // Gradients of cross-entropy are at most the factor.
     constexpr bool IS_BOUNDED = LOSS::HAS_LABELS && !WEIGHTED && !CLASS_WEIGHTS;
     const int exponent = SCALES && IS_BOUNDED ? exponent_of(factor) : 0;
-    const Scaling scaling(-exponent);
+    const float scale = SCALES ? power(-exponent) : 1;
     Eighths::each([&](int i, int eighth) {
         const auto outputs_of = [&](int chunk) {
             float2 sums = {};
@@ -427,9 +424,8 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
             target, own_factor, run.loss, own_classes(shared), outputs_of,
             [&](int chunk, float first, float second) {
                 if constexpr (!SCALES || IS_BOUNDED) {
-                    float numbers[2] = {first, second};
-                    scaling.apply(numbers);
-                    set_units(outputs.dz, Piece{eighth, chunk}, 0, numbers[0], numbers[1]);
+                    if (SCALES) first *= scale, second *= scale;
+                    set_units(outputs.dz, Piece{eighth, chunk}, 0, first, second);
                 } else if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS) {  // others stay 0
                     Weights::own_place(shared.sums, eighth, chunk) = {first, second};
                     take_largest(largest, {first, second});

@@ -5,7 +5,8 @@
 //
 // A product sums up w 2^e v: the exponents e of rows v join the weights w where those are rounded,
 // and what a whole product has in common, the sums. Of a gradient, each tile's has one of its own.
-// What a warp's weights have in common is known from their last update.
+// What a warp's weights have in common is known from their last update. Numbers below 2^-126 times
+// what 16 bits hold count as 0.
 //
 // Without SCALES nothing of this is there. Whole blocks call; `largest` is theirs between two of
 // their barriers, `of_weights` each warp's.
@@ -14,48 +15,16 @@
 
 #include "resident/layout/layer_shapes.cuh"
 
-// 2^exponent, 0 or the largest one beyond the range.
+// 2^exponent of at most 127, 0 below the range.
 __device__ inline float power(int exponent) {
-    if (exponent < -126) return 0;
-    return __int_as_float((smaller(exponent, 127) + 127) << 23);
+    return __int_as_float((max(exponent, -127) + 127) << 23);
 }
 
-// Numbers times 2^exponent, which may lie beyond the range itself, though seldom does.
-struct Scaling {
-    float first = 1, second = 1;
-    bool is_plain = true;
-
-    __device__ explicit Scaling([[maybe_unused]] int exponent) {
-        if constexpr (SCALES) {
-            is_plain = exponent >= -126 && exponent <= 127;
-            const int half = is_plain ? exponent : exponent >> 1;
-            first = power(half);
-            second = is_plain ? 1 : power(exponent - half);
-        }
-    }
-
-    // What lies beyond the range is left to `first`.
-    template <int COUNT>
-    __device__ void apply_second(float (&numbers)[COUNT]) const {
-        if (is_plain) return;
-#pragma unroll
-        for (float& number : numbers) number *= second;
-    }
-
-    template <int COUNT>
-    __device__ void apply(float (&numbers)[COUNT]) const {
-        if constexpr (SCALES) {
-            apply_second(numbers);
-#pragma unroll
-            for (float& number : numbers) number *= first;
-        }
-    }
-};
-
-// By which power of two numbers are divided whose largest magnitude this is, for 16 bits.
+// By which power of two numbers are divided whose largest magnitude this is, for 16 bits. Its
+// reciprocal is in the range, too.
 __device__ inline int exponent_of(float largest) {
     if (largest == 0) return NO_UNITS;
-    return static_cast<int>(__float_as_uint(largest) >> 23) - 127 - TOP_EXPONENT;
+    return max(static_cast<int>(__float_as_uint(largest) >> 23) - 127 - TOP_EXPONENT, -127);
 }
 
 // By which one a warp's weights are multiplied: it is in the range itself.
@@ -92,6 +61,7 @@ __device__ inline int common_exponent(LayersShared& shared, float own) {
 
 // That of a block's chunks, which their rows now have.
 __device__ inline void set_exponents(int2* exponents, int count, int exponent) {
+#pragma unroll 1
     for (int chunk = threadIdx.x; chunk < count; chunk += 32 * WARPS)
         exponents[chunk] = {exponent, exponent};
 }

@@ -154,7 +154,8 @@ struct Matrix : Product {
                 float& w = weights.tiles[u][j][part / 4][part % 4];
                 const float own_unscale = SCALES ? unscale * factors[part / 4] : unscale;
                 update_in_place(w, slot, sums[part / 4][part % 4], own_unscale, step, rule);
-                if (SCALES && Weights::unit_of(u, part) < count) largest = fmaxf(largest, fabsf(w));
+                if (SCALES && Product::is_weight(u, part, count))
+                    largest = fmaxf(largest, fabsf(w));
             }
             if (SLOTS > 0) memory.store(tile, numbers);
         };
