@@ -383,6 +383,18 @@ def test_float32_has_its_range(
         assert np.linalg.norm(moves[key] - move) <= 2e-5 * size + 2 * lost, key
 
 
+# Not finite are what float32 has no numbers for, and neither 0 nor anything else.
+@pytest.mark.filterwarnings("ignore:.*standardise")
+@pytest.mark.parametrize(("of_x", "of_weights"), [(1e30, 1e30), (1e37, 300.0), (1e3, 1e37)])
+def test_float32_overflows_beyond_its_range(cuda: str, of_x: float, of_weights: float) -> None:
+    x, labels = data((6, 3))
+    model = mlp(6, 20, 9, 3)
+    for parameter in model.parameters():
+        parameter.data = parameter.data * np.float32(of_weights)
+    with pytest.raises(DivergedError, match="epoch 1, step 1"):
+        fit(model, x * np.float32(of_x), labels, precision="float32", epochs=1)
+
+
 # Sums of two float16 had float16's range: a loss of thousands in the fourth step.
 @pytest.mark.slow
 def test_float32_follows_a_run_that_goes_far(cuda: str) -> None:

@@ -264,7 +264,7 @@ def _warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
         reach = np.abs(_sample(x)).max(axis=0, initial=0)
         known = reach[reach > 0]
         most = int(reach.argmax()) if known.size else 0
-        if known.size and reach[most] > min(FAR, max(NEAR, UNEVEN * known.min())):
+        if known.size and reach[most] > min(FAR, max(NEAR, UNEVEN * float(known.min()))):
             least = int(np.flatnonzero(reach == known.min())[0])
             other = f", column {least} {reach[least]:.3g}" if least != most else ""
             warn(

@@ -120,7 +120,7 @@ struct Product {
     template <class Rows>
     __device__ static void multiply(Parts* parts, const Rows& rows, const Fragments& b,
                                     int exponent = 0) {
-        const float factor = power(exponent);
+        const float factor = power_of_product(exponent);
 #pragma unroll 1
         for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
             typename Weights::Sums z[AT_ONCE];
@@ -201,8 +201,8 @@ struct Product {
             const int first_chunk = 2 * Weights::feature_tile(j);
             Factors factors = {1, 1};
             if constexpr (SCALES)
-                factors = {power(of_dy + x.exponent(first_chunk)),
-                           power(of_dy + x.exponent(first_chunk + 1))};
+                factors = {power_of_product(of_dy + x.exponent(first_chunk)),
+                           power_of_product(of_dy + x.exponent(first_chunk + 1))};
             float sums[Weights::MINE_U][2][4] = {};
 #pragma unroll
             for (int r = 0; r < ROW_TILES; ++r) {

@@ -15,10 +15,13 @@
 
 #include "resident/layout/layer_shapes.cuh"
 
-// 2^exponent of at most 127, 0 below the range.
+// 2^exponent, 0 below the range; of at most 127, or of 128 for infinity.
 __device__ inline float power(int exponent) {
     return __int_as_float((max(exponent, -127) + 127) << 23);
 }
+
+// That of a product, whose exponent may be any: beyond the range infinite.
+__device__ inline float power_of_product(int exponent) { return power(min(exponent, 128)); }
 
 // By which power of two numbers are divided whose largest magnitude this is, for 16 bits. Its
 // reciprocal is in the range, too.
