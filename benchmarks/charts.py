@@ -22,7 +22,7 @@ import layerwise
 import one_launch
 import report_run
 import sweep
-import tables
+import table_pages
 import train
 import widths
 from harness import RESULTS, ROOT
@@ -62,7 +62,7 @@ CHARTS = (
     Chart("docs/images/sweep.png", "sweep", sweep.draw),
     Chart("docs/images/train.png", "train", train.draw),
     Chart("docs/images/widths.png", "widths", widths.draw),
-    Chart("docs/images/tables.png", "tables", tables.draw),
+    Chart("docs/images/tables.png", "tables", table_pages.draw),
 )
 
 

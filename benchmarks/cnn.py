@@ -1,15 +1,17 @@
-"""How long is a training step of PyTorch's MNIST example, and how good is the network after some
-epochs?
+"""How long is a training step of PyTorch's MNIST example and of a residual network, how good is
+the former after some epochs, and how fast is each convolution beside cuDNN's?
 
 Two convolutions, a pool and two linear layers, with dropout, by SGD at batch 64 and 512: ours in
 float16 on the engine that `auto` chooses, PyTorch compiled in a CUDA graph, and PyTorch eager,
 autocast to bfloat16. Microseconds a step are a whole epoch's wall time over its steps, as in
 one_launch.py; the programs take turns. Then the test accuracy after each of some epochs with Adam
-at batch 64, ours and PyTorch eager.
+at batch 64, ours and PyTorch eager. The residual network (residual.py) trains by SGD with momentum
+on made-up images, convolutions.py compares single convolutions.
 
-Prints tables and writes results/cnn.json.
+Parts: `steps`, `residual`, `convolutions`, `accuracy`, `cpu`. Prints tables and writes
+results/cnn.json; what the file holds of other parts stays, each with its own environment.
 
-    python benchmarks/cnn.py [--epochs 5]
+    python benchmarks/cnn.py [--parts steps,residual] [--epochs 5]
 """
 
 from __future__ import annotations
@@ -20,25 +22,47 @@ from typing import Any
 
 import numpy as np
 
-from harness import run_command, write_results
+import convolutions
+import residual
+from harness import environment, read_results, run_command, write_results
 from layerwise import our_cnn
 from one_launch import EPOCHS, Program, measured, mnist
+from warpfit.errors import ConfigError
 
 BATCHES = (64, 512)
 STEPS = 100
+CPU_STEPS = 5
 LR = {"sgd": 0.01, "adam": 1e-3}
-LABELS = {
+STEP_LABELS = {
     "warpfit float16": "warpfit, float16",
     "torch_graph float16": "PyTorch compile + CUDA graph, float16",
     "torch_eager bfloat16": "PyTorch eager, bfloat16",
+}
+LABELS = {
+    **STEP_LABELS,
+    "warpfit float32": "warpfit, float32",
+    "torch_eager float32": "PyTorch eager, float32",
+    "torch_eager_last float32": "PyTorch eager, channels last, float32",
 }
 
 
 class Ours:
     """Ours; a turn is a call of `fit`, whose first epoch does not count."""
 
-    def __init__(self, x: Any, y: Any, batch_size: int) -> None:
-        self.model, self.x, self.y, self.batch_size = our_cnn(), x[..., None], y, batch_size
+    def __init__(
+        self,
+        model: Any,
+        x: Any,
+        y: Any,
+        batch_size: int,
+        *,
+        lr: float = LR["sgd"],
+        momentum: float = 0.0,
+        **settings: Any,
+    ) -> None:
+        self.model, self.x, self.y, self.batch_size = model, x, y, batch_size
+        self.sgd = {"lr": lr, "momentum": momentum}
+        self.settings = {"device": "cuda", "precision": "float16"} | settings
         self.plan = ""
 
     @property
@@ -57,20 +81,16 @@ class Ours:
         import warpfit as wf
         from warpfit import optim
 
-        optimizer = optim.SGD(self.model.parameters(), lr=LR["sgd"])
-        settings: dict[str, Any] = {
-            "batch_size": self.batch_size,
-            "device": "cuda",
-            "precision": "float16",
-        }
+        optimizer = optim.SGD(self.model.parameters(), **self.sgd)
         history = wf.fit(
             self.model,
             self.x,
             self.y,
             optimizer=optimizer,
             epochs=epochs,
+            batch_size=self.batch_size,
             verbose=False,
-            **settings,
+            **self.settings,
         )
         self.plan = history.plan.reason
         return list(history.reports)
@@ -108,11 +128,13 @@ def step_row(batch_size: int) -> dict[str, Any]:
     x, y = mnist("train")
     x, y = x[: STEPS * batch_size].reshape(-1, 28, 28), y[: STEPS * batch_size]
     theirs = {"batch_size": batch_size, "lr": LR["sgd"]}
-    ours = Ours(x, y, batch_size)
+    ours = Ours(our_cnn(), x[..., None], y, batch_size)
     programs: dict[str, Program] = {
         "warpfit float16": ours,
         "torch_graph float16": Theirs(
-            lambda: torch_cnn.Trainer(x[:, None], y, dtype="float16", **theirs)
+            lambda: torch_cnn.Trainer(
+                torch_eager.mnist_cnn(), x[:, None], y, dtype="float16", **theirs
+            )
         ),
         "torch_eager bfloat16": Theirs(
             lambda: torch_eager.Trainer(
@@ -122,6 +144,23 @@ def step_row(batch_size: int) -> dict[str, Any]:
     }
     cells = measured(programs, perf_counter() + 300)
     return {"programs": cells, "steps": len(x) // batch_size, "plan": ours.plan}
+
+
+def residual_row() -> dict[str, Any]:
+    """Return microseconds a step of the residual network, ours and PyTorch's."""
+    from peers import torch_cnn
+
+    x, y = residual.made_up_images(residual.STEPS * residual.BATCH)
+    ours = Ours(residual.our_resnet(), x, y, residual.BATCH, **residual.SGD)
+    theirs = {"batch_size": residual.BATCH, "dtype": "float16", **residual.SGD}
+    programs: dict[str, Program] = {
+        "warpfit float16": ours,
+        "torch_graph float16": Theirs(
+            lambda: torch_cnn.Trainer(residual.their_resnet(), x.transpose(0, 3, 1, 2), y, **theirs)
+        ),
+    }
+    cells = measured(programs, perf_counter() + 300)
+    return {"programs": cells, "batch": residual.BATCH, "plan": ours.plan}
 
 
 def accuracies(epochs: int) -> dict[str, list[float]]:
@@ -166,20 +205,88 @@ def accuracies(epochs: int) -> dict[str, list[float]]:
     return {"warpfit float16": ours, "torch_eager float32": theirs}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=5, help="of the runs whose accuracy is told")
-    arguments = parser.parse_args()
+def told_steps(what: str, cells: dict[str, Any]) -> None:
+    """Print the microseconds of every program."""
+    for name, cell in cells.items():
+        text = f"{cell['us']['median']:.1f} µs a step" if "us" in cell else cell["reason"]
+        print(f"{what}, {LABELS[name]}: {text}", flush=True)
+
+
+def part_steps(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = {}
     for batch_size in BATCHES:
         rows[str(batch_size)] = step_row(batch_size)
-        for name, cell in rows[str(batch_size)]["programs"].items():
-            text = f"{cell['us']['median']:.1f} µs a step" if "us" in cell else cell["reason"]
-            print(f"batch {batch_size}, {LABELS[name]}: {text}", flush=True)
+        told_steps(f"batch {batch_size}", rows[str(batch_size)]["programs"])
+    return {"rows": rows, "lr": LR}
+
+
+def part_residual(arguments: argparse.Namespace) -> dict[str, Any]:
+    row = residual_row()
+    told_steps("residual network", row["programs"])
+    return {"residual": row}
+
+
+def part_convolutions(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"convolutions": convolutions.rows()}
+
+
+def part_accuracy(arguments: argparse.Namespace) -> dict[str, Any]:
     found = accuracies(arguments.epochs)
     for name, values in found.items():
         print(f"test accuracy, {name}: {', '.join(f'{value:.4f}' for value in values)}")
-    write_results("cnn", {"rows": rows, "accuracy": found, "lr": LR})
+    return {"accuracy": found}
+
+
+def part_cpu(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure the MNIST example's step without a GPU, on as many threads as there are cores."""
+    import torch
+
+    from peers import torch_eager
+
+    def last() -> Any:
+        return torch_eager.mnist_cnn().to(memory_format=torch.channels_last)
+
+    rng, num_rows = np.random.default_rng(0), CPU_STEPS * BATCHES[0]
+    x, y = rng.random((num_rows, 28, 28), np.float32), rng.integers(0, 10, num_rows)
+    ours = Ours(our_cnn(), x[..., None], y, BATCHES[0], device="cpu", precision="float32")
+    settings = {"batch_size": BATCHES[0], "lr": LR["sgd"], "device": "cpu"}
+    programs: dict[str, Program] = {
+        "warpfit float32": ours,
+        "torch_eager float32": Theirs(
+            lambda: torch_eager.Trainer(torch_eager.mnist_cnn(), x[:, None], y, **settings)
+        ),
+        "torch_eager_last float32": Theirs(
+            lambda: torch_eager.Trainer(last(), x[:, None], y, **settings)
+        ),
+    }
+    cells = measured(programs, perf_counter() + 300)
+    told_steps("on the CPU, batch 64", cells)
+    return {"cpu": {"programs": cells, "batch": BATCHES[0]}}
+
+
+PARTS = {
+    "steps": part_steps,
+    "residual": part_residual,
+    "convolutions": part_convolutions,
+    "accuracy": part_accuracy,
+    "cpu": part_cpu,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", default=",".join(PARTS), help="what is measured, with commas")
+    parser.add_argument("--epochs", type=int, default=5, help="of the runs whose accuracy is told")
+    arguments = parser.parse_args()
+    for name in arguments.parts.split(","):
+        if name not in PARTS:
+            raise ConfigError(f"expected parts among {', '.join(PARTS)}, got {name!r}")
+    for name in arguments.parts.split(","):
+        found = PARTS[name](arguments)
+        old = read_results("cnn")
+        of_old = dict.fromkeys(PARTS, old.pop("environment")) if old else {}
+        environments = {**of_old, **old.get("environments", {}), name: environment()}
+        write_results("cnn", {**old, **found, "environments": environments})
 
 
 if __name__ == "__main__":

@@ -36,12 +36,12 @@ MORE = {"tflops", "gb_per_second", "copy_gb_per_second", "samples_per_second", *
 SHOWN_ONLY = "first_call"
 # What follows from other figures, describes a run, or is as it comes.
 LEFT_OUT = {
-    "environment", "settings", "report", "ratio", "speed", "of_copy", "speed_over_cublas",
-    "losses", "costs",
+    "environment", "environments", "settings", "report", "ratio", "speed", "of_copy",
+    "speed_over_cublas", "losses", "costs",
     "expected", "promised_ratio", "promised_peak_bytes", "largest_ratio", "least_speed",
     "first_loss", "curves",
 }  # fmt: skip
-PEERS = ("torch", "pytorch", "jax", "cublas", "sklearn", "scikit-learn")
+PEERS = ("torch", "pytorch", "jax", "cublas", "cudnn", "sklearn", "scikit-learn")
 # What tells the rows of a list apart.
 NAMES = ("case", "level", "dtype", "shape", "name", "batch", "kernel")
 

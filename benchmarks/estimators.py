@@ -63,7 +63,7 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
         ("warpfit.engines.base", "TrainingData.on"),
         ("warpfit.training.fit", "state_of"),
     ),
-    "plan": (("warpfit.training.fit", "make_plan"),),
+    "plan": (("warpfit.training.precisions", "make_plan"),),
     "snapshots": (("warpfit.training.loop", "TrainingLoop._snapshot"),),
     "copies back": (
         ("warpfit.training.loop", "write_back"),

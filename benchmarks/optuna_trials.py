@@ -3,11 +3,12 @@
 The parts:
 
 * ours: a study of 784-width-10 on MNIST, 3 epochs each, whose learning rate, momentum, weight
-  decay, width and batch size TPE suggests, by `warpfit.optuna.optimize`. Optuna's own seconds
-  (asking, suggesting, reporting, telling) are told apart from those of building and training.
-* journal, sqlite: the same in a journal file, and in SQLite.
+  decay, width and batch size TPE suggests, by `warpfit.optuna.optimize`: a new process with an
+  empty kernel cache, and one with a warm cache. Optuna's own seconds (asking, suggesting,
+  reporting, telling) are told apart from those of building and training.
+* journal, sqlite: the same in a journal file, and in SQLite, after a first batch.
 * one-by-one: the same by `study.optimize` with `wf.fit`, extrapolated from 20 trials.
-* torch: the same with PyTorch's eager loop, extrapolated from 20 trials.
+* torch: the same with PyTorch's eager loop, likewise extrapolated.
 * values: the best loss on scikit-learn's digits by batches and one after the other, with equal
   trials, over ten seeds: results/optuna_values.json.
 
@@ -15,15 +16,17 @@ Prints a line for each, and writes results/optuna.json after each: parts may be 
 calls, at one commit.
 
     python benchmarks/optuna_trials.py [--parts ours,journal,sqlite,one-by-one,torch,values]
-    [--trials 1000] [--batch 256] [--rows 60000] [--device cuda]
+    [--trials 1000] [--batch 256] [--rows 60000] [--device cuda] [--measured 20]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,12 +35,13 @@ from typing import Any
 
 import numpy as np
 
-from harness import environment, read_results, run_command, write_results
+from harness import environment, read_results, run_command, run_worker, write_results
 from one_launch import MNIST_PIXELS, mnist, names, reason
 
 PARTS = ("ours", "journal", "sqlite", "one-by-one", "torch", "values")
 WIDTHS, BATCH_SIZES, EPOCHS = (32, 64, 96, 128), (16, 32, 64), 3
-MEASURED = 20  # trials that others are extrapolated from
+GIVEN = ("trials", "batch", "rows", "device")  # arguments of the command
+MEASURED = 20  # trials that others are extrapolated from, unless that is said
 SEEDS = 10
 
 Rows = tuple[Any, Any]
@@ -73,6 +77,7 @@ class Task:
     trials: int
     batch: int
     device: str
+    most_measured: int = MEASURED
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -81,7 +86,7 @@ class Task:
     @property
     def measured(self) -> int:
         """Trials of a program that takes them one after the other."""
-        return min(MEASURED, self.trials)
+        return min(self.most_measured, self.trials)
 
 
 def new_study(seed: int = 0, **settings: Any) -> Any:
@@ -151,26 +156,51 @@ def by_batches(task: Task, storage: Any = None) -> dict[str, Any]:
     }
 
 
-def warmed_up(task: Task, storage: Any = None) -> dict[str, Any]:
+def first_of_processes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return `by_batches` of a process with a warm kernel cache, and of one with an empty cache."""
+    given = [f"--{name}={getattr(arguments, name)}" for name in GIVEN]
+    with (
+        TemporaryDirectory() as cache,
+        variables(
+            WARPFIT_CACHE_DIR=f"{cache}/kernels",
+            CUDA_CACHE_PATH=f"{cache}/driver",  # the driver's and the compiler's own
+        ),
+    ):
+        empty, warm = (run_worker(__file__, "--worker", *given) for _ in range(2))
+    return {**warm, "empty_cache": empty}
+
+
+@contextmanager
+def variables(**values: str) -> Iterator[None]:
+    """Set variables of the environment in this block."""
+    before = os.environ.copy()
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def warmed_up(task: Task, storage: Any) -> dict[str, Any]:
     """Return `by_batches` after a first batch, whose kernels are compiled."""
-    first = Task(task.train, task.held_out, min(task.batch, task.trials), task.batch, task.device)
-    cold = by_batches(first)["seconds"]
-    return {**by_batches(task, storage), "first_batch_seconds": cold}
+    by_batches(replace(task, trials=min(task.batch, task.trials)))
+    return by_batches(task, storage)
 
 
 def in_journal(task: Task) -> dict[str, Any]:
-    """Return `by_batches` in a journal file."""
+    """Return `warmed_up` in a journal file."""
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     with TemporaryDirectory() as folder:
-        return by_batches(task, JournalStorage(JournalFileBackend(str(Path(folder) / "study.log"))))
+        return warmed_up(task, JournalStorage(JournalFileBackend(str(Path(folder) / "study.log"))))
 
 
 def in_sqlite(task: Task) -> dict[str, Any]:
-    """Return `by_batches` in SQLite."""
+    """Return `warmed_up` in SQLite."""
     with TemporaryDirectory() as folder:
-        return by_batches(task, f"sqlite:///{folder}/study.db")
+        return warmed_up(task, f"sqlite:///{folder}/study.db")
 
 
 def extrapolated(task: Task, objective: Callable[[Any], float]) -> dict[str, Any]:
@@ -278,7 +308,12 @@ def task_of_mnist(arguments: argparse.Namespace) -> Task:
     x, y = mnist("train")
     rows = slice(arguments.rows)
     return Task(
-        (x[rows], y[rows]), mnist("test"), arguments.trials, arguments.batch, arguments.device
+        (x[rows], y[rows]),
+        mnist("test"),
+        arguments.trials,
+        arguments.batch,
+        arguments.device,
+        arguments.measured,
     )
 
 
@@ -298,7 +333,8 @@ def task_of_digits(arguments: argparse.Namespace) -> Task:
 # -------------------------------------------------------------------------------------------------
 
 LABELS = {
-    "ours": "`wf.optuna.optimize`",
+    "empty": "`wf.optuna.optimize`, empty kernel cache",
+    "ours": "`wf.optuna.optimize`, warm kernel cache",
     "journal": "the same, in a journal file",
     "sqlite": "the same, in SQLite",
     "one-by-one": "`study.optimize` with `wf.fit`",
@@ -310,8 +346,10 @@ def table(results: dict[str, Any]) -> str:
     """Return the table of docs/optuna.md."""
     head = f"{results['trials']:,} trials of {MNIST_PIXELS}-width-10, {EPOCHS} epochs"
     lines = [f"| {head} | seconds | Optuna's own | |", "|---|---|---|---|"]
+    parts = results["parts"]
+    cells = {"empty": parts.get("ours", {}).get("empty_cache", {}), **parts}
     for name, label in LABELS.items():
-        cell = results["parts"].get(name, {})
+        cell = cells.get(name, {})
         if "seconds" in cell:
             own = f"{cell['optuna_seconds']:.1f}" if "optuna_seconds" in cell else "-"
             of = cell.get("extrapolated_from")
@@ -356,31 +394,35 @@ def parsed(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256, help="trials that are trained at a time")
     parser.add_argument("--rows", type=int, default=60_000, help="to train on")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--measured", type=int, default=MEASURED, help="trials that others are extrapolated from"
+    )
+    parser.add_argument("--worker", action="store_true", help="print what a process takes, as JSON")
     return parser.parse_args(given)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure the parts, write the results after each, and return them."""
     programs: dict[str, Callable[[Task], dict[str, Any]]] = {
-        "ours": warmed_up,
         "journal": in_journal,
         "sqlite": in_sqlite,
         "one-by-one": one_by_one,
         "torch": by_torch,
         "values": best_values,
     }
-    given = {name: getattr(arguments, name) for name in ("trials", "batch", "rows", "device")}
+    given = {name: getattr(arguments, name) for name in GIVEN}
     space = {"widths": WIDTHS, "batch_sizes": BATCH_SIZES, "epochs": EPOCHS}
     results: dict[str, Any] = {**given, "space": space, "commit": environment()["commit"]}
     earlier = read_results("optuna")
     is_same = all(earlier.get(name) == results[name] for name in (*given, "commit"))
     results["parts"] = earlier["parts"] if is_same else {}
     for part in arguments.parts:
-        task = (task_of_digits if part == "values" else task_of_mnist)(arguments)
-        try:
-            results["parts"][part] = programs[part](task)
-        except Exception as error:
-            results["parts"][part] = {"reason": reason(error)}
+        task_of = task_of_digits if part == "values" else task_of_mnist
+        results["parts"][part] = (
+            first_of_processes(arguments)
+            if part == "ours"
+            else found_by(programs[part], task_of, arguments)
+        )
         print(f"{part}: {json.dumps(results['parts'][part])}", flush=True)
         if parts := _but_values(results["parts"]):
             write_results("optuna", {**results, "parts": parts})
@@ -389,12 +431,28 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
+def found_by(
+    program: Callable[[Task], dict[str, Any]],
+    task_of: Callable[[argparse.Namespace], Task],
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    """Return what a program measures, or why it cannot."""
+    try:
+        return program(task_of(arguments))
+    except Exception as error:
+        return {"reason": reason(error)}
+
+
 def _but_values(parts: dict[str, Any]) -> dict[str, Any]:
     return {name: cell for name, cell in parts.items() if name != "values"}
 
 
 def main() -> None:
-    measure(parsed())
+    arguments = parsed()
+    if arguments.worker:
+        print(json.dumps(found_by(by_batches, task_of_mnist, arguments)))
+    else:
+        measure(arguments)
 
 
 if __name__ == "__main__":

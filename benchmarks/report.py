@@ -18,8 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from accel_costs import table as table_of_accel
 from charts import CHARTS, has_results, is_stale, write
 from cnn import LABELS as CNN_LABELS
+from cnn import STEP_LABELS
 from digests import batch_sizes, engines, how_fast, notebook, one_epoch, widths_short
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
@@ -27,7 +29,7 @@ from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
 from optuna_trials import table_of_values
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
-from tables import rows_of_pairs, rows_of_programs
+from table_pages import rows_of_pairs, rows_of_programs, rows_of_ratios, rows_of_variants
 from train import label_of
 from waits import table as waits
 from warpfit.files import atomic_path
@@ -321,16 +323,58 @@ def levels(results: Results) -> str:
 def cnn(results: Results) -> str:
     """Return the table of the MNIST example, and its accuracies."""
     rows = [
-        [batch, *(_quick(row, name) for name in CNN_LABELS), row["plan"].split()[0]]
+        [batch, *(_quick(row, name) for name in STEP_LABELS), row["plan"].split()[0]]
         for batch, row in results["rows"].items()
     ]
-    header = ["batch", *(f"{label}, µs a step" for label in CNN_LABELS.values()), "our engine"]
+    header = ["batch", *(f"{label}, µs a step" for label in STEP_LABELS.values()), "our engine"]
     text = _table(header, rows)
     for name, found in results["accuracy"].items():
         label = "warpfit, float16" if name.startswith("warpfit") else "PyTorch eager, float32"
         values = ", ".join(f"{accuracy:.2%}" for accuracy in found)
         text += f"\nTest accuracy after each epoch with Adam at batch 64, {label}: {values}.\n"
-    return text + _source(results)
+    return text + _source(_part_of_cnn(results, "steps"))
+
+
+def _part_of_cnn(results: Results, part: str) -> Results:
+    """Return the environment of a part of cnn.json, each of which is measured when asked for."""
+    return {"environment": results.get("environments", {}).get(part, results["environment"])}
+
+
+def cnn_residual(results: Results) -> str:
+    """Return the table of a residual network's step, and of the MNIST example's on the CPU."""
+    text = ""
+    for part, name in (("residual", "ResNet-18, 32 × 32"), ("cpu", "MNIST example, CPU")):
+        if part not in results:
+            continue
+        row = results[part]
+        us = {key: cell["us"]["median"] for key, cell in row["programs"].items() if "us" in cell}
+        ours = next(key for key in us if key.startswith("warpfit"))
+        theirs = min(us.keys() - {ours}, key=lambda key: us[key])
+        ratio = f"**{us[theirs] / us[ours]:.2f}**"
+        cells = [name, str(row["batch"]), *(_quick(row, key) for key in (ours, theirs)), ratio]
+        header = ["network", "batch", *(f"{CNN_LABELS[key]}, µs a step" for key in (ours, theirs))]
+        text += _table([*header, "speedup"], [cells]) + _source(_part_of_cnn(results, part)) + "\n"
+    return text.removesuffix("\n")
+
+
+def cnn_convolutions(results: Results) -> str:
+    """Return the table of single convolutions beside cuDNN's."""
+    if "convolutions" not in results:
+        return ""
+    rows = [
+        [
+            row["shape"] if idx == 0 else "",
+            name if name == "forward" else f"{name}'s gradient",
+            f"{found['warpfit']['us']:.1f} µs, {found['warpfit']['tflops']:.0f} TFLOP/s",
+            f"{found['cudnn']['us']:.1f} µs, {found['cudnn']['tflops']:.0f}",
+            f"**{found['cudnn']['us'] / found['warpfit']['us']:.2f}**",
+            f"{row['bytes'] / 1e6:.0f} MB",
+        ]
+        for row in results["convolutions"]
+        for idx, (name, found) in enumerate(row["passes"].items())
+    ]
+    header = ["images, kernel", "pass", "warpfit", "cuDNN", "speedup", "at least"]
+    return _table(header, rows) + _source(_part_of_cnn(results, "convolutions"))
 
 
 def engine_curves(results: Results) -> str:
@@ -841,6 +885,10 @@ def optuna(results: Results) -> str:
     return optuna_trials(results) + _source(results)
 
 
+def accel_costs(results: Results) -> str:
+    return table_of_accel(results) + _source(results)
+
+
 def optuna_values(results: Results) -> str:
     return table_of_values(results) + _source(results)
 
@@ -865,14 +913,19 @@ def _search(measured: Results) -> str:
 
 
 def tables(results: Results) -> str:
-    """Return the tables of programs on tables: errors and times, and how equal methods are."""
-    return (
-        _table(*rows_of_programs(results))
-        + "\n"
-        + _table(*rows_of_pairs(results))
-        + "\n"
-        + _source(results)
-    )
+    """Return times and errors of programs on tables, and how the times compare."""
+    programs = _table(*rows_of_programs(results))
+    return f"{programs}\n{_table(*rows_of_ratios(results))}{_source(results)}"
+
+
+def tables_equal(results: Results) -> str:
+    """Return how equally good networks of two programs are."""
+    return _table(*rows_of_pairs(results))
+
+
+def tables_variants(results: Results) -> str:
+    """Return what RealMLP's parts are worth, and its precisions."""
+    return _table(*rows_of_variants(results))
 
 
 # By the name of a table, or by the name of its results file where they differ.
@@ -896,6 +949,8 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "one_epoch": one_epoch,
     "levels": levels,
     "cnn": cnn,
+    "cnn_convolutions": cnn_convolutions,
+    "cnn_residual": cnn_residual,
     "engine_curves": engine_curves,
     "launch_costs": launch_costs,
     "streaming": streaming,
@@ -909,12 +964,17 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "counters": counters,
     "sweep": sweep,
     "tables": tables,
+    "accel_costs": accel_costs,
+    "tables_equal": tables_equal,
+    "tables_variants": tables_variants,
     "optuna": optuna,
     "optuna_values": optuna_values,
     "waits": waits,
 }
 FILES = {
     "layerwise_cnn": "layerwise",
+    "cnn_convolutions": "cnn",
+    "cnn_residual": "cnn",
     "first_step": "layerwise",
     "one_launch_peers": "one_launch",
     "widths_short": "widths",
@@ -924,6 +984,8 @@ FILES = {
     "batch_sizes": "one_launch",
     "estimators_cpu": "estimators",
     "estimators_gpu": "estimators",
+    "tables_equal": "tables",
+    "tables_variants": "tables",
 }
 
 

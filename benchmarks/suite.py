@@ -61,9 +61,17 @@ SUITES = {
     "estimators": Suite(
         "estimators", "MLPClassifier and MLPRegressor, beside scikit-learn's", needs_gpu=False
     ),
+    "accel": Suite(
+        "accel_costs", "what `warpfit.accel` costs where it gains nothing", needs_gpu=False
+    ),
     "report-run": Suite(
         "report_run",
         "the run of a report, 784-256-10, beside its figures and NumPy",
+        needs_gpu=False,
+    ),
+    "scaling": Suite(
+        "scaling",
+        "one network, and a sweep, on several cards, beside PyTorch's DistributedDataParallel",
         needs_gpu=False,
     ),
     "sweep": Suite("sweep", "many networks at once, beside JAX vmap and PyTorch bmm"),
@@ -85,6 +93,10 @@ SUITES = {
         "layerwise", "steps of the engine layerwise, and the time to the first step"
     ),
     "cnn": Suite("cnn", "PyTorch's MNIST example", packages=("torch",)),
+    "mnist-fast": Suite(
+        "mnist_fast", "99 % on MNIST in an epoch, and 30 seeds at once", needs_gpu=False
+    ),
+    "airbench": Suite("airbench", "steps of airbench94, beside PyTorch's"),
     "levels": Suite("levels", "what each step to the fastest product gains", packages=("torch",)),
     "launch-costs": Suite("launch_costs", "steps of one_launch, beside what plans expect"),
     "run-costs": Suite(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ def missing_package(table: str) -> str | None:
 class Split:
     """A table's rows: 64 % to train on, 16 % to validate on, decided by a seed, and 20 % to score
     on, the same for all seeds. Labels are 0, 1, ...
+
+    `known` has the first two joined, rows and targets, and `val` the places there of those to
+    validate on.
     """
 
     x: Any
@@ -90,6 +94,8 @@ class Split:
     x_test: Any
     y_test: Any
     num_classes: int
+    known: tuple[Any, Any]
+    val: Any
 
     @property
     def categories(self) -> list[str]:
@@ -97,6 +103,7 @@ class Split:
         return [name for name in self.x.columns if str(self.x[name].dtype) == "category"]
 
 
+@cache
 def rows_of(table: str) -> tuple[Any, Any, Any, Any]:
     """Return the rows and targets to train and validate on, and those to score on."""
     x, y = TABLES[table].load()
@@ -121,4 +128,5 @@ def split(table: str, seed: int) -> Split:
     x, y, x_test, y_test = rows_of(table)
     train, val = places_of(table, y, seed)
     num_classes = int(y.max()) + 1 if TABLES[table].has_classes else 0
-    return Split(x.iloc[train], y[train], x.iloc[val], y[val], x_test, y_test, num_classes)
+    parts = (x.iloc[train], y[train], x.iloc[val], y[val])
+    return Split(*parts, x_test, y_test, num_classes, (x, y), np.sort(val))

@@ -46,9 +46,11 @@ from one_launch import (
     names,
     step_flop,
 )
+from warpfit.backends.contract.communicator import Alone
 from warpfit.backends.cuda.runtime import why_unavailable
 from warpfit.engines import steps as engine_steps
 from warpfit.engines.base import TrainingData
+from warpfit.engines.parts import part_of
 from warpfit.nn.spec import Call
 from warpfit.training.callbacks import Callback
 
@@ -135,7 +137,7 @@ class Parts(engine_steps.Run):
     """A step of ours on one batch, in parts; the rate is 0, so that it stays the same step."""
 
     def __init__(self, plan: Any, state: Any, data: TrainingData) -> None:
-        super().__init__(plan, state, data, None, float(plan.loss_scale))
+        super().__init__(plan, state, data, None, float(plan.loss_scale), Alone())
         if self.keeps_copies:
             self._write_copies()
         size = min(plan.batch_size, len(data))
@@ -144,6 +146,7 @@ class Parts(engine_steps.Run):
             self.ops.copy(self.ops.gather_rows(array, rows, dtype)) for array, dtype in self.sources
         )
         self.batch: engine_steps.Batch = (x, y, None)
+        self.part = part_of(size, self.ranks)
         self.record = self.ops.zeros((1, 3), "float64")
 
     def train_epoch(self, rates: list[float], order: Any) -> Any:
@@ -156,7 +159,7 @@ class Parts(engine_steps.Run):
 
     def whole(self) -> None:
         self.ops.begin_step()
-        self.step(self.batch, engine_steps.StepNumbers(0, 0, 1, 0.0), self.record)
+        self.step(self.batch, engine_steps.StepNumbers(0, 0, self.part, 1, 0.0), self.record)
 
 
 class _Keeper(Callback):

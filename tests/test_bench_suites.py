@@ -43,7 +43,7 @@ def small_data(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             x[row, 70 * label : 70 * label + 70] += 0.8
         return x, labels
 
-    for name in ("one_launch", "train", "report_run", "engine_curves"):
+    for name in ("one_launch", "train", "report_run", "engine_curves", "mnist_fast"):
         monkeypatch.setattr(scripts(name), "mnist", rows)
 
 
@@ -91,6 +91,7 @@ def test_every_script_is_a_suite(scripts: Any) -> None:
     suite = scripts("suite")
     known = {found.script for found in suite.SUITES.values()} | set(suite.TOOLS)
     helpers = {"harness", "charts", "digests", "suite", "stages", "table_data", "waits_calls"}
+    helpers |= {"convolutions", "residual", "table_pages", "table_variants"}
     assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} == known | helpers
 
 
@@ -527,6 +528,27 @@ def test_every_case_of_the_counters_is_a_kernel(scripts: Any) -> None:
         assert f" {name}(" in source_of(name)
 
 
+def test_mnist_fast_trains_each_seed_and_all_at_once(
+    scripts: Any, small_data: None, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(scripts("mnist_fast"), monkeypatch, "--device", "cpu", "--seeds", "2", "--turns", "1")
+    found = read(results, "mnist_fast")
+    accuracies = [each["accuracy"] for each in found["runs"]]
+    assert found["accuracy"] == np.mean(accuracies)
+    assert found["together"][0]["accuracy"] == accuracies
+    assert found["first_call"]["engine"] == "layerwise"
+
+
+def test_airbench_trains_its_recipe(
+    scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ("--rows", "8", "--batch-size", "4", "--turns", "1")
+    run(scripts("airbench"), monkeypatch, "--device", "cpu", "--ours-alone", *sizes)
+    cell = read(results, "airbench")["programs"]["warpfit float16"]
+    assert cell["steps"] == 2
+    assert cell["us"]["median"] > 0
+
+
 def test_levels_are_those_whose_kernels_are_counted(scripts: Any) -> None:
     pytest.importorskip("torch")
     levels = scripts("levels").levels(132)
@@ -587,3 +609,26 @@ def test_without_ncu_it_says_so(
     monkeypatch.setattr(counters.shutil, "which", lambda name, path=None: None)
     with pytest.raises(ConfigError, match="bench counters needs ncu"):
         counters.find_ncu()
+
+
+# -- scaling
+# --------------------------------------------------------------------------------------------------
+
+
+def test_several_ranks_are_checked_and_measured(
+    scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaling = scripts("scaling")
+    case = scaling.Case((8, 16, 16, 4), 32)
+    monkeypatch.setattr(scaling, "CASES", (case,))
+    monkeypatch.setattr(scaling, "step_of_peer", lambda case, count: 100.0 * count)
+    monkeypatch.setattr(scaling, "seconds_of_sweep", lambda devices, _: 3.0 / len(devices))
+    run(scaling, monkeypatch, "--devices", "cpu,cpu", "--rows", case.name)
+    found = read(results, "scaling")
+    assert case.name == "8-16x2-4/32"
+    assert found["devices"] == ["cpu", "cpu"]
+    assert len(found["right"]) == 4
+    assert all(check["passed"] for check in found["right"].values())
+    assert found["fast"][f"{case.name}, us a step"]["2"]["time"] > 0
+    assert found["peers"][f"{case.name}, us a step"]["2"] == {"time": 200.0, "efficiency": 0.5}
+    assert found["sweep"]["seconds"]["2"] == {"time": 1.5, "efficiency": 1.0}

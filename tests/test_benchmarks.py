@@ -517,3 +517,28 @@ def test_peers_draw_anew_which_units_they_keep(peers: Any, monkeypatch: pytest.M
         assert one.mean() == pytest.approx(0.75, abs=0.03)
         assert (one == other).mean() < 0.75
     assert all(np.isfinite(trainer.epoch()[0]) for trainer in (graphs, scans, inside))
+
+
+# -- convolutions
+# --------------------------------------------------------------------------------------------------
+
+
+def test_a_convolutions_work_is_counted(bench: Any) -> None:
+    convolutions = import_module("convolutions")
+    shape = convolutions.Shape(8, 4, 6, stride=2, batch=2)
+    assert (shape.x, shape.w, shape.y) == ((2, 8, 8, 4), (3, 3, 4, 6), (2, 4, 4, 6))
+    assert shape.flop == 2 * 2 * 16 * 6 * 36
+    assert shape.bytes == 2 * (512 + 216 + 192)
+    names = [shape.name for shape in convolutions.SHAPES]
+    assert len(set(names)) == len(names) == 8
+
+
+def test_both_residual_networks_have_the_same_parameters(bench: Any, peers: Any) -> None:
+    peers("torch_eager", "torch")
+    residual = import_module("residual")
+    ours, theirs = residual.our_resnet((4, 6, 8)), residual.their_resnet((4, 6, 8))
+    sizes = [parameter.data.size for parameter in ours.parameters()]
+    assert sorted(sizes) == sorted(parameter.numel() for parameter in theirs.parameters())
+    x, labels = residual.made_up_images(2)
+    assert ours(x).shape == (2, residual.CLASSES)
+    assert labels.shape == (2,)

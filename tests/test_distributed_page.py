@@ -16,12 +16,13 @@ import pytest
 
 from support.clusters import RAYS_ENVIRONMENT, free_port, needs_dask, needs_ray, started, wait_for
 from support.commands import ENVIRONMENT
+from support.mpi import mpiexec, with_mpi
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 PROGRAMS = {code.split()[1]: code for language, code in BLOCKS if language == "python"}
-DASK, RAY, SKLEARN, JOBLIB = (code.splitlines() for language, code in BLOCKS if not language)
+DASK, RAY, SKLEARN, THREADS = (code.splitlines() for language, code in BLOCKS if not language)
 MODULES = {"dask": ["-m", "dask"], "ray": ["-m", "ray.scripts.scripts"], "python": []}
 
 
@@ -67,7 +68,22 @@ def start(stack: ExitStack, folder: Path, commands: Sequence[str]) -> None:
 
 
 def test_several_devices_of_one_machine(folder: Path) -> None:
-    assert "2 shards by joblib, on cpu, cpu" in run(folder, *JOBLIB).stdout
+    assert "in turn by cpu, cpu, whichever is free" in run(folder, *THREADS).stdout
+
+
+def test_one_network_on_several_devices(folder: Path) -> None:
+    done = run(folder, "python with_cards.py").stdout
+    assert done.startswith("('cpu', 'cpu') ")
+    assert "2 ranks share each batch" in done
+
+
+@with_mpi
+def test_one_network_in_processes(folder: Path) -> None:
+    process = mpiexec(folder, PROGRAMS["with_mpi.py"])
+    out, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    first, second = out.split()
+    assert first == second
 
 
 @pytest.mark.slow

@@ -30,7 +30,17 @@ FLOORS = (
     ("nn", "losses", "optim"),
     ("autograd",),
     ("data", "backends"),
-    ("random", "permutation", "blas", "callers", "extras", "files", "on_demand", "version"),
+    (
+        "random",
+        "permutation",
+        "blas",
+        "cores",
+        "callers",
+        "extras",
+        "files",
+        "on_demand",
+        "version",
+    ),
     ("checks", "other_packages"),
     ("errors",),
 )

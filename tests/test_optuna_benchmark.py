@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,17 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         x[np.arange(60), 70 * y] += 0.7
         return x, y
 
+    def worker(script: str, *given: str) -> Any:
+        arguments = module.parsed(list(given))
+        assert arguments.worker
+        assert Path(script).samefile(module.__file__)
+        assert os.environ["WARPFIT_CACHE_DIR"] != os.environ["CUDA_CACHE_PATH"]
+        return module.found_by(module.by_batches, module.task_of_mnist, arguments)
+
     monkeypatch.setattr(module, "mnist", rows)
+    monkeypatch.setattr(module, "run_worker", worker)
     monkeypatch.setattr(module, "SEEDS", 2)
+    monkeypatch.delenv("CUDA_CACHE_PATH", raising=False)
     return module
 
 
@@ -46,7 +56,8 @@ def test_all_programs_make_the_same_trials(bench: Any) -> None:
     arguments = bench.parsed([*given, "--parts", "one-by-one,values"])
     parts = bench.measure(arguments)["parts"]
     ours, others = parts["ours"], parts["one-by-one"]
-    for cell in (ours, parts["journal"], parts["sqlite"]):
+    assert "CUDA_CACHE_PATH" not in os.environ
+    for cell in (ours, ours["empty_cache"], parts["journal"], parts["sqlite"]):
         assert cell["optuna_seconds"] > cell["suggest_seconds"] > 0
         assert cell["optuna_seconds"] + cell["train_seconds"] < cell["seconds"]
         assert cell["best"] == ours["best"]
@@ -56,6 +67,7 @@ def test_all_programs_make_the_same_trials(bench: Any) -> None:
     blocks = (f"<!-- results: {name} -->\n<!-- end -->\n" for name in ("optuna", "optuna_values"))
     text = import_module("report").render("".join(blocks))
     assert "| 10 trials of 784-width-10, 3 epochs | seconds | Optuna's own | |" in text
+    assert "| `wf.optuna.optimize`, empty kernel cache | " in text
     assert "| the same, in SQLite | " in text
     assert "| `study.optimize` with `wf.fit` | " in text
     assert "extrapolated from 10 trials" in text
@@ -65,9 +77,12 @@ def test_all_programs_make_the_same_trials(bench: Any) -> None:
 
 def test_pytorch_trains_the_same_network(bench: Any) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    arguments = bench.parsed(["--trials", "2", "--device", "cpu", "--parts", "torch"])
+    arguments = bench.parsed(
+        ["--trials", "5", "--measured", "2", "--device", "cpu", "--parts", "torch"]
+    )
     found = bench.measure(arguments)["parts"]["torch"]
     assert found["extrapolated_from"] == 2
+    assert found["seconds"] == pytest.approx(5 * found["trial_seconds"])
 
 
 def test_a_part_that_fails_says_why(bench: Any) -> None:

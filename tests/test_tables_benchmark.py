@@ -15,8 +15,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import table_data
+import table_pages
 import tables
-from peers.tabular import PROGRAMS, missing
+from peers.tabular import PROGRAMS, Program, missing
 
 NUM_ROWS = 569
 
@@ -45,6 +46,7 @@ def test_programs_are_equally_good_if_their_difference_is_small(distance: float)
     assert (found["p_different"] < 0.05) == (distance == 1)
     assert found["margin"] == pytest.approx(0.5 * theirs.std(ddof=1))
     assert found["difference"] == pytest.approx(distance, abs=0.1)
+    assert found["standard_error"] == pytest.approx(0.05 / 10**0.5, rel=0.5)
 
 
 def test_points_are_means_over_tables_that_all_have_run() -> None:
@@ -54,22 +56,92 @@ def test_points_are_means_over_tables_that_all_have_run() -> None:
         "diamonds": {quick: row(2.0, [1.0, 1.0]), slow: row(8.0, [2.0, 2.0])},
         "magic": {quick: row(2.0, [1.0, 1.0])},
     }
-    found = tables.points({"tables": measured})
+    found = table_pages.points({"tables": measured})
     assert found == {quick: pytest.approx((1.0, 2**0.5)), slow: pytest.approx((4.0, 2**0.5))}
 
 
 def test_a_table_and_a_picture_of_what_there_is() -> None:
-    ours, theirs = "warpfit realmlp", "pytabkit realmlp"
-    measured = {"diabetes": {ours: row(0.5, [2.0, 1.9, 2.1]), theirs: row(5.0, [2.0, 1.9, 2.2])}}
-    equal = {name: tables.compared(rows) for name, rows in measured.items()}
-    results = {"tables": measured, "equivalence": equal, "environment": {"gpu": "a card"}}
-    header, lines = tables.rows_of_programs(results)
-    assert header == ["table", "error", ours, theirs]
-    assert lines == [["diabetes", "RMSE", "2.0000, 0.50 s", "2.0333, 5.00 s"]]
-    _, (line,) = tables.rows_of_pairs(results)
-    assert line[:6] == ["diabetes", f"{ours}, {theirs}", "rmse", "2.0000", "2.0333", "-0.0333"]
-    (axes,) = tables.draw(results).axes
-    assert [text.get_text() for text in axes.texts] == [ours, theirs]
+    ours, quick, variant = tables.WHOLE, "lightgbm", tables.VARIANTS[0]
+    theirs = tables.PAIRS[ours]
+    measured = {
+        "diabetes": {
+            ours: row(0.5, [2.0, 1.9, 2.1]),
+            quick: row(0.25, [2.0, 1.9, 2.2]),
+            "xgboost": row(0.25, [2.0]),
+            theirs: {"scores": {"rmse": [2.0, 1.9, 2.2]}},
+            variant: {"scores": {"rmse": [3.0, 2.9, 3.4]}},
+        }
+    }
+    results = {
+        "tables": measured,
+        "environment": {"gpu": "a card"},
+        "equivalence": {
+            name: tables.compared(rows, tables.PAIRS) for name, rows in measured.items()
+        },
+        "variants": {
+            name: tables.compared(rows, {variant: ours}) for name, rows in measured.items()
+        },
+    }
+    header, lines = table_pages.rows_of_programs(results)
+    assert header == ["seconds, error", "diabetes (RMSE)"]
+    assert lines[:2] == [[ours, "0.50 s, 2.000"], [quick, "0.25 s, 2.033"]]
+    assert lines[2] == ["xgboost", "0.25 s\\*, 2.000"]
+    _, shares = table_pages.rows_of_ratios(results)
+    assert shares[0] == [quick, "2.00", "2.00", "2.00", "1"]
+    _, (pair,) = table_pages.rows_of_pairs(results)
+    assert pair[:7] == [
+        "diabetes",
+        f"{ours}, {theirs}",
+        "rmse",
+        "3",
+        "2.0000",
+        "2.0333",
+        "-0.0333 ± 0.0333",
+    ]
+    _, (part,) = table_pages.rows_of_variants(results)
+    assert part[:6] == ["diabetes", "bfloat16", "rmse", "3", "2.0000", "3.1000"]
+    (axes,) = table_pages.draw(results).axes
+    assert [text.get_text() for text in axes.texts] == [ours, quick, "xgboost"]
+
+
+class Constant:
+    """Networks that predict their number for all rows."""
+
+    def __init__(self, numbers: list[float]) -> None:
+        self.numbers = numbers
+
+    def predict_ensemble(self, x: Any) -> Any:
+        return np.repeat(np.array(self.numbers)[:, None], len(x), axis=1)
+
+
+def test_networks_trained_at_once_are_scored_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def fit(splits: list[Any], seed: int, epochs: int | None) -> Any:
+        calls.append(len(splits))
+        (_, y), val = splits[1].known, splits[1].val
+        assert np.array_equal(np.sort(y[val]), np.sort(splits[1].y_val))
+        return Constant([float(split.y.mean()) for split in splits])
+
+    monkeypatch.setitem(PROGRAMS, "constants", Program(fit, is_at_once=True))
+    found = tables.measured("constants", "diabetes", 3, 0.0, None)
+    assert calls == [3]
+    rows = table_data.split("diabetes", 2)
+    expected = float(np.sqrt(np.mean((rows.y.mean() - rows.y_test) ** 2)))
+    assert found["rmse"][2] == pytest.approx(expected)
+    assert len(set(found["rmse"])) == 3
+    assert len(found["wall_s"]) == 3
+
+
+@pytest.mark.parametrize("name", ["warpfit realmlp no embeddings", "warpfit realmlp constant rate"])
+def test_a_variant_lacks_its_part_and_nothing_stays_of_that(name: str) -> None:
+    rows = table_data.split("diabetes", 0)
+    before, variant, after = (
+        PROGRAMS[each].fit(rows, 0, 2) for each in (tables.WHOLE, name, tables.WHOLE)
+    )
+    assert before.loss_curve_ == after.loss_curve_
+    assert before.loss_curve_ != variant.loss_curve_
+    assert (variant.network_.numbers.frequency.size == 0) == ("embeddings" in name)
 
 
 def test_a_program_is_fitted_scored_and_goes_on_with_what_is_missing(
@@ -87,6 +159,24 @@ def test_a_program_is_fitted_scored_and_goes_on_with_what_is_missing(
     assert 0 < found["wall_s"]["median"] < found["first_s"] + found["wall_s"]["max"]
     tables.main()
     assert capsys.readouterr().out == ""
+    settings[3] = "warpfit realmlp constant rate"
+    monkeypatch.setattr(sys, "argv", ["tables.py", *settings, "--seeds", "3", "--scores-only"])
+    tables.main()
+    found = json.loads((tmp_path / "tables.json").read_text())["tables"]["diabetes"]
+    assert "wall_s" in found["warpfit realmlp cpu"]
+    assert list(found[settings[3]]) == ["scores"]
+
+
+def test_a_program_that_fails_is_named_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.RESULTS", tmp_path)
+    command = [sys.executable, "-c", "print('found so far'); raise ValueError('no trees')", "name"]
+    assert list(tables.lines_of(command, 60)) == ["found so far\n"]
+    assert capsys.readouterr().out == "name: ValueError: no trees\n"
+    command[2] = "import time; time.sleep(60)"
+    assert list(tables.lines_of(command, 0.1)) == []
+    assert capsys.readouterr().out == "name: ended, for time is over\n"
 
 
 def test_every_program_says_what_it_lacks() -> None:

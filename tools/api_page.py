@@ -168,6 +168,7 @@ SECTIONS = (
         "warpfit.nn",
         (
             "Sequential",
+            "Residual",
             "Module",
             "ModuleList",
             "Layer",
@@ -235,6 +236,7 @@ SECTIONS = (
             "Step",
             "Exponential",
             "Cosine",
+            "Linear",
             "OneCycle",
             "InverseScaling",
             "ReduceOnPlateau",

@@ -9,7 +9,6 @@ major version of CUDA, whose compiler built it.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from warpfit.backends.cuda import jit, machine_code
 from warpfit.backends.cuda.dense import product_variant
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.variants import all_variants, is_supported
+from warpfit.cores import num_cores
 from warpfit.errors import ConfigError
 from warpfit.training.paper import USUAL_FORMS, kernels_on_paper
 
@@ -95,7 +95,7 @@ def fill(folder: Path, kernels: Iterable[Kernel], arch: str) -> int:
         machine_code.write_entry(folder / jit.package_entry(*kernel, arch), code)
         return len(code)
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(num_cores()) as threads:
         return sum(threads.map(add, kernels))
 
 

@@ -1,4 +1,4 @@
-"""Programs for tables, each fitted to a split: pytabkit's networks, and boosted trees as their
+"""Programs for tables, each fitted to splits: ours, pytabkit's networks, and boosted trees as their
 makers' defaults have them, with 1,000 trees of which the best number on the validation rows counts;
 scikit-learn's stop early, by the same rows.
 """
@@ -6,47 +6,73 @@ scikit-learn's stop early, by the same rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-__all__ = ["PROGRAMS", "missing"]
+from table_variants import bag, constant_rate, network, without_embeddings
+from warpfit.backends.cuda.runtime import why_unavailable
+
+__all__ = ["PROGRAMS", "Program", "missing"]
 
 TREES = 1_000
+# TabM's authors and TabArena have this decay, and so has ours; pytabkit's default is none.
+TABM_DECAY = 0.0003
+
+# From a split, its seed and a number of epochs, None for the program's own, to a fitted model.
+Fit = Callable[[Any, int, int | None], Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, by how it is fitted.
+
+    Attributes
+    ----------
+    fit : function
+        Of one split; of several at once, from a list of splits to a model whose ``..._ensemble``
+        methods return what each network predicts.
+    package : str
+        That it needs.
+    needs_gpu : bool
+        Whether it takes one.
+    is_at_once : bool
+        Whether it is fitted to all splits in one call.
+    """
+
+    fit: Callable[..., Any]
+    package: str = "warpfit"
+    needs_gpu: bool = False
+    is_at_once: bool = False
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def warpfit(method: str = "realmlp", device: str = "auto", **settings: Any) -> Callable[..., Any]:
+def _pytabkit(name: str, device: str, split: Any, seed: int, **settings: Any) -> Any:
+    module = __import__("pytabkit")
+    kind = getattr(module, f"{name}_{'Classifier' if split.num_classes else 'Regressor'}")
+    known = {name: value for name, value in settings.items() if value is not None}
+    return kind(random_state=seed, device=device, n_threads=_cores(), **known)
+
+
+def pytabkit(name: str, device: str, **settings: Any) -> Fit:
     def fit(split: Any, seed: int, epochs: int | None) -> Any:
-        import warpfit as wf
-
-        kind = wf.TabularClassifier if split.num_classes else wf.TabularRegressor
-        own = {**settings, **({} if epochs is None else {"n_epochs": epochs})}
-        model = kind(method=method, device=device, random_state=seed, **own)
-        if settings.get("n_folds"):
-            import pandas as pd
-
-            rows = pd.concat([split.x, split.x_val])
-            return model.fit(rows, np.concatenate([split.y, split.y_val]))
+        model = _pytabkit(name, device, split, seed, n_epochs=epochs, **settings)
         return model.fit(split.x, split.y, X_val=split.x_val, y_val=split.y_val)
 
     return fit
 
 
-def pytabkit(name: str, device: str) -> Callable[..., Any]:
-    def fit(split: Any, seed: int, epochs: int | None) -> Any:
-        module = __import__("pytabkit")
-        kind = getattr(module, f"{name}_{'Classifier' if split.num_classes else 'Regressor'}")
-        settings = {} if epochs is None else {"n_epochs": epochs}
-        model = kind(random_state=seed, device=device, n_threads=_cores(), **settings)
-        return model.fit(split.x, split.y, X_val=split.x_val, y_val=split.y_val)
-
-    return fit
+def pytabkit_at_once(splits: Sequence[Any], seed: int, epochs: int | None) -> Any:
+    """Train a RealMLP for each split, all of them vectorised: their matrices are stacked."""
+    device = "cuda" if has_gpu() else "cpu"
+    model = _pytabkit("RealMLP_TD", device, splits[0], seed, n_epochs=epochs, n_cv=len(splits))
+    return model.fit(*splits[0].known, val_idxs=np.stack([split.val for split in splits]))
 
 
 def lightgbm(split: Any, seed: int, epochs: int | None) -> Any:
@@ -104,29 +130,41 @@ def hist_gradient_boosting(split: Any, seed: int, epochs: int | None) -> Any:
     return model.fit(split.x, split.y, X_val=split.x_val, y_val=split.y_val)
 
 
-# By name, with the package that it needs, and whether that takes a GPU.
-PROGRAMS: dict[str, tuple[Callable[..., Any], str, bool]] = {
-    "warpfit realmlp": (warpfit(), "warpfit", False),
-    "warpfit realmlp cpu": (warpfit(device="cpu"), "warpfit", False),
-    "warpfit realmlp bag of 8": (warpfit(n_folds=8), "warpfit", False),
-    "warpfit tabm": (warpfit("tabm"), "warpfit", False),
-    "pytabkit realmlp": (pytabkit("RealMLP_TD", "cuda"), "pytabkit", True),
-    "pytabkit realmlp cpu": (pytabkit("RealMLP_TD", "cpu"), "pytabkit", False),
-    "pytabkit tabm": (pytabkit("TabM_D", "cuda"), "pytabkit", True),
-    "lightgbm": (lightgbm, "lightgbm", False),
-    "xgboost": (xgboost, "xgboost", False),
-    "xgboost gpu": (lambda *rest: xgboost(*rest, device="cuda"), "xgboost", True),
-    "catboost": (catboost, "catboost", False),
-    "catboost gpu": (lambda *rest: catboost(*rest, device="GPU"), "catboost", True),
-    "scikit-learn hist": (hist_gradient_boosting, "sklearn", False),
+PROGRAMS = {
+    "warpfit realmlp": Program(network()),
+    "warpfit realmlp cpu": Program(network(device="cpu")),
+    "warpfit realmlp bag of 8": Program(bag(8)),
+    "warpfit tabm": Program(network("tabm")),
+    "warpfit realmlp bfloat16": Program(network(precision="bfloat16"), needs_gpu=True),
+    "warpfit realmlp float32": Program(network(precision="float32"), needs_gpu=True),
+    "warpfit realmlp no embeddings": Program(without_embeddings),
+    "warpfit realmlp constant rate": Program(constant_rate),
+    "pytabkit realmlp": Program(pytabkit("RealMLP_TD", "cuda"), "pytabkit", needs_gpu=True),
+    "pytabkit realmlp at once": Program(pytabkit_at_once, "pytabkit", is_at_once=True),
+    "pytabkit realmlp cpu": Program(pytabkit("RealMLP_TD", "cpu"), "pytabkit"),
+    "pytabkit tabm": Program(
+        pytabkit("TabM_D", "cuda", weight_decay=TABM_DECAY), "pytabkit", needs_gpu=True
+    ),
+    "lightgbm": Program(lightgbm, "lightgbm"),
+    "xgboost": Program(xgboost, "xgboost"),
+    "xgboost gpu": Program(lambda *rest: xgboost(*rest, device="cuda"), "xgboost", needs_gpu=True),
+    "catboost": Program(catboost, "catboost"),
+    "catboost gpu": Program(
+        lambda *rest: catboost(*rest, device="GPU"), "catboost", needs_gpu=True
+    ),
+    "scikit-learn hist": Program(hist_gradient_boosting, "sklearn"),
 }
 
 
-def missing(program: str) -> str | None:
+def has_gpu() -> bool:
+    return why_unavailable() is None
+
+
+def missing(name: str) -> str | None:
     """Return why a program cannot run here, or None."""
-    _, package, needs_gpu = PROGRAMS[program]
-    if find_spec(package) is None:
-        return f"{package} is not installed"
-    if needs_gpu and not os.path.exists("/proc/driver/nvidia/version"):
+    program = PROGRAMS[name]
+    if find_spec(program.package) is None:
+        return f"{program.package} is not installed"
+    if program.needs_gpu and not has_gpu():
         return "there is no GPU"
     return None

@@ -1,5 +1,5 @@
-"""PyTorch's MNIST example as PyTorch trains it quickest: compiled, channels last, some steps in a
-CUDA graph.
+"""Networks of convolutions as PyTorch trains them quickest: compiled, channels last, some steps in
+a CUDA graph.
 
 Weights are float32, products in half precision by autocast, rows of x stay on the GPU. The host
 only has the epoch's order drawn, on the device, and starts graphs; the shorter last batch is left
@@ -14,27 +14,40 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from peers.torch_eager import mnist_cnn
 from peers.torch_graph import captured
 
 STEPS_OF_A_GRAPH = 8
 
 
 class Trainer:
-    """Trains the example's network by SGD.
+    """Trains a network by SGD.
 
     Parameters
     ----------
-    x : ndarray (N, 1, 28, 28) float32
+    model : torch.nn.Module
+    x : ndarray (N, C, H, W) float32
     y : ndarray (N,) int64
     dtype : str
         ``'float16'`` or ``'bfloat16'``, of products.
     """
 
-    def __init__(self, x: Any, y: Any, *, batch_size: int, lr: float, dtype: str) -> None:
-        self.model = mnist_cnn().cuda().to(memory_format=torch.channels_last).train()
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        x: Any,
+        y: Any,
+        *,
+        batch_size: int,
+        lr: float,
+        dtype: str,
+        momentum: float = 0.0,
+    ) -> None:
+        torch.backends.cudnn.benchmark = True
+        self.model = model.cuda().to(memory_format=torch.channels_last).train()
         self.compiled = torch.compile(self.model, dynamic=False)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, fused=True)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=lr, momentum=momentum, fused=True
+        )
         self.dtype, self.batch_size = getattr(torch, dtype), batch_size
         self.x = (
             torch.from_numpy(np.ascontiguousarray(x))

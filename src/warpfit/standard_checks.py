@@ -30,6 +30,7 @@ from warpfit.losses import Loss
 from warpfit.nn import Layer, Module, activations
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.conv1d import Conv1dSpec
+from warpfit.nn.junction import JunctionSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec, Shape
 
@@ -66,7 +67,9 @@ def unchecked() -> list[str]:
         [
             *(set(formulas.__all__) - _op_cases().keys()),
             *_names_beyond(exported, {Layer, *map(type, layers)}),
-            *_names_beyond(LayerSpec.by_kind.values(), {type(layer.spec) for layer in layers}),
+            *_names_beyond(
+                LayerSpec.by_kind.values(), {JunctionSpec, *(type(x.spec) for x in layers)}
+            ),
             *_names_beyond(Loss.by_name.values(), set(map(type, _loss_cases()))),
         ]
     )
@@ -245,6 +248,8 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.Conv2d(2, 3, 3, seed=0), images
     yield "", nn.Conv2d(2, 3, (3, 2), stride=2, padding=1, bias=False, seed=0), images
     yield "", nn.Conv2d(2, 3, 2, padding=(0, 1), dilation=2, seed=0), images
+    yield "", nn.Conv2d(2, 2, 3, padding=1, groups=2, seed=0), images
+    yield "", nn.Conv2d(2, 4, 2, stride=2, groups=2, seed=0), images
     for name in ("relu", "gelu"):
         yield (
             f" + {name}",
@@ -263,9 +268,12 @@ def _image_cases() -> Iterator[tuple[str, Layer, Shape]]:
     yield "", nn.GlobalMaxPool2d(), images
     for pixels in (0, 1, (3, 2)):
         yield f", {pixels} pixels", nn.RandomShift(pixels, seed=0), images
+    reflecting = nn.RandomShift((3, 2), padding_mode="reflect", seed=0)
+    yield ", reflecting", reflecting, images
     for size in (2, (5, 1)):
         yield f", {size} pixels", nn.RandomCrop(size, seed=0), images
     yield ", eval", nn.RandomCrop((3, 2), seed=0).eval(), images
+    yield "", nn.RandomCutout((2, 3), seed=0), images
     yield "", nn.RandomFlip(seed=1), images
     yield ", eval", nn.RandomFlip(seed=1).eval(), images
 

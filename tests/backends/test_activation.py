@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
+from support.numeric import (
+    DTYPES,
+    assert_derivative,
+    assert_within_tolerance,
+    call,
+    download,
+    upload,
+)
 from warpfit.backends import Activation, Backend
 from warpfit.backends.base import ACTIVATIONS
 from warpfit.errors import ConfigError, ShapeError
@@ -113,6 +120,19 @@ def test_activation_backward_is_the_derivative(backend: Backend, name: str) -> N
         np.testing.assert_array_equal(
             call(backend.activation_backward, activation, dy, y, None), dz
         )
+
+
+@pytest.mark.parametrize("name", ["identity", "relu", "gelu"])
+def test_activation_backward_adds_two_gradients(backend: Backend, name: str) -> None:
+    activation, rng = Activation(name), np.random.default_rng(0)
+    z, dy, plus = (rng.standard_normal((3, 5)) for _ in range(3))
+    y = call(backend.activation_forward, activation, z)
+    on_device = [upload(backend, array) for array in (dy, y, z)]
+    found = backend.activation_backward(activation, *on_device, plus=upload(backend, plus))
+    expected = call(backend.activation_backward, activation, dy + plus, y, z)
+    np.testing.assert_array_equal(download(backend, found), expected)
+    with pytest.raises(ShapeError, match=r"activation_backward: expected plus of shape \(3, 5\)"):
+        backend.activation_backward(activation, *on_device, plus=upload(backend, plus[:2]))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -173,6 +173,20 @@ def test_conv2d_backward_input_takes_over_the_derivative_of_the_activation_below
     assert_within_tolerance(dx, call(backend.activation_backward, activation, plain, x, None))
 
 
+@pytest.mark.parametrize("name", ["identity", "tanh"])
+def test_conv2d_backward_input_adds_another_gradient(backend: Backend, name: str) -> None:
+    setting, activation = SETTINGS["strided"], Activation(name)
+    x, w, _, dz = (upload(backend, array) for array in operands(setting))
+    plus = upload(backend, normal(*setting.x, seed=9))
+    given = {**setting.pairs, "x": None if name == "identity" else x, "x_activation": activation}
+    dx = backend.conv2d_backward_input(dz, w, setting.x, **setting.pairs)
+    found = backend.conv2d_backward_input(dz, w, setting.x, **given, plus=plus)
+    expected = backend.with_joints(dx, given["x"], activation, plus)
+    np.testing.assert_allclose(download(backend, found), download(backend, expected))
+    with pytest.raises(ShapeError, match=r"conv2d_backward_input: expected plus of shape"):
+        backend.conv2d_backward_input(dz, w, setting.x, **setting.pairs, plus=dz)
+
+
 def test_conv2d_backward_input_refuses_another_x(backend: Backend) -> None:
     x, w, _, dz = operands(SETTINGS["plain"])
     with pytest.raises(ShapeError, match="conv2d_backward_input: expected x of shape"):
@@ -196,6 +210,77 @@ def test_conv2d_backward_weight(backend: Backend, name: str) -> None:
 def test_conv2d_backward_weight_without_db(backend: Backend) -> None:
     x, w, _, dz = operands(SETTINGS["plain"])
     assert call(backend.conv2d_backward_weight, dz, x, w.shape[:2], needs_db=False)[1] is None
+
+
+GROUPED = {
+    "depthwise": (Setting((2, 5, 6, 3), (3, 2, 1, 3), padding=(1, 1)), 3),
+    "depthwise_vectors": (Setting((2, 6, 5, 16), (3, 3, 1, 16), (2, 1), (1, 1)), 16),
+    "two_outputs_a_channel": (Setting((2, 5, 6, 3), (2, 2, 1, 6), dilation=(2, 1)), 3),
+    "pairs": (Setting((2, 6, 7, 6), (3, 3, 2, 9), (2, 3), (1, 2)), 3),
+    "wide": (Setting((2, 4, 4, 64), (1, 2, 32, 64)), 2),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_are_convolutions_of_their_own(backend: Backend, name: str, dtype: str) -> None:
+    setting, groups = GROUPED[name]
+    x, w, b, dz = operands(setting, dtype)
+    on_device = [upload(backend, array) for array in (x, w, b, dz)]
+    settings = {**setting.pairs, "groups": groups, "activation": Activation("gelu")}
+    y, z = download(backend, backend.conv2d_forward(*on_device[:3], **settings))
+    given = {**setting.pairs, "groups": groups}
+    dx = backend.conv2d_backward_input(on_device[3], on_device[1], setting.x, **given)
+    dw, db = backend.conv2d_backward_weight(on_device[3], on_device[0], setting.w[:2], **given)
+    channels, outputs = setting.w[2], setting.w[3] // groups
+    exact = NumpyBackend()
+    x, w, b, dz = (array.astype("float64") for array in (x, w, b, dz))
+    for group in range(groups):
+        own, made = (slice(group * size, (group + 1) * size) for size in (channels, outputs))
+        of_group = x[..., own], w[..., made]
+        expected = naive_conv2d(*of_group, b[made], setting._replace(w=of_group[1].shape))
+        assert_within_tolerance(z[..., made], expected, dtype)
+        gelu = exact.activation_forward(Activation("gelu"), expected)
+        assert_within_tolerance(y[..., made], gelu, dtype)
+        back = (dz[..., made], of_group[1], of_group[0].shape)
+        expected = exact.conv2d_backward_input(*back, **setting.pairs)
+        assert_within_tolerance(download(backend, dx)[..., own], expected, dtype)
+        back = (dz[..., made], of_group[0], setting.w[:2])
+        expected, of_bias = exact.conv2d_backward_weight(*back, **setting.pairs)
+        assert_within_tolerance(download(backend, dw)[..., made], expected, dtype)
+        assert_within_tolerance(download(backend, db)[made], of_bias, dtype)
+
+
+def test_groups_of_more_channels_than_a_grid_has_rows(backend: Backend) -> None:
+    setting = Setting((1, 8, 8, 2700), (7, 7, 1350, 2))
+    x, w, _, dz = operands(setting, "float32")
+    on_device = [upload(backend, array) for array in (dz, x)]
+    dw, _ = backend.conv2d_backward_weight(*on_device, (7, 7), groups=2)
+    expected, _ = NumpyBackend().conv2d_backward_weight(
+        dz.astype("f8"), x.astype("f8"), (7, 7), groups=2
+    )
+    assert w.shape == expected.shape
+    assert_within_tolerance(download(backend, dw), expected, "float32")
+
+
+def test_groups_take_over_the_derivative_below(backend: Backend) -> None:
+    setting, groups = GROUPED["pairs"]
+    x, w, _, dz = operands(setting)
+    dz, w, x = (upload(backend, array) for array in (dz, w, np.abs(x)))
+    given = {**setting.pairs, "groups": groups}
+    plain = backend.conv2d_backward_input(dz, w, setting.x, **given)
+    tanh = Activation("tanh")
+    found = backend.conv2d_backward_input(dz, w, setting.x, **given, x=x, x_activation=tanh)
+    expected = backend.activation_backward(tanh, plain, x, None)
+    np.testing.assert_allclose(download(backend, found), download(backend, expected))
+
+
+def test_groups_that_do_not_divide_are_refused(backend: Backend) -> None:
+    x, w = (upload(backend, normal(*shape)) for shape in ((1, 4, 4, 4), (2, 2, 2, 3)))
+    with pytest.raises(ShapeError, match=r"expected w of outputs in 2 equal groups, got \(2, 2"):
+        backend.conv2d_forward(x, w, None, groups=2)
+    with pytest.raises(ShapeError, match=r"expected x of shape .* 6\) for w .* in 3 groups"):
+        backend.conv2d_forward(x, w, None, groups=3)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -46,6 +46,13 @@ def test_golden_mask(backend: Backend) -> None:
     assert mask.tolist() == [[2, 0, 2, 2, 2, 0, 2, 0], [2, 0, 2, 2, 0, 0, 0, 0]]
 
 
+def test_rows_of_a_batch_have_their_masks_whichever_rank_has_them(backend: Backend) -> None:
+    x = np.ones((7, 10))
+    _, whole = call(backend.dropout_forward, x, p=0.5, **PLACE)
+    _, part = call(backend.dropout_forward, x[3:], p=0.5, first_row=3, **PLACE)
+    np.testing.assert_array_equal(part, whole[3:])
+
+
 def test_share_of_kept_units_and_mean(backend: Backend) -> None:
     _, mask = call(backend.dropout_forward, np.ones((200, 500), "float32"), p=0.3, **PLACE)
     assert np.unique(mask).tolist() == [0, np.float32(1 / 0.7)]

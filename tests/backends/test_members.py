@@ -17,6 +17,7 @@ from support.numeric import (
     upload,
 )
 from warpfit.backends import Backend, NumpyBackend
+from warpfit.data.order import epoch_order, round_keys_of
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 from warpfit.random import DROPOUT, stream_key
 
@@ -70,6 +71,31 @@ def test_products_refuse_operands(backend: Backend) -> None:
         backend.batched_matmul(a, b[:1])
     with pytest.raises(DTypeError, match="batched_matmul: expected operands of one dtype"):
         backend.batched_matmul(a, b.astype("float32"), transpose_b=True)
+
+
+# -- orders
+# -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("members", "rows", "batch_size"), [(3, 23, 5), (2, 300, 300), (1, 4, 9)])
+def test_orders_batch_by_batch(backend: Backend, members: int, rows: int, batch_size: int) -> None:
+    keys = round_keys_of(5, range(7, 7 + members))
+    orders = backend.zeros((members * rows,), "int64")
+    backend.member_orders(orders, backend.asarray(keys), batch_size)
+    own = np.array([epoch_order(rows, 5, 7 + member) for member in range(members)])
+    starts = range(0, rows, batch_size)
+    expected = [own[:, start : start + batch_size].ravel() for start in starts]
+    np.testing.assert_array_equal(backend.to_numpy(orders), np.concatenate(expected))
+
+
+def test_orders_refuse_operands(backend: Backend) -> None:
+    orders, keys = backend.zeros((7,), "int64"), backend.zeros((2, 8), "uint32")
+    with pytest.raises(ShapeError, match=r"expected as many rows of 2 members, got \(7,\)"):
+        backend.member_orders(orders, keys, 3)
+    with pytest.raises(ShapeError, match=r"expected keys of shape \(2, 8\), got"):
+        backend.member_orders(orders, backend.zeros((2, 7), "uint32"), 3)
+    with pytest.raises(DTypeError, match="expected orders of int64, got uint32"):
+        backend.member_orders(backend.zeros((8,), "uint32"), keys, 3)
 
 
 # -- relu, dropout and scales

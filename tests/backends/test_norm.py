@@ -17,7 +17,7 @@ from support.numeric import (
     layouts,
     upload,
 )
-from warpfit.backends import Backend
+from warpfit.backends import Activation, Backend
 from warpfit.errors import DTypeError, ShapeError
 
 SHAPES = [(7, 3), (2, 3), (2, 4, 5, 3), (1, 2, 1, 3), (3, 4, 3)]
@@ -111,6 +111,47 @@ def test_batch_norm_backward(backend: Backend, shape: tuple[int, ...], training:
     assert_derivative(dx, inner, x)
     assert_derivative(dweight, lambda value: inner(weight=value), arrays["weight"])
     assert_derivative(dbias, lambda value: inner(bias=value), arrays["bias"])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "silu"])
+def test_batch_norm_takes_an_activation(backend: Backend, name: str, training: bool) -> None:
+    x, dy, arrays = normal(5, 4, 3), normal(5, 4, 3, seed=1), vectors(3)
+    activation = Activation(name, 0.1)
+
+    def y_of(x: Any = x, **changed: Any) -> Any:
+        settings = {"training": training, "activation": activation}
+        return run_batch_norm(backend, x, arrays | changed, **settings)
+
+    z, _, _ = run_batch_norm(backend, x, arrays, training=training)
+    y, saved, _ = y_of()
+    expected = call(backend.activation_forward, activation, z)
+    np.testing.assert_allclose(y, expected, rtol=1e-14, atol=1e-14)
+    given = [upload(backend, array) for array in (dy, x, arrays["weight"])]
+    settings = {"training": training, "activation": activation}
+    bias = upload(backend, arrays["bias"])
+    found = backend.batch_norm_backward(*given, saved, **settings, bias=bias)
+    dx, dweight, dbias = download(backend, found)
+    assert_derivative(dx, lambda value: np.sum(dy * y_of(value)[0]), x)
+    for gradient, which in ((dweight, "weight"), (dbias, "bias")):
+        assert_derivative(
+            gradient,
+            lambda value, which=which: np.sum(dy * y_of(**{which: value})[0]),
+            arrays[which],
+        )
+
+
+@pytest.mark.parametrize("name", ["identity", "relu"])
+def test_batch_norm_adds_before_the_activation(backend: Backend, name: str) -> None:
+    x, other, arrays = normal(7, 5, 3), normal(7, 5, 3, seed=1), vectors(3)
+    z, _, _ = run_batch_norm(backend, x, arrays, training=True)
+    settings = {"activation": Activation(name), "added": upload(backend, other)}
+    y, _, _ = run_batch_norm(backend, x, arrays, training=True, **settings)
+    expected = z + other if name == "identity" else np.maximum(z + other, 0)
+    np.testing.assert_allclose(y, expected, rtol=1e-14, atol=1e-14)
+    settings["added"] = upload(backend, other[:2])
+    with pytest.raises(ShapeError, match=r"batch_norm_forward: expected added of shape"):
+        run_batch_norm(backend, x, arrays, training=True, **settings)
 
 
 @pytest.mark.parametrize("training", [True, False])

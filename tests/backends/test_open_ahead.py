@@ -18,6 +18,7 @@ from warpfit.errors import DeviceError
         ("auto", None, [0]),
         ("auto", "cuda:2", [2]),
         ("auto", "cpu", []),
+        ("auto", "auto", [0]),
         ("cuda", "cpu", [0]),
         ("cuda:1", None, [1]),
         ("cpu", None, []),

@@ -99,6 +99,23 @@ def test_of_equal_entries_the_first_counts(backend: Backend) -> None:
     np.testing.assert_array_equal(indices[0, :, :, 0], [[0, 0], [1, 1]])
 
 
+@pytest.mark.parametrize("kernel", [(2, 2), (16, 16)])
+def test_of_positive_others_have_no_place(backend: Backend, kernel: tuple[int, int]) -> None:
+    x = normal(2, 32, 32, 3)
+    x[:, : kernel[0]] -= 9
+    x[0, :, : kernel[1], 1] = 0
+    x[1, 16, 16] = np.nan
+    settings = {"kernel": kernel, "stride": kernel}
+    y, places = call(backend.max_pool2d_forward, x, **settings)
+    found, indices = call(backend.max_pool2d_forward, x, **settings, of_positive=True)
+    none = kernel[0] * kernel[1]
+    np.testing.assert_array_equal(found, y)
+    np.testing.assert_array_equal(indices, np.where(y > 0, places.astype(int), none))
+    assert 0 < (indices == none).sum() < indices.size
+    dx = call(backend.max_pool2d_backward, np.ones(y.shape), indices, x.shape, **settings)
+    assert dx.sum() == (y > 0).sum()
+
+
 def test_minus_infinity_in_a_padded_window_keeps_its_place(backend: Backend) -> None:
     setting = Setting((1, 2, 2, 1), (3, 3), (1, 1), (1, 1))
     x = np.full(setting.x, -np.inf)

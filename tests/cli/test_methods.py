@@ -135,8 +135,10 @@ def test_a_time_limit_is_said(invoke: Invoke) -> None:
     [
         (("--method", "forest"), "expected method among realmlp"),
         (("--method", "realmlp", "--optimizer", "adam"), "expected no optimizer with method"),
-        (("--method", "realmlp", "--folds", 1), "The 'n_folds' parameter"),
-        (("--method", "realmlp", "--folds", 1000), "expected at least n_folds=1000 rows"),
+        (("--method", "realmlp", "--folds", 1), "expected --folds to be an integer of at least 2"),
+        (("--method", "realmlp", "--folds", 1000), "expected at least --folds=1000 rows"),
+        (("--method", "tabm", "--ensemble", 0), "expected --ensemble to be an integer of at"),
+        (("--method", "tabm", "--epochs", 0), "expected --epochs to be an integer of at least 1"),
         (("--method", "realmlp", "--hidden", "a"), "expected hidden widths like 256"),
         (("--method", "realmlp", "--device", "tpu"), "expected device 'auto', 'cpu', 'cuda'"),
         (("--method", "realmlp", "--limit", -5), "expected limit"),

@@ -26,7 +26,7 @@ from warpfit.training.settings import OPTIMIZERS
         (["--optimizer", "sdg"], f"optimizer among {', '.join(OPTIMIZERS)}, got 'sdg'"),
         (
             ["--optimizer", "adam", "--momentum", "0.5"],
-            "momentum works with optimizer rmsprop or sgd",
+            "momentum works with optimizer muon or rmsprop or sgd",
         ),
         (["--momentum", "1.1"], "momentum in [0, 1], got 1.1"),
         (["--momentum", "0", "--nesterov"], "momentum above 0 for nesterov"),

@@ -160,7 +160,7 @@ def test_all_train_as_long_as_the_best_settings_say(invoke: Invoke, tmp_path: Pa
         (["--optimizer", "sgd,sdg"], f"optimizer among {', '.join(OPTIMIZERS)}, got 'sdg'"),
         (
             ["--optimizer", "sgd,adam", "--momentum", "0.9"],
-            "momentum works with optimizer rmsprop or sgd",
+            "momentum works with optimizer muon or rmsprop or sgd",
         ),
         (["--folds", "1"], "expected 0 folds or at least 2, got 1"),
         (["--folds", "1000"], "at most as many folds as rows"),

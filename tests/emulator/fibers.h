@@ -48,7 +48,11 @@ struct MatrixMap {
     uint64_t rows, columns, row_bytes;
     unsigned box_rows, box_columns, number_bytes;
     unsigned is_tf32;  // what is copied is rounded
-    unsigned char unused[72];
+    // Of images, whose pixels are the matrix' rows; 0 otherwise. A box' pixels are box_rows, so many
+    // of each, and its rows and columns `steps` apart.
+    unsigned images, height, width;
+    unsigned box[3], steps[2];
+    unsigned char unused[40];
 };
 static_assert(sizeof(MatrixMap) == 128, "a tensor map has 128 bytes");
 
@@ -175,6 +179,11 @@ constexpr unsigned OWN_BLOCK = 1u << 16;  // instead of the blocks of a cluster
 void check_map(const char* name, const MatrixMap* map);
 void load_box(const char* name, void* target, const MatrixMap* map, int row, int column,
               unsigned long long* barrier, unsigned blocks);
+struct Corner {
+    int image, row, column, channel;
+};
+void load_images(const char* name, void* target, const MatrixMap* map, Corner corner,
+                 unsigned long long* barrier, unsigned blocks);
 void store_box(const char* name, const MatrixMap* map, const void* source, int row, int column);
 void commit_stores();
 void wait_for_stores(const char* name, unsigned most_pending, Site site);

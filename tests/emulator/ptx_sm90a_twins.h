@@ -22,6 +22,12 @@ inline void copy_tensor_to_cluster(void* shared, const TensorMap* map, int row, 
     emulator::load_box("copy_tensor_to_cluster", shared, map, row, column, barrier, blocks);
 }
 
+inline void copy_images(void* shared, const TensorMap* map, int image, int row, int column,
+                        int channel, unsigned long long* barrier) {
+    emulator::load_images("copy_images", shared, map, {image, row, column, channel}, barrier,
+                          emulator::OWN_BLOCK);
+}
+
 inline void store_tensor(const TensorMap* map, const void* shared, int row, int column) {
     emulator::store_box("store_tensor", map, shared, row, column);
 }

@@ -21,6 +21,17 @@ inline float power_of_2(float exponent) { return exp2f(exponent); }
 
 inline float logarithm_of_2(float value) { return log2f(value); }
 
+// prmt (9.7.9.7).
+inline unsigned permuted_bytes(unsigned word, unsigned selector) {
+    unsigned bytes = 0;
+    for (int i = 0; i < 4; ++i) {
+        const unsigned digit = selector >> 4 * i & 15, byte = word >> digit % 4 * 8 & 0xff;
+        const unsigned sign = byte & 0x80 ? 0xff : 0;
+        bytes |= (digit & 8 ? sign : byte) << 8 * i;
+    }
+    return bytes;
+}
+
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
 
 // ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix
@@ -205,13 +216,6 @@ inline void stmatrix_x4_trans(void* row, const unsigned (&r)[4],
     emulator::store_matrix<true>("stmatrix_x4_trans", row, r, site);
 }
 
-// redux.sync.max.u32 (9.7.14.4).
-inline unsigned largest_of_lanes(unsigned value) {
-    for (int offset = 16; offset > 0; offset /= 2)
-        value = max(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    return value;
-}
-
 // cvt.rn.relu (9.7.9.21).
 namespace emulator {
 inline float relu_of(float value) { return value < 0 || value == 0 ? 0 : value; }
@@ -234,15 +238,57 @@ inline unsigned relu_of_sums(unsigned first, unsigned second) {
     return relu_to_halves(sum(0), sum(16));
 }
 
-// set.gt (9.7.7.1).
-inline unsigned positive_halves(unsigned word) {
-    return (half_to_float(static_cast<unsigned short>(word)) > 0 ? 0xffffu : 0) |
-           (half_to_float(static_cast<unsigned short>(word >> 16)) > 0 ? 0xffff0000u : 0);
+// set.gt, set.ge (9.7.7.1), max.NaN (9.7.4.9).
+namespace emulator {
+
+template <class Choose>
+inline unsigned of_both_halves(unsigned word, unsigned other, Choose choose) {
+    const unsigned low = choose(word & 0xffff, other & 0xffff),
+                   high = choose(word >> 16, other >> 16);
+    return (low & 0xffff) | high << 16;
 }
 
-inline unsigned positive_bfloats(unsigned word) {
-    return (__uint_as_float(word << 16) > 0 ? 0xffffu : 0) |
-           (__uint_as_float(word & 0xffff0000u) > 0 ? 0xffff0000u : 0);
+inline float half_value(unsigned bits) { return half_to_float(static_cast<unsigned short>(bits)); }
+inline float bfloat_value(unsigned bits) { return __uint_as_float(bits << 16); }
+
+}  // namespace emulator
+
+inline unsigned greater_halves(unsigned word, unsigned other) {
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return emulator::half_value(a) > emulator::half_value(b) ? 0xffffu : 0;
+    });
+}
+
+inline unsigned greater_bfloats(unsigned word, unsigned other) {
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return emulator::bfloat_value(a) > emulator::bfloat_value(b) ? 0xffffu : 0;
+    });
+}
+
+inline unsigned at_least_halves(unsigned word, unsigned other) {
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return emulator::half_value(a) >= emulator::half_value(b) ? 0xffffu : 0;
+    });
+}
+
+inline unsigned at_least_bfloats(unsigned word, unsigned other) {
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        return emulator::bfloat_value(a) >= emulator::bfloat_value(b) ? 0xffffu : 0;
+    });
+}
+
+inline unsigned larger_halves(unsigned word, unsigned other) {
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        const float first = emulator::half_value(a), second = emulator::half_value(b);
+        return first != first || second != second ? 0x7fffu : second > first ? b : a;
+    });
+}
+
+inline unsigned larger_bfloats(unsigned word, unsigned other) {
+    return emulator::of_both_halves(word, other, [](unsigned a, unsigned b) {
+        const float first = emulator::bfloat_value(a), second = emulator::bfloat_value(b);
+        return first != first || second != second ? 0x7fffu : second > first ? b : a;
+    });
 }
 
 inline unsigned cluster_rank() { return emulator::rank_in_cluster(); }

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,7 @@ from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import path_of
 from warpfit.backends.cuda.launch import parameter_formats
 from warpfit.backends.cuda.memory import SharedMemory
-from warpfit.backends.cuda.runtime import check_tensor_map
+from warpfit.backends.cuda.runtime import check_image_map, check_tensor_map
 from warpfit.errors import DeviceError
 
 __all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
@@ -33,9 +34,10 @@ __all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
 ALIGNMENT = 256
 POISON = 0xFF
 MOST_WATCHED = 1 << 20
-TENSOR_MAP = struct.Struct("=QQQQQIIII72x")  # as ptx_sm90a_twins.h has it
+TENSOR_MAP = struct.Struct("=QQQQQIIII8I40x")  # as fibers.h has it
 TENSOR_MAP_MARK = 0x70616D5F726F736E
 Dimensions = tuple[int, int, int]
+Shape3, Shape4 = tuple[int, int, int], tuple[int, int, int, int]
 
 
 # Memory that has not been freed, by its address.
@@ -361,7 +363,17 @@ class EmulatedRuntime:
             box_columns,
             itemsize,
             is_tf32,
+            *(0,) * 8,
         )
+
+    def image_map(
+        self, pointer: int, dtype_name: str, shape: Shape4, box: Shape3, steps: tuple[int, int]
+    ) -> bytes:
+        """Return what tells emulated tensor copies of images."""
+        itemsize = check_image_map(pointer, dtype_name, shape, box, steps)
+        rows, channels = prod(shape[:3]), shape[3]
+        of_matrix = (rows, channels, channels * itemsize, prod(box), 128 // itemsize, itemsize, 0)
+        return TENSOR_MAP.pack(TENSOR_MAP_MARK, pointer, *of_matrix, *shape[:3], *box, *steps)
 
     def launch(
         self, function: Any, grid: Dimensions, block: Dimensions, shared_bytes: int, parameters: int

@@ -71,6 +71,27 @@ std::vector<unsigned char> box_of_matrix(const MatrixMap& map, int row, int colu
     return box;
 }
 
+// The bytes of a box of images, its pixels one after another, those outside of the images zero.
+std::vector<unsigned char> box_of_images(const MatrixMap& map, const Corner& corner) {
+    std::vector<unsigned char> box(bytes_of_box(map));
+    const auto [images, height, width] = map.box;
+    for (unsigned line = 0; line < map.box_rows; ++line) {
+        const long long image = corner.image + static_cast<long long>(line / (height * width)),
+                        row = corner.row + line / width % height * map.steps[0],
+                        column = corner.column + line % width * map.steps[1];
+        const auto is_in = [](long long at, unsigned size) { return at >= 0 && at < size; };
+        if (!is_in(image, map.images) || !is_in(row, map.height) || !is_in(column, map.width))
+            continue;
+        MatrixMap pixel = map;
+        pixel.box_rows = 1;
+        for_each_row(pixel, (image * map.height + row) * map.width + column, corner.channel,
+                     [&](long long at, const unsigned char* from, size_t bytes) {
+                         std::memcpy(&box[line * LINE_BYTES + at], from, bytes);
+                     });
+    }
+    return box;
+}
+
 // Where byte `at` of a box lies that begins at `address`, counted from there.
 unsigned place_in_shared(unsigned address, unsigned at) { return swizzled(address + at) - address; }
 
@@ -80,6 +101,15 @@ std::vector<unsigned char> laid_out(const std::vector<unsigned char>& box, unsig
     for (unsigned at = 0; at < box.size(); at += PIECE_BYTES)
         std::memcpy(&lines[place_in_shared(address, at)], &box[at], PIECE_BYTES);
     return lines;
+}
+
+void load_lines(const char* name, void* target, const std::vector<unsigned char>& box,
+                unsigned long long* barrier, unsigned blocks) {
+    const std::vector<unsigned char> lines = laid_out(box, to_shared_address(target));
+    if (blocks == OWN_BLOCK)
+        copy_for_mbarrier(name, target, lines.data(), lines.size(), barrier);
+    else
+        copy_to_blocks(name, target, lines.data(), lines.size(), barrier, blocks);
 }
 
 std::vector<unsigned char> box_of_shared(const unsigned char* source, unsigned bytes) {
@@ -135,12 +165,15 @@ void check_map(const char* name, const MatrixMap* map) {
 void load_box(const char* name, void* target, const MatrixMap* map, int row, int column,
               unsigned long long* barrier, unsigned blocks) {
     check_box(name, map, target);
-    const std::vector<unsigned char> lines =
-        laid_out(box_of_matrix(*map, row, column), to_shared_address(target));
-    if (blocks == OWN_BLOCK)
-        copy_for_mbarrier(name, target, lines.data(), lines.size(), barrier);
-    else
-        copy_to_blocks(name, target, lines.data(), lines.size(), barrier, blocks);
+    if (map->images != 0) fail("%s: expected the map of a matrix, got one of images", name);
+    load_lines(name, target, box_of_matrix(*map, row, column), barrier, blocks);
+}
+
+void load_images(const char* name, void* target, const MatrixMap* map, Corner corner,
+                 unsigned long long* barrier, unsigned blocks) {
+    check_box(name, map, target);
+    if (map->images == 0) fail("%s: expected the map of images, got one of a matrix", name);
+    load_lines(name, target, box_of_images(*map, corner), barrier, blocks);
 }
 
 void store_box(const char* name, const MatrixMap* map, const void* source, int row, int column) {

@@ -65,7 +65,17 @@ FAMILIES = {
         ("backends/cuda/test_layer_kernels.py",),
         "forward and (half_precision or any_alignment) or forward and every_update",
     ),
-    "members": Family(("members",), ("backends/test_members.py",), "emulator"),
+    "members": Family(
+        ("members", "member_layers", "piecewise_linear"),
+        (
+            "backends/test_members.py",
+            "backends/test_piecewise_linear.py",
+            "backends/cuda/test_member_layers.py",
+        ),
+        "emulator or forward",
+    ),
+    "windows": Family(("image_windows",), ("backends/test_image_windows.py",), "emulator"),
+    "matrices": Family(("matrices",), ("backends/test_matrix_updates.py",), "emulator"),
     "training": Family(
         ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
         (
@@ -100,9 +110,13 @@ FAMILIES = {
         takes_slow=True,
     ),
     "products": Family(
-        ("dense", "conv", "conv_sm90", "conv_weights_sm90", "joined_updates", "narrow_step"),
+        (
+            *("conv", "conv_boxes_sm90", "conv_few", "conv_grouped", "conv_sm90"),
+            *("conv_weights_sm90", "dense", "joined_updates", "narrow_step"),
+        ),
         (
             "backends/test_contract.py",
+            "backends/cuda/test_conv_boxes.py",
             "backends/cuda/test_conv_kernels.py",
             "backends/cuda/test_conv_sm90.py",
             "backends/cuda/test_matmul_mma.py",
@@ -113,13 +127,13 @@ FAMILIES = {
         ),
         "joined_updates and (tiles or thin) or narrow_step and (ragged or several or blocks) or "
         "before_sm80 or forward and (many_tiles or masks_by or squares or gray "
-        "or halved) or emulator and (linear or matmul) "
+        "or halved or one_tap_strided or in_groups) or emulator and (linear or matmul) "
         "and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
         takes_slow=True,
     ),
 }
 # The others build many kernels.
-QUICK = {"layers", "members", "tables"}
+QUICK = {"layers", "members", "matrices", "tables", "windows"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

@@ -22,6 +22,7 @@ from warpfit.engines.graph import period_of, sizes_of_graphs, steps_of_graph
 from warpfit.errors import ConfigError, DeviceError, DivergedError
 from warpfit.optim import schedules
 
+SO_FEW = 1e-9  # launches, that graphs are as long as they may be
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 
 
@@ -41,6 +42,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(graph._Run, "train_epoch", noted)
     monkeypatch.setattr(graph, "MOST_OPERATIONS", 40)
+    monkeypatch.setattr(graph, "LAUNCHES_OF_OPERATION", SO_FEW)
     return found
 
 
@@ -109,6 +111,21 @@ def normed_images() -> nn.Sequential:
     )
 
 
+def residual() -> nn.Sequential:
+    block = (nn.Conv2d(4, 4, 3, padding=1, seed=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2))
+    down = nn.Conv2d(4, 8, 1, stride=2, bias=False, seed=3)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, seed=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Residual(*block, nn.Conv2d(4, 4, 3, padding=1, seed=4), nn.BatchNorm2d(4)),
+        nn.ReLU(),
+        nn.Residual(nn.Conv2d(4, 8, 3, stride=2, padding=1, seed=5), shortcut=down),
+        nn.GlobalAvgPool2d(),
+        nn.Linear(8, 3, seed=6),
+    )
+
+
 def grouped() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding="same", seed=1),
@@ -122,7 +139,9 @@ def grouped() -> nn.Sequential:
 def augmented() -> nn.Sequential:
     layers = (nn.Conv2d(1, 4, 3, seed=1), nn.ReLU(), nn.RandomShift((1, 2)), nn.RandomFlip())
     head = (nn.RandomCrop((5, 4)), nn.Flatten(), nn.Dropout(0.25), nn.Linear(80, 3, seed=2))
-    return nn.Sequential(nn.RandomFlip(), nn.RandomShift(2), *layers, *head)
+    turns = (nn.RandomFlip(alternate=2), nn.RandomShift((1, 2), padding_mode="reflect"))
+    covered = (nn.RandomCutout((2, 3)), *turns)
+    return nn.Sequential(nn.RandomFlip(), nn.RandomShift(2), *covered, *layers, *head)
 
 
 def sequences() -> nn.Sequential:
@@ -149,6 +168,7 @@ NETWORKS = {
     "cnn": cnn,
     "normed": normed,
     "normed_images": normed_images,
+    "residual": residual,
     "sequences": sequences,
     "grouped": grouped,
     "augmented": augmented,
@@ -162,6 +182,7 @@ OPTIMIZERS = {
     "adam_scikit": lambda model: adam(model, eps_before_correction=True),
     "adamw": lambda model: optim.AdamW(model.parameters(), 0.01, clip_norm=0.5),
     "lion": lambda model: optim.Lion(model.parameters(), optim.Cosine(0.01), weight_decay=0.1),
+    "muon": lambda model: optim.Muon(model.parameters(), optim.Cosine(0.01), normalize=True),
     "adagrad": lambda model: optim.Adagrad(model.parameters(), 0.01, lr_decay=0.1),
     "adadelta": lambda model: optim.Adadelta(model.parameters(), optim.Cosine(1.0)),
     "nadam": lambda model: optim.NAdam(model.parameters(), 0.01, momentum_decay=0.1),
@@ -171,7 +192,7 @@ OPTIMIZERS = {
 
 
 def data_for(make_model: Any) -> tuple[Any, Any]:
-    if make_model in (cnn, normed_images, grouped, augmented):
+    if make_model in (cnn, normed_images, residual, grouped, augmented):
         rng = np.random.default_rng(0)
         return rng.integers(0, 256, (20, 8, 8, 1)).astype(np.uint8), rng.integers(0, 3, 20)
     x, y = blobs(NUM_ROWS)
@@ -656,7 +677,10 @@ def test_many_graphs_take_no_more_memory(gpu: Any) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
-def test_the_plan_says_how_many_steps_a_graph_has(cuda: str) -> None:
+def test_the_plan_says_how_many_steps_a_graph_has(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "LAUNCHES_OF_OPERATION", SO_FEW)
     x, y = blobs(NUM_ROWS)
     model = small()
     plan = fit("graph", model, x, y, device=cuda, batch_size=1).plan
@@ -815,6 +839,13 @@ def test_graphs_are_neither_long_nor_uneven(
     assert len(set(sizes)) <= 2
     is_short = len(sizes) == 1 or graph.MOST_OPERATIONS // operations < period
     assert is_short or steps % period == 0
+
+
+def test_graphs_of_short_runs_are_short() -> None:
+    lengths = [steps_of_graph(7, 235, epochs=epochs) for epochs in (1, 3, 10, 100, 1000)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 1
+    assert lengths[-1] == steps_of_graph(7, 235)
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ def scaled_run(name: str, exponent: int, device: str, dtype: str = "float32", **
     x, y = (x * np.float32(of_x)).astype(dtype), (y * np.float32(of_targets)).astype(dtype)
     # Where gradients are large, or weights, the rate lets these go as far as others would.
     power = {"x": -2 * exponent, "units": -2 * abs(exponent), "targets": -exponent}[name]
-    optimizer = optim.SGD(model.parameters(), 0.02 * 10.0 ** min(max(power, -35), 35))
+    optimizer = optim.SGD(model.parameters(), 0.02 * 10.0 ** min(max(power, -30), 35))
     history = fit(
         model, x, y, optimizer, loss="mse", device=device, epochs=1, batch_size=40, **more
     )

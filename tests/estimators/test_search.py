@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
 from multiprocessing import get_context
 from typing import Any
 
@@ -311,6 +313,33 @@ def test_how_many_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_networks_that_are_not_done_are_still_warned_of() -> None:
     with pytest.warns(ConvergenceWarning, match="Maximum iterations"):
         SweepCV(CLASSIFIER, {"alpha": [0.1]}, cv=2, n_jobs=1, refit=False).fit(X, Y)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_each_fit_warns_once_at_the_line_that_searches(n_jobs: int) -> None:
+    search = SweepCV(CLASSIFIER, {"alpha": [0.1, 0.2]}, cv=2, n_jobs=n_jobs, refit=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        search.fit(X, Y)
+    assert [each.category for each in caught] == [ConvergenceWarning] * 4
+    assert {each.filename for each in caught} == {__file__}
+
+
+@pytest.mark.parametrize("action", ["ignore", "error"])
+def test_filters_of_warnings_hold_in_processes(
+    action: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    search = SweepCV(CLASSIFIER, {"alpha": [0.1]}, cv=2, n_jobs=2, refit=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter(action, ConvergenceWarning)
+        with (
+            pytest.raises(ValueError, match="All the 2 fits failed")
+            if action == "error"
+            else (nullcontext())
+        ):
+            search.fit(X, Y)
+    assert "ConvergenceWarning: " not in capfd.readouterr().err
 
 
 # With a state, because the checks set that of the search only.

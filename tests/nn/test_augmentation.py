@@ -14,7 +14,12 @@ from support.training import Taped, adam, assert_same_weights
 from warpfit import nn
 from warpfit.backends import get
 from warpfit.errors import ConfigError, ShapeError
-from warpfit.nn.augmentation import RandomCropSpec, RandomFlipSpec, RandomShiftSpec
+from warpfit.nn.augmentation import (
+    RandomCropSpec,
+    RandomCutoutSpec,
+    RandomFlipSpec,
+    RandomShiftSpec,
+)
 from warpfit.nn.layer import calling
 from warpfit.nn.spec import Call, LayerSpec
 from warpfit.random import DROPOUT, philox_words, stream_key
@@ -24,7 +29,10 @@ IMAGES = RNG.uniform(0.1, 1, (40, 6, 5, 2)).astype("float32")
 CALL = Call(training=True, step=3, seed=4)
 LAYERS = {
     "flip": lambda: nn.RandomFlip(0.3),
+    "alternate": lambda: nn.RandomFlip(alternate=3),
     "shift": lambda: nn.RandomShift((3, 2)),
+    "reflect": lambda: nn.RandomShift((3, 2), padding_mode="reflect"),
+    "cutout": lambda: nn.RandomCutout((3, 2)),
     "crop": lambda: nn.RandomCrop((3, 4)),
 }
 MIDDLE = IMAGES[:, 1:4, :4]  # what `crop` shows in evaluation
@@ -55,14 +63,38 @@ def test_flips_follow_from_the_words_of_the_rows() -> None:
     np.testing.assert_array_equal(in_call(nn.RandomFlip(0.3)), expected)
 
 
+@pytest.mark.parametrize("span", [1, 2, 25])
+def test_all_are_mirrored_in_every_second_span(span: int) -> None:
+    layer = nn.RandomFlip(alternate=span)
+    for step in (0, span - 1, span, 2 * span - 1, 2 * span, 3 * span, 10_001 * span - 1):
+        expected = IMAGES[:, :, ::-1] if step // span % 2 else IMAGES
+        np.testing.assert_array_equal(in_call(layer, call=Call(True, step, 4)), expected)
+        on_device = Call(True, np.float64(step).reshape(()), 4)
+        y, _ = layer.spec.vjp(get("cpu"), {}, IMAGES, on_device)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
 @pytest.mark.parametrize("pixels", [(3, 2), (1, 1), (5, 4), (0, 2)])
-def test_shifts_show_windows_of_padded_images(pixels: tuple[int, int]) -> None:
+def test_shifts_show_windows_of_padded_images(pixels: tuple[int, int], mode: str) -> None:
     pads = [(size, size) for size in pixels]
     expected = []
     for row, x in enumerate(IMAGES):
         top, left = (start_of(row, axis, 2 * size + 1) for axis, size in enumerate(pixels))
-        expected.append(np.pad(x, [*pads, (0, 0)])[top : top + 6, left : left + 5])
-    np.testing.assert_array_equal(in_call(nn.RandomShift(pixels)), expected)
+        padded = np.pad(x, [*pads, (0, 0)], "reflect" if mode == "reflect" else "constant")
+        expected.append(padded[top : top + 6, left : left + 5])
+    layer = nn.RandomShift(pixels, padding_mode=mode)
+    np.testing.assert_array_equal(in_call(layer), expected)
+
+
+@pytest.mark.parametrize("size", [(3, 4), (1, 1), (6, 5), (6, 2), (0, 2)])
+def test_cutouts_cover_windows_of_images(size: tuple[int, int]) -> None:
+    expected = IMAGES.copy()
+    for row, x in enumerate(expected):
+        less = 6 - size[0], 5 - size[1]
+        top, left = (most - start_of(row, axis, most + 1) for axis, most in enumerate(less))
+        x[top : top + size[0], left : left + size[1]] = 0
+    np.testing.assert_array_equal(in_call(nn.RandomCutout(size)), expected)
 
 
 @pytest.mark.parametrize("size", [(3, 4), (1, 1), (6, 5), (6, 2)])
@@ -93,7 +125,7 @@ def test_the_gradient_goes_back_where_the_pixels_came_from(name: str) -> None:
     np.testing.assert_array_equal(forth.sum(axis=(1, 2, 3)), back.sum(axis=(1, 2, 3)))
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "alternate"])
 def test_the_call_decides(name: str) -> None:
     layer = LAYERS[name]()
     first = in_call(layer)
@@ -103,15 +135,16 @@ def test_the_call_decides(name: str) -> None:
     np.testing.assert_array_equal(in_call(layer, IMAGES[:7]), first[:7])
 
 
-@pytest.mark.parametrize(("name", "shown"), [("flip", IMAGES), ("shift", IMAGES), ("crop", MIDDLE)])
-def test_evaluation_leaves_images_as_they_are_or_shows_their_middle(name: str, shown: Any) -> None:
+@pytest.mark.parametrize("name", LAYERS)
+def test_evaluation_leaves_images_as_they_are_or_shows_their_middle(name: str) -> None:
+    shown = MIDDLE if name == "crop" else IMAGES
     layer = LAYERS[name]()
     np.testing.assert_array_equal(in_call(layer, call=Call()), shown)
     x = wf.tensor(IMAGES, requires_grad=True)
     layer.eval()(x).backward(2 * shown)
     back = 2 * IMAGES if name != "crop" else np.pad(2 * MIDDLE, [(0, 0), (1, 2), (0, 1), (0, 0)])
     np.testing.assert_array_equal(x.grad, back)
-    for idle in (nn.RandomFlip(0), nn.RandomShift(0)):
+    for idle in (nn.RandomFlip(0), nn.RandomShift(0), nn.RandomCutout(0)):
         np.testing.assert_array_equal(idle(IMAGES), IMAGES)
 
 
@@ -209,7 +242,15 @@ def test_one_launch_says_what_it_takes(cuda: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [RandomFlipSpec(0.25, 3), RandomShiftSpec((1, 2), 3), RandomCropSpec((5, 3), 3)]
+    "spec",
+    [
+        RandomFlipSpec(0.25, 3),
+        RandomFlipSpec(layer_idx=3, alternate=1),
+        RandomShiftSpec((1, 2), 3),
+        RandomShiftSpec((1, 2), 3, "reflect"),
+        RandomCropSpec((5, 3), 3),
+        RandomCutoutSpec((5, 3), 3),
+    ],
 )
 def test_specs(spec: LayerSpec) -> None:
     assert LayerSpec.from_dict(spec.to_dict()) == spec
@@ -221,7 +262,11 @@ def test_specs(spec: LayerSpec) -> None:
 
 def test_repr_and_empty_batches() -> None:
     assert repr(nn.RandomFlip(0.2)) == "RandomFlip(p=0.2)"
+    assert repr(nn.RandomFlip(alternate=25)) == "RandomFlip(alternate=25)"
     assert repr(nn.RandomShift(2)) == "RandomShift(pixels=(2, 2))"
+    reflecting = nn.RandomShift(2, padding_mode="reflect")
+    assert repr(reflecting) == "RandomShift(pixels=(2, 2), padding_mode='reflect')"
+    assert repr(nn.RandomCutout(2)) == "RandomCutout(size=(2, 2))"
     assert repr(nn.RandomCrop(2)) == "RandomCrop(size=(2, 2))"
     for name, make in LAYERS.items():
         assert make()(IMAGES[:0]).shape == (0, *((3, 4) if name == "crop" else (6, 5)), 2)
@@ -245,8 +290,19 @@ def test_refuses_sizes(size: Any) -> None:
         nn.RandomCrop(size)
 
 
+def test_refuses_other_settings() -> None:
+    with pytest.raises(ConfigError, match="RandomFlip: expected alternate of at least one step"):
+        nn.RandomFlip(alternate=0)
+    with pytest.raises(ConfigError, match="RandomFlip: expected alternate to be an integer"):
+        nn.RandomFlip(alternate=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="RandomShift: padding_mode among zeros, reflect"):
+        nn.RandomShift(1, padding_mode="edge")
+    with pytest.raises(ConfigError, match="RandomCutout: expected size"):
+        nn.RandomCutout(1.5)  # type: ignore[arg-type]
+
+
 def test_refuses_what_are_no_images_or_too_small() -> None:
-    for layer in (nn.RandomFlip(), nn.RandomShift(1), nn.RandomCrop(1)):
+    for layer in (nn.RandomFlip(), nn.RandomShift(1), nn.RandomCrop(1), nn.RandomCutout(1)):
         with pytest.raises(
             ShapeError, match=r"expected samples of shape \(H, W, C\), got \(6, 5\)"
         ):
@@ -255,5 +311,7 @@ def test_refuses_what_are_no_images_or_too_small() -> None:
         nn.RandomShift((1, 5))(IMAGES)
     with pytest.raises(ShapeError, match=r"images of at least \(2, 6\) pixels.*\(6, 5, 2\)"):
         nn.RandomCrop((2, 6))(IMAGES)
+    with pytest.raises(ShapeError, match=r"images of at least \(2, 6\) pixels.*\(6, 5, 2\)"):
+        nn.RandomCutout((2, 6))(IMAGES)
     with pytest.raises(ShapeError, match="layer 1: RandomShift"):
         nn.Sequential(nn.ReLU(), nn.RandomShift(6)).spec((6, 5, 2))

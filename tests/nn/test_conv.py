@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -208,3 +209,40 @@ def test_in_a_network() -> None:
     copy = Sequential.from_spec(network, model.state_dict())
     x = np.random.default_rng(0).standard_normal((2, 6, 6, 1))
     np.testing.assert_array_equal(copy(x), model(x))
+
+
+# -- groups
+# ------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_pytorchs() -> None:
+    torch = pytest.importorskip("torch")
+    layer = Conv2d(6, 9, (3, 2), 2, 1, groups=3, seed=0)
+    theirs = torch.nn.Conv2d(6, 9, (3, 2), 2, 1, groups=3)
+    with torch.no_grad():
+        weight = np.ascontiguousarray(layer.weight.data.transpose(3, 2, 0, 1))
+        theirs.weight.copy_(torch.from_numpy(weight))
+        theirs.bias.copy_(torch.from_numpy(layer.bias.data))
+    x = np.random.default_rng(0).standard_normal((2, 7, 6, 6)).astype(np.float32)
+    expected = theirs(torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2))))
+    found = layer(x).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert layer.weight.shape == (3, 2, 2, 9)
+    assert repr(layer).startswith(
+        "Conv2d(6, 9, kernel_size=(3, 2), stride=(2, 2), padding=(1, 1), g"
+    )
+
+
+def test_depthwise_convolutions_have_a_form_in_onnx(tmp_path: Path) -> None:
+    reference = pytest.importorskip("onnx.reference")
+    model = Sequential(Conv2d(4, 4, 3, padding="same", groups=4, seed=1), ReLU(), Conv2d(4, 6, 1))
+    x = np.random.default_rng(0).standard_normal((2, 5, 5, 4)).astype(np.float32)
+    model.to_onnx(tmp_path / "model.onnx", (5, 5, 4))
+    (found,) = reference.ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"X": x})
+    np.testing.assert_allclose(found, model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [0, 4, 1.5, "2"])
+def test_groups_divide_channels_and_outputs(groups: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^Conv2d: expected groups"):
+        Conv2d(6, 4, 3, groups=groups)

@@ -27,6 +27,7 @@ from warpfit.nn import (
     Module,
     NetworkSpec,
     ReLU,
+    Residual,
     Sequential,
     Sigmoid,
     Softmax,
@@ -90,10 +91,19 @@ def nested() -> Sequential:
     return Sequential(chain, Sequential(chain, linear(5, 3, bias=False)), LogSoftmax())
 
 
+def residual() -> Sequential:
+    """A block whose second one is its own shortcut, and a shortcut with layers."""
+    inner = Residual(Tanh(), linear(4, 4))
+    outer = Residual(linear(5, 4), ReLU(), inner, shortcut=linear(5, 4, bias=False))
+    return Sequential(outer, ReLU(), Residual(linear(4, 4), Tanh(), linear(4, 4)), linear(4, 3))
+
+
 NETWORKS: dict[str, Callable[[], Sequential]] = {
     "mlp": mlp,
     "twice": twice,
     "nested": nested,
+    "residual": residual,
+    "residual first": lambda: Sequential(Residual(Tanh(), shortcut=linear(5, 5)), linear(5, 3)),
     "activation first": lambda: Sequential(Sigmoid(), Identity(), linear(5, 3), GELU()),
     "activation twice": lambda: Sequential(linear(5, 3), GELU("tanh"), LeakyReLU(0.2)),
     "one layer": lambda: Sequential(linear(5, 3)),
@@ -211,11 +221,10 @@ def joints_of(*layers: Any) -> list[tuple[str | None, bool]]:
     ("between", "activation", "is_joined"),
     [
         ((), ReLU(), True),
-        ((MaxPool2d(2), Dropout(0.5)), ReLU(), True),
+        ((Dropout(0.5),), ReLU(), True),
         ((MaxPool2d(2, 1),), Tanh(), True),
         ((Dropout(0.5),), Tanh(), False),
         ((AvgPool2d(2),), ReLU(), False),
-        ((MaxPool2d(2), ReLU()), ReLU(), False),
         ((MaxPool2d(2),), GELU(), False),
     ],
 )
@@ -229,6 +238,14 @@ def test_a_layer_takes_over_the_derivative_below_if_what_is_between_passes_it(
         name = convolution[1].spec.activation.name
         assert joints[0] == (None, is_joined)
         assert joints[-1] == (name if is_joined else None, False)
+
+
+@pytest.mark.parametrize("between", [(), (Dropout(0.5),), (ReLU(),)])
+def test_places_of_pooling_tell_the_derivative_of_relu(between: Any) -> None:
+    last = (Flatten(), Linear(8, 2))
+    joints = joints_of(Conv2d(1, 2, 3), ReLU(), MaxPool2d(2), *between, *last)
+    assert joints[0] == (None, True)
+    assert joints[-1] == (None, False)
 
 
 @pytest.mark.parametrize("activation", [ReLU, Tanh])

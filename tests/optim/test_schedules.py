@@ -15,6 +15,7 @@ from warpfit.optim import (
     Cosine,
     Exponential,
     InverseScaling,
+    Linear,
     OneCycle,
     ReduceOnPlateau,
     Schedule,
@@ -30,6 +31,7 @@ ALL = [
     Exponential(0.1, factor=0.9),
     InverseScaling(0.1, power=0.25, per_epoch=40, before=80),
     Cosine(0.1, final_lr=0.01, warmup_epochs=1.5),
+    Linear(0.1, final_lr=0.2),
     OneCycle(0.1, rise=0.4, start_divisor=10, final_divisor=100),
     ReduceOnPlateau(0.1, factor=0.5, patience=2, threshold=0.01, cooldown=1, min_lr=0.01),
 ]
@@ -222,6 +224,15 @@ def test_cosine_rises_then_falls(
     assert (np.diff(found[: top + 1]) >= 0).all()
     assert (np.diff(found[top:]) <= 1e-17).all()
     assert (found[top:] >= final_lr).all()
+
+
+def test_linear() -> None:
+    np.testing.assert_allclose(rates(Linear(0.4), 2, 2), [0.4, 0.3, 0.2, 0.1], rtol=1e-15)
+    np.testing.assert_allclose(rates(Linear(0.1, 0.3), 4), [0.1, 0.15, 0.2, 0.25], rtol=1e-15)
+    assert Linear(0.1, 0.3).largest == 0.3
+    assert Linear(0.4).rate(Progress(9, 4, 1)) == 0  # a run that goes on beyond its end
+    with pytest.raises(ConfigError, match="Linear: expected final_lr of at least 0"):
+        Linear(0.1, -1.0)
 
 
 def test_one_cycle() -> None:
@@ -450,6 +461,7 @@ def test_the_names() -> None:
         "exponential",
         "inverse_scaling",
         "cosine",
+        "linear",
         "one_cycle",
         "reduce_on_plateau",
     ]
@@ -469,7 +481,7 @@ def test_numbers_become_constants(lr: Any) -> None:
         (Cosine, "expected a learning rate or a schedule, got <class"),
         (-1, "Constant: expected a learning rate that is finite and at least 0"),
         ({}, "expected a schedule among constant, .*, got None"),
-        ({"name": "linear"}, "expected a schedule among constant, .*, got 'linear'"),
+        ({"name": "straight"}, "expected a schedule among constant, .*, got 'straight'"),
         ({"name": ["step"]}, r"expected a schedule among constant, .*, got \['step'\]"),
         ({"name": "cosine"}, "expected the settings of the schedule cosine, got {}"),
         ({"name": "cosine", "lr": 0.1, "speed": 1}, "expected the settings of the schedule cosine"),

@@ -26,6 +26,7 @@ LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
     "LayerNorm plain": (nn.LayerNorm(5, elementwise_affine=False), (5,)),
     "GroupNorm": (nn.GroupNorm(2, 4, eps=1e-3), (3, 3, 4)),
     "RandomCrop": (nn.RandomCrop((2, 3)), (3, 4, 2)),
+    "RandomCutout": (nn.RandomCutout(2), (3, 4, 2)),
     "RandomFlip": (nn.RandomFlip(0.3), (3, 4, 2)),
     "RandomShift": (nn.RandomShift((1, 2)), (3, 4, 2)),
     "Dropout": (nn.Dropout(0.3), (5,)),

@@ -13,6 +13,7 @@ import warpfit as wf
 from support.one_launch import Spike, activated, data
 from support.training import assert_same_weights
 from warpfit import optim
+from warpfit.sweep import together
 
 SIZES = (9, 20, 14, 3)
 X, Y = data(SIZES, num_rows=90)
@@ -99,3 +100,30 @@ def test_one_of_many_that_are_halved_drops_out(cuda: str) -> None:
     found = sweep(["calm", "spike", "calm"], halving=wf.Halving(factor=2, min_epochs=2))
     assert found.records[1]["status"] == "diverged"
     assert found.best_candidate["rate"] == "calm"
+
+
+@pytest.mark.parametrize("at", [2, 3], ids=["first wave", "anew"])
+def test_ctrl_c_interrupts_those_that_would_be_trained_anew(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    launches, closed = [], []
+
+    def start(*arguments: Any) -> Any:
+        launches.append(arguments)
+        if len(launches) == at:
+            raise KeyboardInterrupt
+        return start_many(*arguments)
+
+    class Closes(Hears):
+        def close(self) -> None:
+            closed.append(self)
+
+    start_many = together.start_many
+    monkeypatch.setattr(together, "start_many", start)
+    monkeypatch.setattr(together.Together, "_most", lambda self, launch: 2)
+    found = sweep(["calm", "spike", "calm", "calm"], callbacks=[Closes()])
+    assert found.interrupted
+    done = 2 * (at - 1) - 1
+    assert found.counts() == {"interrupted": 4 - done, "done": done}
+    assert found.records[1]["status"] == "interrupted"
+    assert len(closed) == 4

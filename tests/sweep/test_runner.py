@@ -7,8 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,13 +25,20 @@ import warpfit as wf
 from support.devices import no_gpu
 from support.sweeps import ARGUMENTS, build
 from support.training import assert_same_weights, blobs, mlp, sgd
-from warpfit.errors import ConfigError, DeviceError
+from warpfit.errors import ConfigError, DeviceError, Obstacle
+from warpfit.sweep import elsewhere
 from warpfit.sweep.elsewhere import Shards, run_shard
 from warpfit.sweep.fit_many import _tasks
 from warpfit.sweep.folds import SweepData
 from warpfit.sweep.here import run_here
 from warpfit.sweep.sending import stop_of, workers_of
-from warpfit.sweep.workers import ExecutorsWorkers, JoblibsWorkers, workers_for
+from warpfit.sweep.workers import (
+    DeviceWorkers,
+    ExecutorsWorkers,
+    JoblibsWorkers,
+    own_device,
+    workers_for,
+)
 
 X, Y = blobs(60)
 SCRIPT = Path(__file__).with_name("workers.py")
@@ -154,17 +164,47 @@ def test_what_a_killed_process_had_is_trained_again(tmp_path: Path) -> None:
         assert_same_weights(ours, theirs)
 
 
-def test_several_devices_have_a_process_each() -> None:
+def test_several_devices_take_networks_as_they_are_free() -> None:
     found = sweep(device=["cpu", "cpu"])
-    assert found.plan.reason == "2 shards by joblib, on cpu, cpu"
+    assert found.plan.reason == "in turn by cpu, cpu, whichever is free"
     for ours, theirs in zip(found.models, sweep(device="cpu", n_jobs=1).models, strict=True):
         assert_same_weights(ours, theirs)
 
 
-@pytest.mark.slow
-def test_a_network_that_kills_every_process_fails_its_shard(tmp_path: Path) -> None:
-    found = sweep(device=["cpu", "cpu"], callbacks=[Killing(tmp_path / "kills", 100)])
-    assert found.counts() == {"done": 1, "failed": 2}
+def test_a_slow_device_takes_fewer() -> None:
+    others_done, done = Event(), []
+
+    def train(shared: Any, share: int, stop: Event | None) -> str:
+        device = own_device() or ""
+        if device == "slow":
+            assert others_done.wait(30)
+        done.append(share)
+        if len(done) == 9:
+            others_done.set()
+        return device
+
+    found = dict(DeviceWorkers(["slow", "fast"]).results(train, None, range(10)))
+    assert sorted(found) == list(range(10))
+    assert Counter(found.values()) == {"slow": 1, "fast": 9}
+    assert own_device() is None
+
+
+def test_shards_are_as_large_as_a_device_trains_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[int]] = []
+    monkeypatch.setattr(elsewhere, "_outcomes", lambda _, __, shards, ___: sent.extend(shards))
+    tasks = [SimpleNamespace(number=idx, model=build({"lr": 0.1})[0]) for idx in range(7)]
+    launch = SimpleNamespace(groups=lambda num_multiprocessors: 3)
+    plan = SimpleNamespace(device="cuda:0", epochs=1, num_rows=60)
+    longer = SimpleNamespace(device="cuda:0", epochs=2, num_rows=60)
+    ops = SimpleNamespace(runtime=SimpleNamespace(num_multiprocessors=132))
+    monkeypatch.setattr(elsewhere.backends, "get", lambda device: ops)
+    groups: Any = [
+        SimpleNamespace(plan=plan, launch=launch, tasks=tasks[:5]),
+        SimpleNamespace(plan=longer, launch=Obstacle("no kernel"), tasks=tasks[5:]),
+    ]
+    workers: Any = DeviceWorkers(["cuda:0", "cuda:1"])
+    elsewhere.Cards(workers, ["cuda:0", "cuda:1"], 2).run(groups)
+    assert [[task.number for task in shard] for shard in sent] == [[5], [6], [0, 1, 2], [3, 4]]
 
 
 class Cluster(ThreadingBackend):

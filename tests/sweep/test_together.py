@@ -310,6 +310,22 @@ def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.Monke
         assert_same_weights(one, other)
 
 
+def test_rows_on_the_device_stay_there(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    downloads: list[int] = []
+    to_numpy = backends.get(cuda).to_numpy
+    monkeypatch.setattr(
+        type(backends.get(cuda)),
+        "to_numpy",
+        lambda self, array: (downloads.append(array.size), to_numpy(array))[1],
+    )
+    candidates = [{"lr": 0.1, "width": width} for width in (8, 4)]
+    found = sweep(cuda, candidates, validation_data=(X[:40], Y[:40]), keep_models=False)
+    assert not [size for size in downloads if size in (X.size, X[:40].size)]
+    expected = sweep("cpu", candidates, validation_data=(X[:40], Y[:40]), n_jobs=1)
+    for got, record in zip(found, expected, strict=True):
+        assert got["val_loss"] == pytest.approx(record["val_loss"], rel=2e-3)
+
+
 def test_groups_share_the_card(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     for name in ("start", "outcomes"):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from warpfit import TabularClassifier, TabularRegressor
-
-Check = Callable[[Any], None]
 
 SMALL: dict[str, Any] = {
     "n_epochs": 24,
@@ -20,16 +19,23 @@ SMALL: dict[str, Any] = {
 }
 BAG = {**SMALL, "n_folds": 2, "n_ensemble": 2}
 TABM = {**SMALL, "method": "tabm_ple", "hidden_layer_sizes": 16, "lr": 0.02}
-EXPECTED = {
-    "check_methods_subset_invariance": "compares to 1e-7, float32's own precision",
-    "check_sample_weight_equivalence_on_dense_data": "batches and rows held out are others",
-}
+# Compared to 1e-7, which is float32's own precision.
+ROUNDED = "check_methods_subset_invariance"
+# Rows that count twice are not rows that are there twice: batches and rows held out are others.
+FAILED = "check_sample_weight_equivalence_on_dense_data"
 
 
 @pytest.mark.in_turns(3)
 @parametrize_with_checks(
-    [kind(**own) for own in (SMALL, BAG, TABM) for kind in (TabularClassifier, TabularRegressor)],
-    expected_failed_checks=lambda estimator: EXPECTED,
+    [kind(**own) for own in (SMALL, BAG, TABM) for kind in (TabularClassifier, TabularRegressor)]
 )
-def test_checks(estimator: Any, check: Check) -> None:
-    check(estimator)
+def test_checks(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = check.func.__name__
+    if name == ROUNDED:
+        nearly = partial(estimator_checks.assert_allclose, rtol=1e-5)
+        monkeypatch.setattr(estimator_checks, "assert_allclose", nearly)
+    if name == FAILED:
+        with pytest.raises(AssertionError):
+            check(estimator)
+    else:
+        check(estimator)

@@ -177,6 +177,16 @@ def test_refuses_parameters(settings: dict[str, Any], message: str) -> None:
         TabularClassifier(**{**FAST, **settings}).fit([[0.0], [1.0], [2.0]], [0, 1, 0])
 
 
+@pytest.mark.parametrize("method", ["realmlp", "tabm"])
+def test_refuses_validation_targets_that_no_error_can_be_made_of(method: str) -> None:
+    x = np.linspace(0, 1, 60)[:, None]
+    model = TabularRegressor(method, **FAST)
+    message = "expected validation targets within 1.8e+19 standard deviations of those trained on"
+    with pytest.raises(ValueError, match=re.escape(message)) as found:
+        model.fit(x, x[:, 0], X_val=x, y_val=np.append(x[1:, 0], -1e300))
+    assert str(found.value).endswith("which are 0.5 ± 0.293527, got -1e+300")
+
+
 def test_refuses_a_table_unlike_the_fitted_one() -> None:
     frame = people()
     model = TabularClassifier(**FAST).fit(frame, frame["member"])

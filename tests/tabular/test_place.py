@@ -11,6 +11,7 @@ import pytest
 from warpfit import TabularRegressor
 from warpfit.tabular import methods
 from warpfit.tabular.place import predicted_on, trained_on
+from warpfit.tabular.tabm import LIKELY_EPOCHS
 from warpfit.training.place import expected_seconds, run_costs
 
 WIDTHS = (40, 256, 256, 256, 2)
@@ -67,3 +68,24 @@ def test_an_estimator_trains_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warpfit.tabular.estimator.predicted_on", lambda *_: "cpu")
     TabularRegressor(**settings).fit(x, x[:, 0])
     assert asked == ["cpu", "auto"]
+
+
+@pytest.mark.parametrize(("asked", "priced"), [(None, LIKELY_EPOCHS), (1, 1)])
+def test_epochs_that_patience_leaves_out_have_no_price(
+    monkeypatch: pytest.MonkeyPatch, asked: int | None, priced: int
+) -> None:
+    found: list[int] = []
+
+    def noted(device: str, widths: Any, *, epochs: int, **sizes: int) -> Any:
+        found.append(epochs)
+        raise EndedError
+
+    class EndedError(Exception):
+        pass
+
+    monkeypatch.setattr("warpfit.tabular.estimator.trained_on", noted)
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    model = TabularRegressor("tabm", n_epochs=asked, n_ensemble=3, random_state=0)
+    with pytest.raises(EndedError):
+        model.fit(x, x[:, 0])
+    assert found == [3 * priced]

@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from warpfit.backends.cuda.jit import generation
 from warpfit.errors import DivergedError
 from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.tabular import tabm_training
 from warpfit.tabular.network import Columns
+from warpfit.tabular.tabm_graphs import GraphEpochs
 from warpfit.tabular.tabm_network import TabM, set_initial_values
 from warpfit.tabular.tabm_steps import Settings, Steps
 from warpfit.tabular.tabm_training import ThreadEpochs, outputs_of, train
@@ -159,24 +161,31 @@ def test_outputs_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("num_bins", "precision", "limit"),
-    [(0, "float32", 1e-3), (3, "float32", 1e-3), (3, "bfloat16", 4e-2), (0, "tf32", 1e-2)],
+    ("num_bins", "precision", "hidden", "limit"),
+    [
+        (0, "float32", (8, 6), 1e-3),
+        (3, "float32", (8, 6), 1e-3),
+        (3, "bfloat16", (8, 6), 4e-2),
+        # Layers at once, with embeddings and without.
+        (3, "bfloat16", (128, 128), 4e-2),
+        (0, "bfloat16", (128, 128), 4e-2),
+    ],
 )
 def test_a_device_trains_as_the_cpu_does(
-    cuda: str, num_bins: int, precision: str, limit: float
+    cuda: str, num_bins: int, precision: str, hidden: tuple[int, ...], limit: float
 ) -> None:
     x, y = table(24)
     weights = np.linspace(0.5, 1.5, 24, dtype=np.float32)
     found = []
     for device in ("cpu", cuda):
-        network = begun(x, num_bins=num_bins).to(device)
+        network = begun(x, num_bins=num_bins, hidden=hidden).to(device)
         ops = network.backend
         outcome = trained(
             network,
             x,
             y,
             share_of_wrong(y),
-            settings=Settings(0.01, max_norm=1.0),
+            settings=Settings(0.01, max_norm=1.0 if num_bins else None),
             n_epochs=3,  # the third one is launched as a graph alone
             weights=ops.asarray(weights),
             precision=precision,
@@ -184,3 +193,20 @@ def test_a_device_trains_as_the_cpu_does(
         assert (network.device != "cpu") == (device != "cpu")
         found.append([*outcome.losses, *outputs_of(network, ops.asarray(x)).ravel()])
     np.testing.assert_allclose(found[1], found[0], rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "precision", "is_at_once"),
+    [((128, 128), None, True), ((128, 128), "float32", False), ((128, 64), "bfloat16", False)],
+)
+def test_which_layers_kernels_take_at_once(
+    cuda: str, hidden: tuple[int, ...], precision: str | None, is_at_once: bool
+) -> None:
+    x, y = table(8)
+    network = begun(x, hidden=hidden).to(cuda)
+    ops = network.backend
+    steps = Steps(network, SoftmaxCrossEntropy(), Settings(), 0)
+    rows = Rows(ops.asarray(x), ops.asarray(y), None)
+    epochs = GraphEpochs(steps, rows, 8, 0, precision)
+    expected = is_at_once and generation(ops.runtime.arch) == 90
+    assert epochs.is_at_once == expected

@@ -282,6 +282,13 @@ def test_evaluation_and_predictions_of_batches() -> None:
         ),
         (lambda m: wf.predict(m, iter([])), DataError, "expected batches of x, got none"),
         (
+            lambda m: wf.predict(m, [(X[:20], LABELS[:20]), (X[20:], LABELS[20:])]),
+            ConfigError,
+            r"^expected x as rows, or an iterator of batches, got a list of 2 pairs \(x, y\); "
+            r"iter\(\) of it is one$",
+        ),
+        (lambda m: wf.predict(m, ((X, LABELS),)), ConfigError, r"got a tuple of 1 pair \(x, y\)"),
+        (
             lambda m: wf.predict(m, iter([(X, X, X)])),
             ConfigError,
             "expected batch 1 as x or a pair",

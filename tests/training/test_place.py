@@ -78,6 +78,12 @@ class TestChosen:
         monkeypatch.setenv("WARPFIT_DEVICE", "cuda:1")
         assert place_of("auto", (4, 100, 3), **SHORT) == ("auto", "")
 
+    def test_auto_in_the_environment_leaves_it_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = place_of("auto", (4, 100, 3), **SHORT)
+        monkeypatch.setenv("WARPFIT_DEVICE", "auto")
+        assert place_of("auto", (4, 100, 3), **SHORT) == expected
+        assert expected.device == "cpu"
+
     def test_few_rows_are_predicted_on_the_cpu(self) -> None:
         assert predicting_place("auto", (64, 100, 10), 1797) == "cpu"
         assert predicting_place("auto", (784, 256, 10), 60_000) == "auto"

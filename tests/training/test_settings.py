@@ -132,3 +132,10 @@ def test_every_run_gets_a_folder_of_its_own(
         folders.append(default_folder())
         folders[-1].mkdir(parents=True)
     assert len(set(folders)) == 3
+
+
+def test_processes_are_for_calls_of_fit() -> None:
+    with pytest.raises(
+        ConfigError, match="'cuda:all' for every GPU, got 'mpi', which is for calls"
+    ):
+        TrainSettings(device="mpi")

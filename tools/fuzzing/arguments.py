@@ -483,8 +483,12 @@ LAYERS: list[Call] = [
     ),
     (nn.Dropout, lambda: {"p": 0.5, "seed": 0}),
     (nn.RandomCrop, lambda: {"size": (2, 1), "seed": 0}),
-    (nn.RandomFlip, lambda: {"p": 0.5, "seed": 0}),
-    (nn.RandomShift, lambda: {"pixels": (2, 1), "seed": 0}),
+    (nn.RandomCutout, lambda: {"size": (2, 1), "seed": 0}),
+    (nn.RandomFlip, lambda: {"p": 0.5, "alternate": 2, "seed": 0}),
+    (
+        nn.RandomShift,
+        lambda: {"pixels": (2, 1), "padding_mode": "reflect", "seed": 0},
+    ),
     (nn.Embedding, lambda: {"num_embeddings": 5, "embedding_dim": 2, "seed": 0}),
     (lambda x: nn.Embedding(5, 2)(x), lambda: {"x": np.zeros((3, 2), "int64")}),
     (nn.Flatten, lambda: {"start_dim": 1, "end_dim": -1}),
@@ -538,6 +542,7 @@ def _optimizers() -> list[Call]:
         (optim.RMSprop, {"alpha": 0.9, "eps": 1e-8, "momentum": 0.0}),
         (optim.Adagrad, {"lr_decay": 0.1, "eps": 1e-8}),
         (optim.Adadelta, {"rho": 0.9, "eps": 1e-6}),
+        (optim.Muon, {"momentum": 0.9, "ns_steps": 5, "adjust_lr_fn": "none", "normalize": True}),
         (optim.NAdam, {"betas": (0.9, 0.99), "eps": 1e-8, "momentum_decay": 0.004}),
     ]
     return [
@@ -582,6 +587,7 @@ OPTIMIZERS: list[Call] = [
     (optim.Step, lambda: {"lr": 0.1, "every": 3, "factor": 0.5}),
     (optim.Exponential, lambda: {"lr": 0.1, "factor": 0.5}),
     (optim.InverseScaling, lambda: {"lr": 0.1, "power": 0.5, "per_epoch": 1, "before": 0}),
+    (optim.Linear, lambda: {"lr": 0.1, "final_lr": 0.0}),
     (optim.Cosine, lambda: {"lr": 0.1, "final_lr": 0.0, "warmup_epochs": 1.0}),
     (optim.OneCycle, lambda: {"lr": 0.1, "rise": 0.3, "start_divisor": 25.0, "final_divisor": 1e4}),
     (

@@ -31,6 +31,7 @@ __all__ = [
     "is_device_array",
     "of",
     "open_ahead",
+    "preferred_device",
     "resolve_device",
 ]
 
@@ -53,13 +54,18 @@ def resolve_device(device: str) -> str:
     """
     check_device_name(device)
     if device == "auto":
-        device = os.environ.get("WARPFIT_DEVICE") or "auto"
+        device = preferred_device()
         check_device_name(device, "WARPFIT_DEVICE as")
     if device == "auto":
         return _best_device()
     if device == "cpu":
         return device
     return str(_runtime(f"cuda:{_cuda_index(device)}").name)
+
+
+def preferred_device() -> str:
+    """Return what the environment variable ``WARPFIT_DEVICE`` names, ``'auto'`` without it."""
+    return os.environ.get("WARPFIT_DEVICE") or "auto"
 
 
 def check_device_name(device: Any, origin: str = "device") -> None:
@@ -127,7 +133,7 @@ def open_ahead(device: str) -> None:
     What fails meanwhile fails again, and is reported, where the device is asked for.
     """
     if device == "auto":
-        device = os.environ.get("WARPFIT_DEVICE") or "cuda"
+        device = "cuda" if preferred_device() == "auto" else preferred_device()
     index = _cuda_index(device)
     if index is None:
         return

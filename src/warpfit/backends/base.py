@@ -29,7 +29,13 @@ from warpfit.backends.activations import ACTIVATIONS, IDENTITY, Activation
 from warpfit.backends.contract.elements import ElementContract
 from warpfit.backends.contract.layers import LayerContract
 from warpfit.backends.contract.losses import LossContract
-from warpfit.backends.contract.members import MemberContract
+from warpfit.backends.contract.members import (
+    MemberContract,
+    MemberHead,
+    MemberLayer,
+    MemberLayers,
+    MemberUpdate,
+)
 from warpfit.backends.contract.optimizers import OptimizerContract
 from warpfit.backends.contract.terms import (
     BINARY,
@@ -63,6 +69,10 @@ __all__ = [
     "Axis",
     "Backend",
     "LossTerms",
+    "MemberHead",
+    "MemberLayer",
+    "MemberLayers",
+    "MemberUpdate",
     "Number",
     "Pair",
 ]
@@ -250,9 +260,27 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
 
     @abstractmethod
     def activation_backward(
-        self, activation: Activation, dy: Array, y: Array, z: Array | None
+        self,
+        activation: Activation,
+        dy: Array,
+        y: Array,
+        z: Array | None,
+        *,
+        plus: Array | None = None,
     ) -> Array:
-        """Return dy · f'(z); z may be None unless ``activation.needs_input``."""
+        """Return (dy + plus) · f'(z), plus None being 0; z may be None unless
+        ``activation.needs_input``.
+        """
+
+    def with_joints(
+        self, dx: Array, x: Array | None, x_activation: Activation, plus: Array | None
+    ) -> Array:
+        """Return a gradient plus another of the same, and then, if x is given, times the
+        derivative of the activation that gave x; either may be missing.
+        """
+        if x is not None:
+            return self.activation_backward(x_activation, dx, x, None, plus=plus)
+        return dx if plus is None else self.binary("add", dx, plus)
 
     @abstractmethod
     def softmax_forward(self, z: Array) -> Array:

@@ -7,7 +7,8 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import FLOAT_DTYPES, Activation, Array, Pair
+from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Activation, Array, Pair
+from warpfit.backends.matrix_updates import MatrixNumbers
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 __all__ = [
@@ -29,15 +30,20 @@ __all__ = [
     "check_linear_backward",
     "check_matmul",
     "check_matrix",
+    "check_matrix_update",
+    "check_member_orders",
     "check_member_relu",
     "check_member_relu_backward",
     "check_pair",
+    "check_piecewise_linear",
     "check_pool2d",
     "check_pool2d_backward",
     "check_prediction",
     "check_same_shape",
     "check_shape",
     "check_update",
+    "check_windows",
+    "check_windows_backward",
     "window_counts",
 ]
 
@@ -66,6 +72,13 @@ def check_float(op: str, *arrays: Array | None) -> None:
             raise DTypeError(f"{op}: expected {' or '.join(known)}, got {first}")
 
 
+def check_parameters(op: str, x: Array, *parameters: Array | None) -> None:
+    """Raise DTypeError unless parameters have x's dtype, or float32 if x is in half precision."""
+    dtypes = {str(array.dtype) for array in parameters if array is not None}
+    is_mixed = str(x.dtype) in HALF_DTYPES and dtypes == {"float32"}
+    check_float(op, *((x,) if is_mixed else (x, *parameters)))
+
+
 def check_same_shape(op: str, a: Array, b: Array) -> None:
     """Raise ShapeError unless a and b have the same shape."""
     if a.shape != b.shape:
@@ -88,6 +101,24 @@ def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> 
                 check_float(op, array)
         for array in arrays[1:]:
             check_same_shape(op, arrays[0], array)
+
+
+def check_matrix_update(
+    op: str, factors: Sequence[float], numbers: MatrixNumbers, *groups: Sequence[Array]
+) -> None:
+    """Raise unless `check_update` does not, there is a factor for each parameter, each has at least
+    two axes, and a step is done.
+    """
+    check_update(op, *groups)
+    if len(factors) != len(groups[0]):
+        raise ShapeError(
+            f"{op}: expected as many factors as parameters, got {len(factors)} and {len(groups[0])}"
+        )
+    for array in groups[0]:
+        if array.ndim < 2:
+            raise ShapeError(f"{op}: expected arrays of at least two axes, got {array.shape}")
+    if numbers.steps < 1:
+        raise ConfigError(f"{op}: expected at least one step, got {numbers.steps}")
 
 
 def check_activation_backward(
@@ -270,16 +301,19 @@ def check_conv2d(
     stride: Pair,
     padding: Pair,
     dilation: Pair,
+    groups: int = 1,
 ) -> Pair:
-    """Return the output's (OH, OW) for x (M, H, W, C) and w (KH, KW, C, O), or raise as
-    `window_counts`.
-    """
+    """Return (OH, OW) for x (M, H, W, groups C), w (KH, KW, C, O), or raise as `window_counts`."""
     if len(w_shape) != 4:
         raise ShapeError(f"{op}: expected w of shape (KH, KW, C, O), got {w_shape}")
-    if len(x_shape) != 4 or x_shape[3] != w_shape[2]:
+    channels = w_shape[2] * groups
+    if len(x_shape) != 4 or x_shape[3] != channels:
+        of_w = f"{w_shape}" if groups == 1 else f"{w_shape} in {groups} groups"
         raise ShapeError(
-            f"{op}: expected x of shape (M, H, W, {w_shape[2]}) for w {w_shape}, got {x_shape}"
+            f"{op}: expected x of shape (M, H, W, {channels}) for w {of_w}, got {x_shape}"
         )
+    if groups < 1 or w_shape[3] % groups:
+        raise ShapeError(f"{op}: expected w of outputs in {groups} equal groups, got {w_shape}")
     return window_counts(op, x_shape[1:3], w_shape[:2], stride, padding, dilation)
 
 
@@ -377,6 +411,18 @@ def check_batched_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: boo
         )
 
 
+def check_member_orders(orders: Array, keys: Array) -> None:
+    """Raise unless orders are (E N,) int64, and keys (E, 8) uint32."""
+    for what, array, dtype in (("orders", orders, "int64"), ("keys", keys, "uint32")):
+        if array.dtype != dtype:
+            raise DTypeError(f"member_orders: expected {what} of {dtype}, got {array.dtype}")
+    check_shape("member_orders", "keys", keys, (len(keys), 8))
+    if orders.ndim != 1 or (len(orders) % len(keys) if len(keys) else len(orders)):
+        raise ShapeError(
+            f"member_orders: expected as many rows of {len(keys)} members, got {orders.shape}"
+        )
+
+
 def check_member_relu(
     op: str, z: Array, scale: Array, bias: Array, next_scale: Array, p: float
 ) -> None:
@@ -396,3 +442,57 @@ def check_member_relu_backward(dy: Array, z: Array, kept: Array) -> None:
     check_shape("member_relu_backward", "kept", kept, z.shape)
     if kept.dtype != bool:
         raise DTypeError(f"member_relu_backward: expected kept of bool, got {kept.dtype}")
+
+
+def check_piecewise_linear(op: str, x: Array, bins: Sequence[Array], *others: Array) -> None:
+    """Raise unless x is (M, F), with numbers, bins are (F, 1, B), and all of one float dtype."""
+    check_float(op, x, *bins, *others)
+    if x.ndim != 2 or not x.shape[1]:
+        raise ShapeError(f"{op}: expected x of shape (M, F), F at least 1, got {x.shape}")
+    for what, array in zip(("factor", "offset", "low", "high"), bins, strict=True):
+        check_shape(op, what, array, (x.shape[1], 1, bins[0].shape[-1]))
+
+
+def check_windows(
+    op: str, x: Array, bits: Array, size: Pair, padding: Pair, reflects: bool
+) -> None:
+    """Raise unless x are images (M, H, W, C) of floats, bits (M, 2, 16) float32, and windows of
+    `size` fit the padded images, which reach no further than their reflection.
+    """
+    check_float(op, x)
+    check_images(op, "x", x.shape)
+    _check_window_axes(op, bits, x.shape, size, padding, reflects)
+
+
+def check_windows_backward(
+    op: str, dy: Array, bits: Array, x_shape: tuple[int, ...], padding: Pair, reflects: bool
+) -> None:
+    """Raise unless `check_windows` would not of images x, and dy has the windows' shape."""
+    check_float(op, dy)
+    check_images(op, "dy", dy.shape)
+    check_images(op, "x", x_shape)
+    check_shape(op, "dy", dy, (x_shape[0], *dy.shape[1:3], x_shape[3]))
+    _check_window_axes(op, bits, x_shape, dy.shape[1:3], padding, reflects)
+
+
+def _check_window_axes(
+    op: str,
+    bits: Array,
+    x_shape: tuple[int, ...],
+    size: tuple[int, ...],
+    padding: Pair,
+    reflects: bool,
+) -> None:
+    check_shape(op, "bits", bits, (x_shape[0], 2, 16))
+    if bits.dtype != "float32":
+        raise DTypeError(f"{op}: expected bits of dtype float32, got {bits.dtype}")
+    for length, window, pad in zip(x_shape[1:3], size, padding, strict=True):
+        if not 0 <= window <= length + 2 * pad:
+            raise ShapeError(
+                f"{op}: expected windows that padded images {tuple(x_shape)} hold, got {size}"
+            )
+        if pad < 0 or (reflects and pad and pad >= length):
+            raise ShapeError(
+                f"{op}: expected padding of fewer pixels than images have, got {padding} for "
+                f"{tuple(x_shape)}"
+            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,8 +40,9 @@ class Printer:
 
     def fallback(self, asked: str, used: str) -> None:
         """Say in one line why the work goes to the CPU, if that was not asked for."""
-        preferred = os.environ.get("WARPFIT_DEVICE") or "auto"
-        if not asked == preferred == "auto" or used != "cpu":
+        from warpfit.backends import preferred_device
+
+        if not asked == preferred_device() == "auto" or used != "cpu":
             return
         from warpfit.backends.cuda.runtime import why_unavailable
 

@@ -15,6 +15,7 @@ import typer
 import warpfit
 from warpfit.cli.cache import kernel_cache
 from warpfit.cli.console import Printer
+from warpfit.cores import num_cores
 from warpfit.errors import ConfigError
 
 __all__ = ["info"]
@@ -118,7 +119,7 @@ def _blas() -> str:
 def _devices() -> Iterator[tuple[str, str]]:
     from warpfit.backends.cuda.runtime import devices, why_unavailable
 
-    yield "cpu", f"{os.cpu_count()} cores"
+    yield "cpu", f"{num_cores()} cores"
     reason = why_unavailable()
     if reason is not None:
         yield "cuda", f"not available: {reason}"

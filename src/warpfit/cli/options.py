@@ -117,7 +117,9 @@ LossName = Annotated[
     ),
 ]
 LabelSmoothing = Annotated[Number, option(OPTIMIZER, "X", "For cross_entropy.")]
-Device = Annotated[Text, option(RUN, "NAME", DEVICE_HELP, default_of("device"))]
+Device = Annotated[
+    Text, option(RUN, "NAME", f"{DEVICE_HELP} cuda:all is every GPU.", default_of("device"))
+]
 Seed = Annotated[
     Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))
 ]

@@ -43,6 +43,7 @@ from warpfit.training.plan import ENGINES
 from warpfit.training.progress import epoch_line
 from warpfit.training.settings import (
     OPTIMIZERS,
+    RECIPES,
     SCHEDULES,
     TrainSettings,
     default_folder,
@@ -98,6 +99,15 @@ def train(
     ] = None,
     time_limit: Annotated[
         Number, option(RUN, "S", "With --method: end after the epoch in which S seconds are over.")
+    ] = None,
+    recipe: Annotated[
+        Text,
+        option(
+            NETWORK,
+            "NAME",
+            f"{' or '.join(RECIPES)}: a published network for small images with its optimizer, in "
+            "place of a model; 8 epochs of batches of 2,000 of cifar10.",
+        ),
     ] = None,
     model: Model = None,
     hidden: Annotated[
@@ -235,9 +245,7 @@ def train(
 
     printer = Printer(quiet=settings.quiet)
 
-    from warpfit.training.jobs import prepare
-
-    job = prepare(settings)
+    job = _prepared(settings)
     outcome = job.run(
         settings.out or default_folder(),
         [_Narrator(printer, settings, job)],
@@ -246,6 +254,16 @@ def train(
     _print_outcome(printer, outcome)
     if outcome.history.stopped_by == "interrupt":
         raise typer.Exit(INTERRUPTED)
+
+
+def _prepared(settings: TrainSettings) -> Job:
+    if settings.recipe is not None:
+        from warpfit.training import recipe_jobs
+
+        return recipe_jobs.prepare(settings)
+    from warpfit.training import jobs
+
+    return jobs.prepare(settings)
 
 
 def _train_table(flags: dict[str, Any]) -> None:
@@ -290,10 +308,7 @@ class _Narrator(Callback):
         line(str(job.dataset), style="bold")
         self.printer.lines(job.trained.card.notes(job.dataset))
         line(job.trained.model.summary(job.trained.card.network_shape))
-        line(
-            f"{job.optimizer.spec.kind}, lr {settings.lr:g} {settings.schedule}, {job.loss.name}; "
-            f"epochs {settings.epochs}, batch size {settings.batch_size}, seed {settings.seed}"
-        )
+        line(job.how)
         line(f"validation: {job.validation_source}")
         line(
             f"{plan.engine} on {plan.device} in {plan.precision}, {plan.bytes / 2**20:,.0f} MiB: "

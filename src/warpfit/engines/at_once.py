@@ -18,6 +18,7 @@ __all__ = [
     "finds_targets",
     "is_of_package",
     "joins_updates",
+    "leaves_out_ranks",
     "narrow_loss",
     "narrow_step",
 ]
@@ -40,6 +41,8 @@ def joins_updates(plan: Plan) -> bool:
         return False
     if plan.loss_scale == DYNAMIC or optimizer.clip_norm is not None or optimizer.l2:
         return False
+    if plan.num_ranks > 1:  # over which gradients are added up
+        return False
     layers = network.fused.layers
     if not optimizer.follows_its_rule or not all(is_of_package(spec) for _, spec in layers):
         return False  # which may look at gradients
@@ -53,8 +56,15 @@ def finds_targets(plan: Plan, data: TrainingData) -> bool:
     """
     if not plan.loss.has_terms or plan.optimizer.l2 or not isinstance(plan.network, NetworkSpec):
         return False
+    if plan.num_ranks > 1 and (data.sample_weight is not None or leaves_out_ranks(plan, data)):
+        return False  # ranks agree on the sum of weights between the loss and its gradient
     # With class weights every block reads all labels.
     return data.class_weight is None and prod(plan.network.fused.output_shape) > 0
+
+
+def leaves_out_ranks(plan: Plan, data: TrainingData) -> bool:
+    """Whether an epoch's last batch has no rows for some ranks."""
+    return 0 < len(data) % plan.batch_size < plan.num_ranks
 
 
 def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:

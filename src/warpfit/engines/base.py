@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array, Backend
+from warpfit.backends.transfer import device_of, moved
 from warpfit.engines.scaling import LossScale, magnitude
 from warpfit.errors import Obstacle
 from warpfit.losses import Loss
@@ -126,6 +127,10 @@ class Plan:
     asked : (str, str) or None
         Engine and precision that were asked for, ``'auto'`` included; None in a draft. What was
         left open may change on the way; see `warpfit.training.precisions`.
+    devices : tuple of str
+        Those of all ranks, if several train the network; `device` is this rank's.
+    has_processes : bool
+        Whether ranks are processes of MPI rather than threads.
     """
 
     engine: str
@@ -145,6 +150,13 @@ class Plan:
     loss_scale: float | str = 1.0
     prepared: Prepared | None = None
     asked: tuple[str, str] | None = None
+    devices: tuple[str, ...] = ()
+    has_processes: bool = False
+
+    @property
+    def num_ranks(self) -> int:
+        """How many devices train the network, each on its part of a batch."""
+        return max(1, len(self.devices))
 
     def reports(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 1, is reported."""
@@ -204,6 +216,9 @@ class TrainState:
         rate.
     loss_scale : LossScale
         Where the plan's is ``'dynamic'``.
+    exponents : list of tuple of int
+        Of each layer where `one_launch` trains in float32: see ``launch_scales``. They stay in a
+        run.
     """
 
     parameters: dict[str, Array]
@@ -214,6 +229,7 @@ class TrainState:
     seed: int
     plateau: PlateauState = field(default_factory=PlateauState)
     loss_scale: LossScale = field(default_factory=LossScale)
+    exponents: list[tuple[int, int, int]] = field(default_factory=list)
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -273,14 +289,19 @@ class TrainingData:
     def on(self, device: str) -> TrainingData:
         """Return the data with its rows on a device, where they are brought once."""
         if device not in self._on:
-            ops, weights = backends.get(device), self.sample_weight
-            weights = None if weights is None else ops.asarray(weights)
+            ops, found = backends.get(device), self._found or (self.x, self.y)
+            x, y = (self.x, self.y) if device_of(self.x) == device else found
+            weights, class_weight = (
+                None if array is None else moved(array, ops)
+                for array in (self.sample_weight, self.class_weight)
+            )
             self._on[device] = replace(
                 self,
-                x=ops.asarray(self.x),
-                y=ops.asarray(self.y),
+                x=moved(x, ops),
+                y=moved(y, ops),
                 sample_weight=weights,
-                _found=self._found or (self.x, self.y),
+                class_weight=class_weight,
+                _found=found,
             )
         return self._on[device]
 
@@ -398,10 +419,13 @@ class Engine(ABC):
     name : str
         By which `fit` knows it.
     needs_gpu : bool
+    has_ranks : bool
+        Whether several devices may train one network.
     """
 
     name: str
     needs_gpu = False
+    has_ranks = False
 
     @abstractmethod
     def prepare(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import gcd
+from functools import partial
+from math import gcd, isqrt
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array
+from warpfit.backends.contract.communicator import Communicator
 from warpfit.engines import pace
 from warpfit.engines.at_once import finds_targets, is_of_package, narrow_step
 from warpfit.engines.base import (
@@ -34,6 +36,8 @@ from warpfit.engines.base import (
 )
 from warpfit.engines.composed import needs_host
 from warpfit.engines.half_precision import suitable
+from warpfit.engines.parts import part_of
+from warpfit.engines.replicas import team_of
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.engines.steps import Run, StepNumbers, row_sources
 from warpfit.errors import Obstacle
@@ -47,6 +51,8 @@ MOST_OPERATIONS = 512
 # A step has no more operations than about these: of each layer, forward and backward, and the
 # others.
 OPERATIONS_OF_LAYER, OTHER_OPERATIONS = 5, 8
+# What the host takes to start an operation once and to capture it, in launches of a graph.
+LAUNCHES_OF_OPERATION = 4
 # Bytes that kernels load at once where addresses allow it; as in backends/cuda/next_batch.py.
 ALIGNMENT = 16
 
@@ -61,14 +67,21 @@ STEP, ROW, OF_UPDATE = 0, 1, 2
 Sizes = tuple[int, ...]
 
 
-def steps_of_graph(num_layers: int, steps_per_epoch: int, period: int = 1) -> int:
+def steps_of_graph(
+    num_layers: int, steps_per_epoch: int, period: int = 1, epochs: int | None = None
+) -> int:
     """Return how many steps a graph has: the graphs of an epoch have about as many each, and few
     operations.
 
     After `period` steps, a power of two, rows lie at the same alignment again: if graphs can have
-    so many, it is a multiple, so that they are alike.
+    so many, it is a multiple, so that they are alike. A short run's graphs are short: longer ones
+    would be launched less often, but take the host longer to make.
     """
-    most = max(1, MOST_OPERATIONS // (num_layers * OPERATIONS_OF_LAYER + OTHER_OPERATIONS))
+    operations = num_layers * OPERATIONS_OF_LAYER + OTHER_OPERATIONS
+    most = max(1, MOST_OPERATIONS // operations)
+    if epochs is not None:
+        total = epochs * steps_per_epoch
+        most = min(most, max(1, isqrt(int(total / (LAUNCHES_OF_OPERATION * operations)))))
     period = period if period <= most else 1
     num_graphs = max(1, -(-steps_per_epoch // (most // period * period)))
     return min(steps_per_epoch, -(-steps_per_epoch // (num_graphs * period)) * period)
@@ -107,6 +120,7 @@ class GraphEngine(Engine):
 
     name = "graph"
     needs_gpu = True
+    has_ranks = True
 
     def prepare(
         self,
@@ -145,15 +159,16 @@ class GraphEngine(Engine):
         validation: TrainingData | None = None,
         stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
-        run, last_epoch, most = _Run(plan, state, data, on_step), state.epoch + epochs, 1
-        while state.epoch < last_epoch:
-            count = pace.epochs_to_border(
-                is_border, state.epoch, min(most, last_epoch - state.epoch)
-            )
-            reports = run.epochs(count)
-            if run.is_captured:  # until then an epoch takes longer than those to come
-                most = pace.epochs_next_time(count, reports[0].seconds)
-            yield from reports
+        last_epoch, most = state.epoch + epochs, 1
+        with team_of(plan, state, data, partial(_Run, on_step=on_step)) as team:
+            while state.epoch < last_epoch:
+                count = pace.epochs_to_border(
+                    is_border, state.epoch, min(most, last_epoch - state.epoch)
+                )
+                reports = team.epochs(count)
+                if team.run.is_captured:  # until then an epoch takes longer than those to come
+                    most = pace.epochs_next_time(count, reports[0].seconds)
+                yield from reports
 
 
 def _in_the_way(plan: Plan, data: TrainingData) -> Iterator[str]:
@@ -217,7 +232,7 @@ def _narrow_step(plan: Plan, data: TrainingData) -> object | None:
 def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
     period = period_of([size * plan.batch_size for size in _bytes_between_rows(plan, data)])
     num_layers = len(cast(NetworkSpec, plan.network.fused).layers)
-    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period)
+    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period, plan.epochs)
 
 
 def _in_place(plan: Plan, data: TrainingData) -> tuple[int, ...]:
@@ -252,9 +267,14 @@ class _Run(Run):
     ops: Any
 
     def __init__(
-        self, plan: Plan, state: TrainState, data: TrainingData, on_step: StepListener | None
+        self,
+        plan: Plan,
+        state: TrainState,
+        data: TrainingData,
+        ranks: Communicator,
+        on_step: StepListener | None = None,
     ) -> None:
-        super().__init__(plan, state, data, on_step, float(plan.loss_scale))
+        super().__init__(plan, state, data, on_step, float(plan.loss_scale), ranks)
         steps = self.reports.steps_per_epoch
         self.sizes = sizes_of_graphs(
             len(data), plan.batch_size, cast(PreparedGraph, plan.prepared).steps
@@ -265,7 +285,11 @@ class _Run(Run):
         self.table = self.ops.zeros((steps, num_columns), "float64")
         self.source: Any = None  # made when there first is an order
         self.order: Array | None = None  # where steps find it
-        self.shifts = [size * plan.batch_size for size in _bytes_between_rows(plan, data)]
+        # Ranks capture and launch alike, wherever the rows of each begin.
+        self.shifts = [
+            size * plan.batch_size if ranks.size == 1 else 0
+            for size in _bytes_between_rows(plan, data)
+        ]
         self.foreseen: tuple[Any, npt.NDArray[np.float64]] | None = None
 
     @property
@@ -302,7 +326,7 @@ class _Run(Run):
                 self.ops,
                 self.sources,
                 self.order,
-                self.plan.batch_size,
+                self.batch_rows,
                 self.table,
                 _in_place(self.plan, self.data),
             )
@@ -335,12 +359,13 @@ class _Run(Run):
     def _start_each(self, sizes: Sizes, first: int) -> None:
         """Start operations that do not depend on `first`, but for the alignment of its rows."""
         numbers = self.source.numbers
-        own = StepNumbers(step=numbers[STEP], row=numbers[ROW], of_update=numbers[OF_UPDATE:])
         for offset, num_rows in enumerate(sizes):
+            part = part_of(num_rows, self.ranks)
+            own = StepNumbers(numbers[STEP], numbers[ROW], part, of_update=numbers[OF_UPDATE:])
             self.ops.begin_step()
-            if self._starts_at_once(offset, num_rows, own):
+            if self._starts_at_once(offset, part.rows, own):
                 continue
-            x, y, *weights = self.source.take(offset, num_rows, self._phase(first + offset))
+            x, y, *weights = self.source.take(offset, part.rows, self._phase(first + offset))
             self.step((x, y, weights[0] if weights else None), own, self.record)
 
     def _starts_at_once(self, offset: int, num_rows: int, own: StepNumbers) -> bool:

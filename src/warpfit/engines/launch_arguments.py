@@ -18,9 +18,9 @@ from warpfit.backends.launch_structs import STOPPING_FIELDS
 from warpfit.data.order import domain_bits
 from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
 from warpfit.engines.launch_network import layers_of
+from warpfit.engines.launch_scales import find_exponents, layer_scales
 from warpfit.engines.launch_settings import (
     dropout_settings,
-    exponent_of,
     loss_settings,
     rule_settings,
     scale_of_weights,
@@ -65,10 +65,10 @@ class Batches:
         sample_weight: Array | None,
         keys: npt.NDArray[np.uint32] | None = None,
         epochs: int = 1,
-        exponent: int = 0,
+        scale: float = 1.0,
     ) -> tuple[Array, Array]:
         """Return batches and targets, one after the other: of rows in the orders of the keys, or as
-        they lie; as sums of several numbers over 2**exponent.
+        they lie; x times `scale` where numbers are sums of several.
         """
         ops, network = self.ops, self.launch.network
         num_batches = epochs * network.batches(len(x))
@@ -83,7 +83,7 @@ class Batches:
             None if keys is None else ops.asarray(keys[:epochs]),
             batches,
             targets,
-            2.0**-exponent,
+            scale,
             len(x),
             domain_bits(len(x)),
             epochs,
@@ -116,12 +116,13 @@ class Resident:
         self.num_validated = 0 if validation is None else len(validation)
         self.clip_norm, self.l2 = plan.optimizer.clip_norm or 0.0, plan.optimizer.l2
         self.loss_scale, self.rule = float(plan.loss_scale), rule_settings(plan.optimizer)
+        self.x_scale, self._exponents = 1.0, state.exponents
+        if launch.network.terms > 1:
+            self._exponents = state.exponents = state.exponents or find_exponents(plan, state, data)
+            (of_x, *_), (*_, of_gradients) = self._exponents[0], self._exponents[-1]
+            self.x_scale, self.loss_scale = 2.0**-of_x, 2.0**-of_gradients
         self.loss = loss_settings(plan.loss, launch.network.outputs)
         self.dropout_key = stream_key(state.seed, DROPOUT)
-        self.x_exponent, self.validation_exponent = (
-            0 if each is None or launch.network.terms == 1 else exponent_of(each.largest_x)
-            for each in (data, validation)
-        )
 
     @property
     def scale_of_weights(self) -> float:
@@ -140,6 +141,12 @@ class Resident:
         return self.ops.asarray(settings.view(np.uint8))
 
     @cached_property
+    def scales(self) -> Array | None:
+        if self.launch.network.terms == 1:
+            return None
+        return self.ops.asarray(layer_scales(self._exponents).view(np.uint8))
+
+    @cached_property
     def class_weights(self) -> Array | None:
         """The classes' weights and their mean (classes + 1,), if they have any."""
         weights = self.plan.loss.class_weights()
@@ -156,7 +163,7 @@ class Resident:
         x, y = (in_one_piece(ops, array) for array in (data.x, data.y))
         ones = ops.asarray(np.ones(len(data), np.float32)) if self.launch.network.weighted else None
         batches = Batches(ops, self.launch, str(data.x.dtype))
-        return batches.of(x, y, ones, exponent=self.validation_exponent)
+        return batches.of(x, y, ones, scale=self.x_scale)
 
     @cached_property
     def stopping(self) -> Array | None:

@@ -245,12 +245,7 @@ class Run:
     ) -> None:
         """Start the kernel on the next epochs."""
         batches, targets = self.batches.of(
-            self.x,
-            self.y,
-            self.sample_weight,
-            self.inputs.keys,
-            epochs,
-            self.resident.x_exponent,
+            self.x, self.y, self.sample_weight, self.inputs.keys, epochs, self.resident.x_scale
         )
         self._start_kernel(
             self._steps(batches, targets, len(self.data), epochs, 0, rates, record, talk)
@@ -356,7 +351,7 @@ class StreamedRun(Run):
         last = first + -(-piece.num_rows // self.plan.batch_size)
         with self.stream.received() as (x, y, *weights):
             batches, targets = self.batches.of(
-                x, y, weights[0] if weights else None, exponent=self.resident.x_exponent
+                x, y, weights[0] if weights else None, scale=self.resident.x_scale
             )
         of_steps = rates[first:last], record[first:last]
         self._start_kernel(self._steps(batches, targets, piece.num_rows, 1, first, *of_steps))

@@ -5,7 +5,7 @@ dropout.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import floor, frexp, log2
+from math import floor, log2
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from warpfit.random import DROPOUT, stream_key
 
 __all__ = [
     "dropout_settings",
-    "exponent_of",
     "loss_settings",
     "network_dropout_settings",
     "rule_settings",
@@ -40,17 +39,6 @@ LARGEST_SCALE = 2.0**60
 LEAST_EPS = 2.0**-60
 # Columns of a step's settings; that of the penalty is also `ahead`'s.
 RATE, EPS, KEPT, PENALTY = 0, 1, 2, 3
-
-
-# As in layer_shapes.cuh; and the least exponent whose power of two float32 divides by.
-TOP_EXPONENT, LEAST_EXPONENT = 14, -126
-
-
-def exponent_of(largest: float) -> int:
-    """Return by which power of two rows are divided whose largest magnitude this is, where numbers
-    are sums of float16.
-    """
-    return max(LEAST_EXPONENT, frexp(largest)[1] - 1 - TOP_EXPONENT)
 
 
 def unknown_loss(loss: Loss) -> tuple[str, object] | None:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite
-from typing import Any
 
 import numpy as np
 
 from warpfit import backends
 from warpfit.backends import Array, Backend
+from warpfit.backends.contract.communicator import Communicator
 from warpfit.engines.base import (
     BorderTest,
     Engine,
@@ -26,6 +26,8 @@ from warpfit.engines.base import (
     TrainState,
     every_epoch,
 )
+from warpfit.engines.parts import part_of
+from warpfit.engines.replicas import team_of
 from warpfit.engines.reports import LOSS
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.engines.steps import Batch, RowSource, Run, StepNumbers, row_sources
@@ -37,6 +39,7 @@ class Layerwise(Engine):
     """Runs a plan's network forward and backward, layer by layer."""
 
     name = "layerwise"
+    has_ranks = True
 
     def prepare(
         self,
@@ -64,16 +67,9 @@ class Layerwise(Engine):
         validation: TrainingData | None = None,
         stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
-        is_dynamic = plan.loss_scale == DYNAMIC
-        run = _Run(
-            plan,
-            state,
-            data,
-            on_step,
-            state.loss_scale.value if is_dynamic else float(plan.loss_scale),
-        )
-        for _ in range(epochs):
-            yield from run.epochs(1)
+        with team_of(plan, state, data, partial(_Run, on_step=on_step)) as team:
+            for _ in range(epochs):
+                yield from team.epochs(1)
 
 
 def _ordered_bytes(plan: Plan, data: TrainingData) -> int:
@@ -110,9 +106,9 @@ class EpochRows:
             if not self.ops.synchronous and source.is_ordered:
                 self.ordered[i] = self._keeper.gather_rows(source.array, order, source.dtype)
 
-    def batch(self, first: int, batch_size: int) -> Batch:
-        """Return the batch that begins at row `first`."""
-        rows = slice(first, first + batch_size)
+    def batch(self, first: int, num_rows: int) -> Batch:
+        """Return the batch of so many rows that begins at row `first`."""
+        rows = slice(first, first + num_rows)
         x, y, *weights = (self._taken(i, rows) for i in range(len(self.sources)))
         return x, y, weights[0] if weights else None
 
@@ -127,8 +123,17 @@ class EpochRows:
 class _Run(Run):
     """A run whose operations the host starts one by one."""
 
-    def __init__(self, plan: Plan, state: TrainState, data: TrainingData, *settings: Any) -> None:
-        super().__init__(plan, state, data, *settings)
+    def __init__(
+        self,
+        plan: Plan,
+        state: TrainState,
+        data: TrainingData,
+        ranks: Communicator,
+        on_step: StepListener | None = None,
+    ) -> None:
+        is_dynamic = plan.loss_scale == DYNAMIC
+        scale = state.loss_scale.value if is_dynamic else float(plan.loss_scale)
+        super().__init__(plan, state, data, on_step, scale, ranks)
         self.rows = EpochRows(self.ops, self.sources, backends.create(plan.device))
 
     def train_epoch(self, rates: list[float], order: Array) -> Array:
@@ -151,13 +156,16 @@ class _Run(Run):
         plan, state = self.plan, self.state
         step = state.epoch * self.reports.steps_per_epoch + idx
         self.ops.begin_step()
-        batch = self.rows.batch(idx * plan.batch_size, plan.batch_size)
-        numbers = StepNumbers(step, idx, state.step + 1, lr)
+        num_rows = min(plan.batch_size, len(self.data) - idx * plan.batch_size)
+        part = part_of(num_rows, self.ranks)
+        batch = self.rows.batch(idx * self.batch_rows, part.rows)
+        numbers = StepNumbers(step, idx, part, state.step + 1, lr)
         is_dynamic = plan.loss_scale == DYNAMIC
         state.step += self.step(
             batch, numbers, record, partial(self._rescale, step) if is_dynamic else None
         )
-        if self.ops.synchronous and not isfinite(record[idx, LOSS]):
+        # Several ranks find it at the end of the epoch, together.
+        if self.ops.synchronous and self.ranks.size == 1 and not isfinite(record[idx, LOSS]):
             self.reports.check_finite(record[: idx + 1, None], step - idx)
 
     def _rescale(self, step: int, gradients: list[Array], loss: Array) -> bool:
@@ -170,7 +178,8 @@ class _Run(Run):
             state.loss_scale = state.loss_scale.after(is_finite)
         except OverflowError:
             raise self.reports.diverged(step) from None
-        if not is_finite and not isfinite(ops.to_numpy(loss)):
+        # Of several ranks each knows its own rows' loss, and all go on alike.
+        if not is_finite and self.ranks.size == 1 and not isfinite(ops.to_numpy(loss)):
             raise self.reports.diverged(step)  # no other scale would help
         ops.loss_scale = state.loss_scale.value
         return is_finite

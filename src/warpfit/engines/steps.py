@@ -18,13 +18,15 @@ import numpy as np
 from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES, Activation, Number
+from warpfit.backends.contract.communicator import Communicator
 from warpfit.data.order import round_keys_of
 from warpfit.engines.at_once import joins_updates, narrow_loss, narrow_step
 from warpfit.engines.base import EpochReport, Plan, StepListener, TrainingData, TrainState
-from warpfit.engines.reports import Reports
+from warpfit.engines.parts import Part, Reduction, own_rows, part_of, share_of
+from warpfit.engines.reports import LOSS, WEIGHT, Reports
 from warpfit.nn.linear import LinearSpec
-from warpfit.nn.network import NetworkPullback, NetworkSpec
-from warpfit.nn.spec import Call
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.spec import Call, NetworkPullback
 from warpfit.permutation import permutations
 
 __all__ = [
@@ -64,10 +66,13 @@ class StepNumbers(NamedTuple):
     of_update : array, optional
         The optimizer's numbers on the device, in place of `update` and `lr`; see
         `OptimizerSpec.numbers_of_groups`.
+    part : Part
+        Which rows of the batch these are.
     """
 
     step: Number
     row: Number
+    part: Part
     update: int = 0
     lr: float = 0.0
     of_update: Array | None = None
@@ -138,6 +143,8 @@ class Run(ABC):
     on_step : StepListener or None
     loss_scale : float
         With which the run begins.
+    ranks : Communicator
+        Among which this run is one, of its rows of each batch.
     """
 
     def __init__(
@@ -147,11 +154,15 @@ class Run(ABC):
         data: TrainingData,
         on_step: StepListener | None,
         loss_scale: float,
+        ranks: Communicator,
     ) -> None:
         self.ops: Backend = backends.create(
             plan.device, precision=plan.precision, loss_scale=loss_scale
         )
-        self.plan, self.state, self.data, self.on_step = plan, state, data, on_step
+        self.plan, self.state, self.data, self.ranks = plan, state, data, ranks
+        self.on_step = on_step if ranks.rank == 0 else None
+        # Of all batches but an epoch's last, which may be shorter.
+        self.batch_rows = part_of(plan.batch_size, ranks).rows
         self.network = plan.network.fused
         self.arrays = state.arrays
         self.half = plan.precision if plan.precision in HALF_DTYPES else None
@@ -187,9 +198,15 @@ class Run(ABC):
         records, last_rates = ops.zeros((count, steps, 3), "float64"), []
         for idx in range(count):
             rates = self.rates(state.epoch)
-            ops.assign(records[idx], self.train_epoch(rates, self._order(state.seed, state.epoch)))
+            order = self._order(state.seed, state.epoch)
+            if self.ranks.size > 1:
+                order = own_rows(ops, order, self.plan.batch_size, self.ranks)
+            ops.assign(records[idx], self.train_epoch(rates, order))
+            self._average_buffers()
             last_rates.append(rates[-1])
             state.epoch += 1
+        if self.ranks.size > 1:
+            records = self._of_all_ranks(records)
         all_finite = ops.all_finite(list(self.arrays.values()))
         host_records = ops.to_numpy(records)[:, :, None]
         self.reports.check_finite(np.concatenate(host_records), first_epoch * steps)
@@ -200,9 +217,32 @@ class Run(ABC):
             for idx, record in enumerate(host_records)
         ]
 
+    def _average_buffers(self) -> None:
+        """Let all ranks have the mean of their buffers, of which each knows its own rows'."""
+        buffers = list(self.state.buffers.values())
+        if self.ranks.size == 1 or not buffers:
+            return
+        self.ranks.all_reduce(buffers)
+        self.ranks.join()
+        for buffer in buffers:
+            self.ops.assign(buffer, self.ops.binary("mul", buffer, 1 / self.ranks.size))
+
+    def _of_all_ranks(self, records: Array) -> Array:
+        """Return the records (epochs, steps, 3) of whole batches."""
+        ops, ranks = self.ops, self.ranks
+        own = ops.to_numpy(records).copy()
+        own[..., LOSS] *= own[..., WEIGHT]
+        total = ops.asarray(own)
+        ranks.all_reduce([total])
+        ranks.join()
+        found = ops.to_numpy(total).copy()
+        found[..., LOSS] /= np.where(found[..., WEIGHT], found[..., WEIGHT], 1)
+        return ops.asarray(found)
+
     @abstractmethod
     def train_epoch(self, rates: list[float], order: Array) -> Array:
-        """Train for the steps of an epoch, with these rates and the rows in this order, (N,) int64.
+        """Train for the steps of an epoch, with these rates and this rank's rows in this order,
+        (n,) int64.
 
         Returns
         -------
@@ -246,30 +286,36 @@ class Run(ABC):
         """
         plan = self.plan
         x, y, sample_weight = batch
-        weights = {"class_weight": self.data.class_weight}
+        weights: dict[str, Array | None] = {"class_weight": self.data.class_weight}
         if sample_weight is not None:
             weights["sample_weight"] = sample_weight
-        call = Call(training=True, step=numbers.step, seed=self.state.seed)
+        first_row = numbers.part.first
+        call = Call(training=True, step=numbers.step, seed=self.state.seed, first_row=first_row)
         if admits is None and self.step_at_once(x, y, numbers, record):
             return True
         outputs, pullback = self._forward(x, call)
         gradient = None
         if admits is None and not plan.optimizer.l2:
-            gradient = self._loss_at_once(outputs, y, record, numbers.row, weights)
+            gradient = self._loss_at_once(outputs, y, record, numbers, weights)
         if gradient is None:
             gradients, is_update = self._loss_in_parts(
-                outputs, pullback, y, record, numbers.row, weights, admits
+                outputs, pullback, y, record, numbers, weights, admits
             )
         else:
-            gradients, is_update = self._trained_of(pullback(gradient)), True
+            gradients, is_update = self._gradients(pullback, gradient), True
         if is_update:
             self._update(gradients, numbers)
         return is_update
 
     def _update(self, gradients: list[Array], numbers: StepNumbers) -> None:
-        _, _, update, lr, of_update = numbers
         self.plan.optimizer.update(
-            self.ops, self.parameters, gradients, self.slots, step=update, lr=lr, numbers=of_update
+            self.ops,
+            self.parameters,
+            gradients,
+            self.slots,
+            step=numbers.update,
+            lr=numbers.lr,
+            numbers=numbers.of_update,
         )
 
     def step_at_once(
@@ -293,7 +339,12 @@ class Run(ABC):
         return True
 
     def _loss_at_once(
-        self, outputs: Array, y: Array, record: Array, row: Number, weights: dict[str, Array]
+        self,
+        outputs: Array,
+        y: Array,
+        record: Array,
+        numbers: StepNumbers,
+        weights: dict[str, Array | None],
     ) -> Array | None:
         """Record the loss by one operation, and return the gradient of the outputs; None if there
         is none.
@@ -301,7 +352,14 @@ class Run(ABC):
         if not isinstance(self.network, NetworkSpec):
             return None
         ops, scale = self.ops, 1.0 if self.half is None else self.ops.loss_scale
-        return self.plan.loss.train_step(ops, outputs, y, record, row, scale=scale, **weights)
+        if self.ranks.size > 1:
+            is_weighted = any(weight is not None for weight in weights.values())
+            if is_weighted or numbers.part.whole < self.ranks.size:
+                return None  # all ranks do the same, those without rows, too
+            scale *= numbers.part.share
+        return self.plan.loss.train_step(
+            ops, outputs, y, record, numbers.row, scale=scale, **weights
+        )
 
     def _loss_in_parts(
         self,
@@ -309,8 +367,8 @@ class Run(ABC):
         pullback: NetworkPullback,
         y: Array,
         record: Array,
-        row: Number,
-        weights: dict[str, Array],
+        numbers: StepNumbers,
+        weights: dict[str, Array | None],
         admits: Callable[[list[Array], Array], bool] | None,
     ) -> tuple[list[Array], bool]:
         """Record the loss and the penalty; return the gradients of both, and whether they are
@@ -321,16 +379,30 @@ class Run(ABC):
             outputs = ops.cast(outputs, plan.dtype)
         loss, weight, loss_gradient = plan.loss.vjp(ops, outputs, y, **weights)
         correct = plan.loss.count_correct(ops, outputs, y)
-        dy = loss_gradient()
+        dy, total = loss_gradient(), weight
+        if self.ranks.size > 1:
+            share, total = share_of(ops, weight, self.ranks)
+            dy = ops.binary("mul", dy, share)
         if self.half is not None:
             dy = ops.cast(dy, self.half, ops.loss_scale)
-        gradients = self._trained_of(pullback(dy))
+        gradients = self._gradients(pullback, dy)
         is_update = admits is None or admits(gradients, loss)
         is_weighted = "sample_weight" in weights and plan.optimizer.l2_by_weight
-        num_rows = weight if is_weighted else len(outputs)
+        num_rows = total if is_weighted else numbers.part.whole
         penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=num_rows)
-        ops.record_step(record, row, loss, weight, correct, penalty)
+        ops.record_step(record, numbers.row, loss, weight, correct, penalty)
         return gradients, is_update
+
+    def _gradients(self, pullback: NetworkPullback, dy: Array) -> list[Array]:
+        """Return the gradients of the parameters that are trained: sums over all ranks, where dy is
+        this one's part.
+        """
+        if self.ranks.size == 1:
+            return self._trained_of(pullback(dy))
+        reduction = Reduction(self.ranks, self.plan.trained)
+        gradients = self._trained_of(pullback(dy, reduction.add))
+        reduction.end()
+        return gradients
 
     def _trained_of(self, gradients: dict[str, Array]) -> list[Array]:
         return [gradients[name] for name in self.plan.trained]

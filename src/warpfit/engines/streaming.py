@@ -16,7 +16,6 @@ neither networks nor kernels.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends import Array
+from warpfit.cores import num_cores
 from warpfit.data.order import MAX_ROWS, order_at
 from warpfit.engines.base import TrainingData
 from warpfit.errors import Obstacle
@@ -44,7 +44,7 @@ BUFFERS = 2
 # Arrays begin at multiples of so many bytes.
 ALIGNMENT = 256
 # Threads that gather rows, which are far from each other in memory.
-THREADS = min(8, os.cpu_count() or 1)
+THREADS = min(8, num_cores())
 
 
 class Piece(NamedTuple):

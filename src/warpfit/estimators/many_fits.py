@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from threading import Event
 from time import perf_counter
@@ -26,6 +26,7 @@ from sklearn.model_selection._validation import _score
 
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
+from warpfit.callers import warn
 from warpfit.engines.state_on_demand import OnDevice
 from warpfit.errors import DeviceError
 from warpfit.estimators.classifier import MLPClassifier
@@ -53,6 +54,9 @@ __all__ = ["Result", "fit_elsewhere", "fit_in_processes", "fit_together", "only_
 Indices = npt.NDArray[np.int64]
 # What scikit-learn's search makes its results of.
 Result = dict[str, Any]
+
+# Warnings on their way from another process.
+Told = list[tuple[str, type[Warning]]]
 
 # Types of which nobody can change a value.
 FIXED = (type(None), bool, int, float, complex, str, bytes)
@@ -338,7 +342,10 @@ def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Re
                     if result.is_lost:
                         _raise_lost(without, result.error, workers)
                     raise result.error
-                results.update(zip(positions[shard], result, strict=True))
+                done, warned = result
+                results.update(zip(positions[shard], done, strict=True))
+                for message, category in warned:
+                    warn(message, category)
         except KeyboardInterrupt as interrupt:
             for _ in thrown(found, interrupt):
                 pass
@@ -346,15 +353,19 @@ def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Re
     return _in_order(results)
 
 
-def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> list[Result]:
+def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> tuple[list[Result], Told]:
     """Fit and score as the process that sent it would, by scikit-learn's settings and filters of
-    warnings there.
+    warnings there; return the results, and what was warned of, for the process that sent it.
     """
     fits, config, filters = share
-    with config_context(**config), nullcontext() if filters is None else warnings.catch_warnings():
-        if filters is not None:
+    own = replace(fits, X=rows[0], y=rows[1])
+    with config_context(**config):
+        if filters is None:
+            return fit_together(own, stop), []
+        with warnings.catch_warnings(record=True) as caught:
             warnings.filters[:] = filters  # type: ignore[index]
-        return fit_together(replace(fits, X=rows[0], y=rows[1]), stop)
+            results = fit_together(own, stop)
+    return results, [(str(each.message), each.category) for each in caught]
 
 
 def _raise_lost(fits: Fits, error: Exception, workers: Workers) -> NoReturn:

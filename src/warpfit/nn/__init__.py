@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from warpfit.nn import activations
 from warpfit.nn.activations import *  # noqa: F403
-from warpfit.nn.augmentation import RandomCrop, RandomFlip, RandomShift
+from warpfit.nn.augmentation import RandomCrop, RandomCutout, RandomFlip, RandomShift
 from warpfit.nn.conv import Conv2d
 from warpfit.nn.conv1d import Conv1d
 from warpfit.nn.dropout import Dropout
@@ -19,9 +19,10 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.linear import Linear
 from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.nn.module_list import ModuleList
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
 from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from warpfit.nn.pooling import AvgPool2d, GlobalAvgPool2d, GlobalMaxPool2d, MaxPool2d
+from warpfit.nn.sequential import Residual, Sequential
 from warpfit.other_packages import refuse_attribute
 
 __all__ = [
@@ -46,8 +47,10 @@ __all__ = [
     "NetworkSpec",
     "Parameter",
     "RandomCrop",
+    "RandomCutout",
     "RandomFlip",
     "RandomShift",
+    "Residual",
     "Sequential",
     "backward",
     "forward",

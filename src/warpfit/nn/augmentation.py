@@ -1,17 +1,29 @@
-"""Augmentation of images (M, H, W, C): in training each is flipped, shifted or cropped at random.
-
-All is made of operations that a graph captures: what is drawn stays on the device.
+"""Augmentation of images (M, H, W, C): in training each is flipped, shifted, cropped or covered in
+part, at random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Pair
+from warpfit.checks import check_choice
 from warpfit.errors import ConfigError, ShapeError
+from warpfit.nn.image_formulas import (
+    AXES,
+    Formula,
+    cut_out,
+    drawn,
+    flipped,
+    flipped_in_turns,
+    placed,
+    random_bits,
+    smaller_by,
+    windowed,
+)
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.sizes import as_pair
@@ -20,118 +32,15 @@ from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 __all__ = [
     "RandomCrop",
     "RandomCropSpec",
+    "RandomCutout",
+    "RandomCutoutSpec",
     "RandomFlip",
     "RandomFlipSpec",
     "RandomShift",
     "RandomShiftSpec",
-    "cropped",
-    "flipped",
-    "shifted",
 ]
 
-Formula = tuple[Array, Callable[[Array], Array]]
-
-BITS = 16  # of a uniform number; a power of two
-AXES = (1, 2)  # of height and width
-
-# For a step of some pixels along an axis: which images make it, bool (M, 1, 1, 1).
-Move = tuple[int, int, Array]
-
-
-def flipped(ops: Backend, x: Array, flips: Array) -> Formula:
-    """Return images (M, H, W, C), those mirrored left to right where flips (M, 1, 1, 1) holds, and
-    the function from dy to dx.
-    """
-
-    def flip(images: Array) -> Array:
-        mirrored = ops.take(images, (slice(None), slice(None), slice(None, None, -1)))
-        return ops.where(flips, mirrored, images)
-
-    return flip(x), flip
-
-
-def shifted(ops: Backend, x: Array, pixels: Pair, moves: Sequence[Move]) -> Formula:
-    """Return images (M, H, W, C) shifted, zeros moving in, and the function from dy to dx.
-
-    Each image is padded with `pixels` zeros on every side. Of the windows of its own size it shows
-    the one that begins where the sum of its moves says. What the gradient lies in is the window
-    that begins at the sum of the moves not made.
-    """
-    y = _window(ops, _padded(ops, x, pixels), moves)
-    return y, lambda dy: _window(ops, _padded(ops, dy, pixels), moves, opposite=True)
-
-
-def cropped(ops: Backend, x: Array, size: Pair, moves: Sequence[Move]) -> Formula:
-    """Return windows (M, *size, C) of images (M, H, W, C), each of which begins where the sum of
-    its moves says, and the function from dy to dx.
-    """
-    less = _less(x.shape[1:3], size)
-    return _window(ops, x, moves), lambda dy: _window(
-        ops, _padded(ops, dy, less), moves, opposite=True
-    )
-
-
-def _less(size: Sequence[int], other: Pair) -> Pair:
-    return size[0] - other[0], size[1] - other[1]
-
-
-def _padded(ops: Backend, images: Array, pads: Pair) -> Array:
-    """Return images with zeros on every side."""
-    m, height, width, channels = images.shape
-    padded = (m, height + 2 * pads[0], width + 2 * pads[1], channels)
-    return _placed(ops, images, padded, pads)
-
-
-def _placed(ops: Backend, images: Array, shape: Shape, start: Pair) -> Array:
-    """Return zeros of a shape with images in them, from a pixel on."""
-    inside = (slice(at, at + size) for at, size in zip(start, images.shape[1:3], strict=True))
-    return ops.add_at(shape, images.dtype, (slice(None), *inside), images)
-
-
-def _window(ops: Backend, images: Array, moves: Sequence[Move], *, opposite: bool = False) -> Array:
-    """Return of each image the window that begins at the sum of the moves made, or `opposite` those
-    not made; along an axis it is as much smaller as all moves are large.
-    """
-    for axis, size, made in moves:
-        before = (slice(None),) * axis
-        ahead = ops.take(images, (*before, slice(size, None)))
-        behind = ops.take(images, (*before, slice(None, -size)))
-        images = ops.where(made, *((behind, ahead) if opposite else (ahead, behind)))
-    return images
-
-
-def _draw(ops: Backend, shape: Shape, p: float, call: Call, layer_idx: int) -> Array:
-    """Return float32 (M, ...): 0 with probability p, by the counters of dropout's masks."""
-    ones = ops.full(shape, 1.0, "float32")
-    _, mask = ops.dropout_forward(ones, p=p, seed=call.seed, step=call.step, layer_idx=layer_idx)
-    return mask
-
-
-def _uniform(ops: Backend, num_rows: int, call: Call, layer_idx: int) -> Array:
-    """Return float32 (M, 2), uniform multiples of 2**-BITS in [0, 1), which no sum rounds."""
-    number = _draw(ops, (num_rows, len(AXES), BITS), 0.5, call, layer_idx)
-    half = BITS // 2
-    while half:
-        high, low = (ops.take(number, (..., part)) for part in (slice(half), slice(half, None)))
-        number = ops.binary("add", high, ops.binary("mul", low, 2.0**-half))
-        half //= 2
-    # A bit is 2 where it is kept, and the first one stands for 1/2.
-    return ops.binary("mul", ops.take(number, (..., 0)), 0.25)
-
-
-def _moves(ops: Backend, uniform: Array, largest: Pair) -> list[Move]:
-    """Return moves whose sums are the whole parts of uniform (M, 2) times largest + 1."""
-    moves = []
-    for axis, most in zip(AXES, largest, strict=True):
-        own = ops.take(uniform, (slice(None), axis - 1, None, None, None))
-        left = ops.binary("mul", own, float(most + 1))
-        while most:  # the whole part of what is left is at most that
-            size = (most + 1) // 2
-            made = ops.binary("ge", left, float(size))
-            moves.append((axis, size, made))
-            left = ops.where(made, ops.binary("sub", left, float(size)), left)
-            most -= size
-    return moves
+PADDING_MODES = ("zeros", "reflect")
 
 
 @dataclass(frozen=True)
@@ -182,24 +91,34 @@ class _AugmentationSpec(LayerSpec):
 
 @dataclass(frozen=True)
 class RandomFlipSpec(_AugmentationSpec):
-    """Each image is mirrored left to right with probability p."""
+    """Each image is mirrored left to right with probability p, or all in every second span of
+    steps.
+    """
 
     kind: ClassVar[str] = "random_flip"
     layer: ClassVar[str] = "RandomFlip"
     p: float = 0.5
     layer_idx: int = 0
+    alternate: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.p < 1:
             raise ConfigError(f"{self.layer}: expected p in [0, 1), got {self.p!r}")
+        if self.alternate is not None and self.alternate < 1:
+            raise ConfigError(
+                f"{self.layer}: expected alternate of at least one step or None, got "
+                f"{self.alternate}"
+            )
 
     @property
     def changes(self) -> bool:
-        return self.p > 0
+        return self.p > 0 or self.alternate is not None
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
-        mask = _draw(ops, (len(x), 1, 1, 1), self.p, call, self.layer_idx)
+        if self.alternate is not None:
+            return flipped_in_turns(ops, x, call.step, self.alternate)
+        mask = drawn(ops, (len(x), 1, 1, 1), self.p, call, self.layer_idx)
         return flipped(ops, x, ops.binary("eq", mask, 0.0))
 
 
@@ -211,10 +130,12 @@ class RandomShiftSpec(_AugmentationSpec):
     layer: ClassVar[str] = "RandomShift"
     pixels: Pair
     layer_idx: int = 0
+    padding_mode: str = "zeros"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pixels", as_pair(self.layer, "pixels", self.pixels, 0))
         super().__post_init__()
+        check_choice(f"{self.layer}: padding_mode", self.padding_mode, PADDING_MODES)
 
     @property
     def changes(self) -> bool:
@@ -230,9 +151,9 @@ class RandomShiftSpec(_AugmentationSpec):
         return input_shape
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
-        uniform = _uniform(ops, len(x), call, self.layer_idx)
-        largest = 2 * self.pixels[0], 2 * self.pixels[1]
-        return shifted(ops, x, self.pixels, _moves(ops, uniform, largest))
+        bits = random_bits(ops, len(x), call, self.layer_idx)
+        image, reflects = (x.shape[1], x.shape[2]), self.padding_mode == "reflect"
+        return windowed(ops, x, bits, image, padding=self.pixels, reflects=reflects)
 
 
 @dataclass(frozen=True)
@@ -254,7 +175,7 @@ class RandomCropSpec(_AugmentationSpec):
 
     def output_shape(self, input_shape: Shape) -> Shape:
         super().output_shape(input_shape)
-        if min(_less(input_shape[:2], self.size)) < 0:
+        if min(smaller_by(input_shape[:2], self.size)) < 0:
             raise ShapeError(
                 f"{self.layer}: expected images of at least {self.size} pixels, got samples of "
                 f"shape {input_shape}"
@@ -262,14 +183,13 @@ class RandomCropSpec(_AugmentationSpec):
         return (*self.size, input_shape[2])
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
-        uniform = _uniform(ops, len(x), call, self.layer_idx)
-        return cropped(ops, x, self.size, _moves(ops, uniform, _less(x.shape[1:3], self.size)))
+        return windowed(ops, x, random_bits(ops, len(x), call, self.layer_idx), self.size)
 
     def still(self, ops: Backend, x: Array) -> Formula:
         start = self._middle(x.shape[1:3])
         inside = (slice(at, at + size) for at, size in zip(start, self.size, strict=True))
         y = ops.take(x, (slice(None), *inside))
-        return y, lambda dy: _placed(ops, dy, tuple(x.shape), start)
+        return y, lambda dy: placed(ops, dy, tuple(x.shape), start)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         start = self._middle(input_shape)
@@ -277,8 +197,38 @@ class RandomCropSpec(_AugmentationSpec):
         return graph.add("Slice", x, *map(graph.constant, (start, ends, AXES)))
 
     def _middle(self, image: Sequence[int]) -> Pair:
-        less = _less(image, self.size)
+        less = smaller_by(image, self.size)
         return less[0] // 2, less[1] // 2
+
+
+@dataclass(frozen=True)
+class RandomCutoutSpec(_AugmentationSpec):
+    """Of each image a window of `size` (vertically, horizontally) becomes 0."""
+
+    kind: ClassVar[str] = "random_cutout"
+    layer: ClassVar[str] = "RandomCutout"
+    size: Pair
+    layer_idx: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", as_pair(self.layer, "size", self.size, 0))
+        super().__post_init__()
+
+    @property
+    def changes(self) -> bool:
+        return all(self.size)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        super().output_shape(input_shape)
+        if min(smaller_by(input_shape[:2], self.size)) < 0:
+            raise ShapeError(
+                f"{self.layer}: expected images of at least {self.size} pixels, got samples of "
+                f"shape {input_shape}"
+            )
+        return input_shape
+
+    def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
+        return cut_out(ops, x, random_bits(ops, len(x), call, self.layer_idx), self.size)
 
 
 class RandomFlip(RandomLayer):
@@ -293,6 +243,10 @@ class RandomFlip(RandomLayer):
     ----------
     p : float
         Probability of a flip, in [0, 1).
+    alternate : int, optional
+        How many steps an epoch has. Nothing is drawn then: all images are mirrored in every second
+        epoch. Of data half of which was mirrored once before, a network sees each image as often
+        one way as the other.
     seed : int, optional
         Fixes the flips outside of `fit`; drawn from `warpfit.manual_seed`'s sequence if None.
 
@@ -315,26 +269,31 @@ class RandomFlip(RandomLayer):
 
     spec_type = RandomFlipSpec
 
-    def __init__(self, p: float = 0.5, *, seed: int | None = None) -> None:
-        super().__init__(RandomFlipSpec(p), seed)
+    def __init__(
+        self, p: float = 0.5, *, alternate: int | None = None, seed: int | None = None
+    ) -> None:
+        super().__init__(RandomFlipSpec(p, alternate=alternate), seed)
 
     def extra_repr(self) -> str:
-        return f"p={self.spec.p}"
+        spec = self.spec
+        return f"p={spec.p}" if spec.alternate is None else f"alternate={spec.alternate}"
 
 
 class RandomShift(RandomLayer):
-    """In training each image (H, W, C) is shifted by -pixels to pixels along each axis, zeros
-    moving in; y = x in evaluation.
+    """In training each image (H, W, C) is shifted by -pixels to pixels along each axis; y = x in
+    evaluation.
 
-    That is a random crop after padding: of an image with `pixels` zeros on every side a window of
-    its own size, ``RandomCrop(size, padding=pixels)`` elsewhere. Along each axis all shifts are
-    equally likely, to within 2⁻¹⁶. Seeds, steps and engines: see `RandomFlip`.
+    That is a random crop after padding: of an image with `pixels` zeros on every side, or its
+    reflection, a window of its own size, ``RandomCrop(size, padding=pixels)`` elsewhere. Along each
+    axis all shifts are equally likely, to within 2⁻¹⁶. Seeds, steps and engines: see `RandomFlip`.
 
     Parameters
     ----------
     pixels : int or (int, int)
         The most that an image is shifted by; of two numbers vertically and horizontally. Less than
         its height and width.
+    padding_mode : str
+        What moves in: ``'zeros'``, or by ``'reflect'`` the image mirrored at its border.
     seed : int, optional
         Fixes the shifts outside of `fit`; drawn from `warpfit.manual_seed`'s sequence if None.
 
@@ -358,11 +317,16 @@ class RandomShift(RandomLayer):
 
     spec_type = RandomShiftSpec
 
-    def __init__(self, pixels: int | Pair, *, seed: int | None = None) -> None:
-        super().__init__(RandomShiftSpec(pixels), seed)  # type: ignore[arg-type]
+    def __init__(
+        self, pixels: int | Pair, *, padding_mode: str = "zeros", seed: int | None = None
+    ) -> None:
+        spec = RandomShiftSpec(pixels, padding_mode=padding_mode)  # type: ignore[arg-type]
+        super().__init__(spec, seed)
 
     def extra_repr(self) -> str:
-        return f"pixels={self.spec.pixels}"
+        spec = self.spec
+        mode = "" if spec.padding_mode == "zeros" else f", padding_mode={spec.padding_mode!r}"
+        return f"pixels={spec.pixels}{mode}"
 
 
 class RandomCrop(RandomLayer):
@@ -400,6 +364,48 @@ class RandomCrop(RandomLayer):
 
     def __init__(self, size: int | Pair, *, seed: int | None = None) -> None:
         super().__init__(RandomCropSpec(size), seed)  # type: ignore[arg-type]
+
+    def extra_repr(self) -> str:
+        return f"size={self.spec.size}"
+
+
+class RandomCutout(RandomLayer):
+    """In training a random window of each image (H, W, C) becomes 0; y = x in evaluation.
+
+    The window lies within the image. All places are equally likely, to within 2⁻¹⁶. Seeds, steps
+    and engines: see `RandomFlip`.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Height and width of the window, at most the image's.
+    seed : int, optional
+        Fixes the windows outside of `fit`; drawn from `warpfit.manual_seed`'s sequence if None.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is not what is described here.
+    ShapeError
+        When it is called, or before training starts, if samples are no images (H, W, C), or too
+        small.
+
+    References
+    ----------
+    DeVries, Taylor: Improved Regularization of Convolutional Neural Networks with Cutout (2017),
+    whose windows may reach beyond the image.
+
+    Examples
+    --------
+    >>> cutout = nn.RandomCutout(2, seed=1)
+    >>> np.squeeze(cutout(np.arange(1.0, 10).reshape(1, 3, 3, 1))).tolist()
+    [[0.0, 0.0, 3.0], [0.0, 0.0, 6.0], [7.0, 8.0, 9.0]]
+    """
+
+    spec_type = RandomCutoutSpec
+
+    def __init__(self, size: int | Pair, *, seed: int | None = None) -> None:
+        super().__init__(RandomCutoutSpec(size), seed)  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         return f"size={self.spec.size}"

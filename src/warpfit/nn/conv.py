@@ -11,7 +11,7 @@ import numpy as np
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY, Pair
 from warpfit.backends.checks import window_counts
-from warpfit.errors import ShapeError
+from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Parameter
 from warpfit.nn.onnx_graph import Graph, HostArrays
@@ -33,18 +33,22 @@ def conv2d(
     stride: Pair = (1, 1),
     padding: Pair = (0, 0),
     dilation: Pair = (1, 1),
+    groups: int = 1,
     needs_dx: bool = True,
     x_activation: Activation = IDENTITY,
     takes_dz: bool = False,
     pool: Mapping[str, Pair] | None = None,
+    plus: Callable[[], Array] | None = None,
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x * w + b) and the function from dy to (dx, dw, db).
 
-    x (M, H, W, C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O). Layers can be joined
-    as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f' is known
-    from f's result: y and dy then are what the pooling gives and gets.
+    x (M, H, W, groups C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O). Layers can be
+    joined as linear ones are; see `linear`. Max pooling with settings `pool` may be joined, if f'
+    is known from f's result: y and dy then are what the pooling gives and gets. `plus` gives
+    another gradient of x, once dx is asked for.
     """
-    windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+    pairs = {"stride": stride, "padding": padding, "dilation": dilation}
+    windows: dict[str, Any] = {**pairs, **({} if groups == 1 else {"groups": groups})}
     if pool is None:
         y, z = ops.conv2d_forward(x, w, b, **windows, activation=activation)
     else:
@@ -55,8 +59,8 @@ def conv2d(
         is_dz = takes_dz or activation.name == "identity"
         dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
         if pool is not None:
-            shape = (len(x), *window_counts("conv2d", x.shape[1:3], w.shape[:2], *windows.values()))
-            dz = ops.max_pool2d_backward(dz, places, (*shape, w.shape[3]), **pool)
+            shape = (len(x), *window_counts("conv2d", x.shape[1:3], w.shape[:2], *pairs.values()))
+            dz = ops.max_pool2d_backward_joined(dz, places, (*shape, w.shape[3]), pool)
         dw, db = ops.conv2d_backward_weight(
             dz, x, w.shape[:2], **windows, needs_db=b is not None, w=w
         )
@@ -65,6 +69,7 @@ def conv2d(
         below: dict[str, Any] = (
             {} if x_activation == IDENTITY else {"x": x, "x_activation": x_activation}
         )
+        below |= {} if plus is None else {"plus": plus()}
         return ops.conv2d_backward_input(dz, w, x.shape, **windows, **below), dw, db
 
     return y, backward
@@ -72,7 +77,9 @@ def conv2d(
 
 @dataclass(frozen=True)
 class Conv2dSpec(LayerSpec):
-    """y = f(x * weight + bias), weight (kernel height, kernel width, in_channels, out_channels)."""
+    """y = f(x * weight + bias), weight (kernel height, kernel width, in_channels / groups,
+    out_channels).
+    """
 
     kind: ClassVar[str] = "conv2d"
     joins: ClassVar[bool] = True
@@ -85,20 +92,25 @@ class Conv2dSpec(LayerSpec):
     dilation: Pair = (1, 1)
     bias: bool = True
     activation: Activation = IDENTITY
+    groups: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("in_channels", "out_channels"):
+        for name in ("in_channels", "out_channels", "groups"):
             object.__setattr__(self, name, as_size(self.layer, name, getattr(self, name)))
         for name, least in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
             object.__setattr__(self, name, as_pair(self.layer, name, getattr(self, name), least))
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise ConfigError(
+                f"{self.layer}: expected groups that divide in_channels {self.in_channels} and "
+                f"out_channels {self.out_channels}, got {self.groups}"
+            )
         super().__post_init__()
 
     def parameters(self) -> dict[str, ParameterSpec]:
         taps = self.kernel_size[0] * self.kernel_size[1]
-        fans = (taps * self.in_channels, taps * self.out_channels)
-        weight = ParameterSpec(
-            (*self.kernel_size, self.in_channels, self.out_channels), "weight", *fans
-        )
+        channels = self.in_channels // self.groups
+        fans = (taps * channels, taps * self.out_channels)
+        weight = ParameterSpec((*self.kernel_size, channels, self.out_channels), "weight", *fans)
         if not self.bias:
             return {"weight": weight}
         return {"weight": weight, "bias": ParameterSpec((self.out_channels,), "bias", *fans)}
@@ -141,6 +153,7 @@ class Conv2dSpec(LayerSpec):
             stride=self.stride,
             padding=self.padding,
             dilation=self.dilation,
+            groups=self.groups,
             needs_dx=needs_dx,
             **joints,
         )
@@ -172,6 +185,7 @@ class Conv2dSpec(LayerSpec):
             strides=stride,
             pads=[*padding, *padding],
             dilations=dilation,
+            group=self.groups,
         )
         y = self.activation.formula.onnx(graph, y, self.activation.slope)
         return graph.channels_last(y, len(kernel))
@@ -193,6 +207,9 @@ class Conv2d(Layer):
         kernel and stride 1; ``'valid'`` for none.
     dilation : int or (int, int)
         Pixels from one tap of the kernel to the next.
+    groups : int
+        Into how many groups channels and outputs fall, each of which sees its own channels only;
+        ``in_channels`` for a depthwise convolution.
     bias : bool
         Whether a bias is added.
     device : str
@@ -202,7 +219,7 @@ class Conv2d(Layer):
 
     Attributes
     ----------
-    weight : Parameter, (kernel height, kernel width, in_channels, out_channels)
+    weight : Parameter, (kernel height, kernel width, in_channels / groups, out_channels)
     bias : Parameter, (out_channels,), only if `bias`
 
     Raises
@@ -234,6 +251,7 @@ class Conv2d(Layer):
         stride: int | Pair = 1,
         padding: int | Pair | str = 0,
         dilation: int | Pair = 1,
+        groups: int = 1,
         *,
         bias: bool = True,
         device: str = "cpu",
@@ -245,7 +263,8 @@ class Conv2d(Layer):
         steps = as_pair("Conv2d", "stride", stride, 1)
         spread = as_pair("Conv2d", "dilation", dilation, 1)
         zeros = as_padding("Conv2d", padding, kernel, steps, spread)
-        spec = Conv2dSpec(in_channels, out_channels, kernel, steps, zeros, spread, bias)
+        sizes = (in_channels, out_channels, kernel, steps, zeros, spread)
+        spec = Conv2dSpec(*sizes, bias, groups=groups)
         super().__init__(spec, device, dtype=dtype, init=init, seed=seed)
 
     def extra_repr(self) -> str:
@@ -254,5 +273,6 @@ class Conv2d(Layer):
         parts += [f"stride={spec.stride}"] if spec.stride != (1, 1) else []
         parts += [f"padding={spec.padding}"] if spec.padding != (0, 0) else []
         parts += [f"dilation={spec.dilation}"] if spec.dilation != (1, 1) else []
+        parts += [f"groups={spec.groups}"] if spec.groups != 1 else []
         parts += [] if spec.bias else ["bias=False"]
         return ", ".join(parts)

@@ -22,7 +22,7 @@ __all__ = ["Conv1d", "Conv1dSpec"]
 
 @dataclass(frozen=True)
 class Conv1dSpec(Conv2dSpec):
-    """y = f(x * weight + bias), weight (kernel size, in_channels, out_channels).
+    """y = f(x * weight + bias), weight (kernel size, in_channels / groups, out_channels).
 
     Settings are those of images one pixel high: a kernel of (1, size), and so on.
     """
@@ -97,6 +97,8 @@ class Conv1d(Layer):
         and stride 1; ``'valid'`` for none.
     dilation : int
         Steps from one tap of the kernel to the next.
+    groups : int
+        As `Conv2d` has them.
     bias : bool
         Whether a bias is added.
     device : str
@@ -106,7 +108,7 @@ class Conv1d(Layer):
 
     Attributes
     ----------
-    weight : Parameter, (kernel size, in_channels, out_channels)
+    weight : Parameter, (kernel size, in_channels / groups, out_channels)
     bias : Parameter, (out_channels,), only if `bias`
 
     Raises
@@ -132,6 +134,7 @@ class Conv1d(Layer):
         stride: int = 1,
         padding: int | str = 0,
         dilation: int = 1,
+        groups: int = 1,
         *,
         bias: bool = True,
         device: str = "cpu",
@@ -143,7 +146,8 @@ class Conv1d(Layer):
         steps, spread = _along("stride", stride), _along("dilation", dilation)
         flat: Any = padding if isinstance(padding, str) else (0, padding)
         zeros = as_padding("Conv1d", flat, kernel, steps, spread)
-        spec = Conv1dSpec(in_channels, out_channels, kernel, steps, zeros, spread, bias)
+        sizes = (in_channels, out_channels, kernel, steps, zeros, spread)
+        spec = Conv1dSpec(*sizes, bias, groups=groups)
         super().__init__(spec, device, dtype=dtype, init=init, seed=seed)
 
     def extra_repr(self) -> str:
@@ -152,6 +156,7 @@ class Conv1d(Layer):
         parts += [f"stride={spec.stride[1]}"] if spec.stride[1] != 1 else []
         parts += [f"padding={spec.padding[1]}"] if spec.padding[1] else []
         parts += [f"dilation={spec.dilation[1]}"] if spec.dilation[1] != 1 else []
+        parts += [f"groups={spec.groups}"] if spec.groups != 1 else []
         parts += [] if spec.bias else ["bias=False"]
         return ", ".join(parts)
 

@@ -17,12 +17,21 @@ __all__ = ["Dropout", "DropoutSpec", "dropout"]
 
 
 def dropout(
-    ops: Backend, x: Array, p: float, *, seed: int, step: Number, layer_idx: int
+    ops: Backend,
+    x: Array,
+    p: float,
+    *,
+    seed: int,
+    step: Number,
+    layer_idx: int,
+    first_row: int = 0,
 ) -> tuple[Array, Callable[[Array], Array]]:
     """Return x with units dropped, the others scaled by 1 / (1 - p), and the function from dy to
     dx.
     """
-    y, mask = ops.dropout_forward(x, p=p, seed=seed, step=step, layer_idx=layer_idx)
+    y, mask = ops.dropout_forward(
+        x, p=p, seed=seed, step=step, layer_idx=layer_idx, first_row=first_row
+    )
     return y, lambda dy: ops.dropout_backward(dy, mask)
 
 
@@ -54,9 +63,7 @@ class DropoutSpec(LayerSpec):
     ) -> tuple[Array, Pullback]:
         if not call.training or self.p == 0:
             return x, lambda dy: (dy if needs_dx else None, {})
-        y, backward = dropout(
-            ops, x, self.p, seed=call.seed, step=call.step, layer_idx=self.layer_idx
-        )
+        y, backward = dropout(ops, x, self.p, layer_idx=self.layer_idx, **call.place)
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:

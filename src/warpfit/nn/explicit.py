@@ -17,7 +17,7 @@ from warpfit.backends import Array
 from warpfit.checks import brief
 from warpfit.errors import ConfigError
 from warpfit.nn.module import Module, Parameter
-from warpfit.nn.network import Sequential
+from warpfit.nn.sequential import Sequential
 
 __all__ = ["backward", "forward", "parameters"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
+from warpfit.backends.base import IDENTITY
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Buffer, Parameter
@@ -42,15 +43,27 @@ def batch_norm(
     training: bool,
     momentum: float = 0.1,
     eps: float = 1e-5,
+    activation: Activation = IDENTITY,
+    added: Array | None = None,
 ) -> Normalised:
-    """Return y, normalised per channel, and the function from dy to (dx, dweight, dbias).
+    """Return y = f(x, normalised per channel, + added), and the function from dy to (dx, dweight,
+    dbias).
 
-    x, y and dy (..., C), all else (C,). Training moves the running statistics in place.
+    x, y, added and dy (..., C), all else (C,). If something is added, the function takes dz in
+    place of dy. Training moves the running statistics in place.
     """
+    settings: dict[str, Any] = {} if activation == IDENTITY else {"activation": activation}
+    more = settings if added is None else {**settings, "added": added}
+    arrays = (x, weight, bias, running_mean, running_var)
     y, saved = ops.batch_norm_forward(
-        x, weight, bias, running_mean, running_var, training=training, momentum=momentum, eps=eps
+        *arrays, training=training, momentum=momentum, eps=eps, **more
     )
-    return y, lambda dy: ops.batch_norm_backward(dy, x, weight, saved, training=training)
+
+    def backward(dy: Array) -> tuple[Array, Array, Array]:
+        own = {} if added is not None else settings
+        return ops.batch_norm_backward(dy, x, weight, saved, training=training, bias=bias, **own)
+
+    return y, backward
 
 
 def layer_norm(
@@ -77,8 +90,8 @@ def check_eps(layer: str, eps: float) -> None:
 
 @dataclass(frozen=True)
 class BatchNormSpec(LayerSpec):
-    """y = (x - mean) / √(variance + eps) · weight + bias per channel; `num_dims` is 1 for rows, 2
-    for images.
+    """y = f((x - mean) / √(variance + eps) · weight + bias) per channel; `num_dims` is 1 for rows,
+    2 for images.
     """
 
     kind: ClassVar[str] = "batch_norm"
@@ -87,6 +100,7 @@ class BatchNormSpec(LayerSpec):
     eps: float = 1e-5
     momentum: float = 0.1
     affine: bool = True
+    activation: Activation = IDENTITY
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,6 +113,11 @@ class BatchNormSpec(LayerSpec):
         if not 0 <= self.momentum <= 1:
             raise ConfigError(f"{self.layer}: expected momentum in [0, 1], got {self.momentum!r}")
 
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> LayerSpec:
+        # Files written before batch norms had an activation name none.
+        return super().parse({"activation": asdict(IDENTITY), **fields})
+
     @property
     def layer(self) -> str:
         """Name of the layer's class."""
@@ -106,6 +125,10 @@ class BatchNormSpec(LayerSpec):
 
     @property
     def full_precision(self) -> bool:
+        return True
+
+    @property
+    def mixes_precisions(self) -> bool:
         return True
 
     @property
@@ -145,7 +168,10 @@ class BatchNormSpec(LayerSpec):
         call: Call,
         *,
         needs_dx: bool = True,
+        added: Array | None = None,
+        activation: Activation | None = None,
     ) -> tuple[Array, Pullback]:
+        """Return y and the pullback; the last two settings are those of a junction joined to it."""
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         y, backward = batch_norm(
             ops,
@@ -157,6 +183,8 @@ class BatchNormSpec(LayerSpec):
             training=call.training,
             momentum=self.momentum,
             eps=self.eps,
+            activation=self.activation if activation is None else activation,
+            added=added,
         )
 
         def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
@@ -173,7 +201,8 @@ class BatchNormSpec(LayerSpec):
         scale = arrays.get("weight", 1) / np.sqrt(arrays["running_var"].astype("f8") + self.eps)
         centred = graph.add("Sub", x, graph.floats(arrays["running_mean"]))
         y = graph.add("Mul", centred, graph.floats(scale))
-        return graph.add("Add", y, graph.floats(arrays["bias"])) if self.affine else y
+        y = graph.add("Add", y, graph.floats(arrays["bias"])) if self.affine else y
+        return self.activation.formula.onnx(graph, y, self.activation.slope)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def max_pool2d(
     ops: Backend, x: Array, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
 ) -> Pooled:
     """Return the largest entry of every window and the function from dy to dx."""
-    windows = {"kernel": kernel, "stride": stride, "padding": padding}
+    windows: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": padding}
     y, indices = ops.max_pool2d_forward(x, **windows)
     return y, lambda dy: ops.max_pool2d_backward(dy, indices, x.shape, **windows)
 

@@ -12,12 +12,28 @@ from warpfit.checks import check_fields, register
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.onnx_graph import Graph, HostArrays
 
-__all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape", "named"]
+__all__ = [
+    "Call",
+    "GradientListener",
+    "LayerSpec",
+    "NetworkPullback",
+    "ParameterSpec",
+    "Pullback",
+    "Shape",
+    "named",
+]
 
 Shape = tuple[int, ...]
 
 # From dy to (dx or None, the gradients of the layer's parameters by name).
 Pullback = Callable[[Array], tuple[Array | None, dict[str, Array]]]
+
+# Is told of a parameter's gradient, by name, as soon as that is whole.
+GradientListener = Callable[[str, Array], None]
+
+# From the gradient of a network's outputs, and perhaps a listener, to the gradients of its
+# parameters, by name.
+NetworkPullback = Callable[..., dict[str, Array]]
 
 
 def named(backward: Callable[[Array], tuple[Array | None, Array, Array | None]]) -> Pullback:
@@ -43,11 +59,19 @@ class Call(NamedTuple):
         Number of the training step, counted from 0; with `seed` it decides all random numbers.
     seed : int
         The run's seed.
+    first_row : int
+        Rows of the batch before those at hand, which other ranks have.
     """
 
     training: bool = False
     step: Number = 0
     seed: int = 0
+    first_row: int = 0
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What decides random numbers beside the layer, as `Backend.dropout_forward` takes it."""
+        return {"seed": self.seed, "step": self.step, "first_row": self.first_row}
 
 
 @dataclass(frozen=True)
@@ -113,6 +137,11 @@ class LayerSpec:
         """Whether the layer takes its arrays in float32 even where activations are in half
         precision.
         """
+        return False
+
+    @property
+    def mixes_precisions(self) -> bool:
+        """Whether such a layer takes and gives activations in half precision itself."""
         return False
 
     def passes(self, activation: Activation) -> bool:

@@ -12,8 +12,8 @@ from warpfit.autograd import Tensor, no_grad
 from warpfit.backends import Array, Backend
 from warpfit.nn.layer import calling
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkPullback, number_random_layers
-from warpfit.nn.spec import Call, Shape
+from warpfit.nn.sequential import number_random_layers
+from warpfit.nn.spec import Call, GradientListener, NetworkPullback, Shape
 
 __all__ = ["TapedNetwork"]
 
@@ -67,14 +67,19 @@ class TapedNetwork:
         with calling(call):
             output = self.module(Tensor(x))
 
-        def to_gradients(dy: Array) -> dict[str, Array]:
+        def to_gradients(dy: Array, listener: GradientListener | None = None) -> dict[str, Array]:
             for parameter in parameters.values():
                 parameter.grad = None
             output.backward(dy)
-            return {
+            gradients = {
                 name: p.grad if p.grad is not None else ops.zeros(p.shape, p.dtype)
                 for name, p in parameters.items()
             }
+            if listener is not None:  # which may write to them, and some may be one array
+                gradients = {name: ops.copy(each) for name, each in gradients.items()}
+                for name, gradient in gradients.items():
+                    listener(name, gradient)
+            return gradients
 
         return output.data, to_gradients
 

@@ -10,6 +10,7 @@ from warpfit.optim.adagrad import Adagrad
 from warpfit.optim.adam import Adam, AdamW
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.lion import Lion
+from warpfit.optim.muon import Muon
 from warpfit.optim.nadam import NAdam
 from warpfit.optim.rmsprop import RMSprop
 from warpfit.optim.schedules import (
@@ -17,6 +18,7 @@ from warpfit.optim.schedules import (
     Cosine,
     Exponential,
     InverseScaling,
+    Linear,
     OneCycle,
     ReduceOnPlateau,
     Schedule,
@@ -35,7 +37,9 @@ __all__ = [
     "Cosine",
     "Exponential",
     "InverseScaling",
+    "Linear",
     "Lion",
+    "Muon",
     "NAdam",
     "OneCycle",
     "Optimizer",

@@ -293,8 +293,12 @@ class OptimizerSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description."""
         described = {"kind": self.kind, **asdict(self), "lr": self.lr.to_dict()}
-        if not self.groups:  # as descriptions were before there were groups
+        # As descriptions were before there were groups, and such of another optimizer.
+        if not self.groups:
             del described["groups"]
+        for group in described.get("groups", ()):
+            if not group["is_other"]:
+                del group["is_other"]
         return described
 
 

@@ -5,7 +5,7 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -33,11 +33,14 @@ class ParameterGroup:
         A schedule scales it as it scales the optimizer's.
     weight_decay : float, optional
         None where the optimizer has none.
+    is_other : bool
+        Whether the optimizer leaves them to the other one that it has; see `Muon`.
     """
 
     size: int
     lr: float
     weight_decay: float | None = None
+    is_other: bool = field(default=False, repr=False)
 
     def factor(self, lr: float) -> float:
         """Return its rate as a multiple of the optimizer's."""

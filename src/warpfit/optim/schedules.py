@@ -8,21 +8,22 @@ where it is needed, and ``rates(progress, count)`` gives those of many steps at 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import cos, inf, pi
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from warpfit.checks import brief, check_fields, register
+from warpfit.checks import brief
 from warpfit.errors import ConfigError
+from warpfit.optim.schedule import PlateauState, Progress, Rates, Schedule, require
 
 __all__ = [
     "Constant",
     "Cosine",
     "Exponential",
     "InverseScaling",
+    "Linear",
     "OneCycle",
     "PlateauState",
     "Progress",
@@ -31,102 +32,6 @@ __all__ = [
     "Step",
     "as_schedule",
 ]
-
-Rates = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: `step` of `total_steps`, counted from 0, with `steps_per_epoch` steps an
-    epoch.
-    """
-
-    step: int
-    total_steps: int
-    steps_per_epoch: int
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the step belongs to, counted from 0."""
-        return self.step // max(1, self.steps_per_epoch)
-
-
-def _require(condition: bool, schedule: Schedule, what: str) -> None:
-    if not condition:
-        raise ConfigError(f"{type(schedule).__name__}: expected {what}, got {schedule!r}")
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Base of all schedules; `lr` is the base or the largest rate, see each.
-
-    A schedule has `rate`, or `rates` if many steps at once are quicker.
-
-    Examples
-    --------
-    >>> opt = optim.SGD(model.parameters(), lr=optim.Step(0.1, every=2))
-    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
-    [0.1, 0.1, 0.01, 0.01]
-    """
-
-    name: ClassVar[str] = ""
-    by_name: ClassVar[dict[str, type[Schedule]]] = {}
-    # Whether all steps of an epoch have one rate.
-    is_by_epoch: ClassVar[bool] = False
-    lr: float
-
-    def __init_subclass__(cls) -> None:
-        if cls.rate is Schedule.rate and cls.rates is Schedule.rates:
-            raise ConfigError(f"expected {cls.__name__} to define rate or rates, got neither")
-        register(cls, "name", Schedule.by_name)
-
-    def __post_init__(self) -> None:
-        check_fields(type(self).__name__, self)
-        _require(0 <= self.lr < inf, self, "a learning rate that is finite and at least 0")
-
-    def rate(self, progress: Progress) -> float:
-        """Return the learning rate of a step."""
-        return float(self.rates(progress, 1)[0])
-
-    def rates(self, progress: Progress, count: int) -> Rates:
-        """Return the learning rates (count,) float64 of a step and of those after it, as `rate`
-        gives them.
-        """
-        if not self.is_by_epoch:
-            places = range(progress.step, progress.step + count)
-            return np.array(
-                [self.rate(replace(progress, step=step)) for step in places], np.float64
-            )
-        each = max(1, progress.steps_per_epoch)
-        epochs = np.arange(progress.step, progress.step + count) // each
-        firsts = range(progress.epoch, progress.epoch + count // each + 2)
-        by_epoch = [self.rate(replace(progress, step=epoch * each)) for epoch in firsts]
-        return np.array(by_epoch, np.float64)[epochs - progress.epoch]
-
-    @property
-    def largest(self) -> float:
-        """No rate is larger, however long the run, but for rounding; schedules that rise above `lr`
-        say so here.
-        """
-        return self.lr
-
-    def observe(self, state: PlateauState, loss: float) -> PlateauState:
-        """Return what follows from an epoch's loss; only `ReduceOnPlateau` makes use of it."""
-        return state
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready description, from which `as_schedule` makes an equal schedule."""
-        return {"name": self.name, **asdict(self)}
-
-
-@dataclass(frozen=True)
-class PlateauState:
-    """The state of `ReduceOnPlateau`; every engine multiplies the learning rate by `scale`."""
-
-    scale: float = 1.0
-    best: float = inf
-    bad_epochs: int = 0
-    cooldown: int = 0
 
 
 @dataclass(frozen=True)
@@ -182,7 +87,7 @@ class Step(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
+        require(
             self.every >= 1 and 0 < self.factor <= 1,
             self,
             "every of at least 1 and a factor in (0, 1]",
@@ -209,7 +114,7 @@ class Exponential(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(0 < self.factor <= 1, self, "a factor in (0, 1]")
+        require(0 < self.factor <= 1, self, "a factor in (0, 1]")
 
     def rate(self, progress: Progress) -> float:
         return self.lr * self.factor**progress.epoch
@@ -256,7 +161,7 @@ class InverseScaling(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
+        require(
             0 <= self.power < inf and self.per_epoch >= 0 and self.before >= 0,
             self,
             "power, per_epoch and before of at least 0",
@@ -314,7 +219,7 @@ class Cosine(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
+        require(
             0 <= self.final_lr < inf and self.warmup_epochs >= 0,
             self,
             "final_lr and warmup_epochs of at least 0",
@@ -327,6 +232,45 @@ class Cosine(Schedule):
         rising = self.lr * np.minimum(1.0, (rise + 1) / max(1.0, warmup_steps))
         shares = (fall - warmup_steps) / max(1.0, progress.total_steps - warmup_steps)
         return np.concatenate([rising, _cosine(self.lr, self.final_lr, np.minimum(1.0, shares))])
+
+    @property
+    def largest(self) -> float:
+        return max(self.lr, self.final_lr)
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """A straight line from lr to final_lr, which would follow the last step.
+
+    Parameters
+    ----------
+    lr : float
+        Of the first step.
+    final_lr : float
+        At the end of the run.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> opt = optim.SGD(model.parameters(), lr=optim.Linear(0.16))
+    >>> np.round(wf.fit(model, x, y, optimizer=opt, epochs=4)["lr"], 4).tolist()
+    [0.13, 0.09, 0.05, 0.01]
+    """
+
+    name: ClassVar[str] = "linear"
+    final_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.final_lr < inf, self, "final_lr of at least 0")
+
+    def rates(self, progress: Progress, count: int) -> Rates:
+        shares = np.minimum(1.0, _steps(progress, count) / max(1, progress.total_steps))
+        return self.lr + (self.final_lr - self.lr) * shares
 
     @property
     def largest(self) -> float:
@@ -370,7 +314,7 @@ class OneCycle(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
+        require(
             0 < self.rise < 1 and self.start_divisor >= 1 and self.final_divisor >= 1,
             self,
             "a rise in (0, 1) and divisors of at least 1",
@@ -434,7 +378,7 @@ class ReduceOnPlateau(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
+        require(
             0 < self.factor < 1 and self.patience >= 0 and self.cooldown >= 0 and self.min_lr >= 0,
             self,
             "a factor in (0, 1), and patience, cooldown and min_lr of at least 0",

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import prod
 from threading import Event
 from typing import Any
 
 from warpfit import backends
 from warpfit.blas import one_blas_thread
-from warpfit.errors import DeviceError
+from warpfit.errors import DeviceError, Obstacle
 from warpfit.sweep.folds import SweepData
 from warpfit.sweep.groups import Group
 from warpfit.sweep.here import runner_here
@@ -19,9 +20,9 @@ from warpfit.sweep.planning import plan_groups
 from warpfit.sweep.runner import Runner, in_order
 from warpfit.sweep.sending import check_sendable, for_sending, is_set
 from warpfit.sweep.tasks import Outcome, Task, train, unfinished
-from warpfit.sweep.workers import Function, JoblibsWorkers, Raised, Workers, thrown
+from warpfit.sweep.workers import Function, JoblibsWorkers, Raised, Workers, own_device, thrown
 
-__all__ = ["Processes", "Shards", "run_shard"]
+__all__ = ["Cards", "Processes", "Shards", "run_shard"]
 
 # Data by its `id` here, which goes to workers once, and tasks without it.
 SharedData = dict[int, SweepData]
@@ -88,6 +89,40 @@ class Shards(Runner):
         return _outcomes(self.workers, _train_shard, shards, self.devices)
 
 
+@dataclass
+class Cards(Shards):
+    """Deals the networks to devices of this process: each takes the next shard when it is free.
+
+    Shards are of one group each, those of long networks first, so that all end at about the same
+    time.
+    """
+
+    def explain(self, groups: Sequence[Group]) -> str:
+        return f"in turn by {', '.join(self.devices)}, whichever is free"
+
+    def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
+        longest_first = sorted(groups, key=_length, reverse=True)
+        shards = [shard for group in longest_first for shard in self._dealt(group)]
+        return _outcomes(self.workers, _train_shard, shards, self.devices)
+
+    def _dealt(self, group: Group) -> Iterator[Sequence[Task]]:
+        """Yield shards of a group: as many networks as a device trains at once, and all devices
+        have some.
+        """
+        each, ops = 1, backends.get(group.plan.device)
+        if not isinstance(group.launch, Obstacle):
+            each = group.launch.groups(ops.runtime.num_multiprocessors)  # type: ignore[attr-defined]
+        each = max(1, min(each, -(-len(group.tasks) // self.num_shards)))
+        for first in range(0, len(group.tasks), each):
+            yield group.tasks[first : first + each]
+
+
+def _length(group: Group) -> int:
+    """Return how long a network of a group takes, by parameters that pass, up to a factor."""
+    shapes = [p.data.shape for p in group.tasks[0].model.parameters()]
+    return group.plan.epochs * group.plan.num_rows * sum(map(prod, shapes))
+
+
 def _outcomes(
     workers: Workers, function: Function, shards: Sequence[Sequence[Task]], devices: Sequence[str]
 ) -> Iterator[Outcome]:
@@ -117,7 +152,7 @@ def _train_one(data: SharedData, share: tuple[str, Sent], stop: Event | None) ->
 
 
 def _train_shard(data: SharedData, share: tuple[str, Sent], stop: Event | None) -> list[Outcome]:
-    return run_shard(_with_data(data, share[1]), share[0], stop)
+    return run_shard(_with_data(data, share[1]), own_device() or share[0], stop)
 
 
 def run_shard(tasks: Sequence[Task], device: str, stop: Event | None = None) -> list[Outcome]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from warpfit import backends, losses
+from warpfit import losses
 from warpfit.checks import brief, check_count, check_flag, kind_of
-from warpfit.engines.scaling import AUTO
+from warpfit.engines.base import Plan
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.losses.base import LossLike
 from warpfit.nn.init import initial_values_on_demand
@@ -27,19 +24,17 @@ from warpfit.sweep.candidates import (
     error_of_candidate,
     fit_arguments,
 )
-from warpfit.sweep.elsewhere import Processes, Shards
 from warpfit.sweep.folds import SweepData, as_folds
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Rule, as_halving
-from warpfit.sweep.here import CPU, runner_here
-from warpfit.sweep.metric import as_metric, as_scoring
-from warpfit.sweep.placing import place_of_tasks
-from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left, plan_groups
+from warpfit.sweep.here import CPU
+from warpfit.sweep.metric import Metric, as_metric, as_scoring
+from warpfit.sweep.placing import Places
+from warpfit.sweep.planning import SweepPlan, describe
 from warpfit.sweep.progress import SweepProgress, tell_no_validation
 from warpfit.sweep.records import Collector, Sweep
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import FAILED, INTERRUPTED, Outcome, Task
-from warpfit.sweep.workers import Workers, workers_for
 from warpfit.training.arguments import optimizer_of
 from warpfit.training.callbacks import Callback
 from warpfit.training.inputs import (
@@ -49,7 +44,6 @@ from warpfit.training.inputs import (
     warn_of_data,
     warn_of_probabilities,
 )
-from warpfit.training.place import PlaceOfMany
 
 __all__ = ["fit_many", "model_and_optimizer", "starting_from"]
 
@@ -130,8 +124,8 @@ def fit_many(
         After some epochs only the best go on; a number is `Halving`'s factor.
     device : str or sequence of str
         As `fit`'s; ``'auto'`` weighs all networks, with `n_jobs` processes, against a GPU that
-        compiles a kernel for each kind of them. Several are taken in turn by shards, of an executor
-        or else of processes here.
+        compiles a kernel for each kind of them. Several, or all GPUs, ``'cuda:all'``, train shards
+        in turn: those of an executor, or here, where a device takes the next when it is free.
     callbacks : sequence of Callback
         Every network has copies of its own: `EarlyStopping` ends each by itself. None that writes a
         file.
@@ -180,25 +174,20 @@ def fit_many(
     (8, ['lr', 'width'])
     """
     start = perf_counter()
-    metric = as_scoring(metric)
+    metric, rule = as_scoring(metric), as_halving(halving)
     found = as_candidates(grid, candidates)
-    rule = as_halving(halving)
     _check_callbacks(callbacks)
-    devices = _devices(device)
-    workers = _workers(executor, n_jobs, devices)
-    if workers is None and devices[0] != AUTO:
-        devices = [backends.resolve_device(devices[0])]
+    places = Places.of(device, executor, n_jobs)
     check_seed(seed)
     check_flag("verbose", verbose)
     keep_models = check_flag("keep_models", keep_models)
-    if on_plan is not None and not callable(on_plan):
-        raise ConfigError(f"expected on_plan to be a function or None, got {brief(on_plan)}")
+    _check_listener(on_plan)
     defaults = {
         "loss": loss,
         "epochs": check_count("epochs", epochs, 1 if rule else 0),
         "batch_size": batch_size,
         "class_weight": class_weight,
-        "device": devices[0],
+        "device": places.first,
         "precision": precision,
         "loss_scale": loss_scale,
         "engine": engine,
@@ -207,46 +196,63 @@ def fit_many(
         "report_every": report_every,
     }
     data = _data(x, y, sample_weight, validation_data, folds, seed)
-    fold_numbers: list[int | None] = list(range(len(data.folds))) or [None]
-    tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
-    place = PlaceOfMany(devices[0])
-    if workers is None:
-        place = place_of_tasks(devices[0], tasks, _num_processes(n_jobs, len(tasks)))
-        devices = [backends.resolve_device(place.device)]
-        tasks = _placed(tasks, devices[0])
-    n_jobs = place.num_processes or n_jobs
-    names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
-    groups = _planned(tasks, names, devices[0], is_elsewhere=workers is not None)
-    warn_of_data(data.x, data.y, tasks[0].arguments["loss"], groups[0].plan.network)
-    warn_of_probabilities(groups[0].plan.network, groups[0].plan.loss)
-    has_validation = validation_data is not None or bool(data.folds)
-    decider = as_metric(
-        metric, (group.plan.loss for group in groups), has_validation=has_validation
-    )
-    if verbose and metric is None and not has_validation:
-        tell_no_validation(decider)
-    runner = _runner(groups, devices, workers, n_jobs, len(tasks), keeps_models=keep_models)
-    plan = describe(
-        groups,
-        num_candidates=len(found),
-        num_folds=len(data.folds),
-        device=", ".join(devices),
-        at_once=runner.at_once(groups),
-        num_bytes=runner.num_bytes(groups),
-        reason="; ".join(filter(None, (place.reason, runner.explain(groups)))),
-    )
+    folds_of_each: list[int | None] = list(range(len(data.folds))) or [None]
+    tasks: Sequence[Task] = _tasks(build, found, defaults, data, folds_of_each, callbacks, metric)
+    places, tasks = places.taken_by(tasks)
+    names = [candidate_name(candidate) for candidate in found for _ in folds_of_each]
+    groups = places.planned(tasks, names)
+    _warn(data, groups[0].plan)
+    decider = _decider(metric, groups, data, tells=verbose)
+    runner = places.runner(groups, keeps_models=keep_models)
+    plan = _described(groups, runner, places, len(found), len(data.folds))
     if on_plan is not None:
         on_plan(plan)
     outcomes = (
-        runner.run_in_rungs(groups, rule, decider, len(fold_numbers))
+        runner.run_in_rungs(groups, rule, decider, len(folds_of_each))
         if rule
         else runner.run(groups)
     )
-    collector = Collector(found, fold_numbers, decider, keep_models)
+    collector = Collector(found, folds_of_each, decider, keep_models)
     with SweepProgress(len(tasks), plan.at_once, collector, is_shown=verbose) as progress:
         interrupted = _collect(outcomes, collector, progress)
     _check_any_trained(collector, len(tasks), names)
     return collector.sweep(plan, perf_counter() - start, interrupted)
+
+
+def _check_listener(on_plan: Any) -> None:
+    if on_plan is not None and not callable(on_plan):
+        raise ConfigError(f"expected on_plan to be a function or None, got {brief(on_plan)}")
+
+
+def _warn(data: SweepData, plan: Plan) -> None:
+    """Warn of data, and of a network, that are probably not as intended."""
+    warn_of_data(data.x, data.y, plan.loss, plan.network)
+    warn_of_probabilities(plan.network, plan.loss)
+
+
+def _decider(metric: Any, groups: Sequence[Group], data: SweepData, *, tells: bool) -> Metric:
+    """Return what candidates are ranked by, and tell if that knows only rows that they train on."""
+    has_validation = data.validation is not None or bool(data.folds)
+    decider = as_metric(
+        metric, (group.plan.loss for group in groups), has_validation=has_validation
+    )
+    if tells and metric is None and not has_validation:
+        tell_no_validation(decider)
+    return decider
+
+
+def _described(
+    groups: Sequence[Group], runner: Runner, places: Places, num_candidates: int, num_folds: int
+) -> SweepPlan:
+    return describe(
+        groups,
+        num_candidates=num_candidates,
+        num_folds=num_folds,
+        device=", ".join(places.devices),
+        at_once=runner.at_once(groups),
+        num_bytes=runner.num_bytes(groups),
+        reason="; ".join(filter(None, (places.reason, runner.explain(groups)))),
+    )
 
 
 def _collect(outcomes: Iterator[Outcome], collector: Collector, progress: SweepProgress) -> bool:
@@ -283,27 +289,6 @@ def _check_callbacks(callbacks: Any) -> None:
                 "expected callbacks that write no file, which all networks would write to, "
                 f"got {type(callback).__name__}"
             )
-
-
-def _devices(device: Any) -> list[str]:
-    devices = [device] if isinstance(device, str) else device
-    if not isinstance(devices, Sequence) or not devices:
-        raise ConfigError(f"expected a device or several, got {device!r}")
-    for each in devices:
-        backends.check_device_name(each)
-    return list(devices)
-
-
-def _workers(executor: Any, n_jobs: Any, devices: Sequence[str]) -> Workers | None:
-    """Return the workers elsewhere that are to train, None if this process is."""
-    if executor is not None and not isinstance(executor, Executor):
-        raise ConfigError(
-            "expected executor to be a concurrent.futures.Executor or None, got "
-            f"{type(executor).__name__}"
-        )
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
-        raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
-    return workers_for(executor, int(n_jobs), devices)
 
 
 def _data(
@@ -400,65 +385,6 @@ def model_and_optimizer(made: Any) -> tuple[Module, Optimizer]:
             f"{kind_of(model)} and {kind_of(optimizer)}"
         )
     return model, optimizer_of(optimizer, model)
-
-
-def _planned(
-    tasks: Sequence[Task], names: Sequence[str], device: str, *, is_elsewhere: bool
-) -> list[Group]:
-    """Return the groups with their plans; on the CPU, if workers elsewhere have devices that are
-    not here.
-    """
-    try:
-        backends.resolve_device(device)
-    except DeviceError:
-        if not is_elsewhere:
-            raise
-    else:
-        return plan_groups(tasks, names)
-    own = {task.number: task for task in tasks}
-    here = {"device": CPU, "precision": "auto", "engine": "auto", "loss_scale": "auto"}
-    stand_ins = [replace(task, arguments={**task.arguments, **here}) for task in tasks]
-    return [
-        replace(group, tasks=tuple(own[task.number] for task in group.tasks))
-        for group in plan_groups(stand_ins, names)
-    ]
-
-
-def _runner(
-    groups: Sequence[Group],
-    devices: Sequence[str],
-    workers: Workers | None,
-    n_jobs: int,
-    num_tasks: int,
-    *,
-    keeps_models: bool,
-) -> Runner:
-    """Return the runner of the networks; on the CPU with as many processes as asked for and memory
-    allows.
-    """
-    if workers is not None:
-        wanted = n_jobs if n_jobs > 0 else max(workers.count, len(devices))
-        return Shards(workers, devices, min(wanted, num_tasks))
-    if devices[0] != CPU or n_jobs == 1 or num_tasks == 1:
-        return runner_here(devices[0], keeps_models=keeps_models)
-    each = max(group.plan.bytes for group in groups)
-    num_processes, note = affordable(_num_processes(n_jobs, num_tasks), each, memory_left())
-    return Processes(num_processes, note) if num_processes > 1 else runner_here(CPU, note)
-
-
-def _num_processes(n_jobs: int, num_tasks: int) -> int:
-    """Return how many processes are asked for, of which each has a task."""
-    from joblib import effective_n_jobs
-
-    return int(min(effective_n_jobs(n_jobs), num_tasks))
-
-
-def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
-    """Return the tasks of a sweep with their device, and with their rows there, if it has room."""
-    data = tasks[0].data.on(device)
-    for task in tasks:  # of which those of a candidate have the same arguments
-        task.arguments["device"] = device
-    return [replace(task, data=data) for task in tasks]
 
 
 def _check_any_trained(collector: Collector, num_tasks: int, names: Sequence[str]) -> None:

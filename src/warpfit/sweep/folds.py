@@ -55,6 +55,8 @@ class SweepData:
     folds: tuple[Fold, ...] = ()
     # Of an x that has come to a device, what it was on the host.
     _host_x: Any = field(default=None, repr=False, compare=False)
+    # The same on devices that it has been brought to.
+    _on: dict[str, SweepData] = field(default_factory=dict, init=False, repr=False, compare=False)
     # The fold that was asked for last and its rows, as one value, which threads may share: networks
     # of a fold tend to come together.
     _last: dict[str, tuple[int, SweepData]] = field(default_factory=dict, repr=False, compare=False)
@@ -114,17 +116,19 @@ class SweepData:
             return self
         val_x, val_y = self.validation or (None, None)
         num_bytes = self.x.nbytes + (0 if val_x is None else val_x.nbytes)
-        if 2 * num_bytes > runtime.memory_left():
-            return self
-        validation = None if val_x is None else (ops.asarray(val_x), val_y)
-        return replace(
-            self,
-            x=ops.asarray(self.x),
-            validation=validation,
-            _host_x=self.x,
-            _last={},
-            _planned={},
-        )
+        if device not in self._on:
+            if 2 * num_bytes > runtime.memory_left():
+                return self
+            validation = None if val_x is None else (ops.asarray(val_x), val_y)
+            self._on[device] = replace(
+                self,
+                x=ops.asarray(self.x),
+                validation=validation,
+                _host_x=self.x,
+                _last={},
+                _planned={},
+            )
+        return self._on[device]
 
     def at(self, placed: SweepData) -> SweepData:
         """Return the data with its rows x where others' are, which are the same."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from warpfit import backends
 from warpfit.backends import Array
-from warpfit.backends.transfer import to_host
+from warpfit.backends.transfer import device_of, to_host
 from warpfit.data.dataset import unit_floats
 from warpfit.engines.base import TrainingData
 from warpfit.engines.many_rows import DeviceRows
@@ -63,6 +64,14 @@ class GroupRows:
 
 
 def _joined(first: Array, second: Array) -> Any:
+    """Return the rows of both, where they are if that is one device."""
+    places = {device_of(first), device_of(second)}
+    if len(places) == 1 and "cpu" not in places and first.dtype == second.dtype:
+        ops = backends.of(first)
+        both = ops.empty((len(first) + len(second), *first.shape[1:]), str(first.dtype))
+        ops.assign(both[: len(first)], first)
+        ops.assign(both[len(first) :], second)
+        return both
     parts = [to_host(first), to_host(second)]
     if len({part.dtype == np.uint8 for part in parts}) > 1:  # x / 255
         parts = [unit_floats(part) if part.dtype == np.uint8 else part for part in parts]

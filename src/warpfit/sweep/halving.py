@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, lcm
 from numbers import Real
 from typing import Any
@@ -176,45 +176,79 @@ def run_in_rungs(
     tasks = [task for group in groups for task in group.tasks]
     epochs = max(task.arguments["epochs"] for task in tasks)
     report_every = lcm(*(task.arguments.get("report_every", 1) for task in tasks))
-    seconds: dict[int, float] = {}
-    ended: dict[int, Outcome] = {}
-    paused: dict[int, Outcome] = {}
-    before: dict[int, Outcome] = {}
+    networks = _Networks(rule, metric, num_folds)
     try:
-        for until in [*rule.rungs(epochs, report_every), None]:
-            before, paused, is_interrupted = paused, {}, False
-            for outcome in run(_until(groups, until)):
-                seconds[outcome.number] = outcome.seconds = outcome.seconds + seconds.get(
-                    outcome.number, 0.0
-                )
-                is_interrupted |= outcome.status == INTERRUPTED
-                before.pop(outcome.number, None)
-                if outcome.status == PAUSED:
-                    paused[outcome.number] = outcome
-                else:
-                    ended[outcome.number] = outcome
-                    yield outcome
-            if is_interrupted:
-                raise KeyboardInterrupt
-            if until is None:
-                return
-            stopped = rule.stopped(until, paused, ended, metric, num_folds)
-            halved = {number // num_folds for number in stopped}
-            for number in sorted(stopped):
-                outcome = paused.pop(number)
-                outcome.halved_after = until
-                yield _stopped(outcome, stopped[number], STOPPED)
-            ended = {
-                number: each for number, each in ended.items() if number // num_folds not in halved
-            }
-            groups = _going_on(groups, paused)
+        for until in rule.rungs(epochs, report_every):
+            yield from networks.train(run(_until(groups, until)))
+            yield from networks.stop(until)
+            groups = _going_on(groups, networks.paused)
             if not groups:
                 return
+        yield from networks.train(run(_until(groups, None)))
     except KeyboardInterrupt:
-        # Those at this rung, and those whose turn had not come again since the last one.
-        for outcome in (*paused.values(), *before.values()):
-            yield _stopped(outcome, "interrupt", INTERRUPTED)
+        yield from networks.interrupt()
         raise
+
+
+@dataclass
+class _Networks:
+    """The networks of all candidates, on their way from rung to rung.
+
+    Attributes
+    ----------
+    paused, ended : dict of int to Outcome
+        Those that came to this rung, and those that are through, by their numbers.
+    before : dict of int to Outcome
+        Those that paused at the last rung, and whose turn has not come again.
+    seconds : dict of int to float
+        Of each network, up to here.
+    """
+
+    rule: Rule
+    metric: Metric
+    num_folds: int
+    paused: dict[int, Outcome] = field(default_factory=dict)
+    ended: dict[int, Outcome] = field(default_factory=dict)
+    before: dict[int, Outcome] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    def train(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Take up what comes of training to the next rung, and yield what is through."""
+        self.before, self.paused, is_interrupted = self.paused, {}, False
+        for outcome in outcomes:
+            number = outcome.number
+            outcome.seconds += self.seconds.get(number, 0.0)
+            self.seconds[number] = outcome.seconds
+            is_interrupted |= outcome.status == INTERRUPTED
+            self.before.pop(number, None)
+            if outcome.status == PAUSED:
+                self.paused[number] = outcome
+            else:
+                self.ended[number] = outcome
+                yield outcome
+        if is_interrupted:
+            raise KeyboardInterrupt
+
+    def stop(self, until: int) -> Iterator[Outcome]:
+        """Stop the networks that the rule stops at a rung, and yield them."""
+        stopped = self.rule.stopped(until, self.paused, self.ended, self.metric, self.num_folds)
+        halved = {number // self.num_folds for number in stopped}
+        for number in sorted(stopped):
+            outcome = self.paused.pop(number)
+            outcome.halved_after = until
+            yield _stopped(outcome, stopped[number], STOPPED)
+        self.ended = {
+            number: each
+            for number, each in self.ended.items()
+            if number // self.num_folds not in halved
+        }
+
+    def interrupt(self) -> Iterator[Outcome]:
+        """Yield the networks at this rung, and those whose turn had not come again since the
+        last.
+        """
+        for outcome in (*self.paused.values(), *self.before.values()):
+            yield _stopped(outcome, "interrupt", INTERRUPTED)
 
 
 def _until(groups: Sequence[Group], until: int | None) -> list[Group]:

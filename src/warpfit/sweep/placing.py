@@ -1,18 +1,30 @@
-"""Where the networks of a sweep are trained that leaves the device to us."""
+"""Where the networks of a sweep are trained, and by which runner."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from warpfit import backends
 from warpfit.engines.many_networks import without_rates
 from warpfit.engines.scaling import AUTO
-from warpfit.errors import WarpfitError
+from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.sequential import Sequential
+from warpfit.sweep.elsewhere import Cards, Processes, Shards
+from warpfit.sweep.groups import Group
+from warpfit.sweep.here import CPU, runner_here
+from warpfit.sweep.planning import affordable, memory_left, plan_groups
+from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import Task
+from warpfit.sweep.workers import DeviceWorkers, Workers, workers_for
+from warpfit.training.devices import ALL_CARDS, all_cards
 from warpfit.training.evaluate import network_of
 from warpfit.training.place import (
     PlaceOfMany,
@@ -23,9 +35,117 @@ from warpfit.training.place import (
     widths_of,
 )
 
-__all__ = ["place_of_tasks"]
+__all__ = ["Places", "place_of_tasks"]
 
 Widths = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the networks of a sweep are trained.
+
+    Attributes
+    ----------
+    devices : list of str
+        Taken in turn by shards, if there are several.
+    workers : Workers or None
+        Elsewhere; None if this process trains, or has processes of its own.
+    n_jobs : int
+        As `fit_many` takes it.
+    reason : str
+        Why there, if that was chosen.
+    """
+
+    devices: list[str]
+    workers: Workers | None
+    n_jobs: int
+    reason: str = ""
+
+    @staticmethod
+    def of(device: Any, executor: Any, n_jobs: Any) -> Places:
+        """Return the places that `fit_many` is asked for, checked."""
+        devices = _checked_devices(device)
+        if executor is not None and not isinstance(executor, Executor):
+            raise ConfigError(
+                "expected executor to be a concurrent.futures.Executor or None, got "
+                f"{type(executor).__name__}"
+            )
+        if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
+            raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
+        workers = workers_for(executor, int(n_jobs), devices)
+        if workers is None and devices[0] != AUTO:
+            devices = [backends.resolve_device(devices[0])]
+        return Places(devices, workers, int(n_jobs))
+
+    @property
+    def first(self) -> str:
+        return self.devices[0]
+
+    def taken_by(self, tasks: Sequence[Task]) -> tuple[Places, Sequence[Task]]:
+        """Return the places of these tasks, chosen if that is left to us, and the tasks with their
+        device, and with their rows there, if it has room.
+        """
+        if self.workers is not None:
+            return self, tasks
+        found = place_of_tasks(self.first, tasks, self._num_processes(len(tasks)))
+        device = backends.resolve_device(found.device)
+        data = tasks[0].data.on(device)
+        for task in tasks:  # of which those of a candidate have the same arguments
+            task.arguments["device"] = device
+        places = Places([device], None, found.num_processes or self.n_jobs, found.reason)
+        return places, [replace(task, data=data) for task in tasks]
+
+    def planned(self, tasks: Sequence[Task], names: Sequence[str]) -> list[Group]:
+        """Return the groups with their plans; on the CPU, if workers elsewhere have devices that
+        are not here.
+        """
+        try:
+            backends.resolve_device(self.first)
+        except DeviceError:
+            if self.workers is None:
+                raise
+        else:
+            return plan_groups(tasks, names)
+        own = {task.number: task for task in tasks}
+        here = {"device": CPU, "precision": "auto", "engine": "auto", "loss_scale": "auto"}
+        stand_ins = [replace(task, arguments={**task.arguments, **here}) for task in tasks]
+        return [
+            replace(group, tasks=tuple(own[task.number] for task in group.tasks))
+            for group in plan_groups(stand_ins, names)
+        ]
+
+    def runner(self, groups: Sequence[Group], *, keeps_models: bool) -> Runner:
+        """Return the runner of the networks; on the CPU with as many processes as asked for and
+        memory allows.
+        """
+        num_tasks = sum(len(group.tasks) for group in groups)
+        if self.workers is not None:
+            most = max(self.workers.count, len(self.devices))
+            wanted = self.n_jobs if self.n_jobs > 0 else most
+            kind = Cards if isinstance(self.workers, DeviceWorkers) else Shards
+            return kind(self.workers, self.devices, min(wanted, num_tasks))
+        if self.first != CPU or self.n_jobs == 1 or num_tasks == 1:
+            return runner_here(self.first, keeps_models=keeps_models)
+        each = max(group.plan.bytes for group in groups)
+        count, note = affordable(self._num_processes(num_tasks), each, memory_left())
+        return Processes(count, note) if count > 1 else runner_here(CPU, note)
+
+    def _num_processes(self, num_tasks: int) -> int:
+        """Return how many processes are asked for, of which each has a task."""
+        from joblib import effective_n_jobs
+
+        return int(min(effective_n_jobs(self.n_jobs), num_tasks))
+
+
+def _checked_devices(device: Any) -> list[str]:
+    if isinstance(device, str) and device == ALL_CARDS:
+        return list(all_cards())
+    devices = [device] if isinstance(device, str) else device
+    if not isinstance(devices, Sequence) or not devices:
+        raise ConfigError(f"expected a device or several, got {device!r}")
+    for each in devices:
+        backends.check_device_name(each)
+    return list(devices)
 
 
 def place_of_tasks(device: str, tasks: Sequence[Task], num_processes: int) -> PlaceOfMany:

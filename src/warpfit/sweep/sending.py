@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
+from warpfit.cores import num_cores
 from warpfit.errors import ConfigError, DeviceError
 
 __all__ = ["check_sendable", "for_sending", "is_set", "joblibs_pickle", "stop_of", "workers_of"]
@@ -44,8 +44,8 @@ def joblibs_pickle() -> Callable[[Any], bytes]:
 
 
 def workers_of(executor: Any) -> int:
-    """Return how many workers an executor has, as far as it says, else the cores of this
-    machine.
+    """Return how many workers an executor has, as far as it says, else the cores that
+    this process may use.
     """
     for name in ("_max_workers", "num_workers"):
         count = getattr(executor, name, None)
@@ -54,7 +54,7 @@ def workers_of(executor: Any) -> int:
     client: Any = getattr(executor, "_client", None)
     if hasattr(client, "nthreads"):  # Dask's
         return max(1, sum(client.nthreads().values()))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return num_cores()
 
 
 def stop_of(executor: Executor) -> Event | None:

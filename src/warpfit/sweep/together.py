@@ -196,12 +196,19 @@ class Together(Runner):
         return len(group.tasks) <= self._most(group.launch)
 
     def _run_side_by_side(self, groups: Sequence[Group]) -> Iterator[Outcome]:
-        """Train groups that share the card, wave by wave: a launch for each, whose blocks come as
-        others leave.
-        """
+        """Train groups that share the card, and then those of them anew that overflow."""
         with self._awaited():
             queues = [_Queue.of(group) for group in groups]
-        all_queues = queues
+        try:
+            yield from self._run_in_waves(queues)
+            for queue in queues:
+                yield from self._trained_anew(queue)
+        except KeyboardInterrupt:
+            yield from (each.broken_off() for queue in queues for each in queue.overflown)
+            raise
+
+    def _run_in_waves(self, queues: Sequence[_Queue]) -> Iterator[Outcome]:
+        """Train wave by wave: a launch for each queue, whose blocks come as others leave."""
         for queue in queues:
             launch = queue.rows.all.launch
             queue.most = max(1, self._most(launch) // len(queues))
@@ -221,8 +228,6 @@ class Together(Runner):
                     1, min(queue.most, GROWTH * queue.count, int(len(tasks) * longer))
                 )
             queues = [queue for queue in queues if queue.tasks]
-        for queue in all_queues:
-            yield from self._trained_anew(queue)
 
     def _trained_anew(self, queue: _Queue) -> Iterator[Outcome]:
         """Train those of a queue that are not finite in float16 in bfloat16, from where they began,
@@ -231,7 +236,8 @@ class Together(Runner):
         overflown = queue.overflown
         found = with_more_range(queue.group.plan, queue.group.tasks) if overflown else None
         if found is None:
-            yield from (each.told() for each in overflown)
+            while overflown:
+                yield overflown.pop(0).told()
             return
         plan, launch = found
         group = replace(queue.group, plan=plan, launch=launch)
@@ -239,7 +245,8 @@ class Together(Runner):
             rows = GroupRows.of(group)
         plans = OwnPlans(group, rows)
         while overflown:
-            taken, overflown = overflown[: queue.most], overflown[queue.most :]
+            taken = overflown[: queue.most]
+            del overflown[: queue.most]
             try:
                 with self._awaited():
                     runs = [each.run.anew(plans.of(each.run.task)) for each in taken]
@@ -247,7 +254,7 @@ class Together(Runner):
                         wave.start()
                         outcomes = wave.outcomes(fetches=self.keeps_models)
             except KeyboardInterrupt:
-                yield from (interrupted(each.run.task) for each in (*taken, *overflown))
+                yield from (interrupted(each.run.task) for each in taken)
                 raise
             yield from outcomes
 
@@ -345,6 +352,12 @@ class _Overflown:
         with errors_told(self.run.outcome):
             close(self.run.outcome.callbacks)
         return self.run.outcome
+
+    def broken_off(self) -> Outcome:
+        """Return its outcome if Ctrl-C comes before it is trained anew."""
+        with errors_told(self.run.outcome):
+            close(self.run.outcome.callbacks)
+        return interrupted(self.run.task)
 
 
 @dataclass

@@ -12,9 +12,10 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
-from threading import Event
+from queue import SimpleQueue
+from threading import Event, local
 from traceback import format_exc
 from typing import Any, NamedTuple
 
@@ -22,11 +23,13 @@ from warpfit.errors import ConfigError
 from warpfit.sweep.sending import for_sending, joblibs_pickle, stop_of, workers_of
 
 __all__ = [
+    "DeviceWorkers",
     "ExecutorsWorkers",
     "JoblibsWorkers",
     "Raised",
     "Workers",
     "cluster_of_joblib",
+    "own_device",
     "thrown",
     "workers_for",
 ]
@@ -116,6 +119,43 @@ class ExecutorsWorkers(Workers):
                 future.cancel()
 
 
+class DeviceWorkers(Workers):
+    """A thread of this process for each device, which takes the next call when it has done one.
+
+    Parameters
+    ----------
+    devices : sequence of str
+    """
+
+    kind = "a thread for each device"
+    has_threads = True
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self.devices, self.count = tuple(devices), len(devices)
+
+    def results(
+        self, function: Function, shared: Any, shares: Sequence[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        free: SimpleQueue[str] = SimpleQueue()
+        for device in self.devices:
+            free.put(device)
+
+        def begin() -> None:
+            _own.device = free.get()
+
+        with ThreadPoolExecutor(self.count, initializer=begin) as pool:
+            yield from ExecutorsWorkers(pool).results(function, shared, shares)
+
+
+# Of each thread of `DeviceWorkers` its device.
+_own = local()
+
+
+def own_device() -> str | None:
+    """Return the device of the thread that calls, if it is one of `DeviceWorkers`."""
+    return getattr(_own, "device", None)
+
+
 class JoblibsWorkers(Workers):
     """Those of joblib: of the backend that `joblib.parallel_config` names, or processes here.
 
@@ -159,7 +199,7 @@ def workers_for(executor: Any, num_jobs: int | None, devices: Sequence[str] = ()
         return ExecutorsWorkers(executor)
     if num_jobs != 1 and (name := cluster_of_joblib()):
         return _of_cluster(name, num_jobs)
-    return JoblibsWorkers(len(devices)) if len(devices) > 1 else None
+    return DeviceWorkers(devices) if len(devices) > 1 else None
 
 
 def _of_cluster(name: str, num_jobs: int | None) -> Workers:

@@ -70,7 +70,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     precision : {'float32', 'float16', 'bfloat16'} or None
         Of products on a GPU. For RealMLP None is float16, in which one kernel trains all networks
         of most shapes at once; in float32 they are trained one after the other, step by step, as on
-        the CPU (None is TF32; there is no float16).
+        the CPU (None is bfloat16; there is no float16).
     validation_fraction : float
         Share of the rows that are held out to choose the epoch by, where there are no folds.
     time_limit : float or None

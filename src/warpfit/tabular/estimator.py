@@ -326,13 +326,15 @@ class BaseTabular(BaseEstimator, ABC):
         self, settings: dict[str, Any], members: Sequence[Member], split: Split, start: float
     ) -> Training:
         """Return what the members of a bag have in common; of one, the rows are split so."""
+        method = METHODS[self.method]
+        epochs = min(settings["n_epochs"], method.likely_epochs or settings["n_epochs"])
         place = trained_on(
             self.device,
-            METHODS[self.method].widths(shape_of(members[0], settings)),
+            method.widths(shape_of(members[0], settings)),
             num_rows=len(split.trained),
             num_validated=len(split.held_out),
             batch_size=settings["batch_size"],
-            epochs=settings["n_epochs"] * len(members),
+            epochs=epochs * len(members),
         )
 
         def report(idx: int, outcome: Outcome) -> None:

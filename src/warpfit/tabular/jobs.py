@@ -58,6 +58,8 @@ PARAMETERS = {
     "ensemble": "n_ensemble",
     "time_limit": "time_limit",
 }
+# The least that counts may be, by the names of their options.
+COUNTS = {"folds": 2, "ensemble": 1, "epochs": 1, "batch_size": 1}
 
 
 @dataclass(frozen=True)
@@ -215,8 +217,7 @@ def prepare(given: Mapping[str, Any]) -> TableJob:
     _check_classes(dataset)
     path = Path(source).expanduser()
     estimator = _estimator(given, bool(dataset.class_names))
-    if estimator.n_folds is not None:  # so that it is refused before anything is printed
-        folds_of(dataset.y_train, estimator.n_folds, are_classes=estimator._are_classes, seed=0)
+    _check_folds(estimator, dataset.y_train)
     return TableJob(
         estimator,
         dataset,
@@ -234,7 +235,19 @@ def _check_classes(dataset: Dataset) -> None:
         )
 
 
+def _check_folds(estimator: Estimator, y: Array) -> None:
+    """Raise DataError if rows are too few for the folds, before anything is printed."""
+    if estimator.n_folds is None:
+        return
+    try:
+        folds_of(y, estimator.n_folds, are_classes=estimator._are_classes, seed=0)
+    except DataError as error:
+        raise DataError(str(error).replace("n_folds", "--folds")) from None
+
+
 def _estimator(given: Mapping[str, Any], are_classes: bool) -> Estimator:
+    for name, lowest in COUNTS.items():
+        check_count(f"--{name.replace('_', '-')}", given.get(name, lowest), lowest)
     settings = {own: given[name] for name, own in PARAMETERS.items() if name in given}
     if isinstance(settings.get("hidden_layer_sizes"), str):
         settings["hidden_layer_sizes"] = parse_hidden(settings["hidden_layer_sizes"])

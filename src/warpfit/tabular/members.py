@@ -171,6 +171,8 @@ class Method:
         From a network and rows (N, columns) on its device to outputs (N, K) on the host.
     space : function
         From whether targets are classes to what a search draws parameters from, by name.
+    likely_epochs : int, optional
+        That a network is expected to take, where its training ends long before ``n_epochs``.
     onnx : function, optional
         From a `Graph`, a `Trained`, and the names of numbers and indicators (N, num_plain) float64,
         none of them scaled, and of codes (N, C) int64 to the name of outputs (N, K). Without it
@@ -184,6 +186,7 @@ class Method:
     train: Callable[[Sequence[Member], Training], Iterator[Trained]]
     outputs: Callable[[Any, Any], Array]
     space: Callable[[bool], Mapping[str, Any]]
+    likely_epochs: int | None = None
     onnx: Callable[[Graph, Trained, str, str], str] | None = None
 
 

@@ -23,6 +23,7 @@ __all__ = ["PiecewiseLinear", "quantile_edges"]
 
 Numbers = npt.NDArray[Any]
 
+NAMES = ("weight", "bias", "pieces")
 NO_LIMIT = 1e30  # finite, as files of networks want all numbers
 
 
@@ -87,33 +88,16 @@ class PiecewiseLinear(Module):
         """Return e (M, 16 F), and the function from its gradient to those of the parameters, by
         name; x is data.
         """
-        num_rows, num_features = x.shape
-        columns = ops.reshape(ops.transpose(x), (num_features, num_rows, 1))
-        scaled = ops.binary("mul", columns, self.factor.data)
-        scaled = ops.binary("add", scaled, self.offset.data)
-        scaled = ops.binary("maximum", scaled, self.low.data)
-        scaled = ops.binary("minimum", scaled, self.high.data)
-        made = ops.batched_matmul(scaled, self.pieces.data)
-        ones = (num_features, 1, self.SIZE)
-        line = ops.binary("mul", columns, ops.reshape(self.weight.data, ones))
-        made = ops.binary("add", made, line)
-        made = ops.binary("add", made, ops.reshape(self.bias.data, ones))
+        bins = [each.data for each in (self.factor, self.offset, self.low, self.high)]
+        parameters = (self.weight.data, self.bias.data, self.pieces.data)
 
         def pullback(dy: Array) -> dict[str, Array]:
-            of_columns = ops.reshape(dy, (num_rows, num_features, self.SIZE))
-            of_columns = ops.transpose(of_columns, (1, 0, 2))
-            dweight = ops.batched_matmul(columns, of_columns, transpose_a=True)
-            return {
-                "weight": ops.reshape(dweight, self.weight.shape),
-                "bias": ops.reshape(ops.unbroadcast(of_columns, ones), self.bias.shape),
-                "pieces": ops.batched_matmul(scaled, of_columns, transpose_a=True),
-            }
+            found = ops.piecewise_linear_backward(dy, x, bins)
+            return dict(zip(NAMES, found, strict=True))
 
-        rows = ops.transpose(made, (1, 0, 2))
-        return ops.reshape(rows, (num_rows, num_features * self.SIZE)), pullback
+        return ops.piecewise_linear_forward(x, *parameters, bins), pullback
 
     def forward(self, x: Tensor) -> Tensor:
         y, pullback = self.vjp(backend_of(x.data), x.data)
-        names = ("weight", "bias", "pieces")
-        parameters = [getattr(self, name) for name in names]
-        return record(y, parameters, lambda dy: [pullback(dy)[name] for name in names])
+        parameters = [getattr(self, name) for name in NAMES]
+        return record(y, parameters, lambda dy: [pullback(dy)[name] for name in NAMES])

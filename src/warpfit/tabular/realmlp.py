@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warpfit import backends
+from warpfit.cores import num_cores
 from warpfit.errors import Obstacle, required
 from warpfit.tabular.members import (
     AUTO,
@@ -136,7 +136,7 @@ def _trained_together(
 
     members, settings = [member for member, _ in with_rows], training.settings
     shape = shape_of(members[0], settings)
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(num_cores()) as threads:
         tasks = list(threads.map(lambda each: _task_of(each[0], each[1], training), with_rows))
     run = Launched(
         training.device,

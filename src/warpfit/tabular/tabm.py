@@ -23,13 +23,14 @@ from warpfit.tabular.members import (
     trained_in_turn,
 )
 from warpfit.tabular.quantiles import QuantilePreprocessor
-from warpfit.tabular.tabm_graphs import PRECISION
 from warpfit.tabular.tabm_network import TabM
 from warpfit.tabular.training import Rows
 
 __all__ = ["TABM", "TABM_PLE"]
 
 NUM_BINS, LARGEST_NORM = 48, 1.0
+# What patience leaves of 10,000: medians of three tables were 46, 88 and 150 (docs/log/tables.md).
+LIKELY_EPOCHS = 88
 
 
 def _defaults(are_classes: bool) -> Mapping[str, Any]:
@@ -107,9 +108,9 @@ def _begun(member: Member, training: Training, rows: Rows) -> TabM:
     return network
 
 
-def _precision(asked: str, *, is_on_cpu: bool) -> str:
+def _precision(asked: str, *, is_on_cpu: bool) -> str | None:
     if asked == AUTO:
-        return PRECISION
+        return None
     if asked == "float16" or (is_on_cpu and asked != "float32"):
         known = "'float32' or None" if is_on_cpu else "'float32', 'bfloat16' or None"
         raise ConfigError(f"expected precision {known} for TabM on this device, got {asked!r}")
@@ -125,6 +126,7 @@ TABM, TABM_PLE = (
         outputs=tabm_training.outputs_of,
         space=_space,
         widths=_widths,
+        likely_epochs=LIKELY_EPOCHS,
     )
     for defaults in (_defaults, _ple_defaults)
 )

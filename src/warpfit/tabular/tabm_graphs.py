@@ -11,15 +11,16 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.data.order import round_keys_of
 from warpfit.engines.graph import sizes_of_graphs
-from warpfit.tabular.tabm_network import TabM
+from warpfit.tabular.tabm_network import TabM, is_shared_weight
 from warpfit.tabular.tabm_steps import Batch, StepNumbers, Steps
 from warpfit.tabular.training import Rows
 
 __all__ = ["GraphEpochs", "outputs_of"]
 
-ROWS_AT_ONCE = 1024
+# Rows whose predictions are made at once; where kernels take all layers at once, these need no
+# memory between layers.
+ROWS_AT_ONCE, ROWS_OF_ALL_LAYERS = 1024, 8192
 STEPS_OF_A_GRAPH = 16
-PRECISION = "tf32"
 
 
 class GraphEpochs:
@@ -36,9 +37,9 @@ class GraphEpochs:
     batch_size : int
     seed : int
         Of orders.
-    precision : str
-        ``'float32'``, ``'tf32'`` or ``'bfloat16'``; in the last members' layers compute with copies
-        of their parameters.
+    precision : {'float32', 'bfloat16'} or None
+        In bfloat16 members' layers compute with copies of parameters. None is that, if tensor cores
+        multiply it.
     """
 
     # A device's; the contract knows no graphs.
@@ -50,7 +51,7 @@ class GraphEpochs:
         data: Rows,
         batch_size: int,
         seed: int,
-        precision: str = PRECISION,
+        precision: str | None = None,
     ) -> None:
         from warpfit.backends.cuda.next_batch import StepSource
 
@@ -59,6 +60,7 @@ class GraphEpochs:
         self.batch_size = min(batch_size, self.num_rows)
         self.sizes = sizes_of_graphs(self.num_rows, self.batch_size, STEPS_OF_A_GRAPH)
         self.steps_per_epoch = sum(map(len, self.sizes))
+        precision = precision or _precision_of(steps.network.device)
         self.ops = backends.create(steps.network.device, precision=precision)
         self.order = self.ops.zeros((self.num_members * self.num_rows,), "int64")
         self.table = self.ops.zeros((self.steps_per_epoch, len(StepNumbers._fields)), "float64")
@@ -73,14 +75,23 @@ class GraphEpochs:
         )
         self.graphs: dict[tuple[int, ...], Any] = {}
         self.own = steps.network.values()
-        self.copies: dict[str, Any] | None = None
-        if precision == "bfloat16":
-            self.copies = {
-                name: self.ops.zeros(each.shape, precision)
-                for name, each in self.own.items()
-                if not name.startswith("embedding.")
-            }
-            self._copy_parameters()
+        self.copies, self.is_at_once = self._copies(precision)
+        self._copy_parameters()
+
+    def _copies(self, precision: str) -> tuple[dict[str, Any], bool]:
+        """Return copies of what layers compute with, by name, and whether they do so at once: then
+        only of the weights that members share.
+        """
+        if precision != "bfloat16":
+            return {}, False
+        copies = {
+            name: self.ops.zeros(each.shape, precision)
+            for name, each in self.own.items()
+            if not name.startswith("embedding.")
+        }
+        shared = {name: each for name, each in copies.items() if is_shared_weight(name)}
+        is_at_once = self.steps.network.is_at_once(self.ops, shared)
+        return (shared if is_at_once else copies), is_at_once
 
     def train(self, epoch: int) -> float:
         """Train an epoch, counted from 0, and return the mean of its steps' losses."""
@@ -101,20 +112,9 @@ class GraphEpochs:
 
     def _put_order(self, epoch: int) -> None:
         """Let steps find the rows of this epoch: of each step all members' one after the other."""
-        ops, members, size = self.ops, self.num_members, self.batch_size
-        num_full = self.num_rows // size
-        begin = num_full * members * size
-        whole = ops.reshape(ops.take(self.order, slice(0, begin)), (num_full, members, size))
-        rest = ops.reshape(
-            ops.take(self.order, slice(begin, None)), (members, self.num_rows - num_full * size)
-        )
+        members = self.num_members
         keys = round_keys_of(self.seed, range(epoch * members, (epoch + 1) * members))
-        for member in range(members):
-            own = ops.epoch_order(self.num_rows, keys[member])
-            in_batches = ops.reshape(ops.take(own, slice(0, num_full * size)), (num_full, size))
-            ops.assign(ops.take(whole, (slice(None), member)), in_batches)
-            if rest.size:
-                ops.assign(ops.take(rest, member), ops.take(own, slice(num_full * size, None)))
+        self.ops.member_orders(self.order, self.ops.asarray(keys), self.batch_size)
 
     def _start(self, sizes: tuple[int, ...]) -> None:
         """Start the operations of steps whose members have so many rows each."""
@@ -144,13 +144,22 @@ class GraphEpochs:
                 y,
                 weights[0] if weights else None,
             )
-            gradients = self.steps.recorded(ops, batch, numbers, self.record, self.copies)
-            self.steps.update(ops, gradients, numbers)
-            self._copy_parameters()
+            update = self.steps.member_update(self.copies, numbers) if self.is_at_once else None
+            gradients = self.steps.recorded(ops, batch, numbers, self.record, self.copies, update)
+            if update is None:
+                self.steps.update(ops, gradients, numbers)
+                self._copy_parameters()
 
     def _copy_parameters(self) -> None:
-        if self.copies is not None:
+        if self.copies:
             self.ops.cast_into(list(self.copies.values()), [self.own[name] for name in self.copies])
+
+
+def _precision_of(device: str) -> str:
+    from warpfit.backends.cuda.matmul_mma_config import supports
+
+    arch = backends.get(device).runtime.arch  # type: ignore[attr-defined]
+    return "bfloat16" if supports(arch, "bfloat16") else "float32"
 
 
 def outputs_of(
@@ -159,9 +168,10 @@ def outputs_of(
     """Return what members say together of rows x (N, columns) on a device, (N, K), on the host;
     `values` are those of `TabM.vjp`.
     """
-    parts = []
-    for start in range(0, max(1, x.shape[0]), ROWS_AT_ONCE):
+    parts, is_at_once = [], bool(values) and network.is_at_once(ops, values or {})
+    size = ROWS_OF_ALL_LAYERS if is_at_once else ROWS_AT_ONCE
+    for start in range(0, max(1, x.shape[0]), size):
         ops.begin_step()
-        rows = ops.take(x, slice(start, start + ROWS_AT_ONCE))
+        rows = ops.take(x, slice(start, start + size))
         parts.append(ops.to_numpy(network.together(ops, rows, values)))
     return np.concatenate(parts)

@@ -19,11 +19,13 @@ from warpfit import random
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends import of as backend_of
+from warpfit.backends.base import MemberHead as Head
+from warpfit.backends.base import MemberLayer, MemberLayers, MemberUpdate
 from warpfit.nn import Buffer, Module, ModuleList, Parameter
 from warpfit.tabular.network import Columns
 from warpfit.tabular.piecewise_linear import PiecewiseLinear, quantile_edges
 
-__all__ = ["Draw", "TabM", "flat", "set_initial_values"]
+__all__ = ["Draw", "TabM", "flat", "is_shared_weight", "set_initial_values"]
 
 Numbers = npt.NDArray[Any]
 # From the gradient of outputs to those of parameters, by name.
@@ -163,6 +165,7 @@ class TabM(Module):
         draw: Draw = NO_DROPOUT,
         members: slice = slice(None),
         values: Mapping[str, Array] | None = None,
+        update: MemberUpdate | None = None,
     ) -> tuple[Array, Pullback]:
         """Return some members' outputs, and the function from their gradient to the parameters'.
 
@@ -175,15 +178,21 @@ class TabM(Module):
         members : slice
             Which E of them; gradients of what is a member's own are those of these.
         values : mapping, optional
-            What stands in for `values`: copies in half precision, which decide what layers compute
-            in. Gradients are in the parameters' dtype nevertheless.
+            What stands in for some of `values`, or all: copies in half precision, which decide what
+            layers compute in. Gradients are in the parameters' dtype nevertheless.
+        update : MemberUpdate, optional
+            Where kernels take all layers at once: these change the parameters, whose gradients are
+            not returned.
 
         Returns
         -------
         array (E, M, num_outputs), function
         """
-        first, values = members.start or 0, self.values() if values is None else values
         embedded, to_embedding = self._embedded(ops, x)
+        first, values = members.start or 0, self.values() | dict(values or {})
+        at_once = self.layered(values)
+        if ops.computes_member_layers(at_once):
+            return self._vjp_at_once(ops, embedded, to_embedding, draw, at_once, update)
         dtype = str(values["ones"].dtype)
         if embedded.dtype != dtype:
             embedded = ops.cast(embedded, dtype)
@@ -231,19 +240,62 @@ class TabM(Module):
                     found[f"layers.{idx + 1}.scale_in"] = dnext
             found["layers.0.scale_in"] = _sums(ops, ops.binary("mul", arrived, embedded))
             found = _cast(ops, found, str(x.dtype))
-            return found | to_embedding(arrived, layers[0]["scale_in"])
+            if self.embedding is not None:
+                arrived = ops.binary("mul", arrived, _of_rows(ops, layers[0]["scale_in"]))
+                found |= to_embedding(arrived)
+            return found
 
         return outputs, pullback
 
-    def _embedded(
-        self, ops: Backend, x: Array
-    ) -> tuple[Array, Callable[[Array, Array], dict[str, Array]]]:
-        """Return the first layer's inputs (E or 1, M, inputs) before members scale them."""
+    def is_at_once(self, ops: Backend, values: Mapping[str, Array]) -> bool:
+        """Whether kernels take all layers at once, with what stands in for some of `values`."""
+        return ops.computes_member_layers(self.layered(self.values() | dict(values)))
+
+    def named(self, layers: MemberLayers) -> dict[str, Array]:
+        """Return what layers have, by the names of parameters."""
+        found = {f"head.{name}": each for name, each in layers.head._asdict().items()}
+        for idx, own in enumerate(layers.hidden):
+            found |= {f"layers.{idx}.{name}": each for name, each in own._asdict().items()}
+        return found
+
+    def layered(self, values: Mapping[str, Array]) -> MemberLayers:
+        """Return what layers have, of arrays by the names of parameters."""
+        hidden = [
+            MemberLayer(*(values[f"layers.{idx}.{name}"] for name in MemberLayer._fields))
+            for idx in range(len(list(self.layers)))
+        ]
+        return MemberLayers(hidden, Head(*(values[f"head.{name}"] for name in Head._fields)))
+
+    def _vjp_at_once(
+        self,
+        ops: Backend,
+        embedded: Array,
+        to_embedding: Pullback,
+        draw: Draw,
+        layers: MemberLayers,
+        update: MemberUpdate | None,
+    ) -> tuple[Array, Pullback]:
+        keeps = len(embedded) == self.num_members
+        outputs, kept = ops.member_layers_forward(embedded, layers, **draw._asdict(), keeps=keeps)
+
+        def pullback(dy: Array) -> dict[str, Array]:
+            needs_dx = self.embedding is not None
+            gradients, dx = ops.member_layers_backward(dy, kept, needs_dx=needs_dx, update=update)
+            found = {} if dx is None else to_embedding(dx)
+            return found if gradients is None else found | self.named(gradients)
+
+        return outputs, pullback
+
+    def _embedded(self, ops: Backend, x: Array) -> tuple[Array, Pullback]:
+        """Return the first layer's inputs (E or 1, M, inputs) before members scale them, and the
+        function from their gradient (E, M, inputs) to that of embeddings, if there are any.
+        """
         num_numbers, shape = self.columns.num_numbers, x.shape
-        if self.embedding is None and self.indicators is None:
-            return x, lambda arrived, scale: {}
         rows = flat(ops, x)
-        parts, to_numbers = [], None
+        parts: list[Array] = []
+        to_numbers: Pullback = _to_nothing
+        if self.embedding is None and self.indicators is None:
+            return x, to_numbers
         if num_numbers:
             numbers = ops.take(rows, (slice(None), slice(0, num_numbers)))
             if self.embedding is not None:
@@ -254,20 +306,20 @@ class TabM(Module):
             parts.append(self.indicators.values(ops, codes))
         joined = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1)
 
-        def pullback(arrived: Array, scale: Array) -> dict[str, Array]:
-            if to_numbers is None:
-                return {}
-            made = ops.take(arrived, (..., slice(0, num_numbers * PiecewiseLinear.SIZE)))
-            own = ops.take(scale, (slice(None), slice(0, made.shape[2])))
-            gradient = ops.binary("mul", made, _of_rows(ops, own))
+        def pullback(dy: Array) -> dict[str, Array]:
+            made = ops.take(dy, (..., slice(0, num_numbers * PiecewiseLinear.SIZE)))
             if shape[0] == 1:  # one batch of all members
-                gradient = ops.unbroadcast(gradient, (1, *gradient.shape[1:]))
-            if gradient.dtype != x.dtype:
-                gradient = ops.cast(gradient, str(x.dtype))
-            found = to_numbers(flat(ops, gradient))
+                made = ops.unbroadcast(made, (1, *made.shape[1:]))
+            if made.dtype != x.dtype:
+                made = ops.cast(made, str(x.dtype))
+            found = to_numbers(flat(ops, made))
             return {f"embedding.{name}": each for name, each in found.items()}
 
         return ops.reshape(joined, (*shape[:2], joined.shape[1])), pullback
+
+
+def _to_nothing(dy: Array) -> dict[str, Array]:
+    return {}
 
 
 def _own(
@@ -293,6 +345,11 @@ def _cast(ops: Backend, arrays: dict[str, Array], dtype: str) -> dict[str, Array
     found = {name: ops.empty(arrays[name].shape, dtype) for name in others}
     ops.cast_into(list(found.values()), [arrays[name] for name in others])
     return arrays | found
+
+
+def is_shared_weight(name: str) -> bool:
+    """Whether a parameter is a layer's weights, which members share."""
+    return name.startswith("layers.") and name.endswith(".weight")
 
 
 def flat(ops: Backend, x: Array) -> Array:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import Number
+from warpfit.backends.base import MemberUpdate, Number
+from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.losses import Loss
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.schedules import as_schedule
@@ -130,12 +131,13 @@ class Steps:
         numbers: StepNumbers,
         record: Array,
         values: Mapping[str, Array] | None = None,
+        update: MemberUpdate | None = None,
     ) -> dict[str, Array]:
         """Return the gradients of a step of all members, by name, and write its loss to the record
-        (steps, 3); `values` are those of `TabM.vjp`.
+        (steps, 3); `values` and `update` are those of `TabM.vjp`.
         """
         draw = Draw(self.settings.dropout, self.seed, numbers.step)
-        outputs, pullback = self.network.vjp(ops, batch.x, draw, values=values)
+        outputs, pullback = self.network.vjp(ops, batch.x, draw, values=values, update=update)
         rows, weights = flat(ops, outputs), batch.weights
         dy = self.loss.train_step(ops, rows, batch.y, record, numbers.row, sample_weight=weights)
         if dy is None:  # no operation does all of that
@@ -144,22 +146,44 @@ class Steps:
             dy = gradient()
         return pullback(ops.reshape(dy, outputs.shape))
 
+    def member_update(
+        self, copies: Mapping[str, Array], numbers: StepNumbers
+    ) -> MemberUpdate | None:
+        """Return how all layers are updated at once, and with them the copies of shared weights;
+        None if gradients are clipped, or there are others.
+        """
+        has_others = self.network.embedding is not None
+        if has_others or self.settings.max_norm is not None:
+            return None
+        names = [name for name in self.names if name in copies]
+        return MemberUpdate(
+            self.network.layered(self.parameters),
+            [
+                self.network.layered({name: each[slot] for name, each in self.moments.items()})
+                for slot in range(2)
+            ],
+            [copies[name] for name in sorted(names)],
+            self._numbers(numbers, self.settings.weight_decay),
+        )
+
     def update(self, ops: Backend, gradients: Mapping[str, Array], numbers: StepNumbers) -> None:
         """Change all parameters by their gradients, which may be clipped in place."""
         if self.settings.max_norm is not None:
             ops.clip_by_norm([gradients[name] for name in self.names], self.settings.max_norm)
-        of_rule = ADAM.update_numbers(1, self.settings.lr)
-        of_rule = of_rule._replace(rate=numbers.rate, eps=numbers.eps)
         for is_kept in (False, True):
             names = [name for name in self.names if _is_kept(name) == is_kept]
-            decay = 0.0 if is_kept else self.settings.weight_decay
             ops.update_parameters(
                 ADAM.rule,
                 [self.parameters[name] for name in names],
                 [gradients[name] for name in names],
                 [[self.moments[name][slot] for name in names] for slot in range(2)],
-                of_rule._replace(kept=1 - self.settings.lr * decay),
+                self._numbers(numbers, 0.0 if is_kept else self.settings.weight_decay),
             )
+
+    def _numbers(self, numbers: StepNumbers, decay: float) -> UpdateNumbers:
+        of_rule = ADAM.update_numbers(1, self.settings.lr)
+        kept = 1 - self.settings.lr * decay
+        return of_rule._replace(rate=numbers.rate, eps=numbers.eps, kept=kept)
 
 
 def _is_kept(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,11 +13,12 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.blas import one_blas_thread
+from warpfit.cores import num_cores
 from warpfit.data.order import epoch_order
 from warpfit.losses import Loss
 from warpfit.tabular import tabm_graphs
 from warpfit.tabular.tabm_graphs import GraphEpochs
-from warpfit.tabular.tabm_network import TabM
+from warpfit.tabular.tabm_network import TabM, is_shared_weight
 from warpfit.tabular.tabm_steps import Batch, Part, Settings, Steps
 from warpfit.tabular.training import Error, Outcome, Rows
 
@@ -143,8 +143,7 @@ def _joined(parts: Sequence[Part]) -> dict[str, Array]:
 
 
 def _is_shared(name: str) -> bool:
-    in_layer = name.startswith("layers.") and name.endswith(".weight")
-    return in_layer or name.startswith("embedding.")
+    return is_shared_weight(name) or name.startswith("embedding.")
 
 
 @contextmanager
@@ -155,14 +154,10 @@ def _threads() -> Iterator[ThreadPoolExecutor]:
     with (
         one_blas_thread(),
         ThreadPoolExecutor(
-            _num_cores(), initializer=lambda: np.seterr(over="ignore", invalid="ignore")
+            num_cores(), initializer=lambda: np.seterr(over="ignore", invalid="ignore")
         ) as threads,
     ):
         yield threads
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def train(
@@ -178,7 +173,7 @@ def train(
     patience: int,
     seed: int,
     report: Callable[[Outcome], object],
-    precision: str = tabm_graphs.PRECISION,
+    precision: str | None = None,
 ) -> Outcome:
     """Train a network; afterwards it has the weights of the epoch with the least validation error,
     the first of equal ones.
@@ -207,8 +202,8 @@ def train(
         Of orders and dropout.
     report : function
         Called with what there is after each epoch; training ends there if it returns true.
-    precision : {'tf32', 'float32', 'bfloat16'}
-        Of products on a GPU; those of the CPU are in float32.
+    precision : {'float32', 'bfloat16'} or None
+        Of products on a GPU, None as `GraphEpochs` takes it; those of the CPU are in float32.
 
     Raises
     ------

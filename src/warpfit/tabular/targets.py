@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
+from warpfit.checks import brief
 from warpfit.errors import DataError
 
 __all__ = ["Classes", "Numbers", "Targets"]
 
 Array = npt.NDArray[Any]
+
+FARTHEST = float(np.sqrt(np.finfo(np.float32).max))  # from the mean, in standard deviations
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +88,20 @@ class Numbers:
         return len(self.mean)
 
     def encoded(self, y: Array) -> Array:
-        """Return numbers (N,) or (N, outputs) standardised, (N, outputs) float32."""
-        return ((y.reshape(len(y), -1) - self.mean) / self.std).astype(np.float32)
+        """Return numbers (N,) or (N, outputs) standardised, (N, outputs) float32, or raise
+        DataError, which those trained on never do.
+        """
+        columns = y.reshape(len(y), -1)
+        with np.errstate(over="ignore"):
+            standard = (columns - self.mean) / self.std
+        if (np.abs(standard) > FARTHEST).any():
+            _, place = np.unravel_index(np.abs(standard).argmax(), standard.shape)
+            raise DataError(
+                f"expected validation targets within {FARTHEST:.1e} standard deviations of those "
+                f"trained on, which are {self.mean[place]:g} ± {self.std[place]:g}, got "
+                f"{brief(columns[np.abs(standard[:, place]).argmax(), place])}"
+            )
+        return standard.astype(np.float32)
 
     def predicted(self, outputs: Array) -> Array:
         """Return numbers in the units of the targets."""

@@ -16,7 +16,14 @@ from warpfit.errors import ConfigError, DataError, ShapeError
 from warpfit.training.inputs import as_rows, check_finite, check_same_length
 from warpfit.training.place import where_they_run
 
-__all__ = ["Batches", "as_validation_data", "gives_batches", "joined_batches", "rows_of_batches"]
+__all__ = [
+    "Batches",
+    "as_validation_data",
+    "check_no_pairs",
+    "gives_batches",
+    "joined_batches",
+    "rows_of_batches",
+]
 
 Numbers = npt.NDArray[Any]
 ANEW = "an iterable that begins anew in every epoch, or a function that returns an iterator"
@@ -176,6 +183,21 @@ def joined_batches(source: Any, name: str = "") -> tuple[Numbers, Numbers]:
         raise DataError(f"expected {name}batches (x, y), got none")
     xs, ys = zip(*pairs, strict=True)
     return _joined(f"{name}x", xs), _joined(f"{name}y", ys)
+
+
+def check_no_pairs(value: Any) -> None:
+    """Raise ConfigError if a value is a list or tuple of batches (x, y): where x may come alone,
+    lists are rows.
+    """
+    if not isinstance(value, list | tuple) or not value:
+        return
+    pairs = [part for part in value if isinstance(part, list | tuple) and _is_pair(part)]
+    if len(pairs) == len(value) and all(x.shape != y.shape for x, y in pairs):
+        count = f"{len(value)} pair{'' if len(value) == 1 else 's'}"
+        raise ConfigError(
+            "expected x as rows, or an iterator of batches, got a "
+            f"{type(value).__name__} of {count} (x, y); iter() of it is one"
+        )
 
 
 def rows_of_batches(source: Iterable[Any]) -> Iterator[Any]:

@@ -17,10 +17,16 @@ from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.sequential import Sequential
 from warpfit.nn.spec import Call
 from warpfit.nn.taped import TapedNetwork
-from warpfit.training.batches import gives_batches, joined_batches, rows_of_batches
+from warpfit.training.batches import (
+    check_no_pairs,
+    gives_batches,
+    joined_batches,
+    rows_of_batches,
+)
 from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
@@ -323,6 +329,7 @@ def predict(
         if not parts:
             raise DataError("expected batches of x, got none")
         return np.concatenate(parts)
+    check_no_pairs(x)
     rows = as_rows("x", x, min_rows=0, dtype=dtype)
     warn_of_pixels(rows, network_of(model, rows.shape[1:]))
     return predict_rows(model, rows, kind=kind, loss=loss, batch_size=batch_size)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends, losses
-from warpfit.backends import Backend
+from warpfit.backends import Backend, communicators
 from warpfit.checks import check_choice, check_count, check_flag
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError, ShapeError
@@ -29,6 +29,7 @@ from warpfit.training.arguments import (
 )
 from warpfit.training.batches import Batches, as_validation_data
 from warpfit.training.callbacks import Callback, Checkpoint
+from warpfit.training.devices import devices_of
 from warpfit.training.evaluate import check_model, network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
@@ -71,7 +72,7 @@ def fit(
     metrics: Sequence[str | Callable[..., Any]] = (),
     class_weight: str | Mapping[int, float] | Sequence[float] | None = None,
     sample_weight: Any = None,
-    device: str = "auto",
+    device: str | Sequence[str] = "auto",
     precision: str = "auto",
     loss_scale: str | float = "auto",
     engine: str = "auto",
@@ -135,7 +136,8 @@ def fit(
         ``'auto'``, ``'cpu'``, ``'cuda'`` or ``'cuda:1'``, ...: where it is trained, and where the
         model lives afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none
         and for a short run: of linear layers, without checkpoints, on NumPy's arrays, and expected
-        to be done on a CPU before a GPU has compiled its kernel (see docs/engines.md).
+        to be done on a CPU before a GPU has compiled its kernel (see docs/engines.md). Several
+        devices, ``'cuda:all'`` or ``'mpi'`` share each batch (see docs/distributed.md).
     precision : str
         ``'float32'`` or ``'float64'``; on CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``:
         products on tensor cores, with sums and parameters in float32. The model's parameters are
@@ -222,7 +224,8 @@ def fit(
             rows, y, sample_weight, validation_split, check_seed(seed)
         )
     if plan is None:
-        place = Place(device)
+        devices = devices_of(device)
+        device, place = devices.own, Place(devices.own)
         # A run with checkpoints may become longer: it has the place of a long one.
         if resume_from is None and not any(isinstance(c, Checkpoint) for c in callbacks):
             place = _place(
@@ -250,6 +253,7 @@ def fit(
             report_every=report_every,
             reason=place.reason,
         )
+        draft = devices.plan(draft, has_loader=batches is not None)
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
         draft = replace(checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
@@ -353,6 +357,9 @@ def _train_draft(
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     validation = _validation(draft, validation_data)
+    if draft.has_processes and communicators.of_process(draft.device).rank:
+        # A rank that follows; only its copy of what `fit` was given trains.
+        validation, callbacks, verbose, metrics = None, (), False, ()
     asked = as_metrics(metrics, draft.loss)
     # An engine that stops by itself knows of no metrics, and has the data of all epochs.
     rule = None if asked or batches else rule_of(callbacks, draft.optimizer.lr)

@@ -55,7 +55,11 @@ class History(WithHints):
     def precisions(self) -> dict[int, str]:
         """In which precision it was computed, by the first epoch of each, counted from 1."""
         first = {} if self.plan is None else {1: self.plan.precision}
-        return first | self.later_precisions
+        found: dict[int, str] = {}
+        for epoch, precision in (first | self.later_precisions).items():
+            if precision not in found.values():  # another engine may go on in the same
+                found[epoch] = precision
+        return found
 
     @property
     def last_epoch(self) -> int:

@@ -108,6 +108,16 @@ class Job:
         )
 
     @property
+    def how(self) -> str:
+        """Optimizer, loss and length of the run in a few words."""
+        settings = self.settings
+        return (
+            f"{self.optimizer.spec.kind}, lr {settings.lr:g} {settings.schedule}, "
+            f"{self.loss.name}; epochs {settings.epochs}, batch size {settings.batch_size}, seed "
+            f"{settings.seed}"
+        )
+
+    @property
     def validation_source(self) -> str:
         """Where the validation rows come from, in a few words."""
         if self.validation is None:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
 from warpfit import backends
+from warpfit.backends import communicators
+from warpfit.backends.contract.communicator import Alone
+from warpfit.checks import brief
 from warpfit.engines.base import (
     EpochReport,
     Plan,
@@ -66,6 +70,9 @@ class TrainingLoop:
         """Take up what the run's plan says of its engine."""
         self.engine, prepared = engine_of(self.run.plan), cast(Prepared, self.run.plan.prepared)
         self.engine_validates = prepared.validates
+        # Those of other processes have a loop, too.
+        plan = self.run.plan
+        self.ranks = communicators.of_process(plan.device) if plan.has_processes else Alone()
         # Whose rule the engine follows by itself.
         self.followed = self.looking[0] if prepared.stops else None
 
@@ -150,6 +157,11 @@ class TrainingLoop:
                 self._train()
             finally:
                 write_back(self.whole.state, run.model, self.optimizer, run.plan.loss)
+        except DivergedError:
+            raise  # all ranks find it together
+        except BaseException as error:
+            self.ranks.abort(error)
+            raise
         finally:
             self._tell(lambda callback: callback.close())
 
@@ -174,6 +186,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         run = self.run
+        self._begin_alike()
         try:
             self._train_epochs()
         except KeyboardInterrupt:
@@ -183,7 +196,40 @@ class TrainingLoop:
         run.history.stopped_by = run.stop_reason or "epochs"
         self._save_checkpoints(due=lambda checkpoint: True)
         self._tell(lambda callback: callback.on_end(run))
+        self._hand_out()
         self.whole = replace(self.whole, state=run.state)
+
+    def _begin_alike(self) -> None:
+        """Let processes that follow begin with rank 0's numbers, or raise ConfigError if they were
+        asked for another run.
+        """
+        if self.ranks.size == 1:
+            return
+        plan, state = self.run.plan, self.run.state
+        counts = {"epochs": plan.epochs, "seed": state.seed, "epoch": state.epoch}
+        own = {**plan.identity(), **counts, "step": state.step}
+        del own["device"]
+        first = self.ranks.share(own)
+        for name, value in own.items():
+            if value != first[name]:
+                raise ConfigError(
+                    f"expected the same run in all processes, got {name} {brief(value)} on rank "
+                    f"{self.ranks.rank} and {brief(first[name])} on rank 0"
+                )
+        self._take_over_arrays()
+
+    def _hand_out(self) -> None:
+        """Let processes that followed have the results, which callbacks may have changed."""
+        history = self.run.history
+        shared = self.ranks.share((history.reports, history.stopped_by))
+        history.reports, history.stopped_by = shared
+        self._take_over_arrays()
+
+    def _take_over_arrays(self) -> None:
+        """Let processes that follow have the parameters, buffers and slots of rank 0."""
+        state = self.run.state
+        slots = [array for arrays in state.slots.values() for array in arrays.values()]
+        self.ranks.broadcast([*state.arrays.values(), *slots])
 
     def _train_epochs(self) -> None:
         run = self.run
@@ -263,7 +309,8 @@ class TrainingLoop:
     def _tell_of(self, reports: Iterator[EpochReport]) -> DivergedError | None:
         """Let all hear of epochs as they are done, of each once; return what ended them."""
         try:
-            self._tell_of_each(reports)
+            with closing(reports):  # type: ignore[type-var]
+                self._tell_of_each(reports)
         except DivergedError as error:
             return error
         return None

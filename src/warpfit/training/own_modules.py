@@ -8,14 +8,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Module
-from warpfit.nn.network import Sequential, computes_its_spec
+from warpfit.nn.sequential import Residual, Sequential, computes_its_spec
 from warpfit.nn.spec import LayerSpec
 
 __all__ = ["UnknownClassError", "check_classes", "described", "made"]
@@ -61,6 +61,9 @@ def _described(
                 _described(child, f"{prefix}{name}.", names, seen) for name, child in children
             ]
         }
+    if type(module) is Residual:
+        chains = [_described(c, f"{prefix}{name}.", names, seen) for name, c in module.branches]
+        return {"residual": chains}
     is_known = id(module) in seen
     seen.add(id(module))
     if computes_its_spec(module):
@@ -153,6 +156,8 @@ def _num_numbers(description: Any) -> int:
         raise FileFormatError(f"expected a module as a JSON object, found {brief(description)}")
     if isinstance(layers := description.get("layers"), list):
         return sum(map(_num_numbers, layers))
+    if isinstance(chains := description.get("residual"), list):
+        return sum(map(_num_numbers, chains))
     if "class" in description:
         return 0
     spec = LayerSpec.from_dict(description)
@@ -162,9 +167,18 @@ def _num_numbers(description: Any) -> int:
 def _made(description: dict[str, Any], classes: Sequence[type[Module]], dtype: str) -> Module:
     if isinstance(layers := description.get("layers"), list):
         return Sequential(*(_made(layer, classes, dtype) for layer in layers))
+    if isinstance(chains := description.get("residual"), list):
+        return _residual([_made(chain, classes, dtype) for chain in chains])
     if "class" in description:
         return _made_by_class(description, classes).to(dtype=dtype)
     return Layer.from_spec(LayerSpec.from_dict(description), dtype=dtype, seed=0)
+
+
+def _residual(chains: list[Module]) -> Module:
+    if not 1 <= len(chains) <= 2 or not all(isinstance(chain, Sequential) for chain in chains):
+        raise FileFormatError("expected one or two chains of a residual block, found others")
+    layers, shortcut = (*chains, None)[:2]
+    return Residual(*cast(Sequential, layers).layers, shortcut=shortcut)
 
 
 def _made_by_class(description: dict[str, Any], classes: Sequence[type[Module]]) -> Module:

@@ -10,7 +10,6 @@ whatever a cache holds, and a short run does not ask whether there is a GPU. Pri
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -228,7 +227,7 @@ def is_for_both(engine: str, precision: str) -> bool:
 
 
 def _is_open(device: str) -> bool:
-    return device == AUTO and not os.environ.get("WARPFIT_DEVICE")
+    return device == backends.preferred_device() == AUTO
 
 
 def where_they_run(

@@ -17,7 +17,7 @@ from warpfit.engines.graph import GraphEngine
 from warpfit.engines.layerwise import Layerwise
 from warpfit.engines.one_launch import OneLaunchEngine
 from warpfit.engines.scaling import resolve_loss_scale
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, Obstacle
 from warpfit.nn.network import NetworkSpec
 
 __all__ = ["AUTO", "ENGINES", "engine_of", "plan", "resolve_precision"]
@@ -88,13 +88,25 @@ def plan(
     )
     obstacles: list[str] = []
     for name in names:
-        prepared = ENGINES[name]().prepare(draft, data, validation, stopping)
+        prepared = _prepared(ENGINES[name](), draft, data, validation, stopping)
         if isinstance(prepared, Prepared):
             return _planned(draft, name, prepared, obstacles, state, data)
         obstacles.append(
             f"{name}: {prepared}" if asked == AUTO else f"engine {asked!r}: {prepared}"
         )
     raise ConfigError(obstacles[-1] if asked != AUTO else str(prepared))
+
+
+def _prepared(
+    engine: Engine,
+    draft: Plan,
+    data: TrainingData,
+    validation: TrainingData | None,
+    stopping: Stopping | None,
+) -> Prepared | Obstacle:
+    if draft.num_ranks > 1 and not engine.has_ranks:
+        return Obstacle(f"expected one device, got {draft.num_ranks}")
+    return engine.prepare(draft, data, validation, stopping)
 
 
 def _planned(
@@ -118,7 +130,8 @@ def _planned(
         asked=draft.asked or (draft.engine, draft.precision),
     )
     _check_half_precision(chosen)
-    reason = "; ".join(filter(None, (*_why(draft, engine, obstacles), prepared.reason)))
+    ranks = f"{draft.num_ranks} ranks share each batch" if draft.num_ranks > 1 else ""
+    reason = "; ".join(filter(None, (*_why(draft, engine, obstacles), prepared.reason, ranks)))
     return replace(
         chosen, bytes=_bytes(chosen, prepared, state, data), reason=draft.reason or reason
     )
@@ -165,13 +178,16 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
     """Raise ConfigError before the first step if the epoch's last batch would fail after all
     others.
     """
-    last = num_rows % draft.batch_size or draft.batch_size
+    last, ranks = num_rows % draft.batch_size or draft.batch_size, draft.num_ranks
+    among = f" among {ranks} devices" if ranks > 1 else ""
     for name, spec in draft.network.layers if isinstance(draft.network, NetworkSpec) else ():
-        if last < spec.least_rows:
+        # Running statistics are of each rank's own rows.
+        least = spec.least_rows if ranks == 1 or spec.buffers() else 0
+        if last // ranks < least:
             raise ConfigError(
-                f"layer {name} ({spec.kind}) expects batches of at least {spec.least_rows} rows, "
-                f"but {num_rows} rows in batches of {draft.batch_size} leave {last} for the last; "
-                "another batch_size will do"
+                f"layer {name} ({spec.kind}) expects batches of at least {least} rows, but "
+                f"{num_rows} rows in batches of {draft.batch_size} leave {last}{among} for the "
+                "last; another batch_size will do"
             )
 
 

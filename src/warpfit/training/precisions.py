@@ -13,6 +13,9 @@ from functools import partial
 from typing import NamedTuple
 
 from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
+from warpfit.engines.graph import GraphEngine
+from warpfit.engines.layerwise import Layerwise
+from warpfit.engines.one_launch import OneLaunchEngine
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import ConfigError, DeviceError
 from warpfit.training.place import where_they_run
@@ -67,9 +70,13 @@ class Planner:
 
 
 def later_drafts(plan: Plan) -> Iterator[Plan]:
-    """Yield drafts with more range than a plan, or more digits, if the precision was left open."""
+    """Yield drafts with more range than a plan, as far as engine and precision were left open."""
     engine, precision = plan.asked or (plan.engine, plan.precision)
     again = partial(replace, plan, loss_scale=AUTO, prepared=None, bytes=0, reason="")
     if precision == AUTO and plan.precision in BY_RANGE:
         for wider in BY_RANGE[BY_RANGE.index(plan.precision) + 1 :]:
             yield again(engine=engine, precision=wider)
+    # Whose float32 is made of float16.
+    if engine == AUTO and (plan.engine, plan.precision) == (OneLaunchEngine.name, "float32"):
+        yield again(engine=GraphEngine.name)
+        yield again(engine=Layerwise.name)

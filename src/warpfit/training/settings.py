@@ -15,18 +15,20 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from warpfit.backends.base import ACTIVATIONS
-from warpfit.checks import check_count
+from warpfit.checks import check_choice, check_count
 from warpfit.data.targets import TASKS
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
 from warpfit.random import check_seed
+from warpfit.training.devices import MPI
 
 __all__ = [
     "LOSSES",
     "MODELS",
     "OPTIMIZERS",
+    "RECIPES",
     "SCHEDULES",
     "TrainSettings",
     "checkpoint_file",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 MODELS = ("mlp", "cnn")
+RECIPES = ("airbench",)
 SCHEDULES = tuple(Schedule.by_name)
 LOSSES = ("auto", *Loss.by_name)
 
@@ -55,6 +58,13 @@ CHECKPOINT_NAME = "checkpoint.safetensors"
 TRACE_NAME = "trace.json"
 
 _NOT_RECORDED = {"recorded": False}
+# What a recipe decides itself, and how many rows its steps have.
+OF_RECIPES = (
+    *("preprocess", "model", "hidden", "activation", "dropout", "optimizer", "lr", "momentum"),
+    *("nesterov", "weight_decay", "clip_norm", "schedule", "warmup_epochs", "loss"),
+    *("label_smoothing", "early_stopping"),
+)
+BATCH_OF_RECIPES = 2000
 
 
 def optimizers_with(setting: str) -> tuple[str, ...]:
@@ -88,6 +98,8 @@ class TrainSettings:
         `warpfit.data.TablePreprocessor`.
     limit : int
         Train on the first rows of the training set only.
+    recipe : {'airbench'}, optional
+        A published network and its optimizer, in place of a model.
     model : {'mlp', 'cnn'}
     hidden : tuple of int, optional
         Widths of the dense hidden layers: (256,) for an mlp, (128,) for a cnn.
@@ -147,6 +159,7 @@ class TrainSettings:
     image_size: tuple[int, ...] | None = None
     preprocess: bool = True
     limit: int = 0
+    recipe: str | None = None
     model: str = "mlp"
     hidden: tuple[int, ...] | None = None
     activation: str = "relu"
@@ -203,10 +216,17 @@ class TrainSettings:
             raise ConfigError(f"expected dropout in [0, 1), got {self.dropout!r}")
         if not self.clip_norm >= 0:
             raise ConfigError(f"expected clip_norm of at least 0, got {self.clip_norm!r}")
+        if self.device == MPI:  # each process would write the same files
+            raise ConfigError(
+                f"expected a device, or 'cuda:all' for every GPU, got {MPI!r}, which is for calls "
+                "of `fit`"
+            )
         self._check_effects()
 
     def _check_effects(self) -> None:
         """Raise ConfigError for a setting that the others leave without effect."""
+        if self.recipe is not None:
+            self._check_recipe()
         for name, works_with, allowed in (
             ("momentum", "optimizer", optimizers_with("momentum")),
             ("nesterov", "optimizer", optimizers_with("nesterov")),
@@ -218,6 +238,20 @@ class TrainSettings:
                     f"{name} works with {works_with} {' or '.join(allowed)}, not with "
                     f"{getattr(self, works_with)}"
                 )
+
+    def _check_recipe(self) -> None:
+        check_choice("a recipe", self.recipe, RECIPES)
+        for each in fields(self):
+            if each.name in OF_RECIPES and getattr(self, each.name) != each.default:
+                raise ConfigError(
+                    f"expected {each.name} to be left to the recipe {self.recipe}, got "
+                    f"{getattr(self, each.name)!r}"
+                )
+
+    @property
+    def recipe_batch_size(self) -> int:
+        """Rows of a step of a recipe, which 64, the default of others, leaves to it."""
+        return BATCH_OF_RECIPES if self.batch_size == TrainSettings.batch_size else self.batch_size
 
     @property
     def watches_validation(self) -> bool:

@@ -32,7 +32,8 @@ from warpfit.errors import (
 from warpfit.files import as_path, atomic_path, check_is_file
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
-from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.sequential import Sequential
 from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.training.own_modules import UnknownClassError, check_classes, described, made
 

@@ -20,7 +20,7 @@ from warpfit.data.dataset import is_frame, joined
 from warpfit.data.targets import CLASSIFICATION, REGRESSION
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError, WarpfitError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
-from warpfit.nn.network import Sequential
+from warpfit.nn.sequential import Sequential
 from warpfit.training.evaluate import Evaluation, evaluate_rows, loss_of, network_of, predict_rows
 from warpfit.training.inputs import as_rows
 from warpfit.training.storage import MODEL, metadata_of, model_of, read_file, save

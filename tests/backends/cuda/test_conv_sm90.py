@@ -15,8 +15,10 @@ from support.devices import assert_bits_when_late
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.conv_sm90 import Windows, choose_band
+from warpfit.backends.cuda.conv_few import choose_few_band
+from warpfit.backends.cuda.conv_sm90 import Band, Windows, choose_band, row_counts
 from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
+from warpfit.backends.cuda.pool import HALVING, PooledGradient
 from warpfit.backends.cuda.runtime import open_device
 
 MOST_SHARED = shared_bytes_of("sm_90a")
@@ -48,11 +50,10 @@ SETTINGS = {
     "many_outputs": Setting((1, 6, 6, 16), (3, 3, 16, 128)),
     "gray": Setting((3, 9, 9, 1), (3, 3, 1, 32)),
     "colours": Setting((2, 9, 10, 3), (5, 5, 3, 80), padding=(2, 1)),
+    "few_colours": Setting((2, 9, 10, 3), (3, 3, 3, 32), (1, 2), (2, 1)),
+    "no_whole_pieces": Setting((2, 7, 8, 12), (3, 3, 12, 32), padding=(0, 1)),
     "a_slice_and_a_half": Setting((2, 7, 8, 24), (2, 2, 24, 64)),
 }
-
-
-HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 
 
 def whole_numbers(*shapes: tuple[int, ...]) -> Iterator[Any]:
@@ -95,12 +96,24 @@ def test_whole_numbers_give_exact_results(
     assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
 
 
+def take_small_bands(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
+    """Let blocks take the smallest bands, one after the other or the next ahead."""
+
+    def choose(windows: Windows, *_: int) -> Band | None:
+        counts = reversed(row_counts(windows.result[0], windows.pools))
+        bands = (conv_sm90._band(windows, rows, MOST_SHARED, stages) for rows in counts)
+        return next(filter(None, bands), None)
+
+    monkeypatch.setattr(conv_sm90, "choose_band", choose)
+
+
 @on_emulator
-@pytest.mark.parametrize("name", ["squares", "gray"])
+@pytest.mark.parametrize(("name", "stages"), [("squares", 1), ("squares", 2), ("gray", 1)])
 def test_a_band_is_overwritten_only_when_all_have_read_it(
-    monkeypatch: pytest.MonkeyPatch, name: str
+    monkeypatch: pytest.MonkeyPatch, name: str, stages: int
 ) -> None:
     """One multiprocessor, so that blocks take several bands, whichever warp is late."""
+    take_small_bands(monkeypatch, stages)
     setting = SETTINGS[name]
     x, w, dz = whole_numbers(
         (7, *setting.x[1:]), setting.w, (7, *setting.windows.result, setting.w[3])
@@ -115,7 +128,23 @@ def test_a_band_is_overwritten_only_when_all_have_read_it(
         assert set(kernels_of(ops).values()) == {True}
         return [array.numpy() for array in (y, pooled, indices, dw, db)]
 
-    assert_bits_when_late(monkeypatch, results, blocks=2, warps=12, num_multiprocessors=1)
+    assert_bits_when_late(monkeypatch, results, blocks=2, warps=16, num_multiprocessors=1)
+
+
+@pytest.mark.parametrize("name", ["squares", "in_order", "padded", "a_slice_and_a_half"])
+def test_warps_of_their_own_load_the_next_band(
+    kernel_runtime_of_any_order: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    take_small_bands(monkeypatch, 2)
+    setting, relu = SETTINGS[name], Activation("relu")
+    x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
+    y, _ = NumpyBackend().conv2d_forward(x, w, b, **setting.pairs, activation=relu)
+    ops = CudaBackend(kernel_runtime_of_any_order)
+    on_device = (ops.asarray(array, "float16") for array in (x, w, b))
+    found, _ = ops.conv2d_forward(*on_device, **setting.pairs, activation=relu)
+    np.testing.assert_array_equal(found.numpy(), y)
+    ((_, band),) = [launch.windows for launch in ops._launches.values()]
+    assert band.stages == 2
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -148,7 +177,7 @@ def test_windows_are_pooled(kernel_runtime_of_any_order: Any, name: str, dtype: 
     x, w, b = whole_numbers(setting.x, setting.w, setting.w[3:])
     settings = {**setting.pairs, "activation": relu, "pool": HALVING}
     y, indices = NumpyBackend().conv2d_pooled_forward(x, w, b, **settings)
-    assert set(np.unique(indices)) == {0, 1, 2, 3}
+    assert set(np.unique(indices)) == {0, 1, 2, 3, 4}
     ops = CudaBackend(kernel_runtime_of_any_order)
     on_device = (ops.asarray(array, dtype) for array in (x, w, b))
     found, found_indices = ops.conv2d_pooled_forward(*on_device, **settings)
@@ -245,6 +274,22 @@ def test_bands_and_tiles_cover_the_windows(name: str, num_images: int) -> None:
             assert band.num_tiles * 64 >= (band.rows - 1) * windows.pitch + width
 
 
+@pytest.mark.parametrize(("name", "block_o"), [("gray", 32), ("few_colours", 32), ("colours", 16)])
+def test_few_channels_and_their_taps_are_rows_of_one_product(name: str, block_o: int) -> None:
+    windows = SETTINGS[name].windows
+    band = choose_few_band(windows, 512, 132, MOST_SHARED)
+    assert band is not None
+    assert band.block_o == block_o
+    assert band.num_slices * 16 >= band.rows * windows.pitch
+    assert 2 * (band.shared_bytes + 1024) <= MOST_SHARED + 1024
+    assert band.x_numbers >= (band.rows + windows.kernel[0] - 1) * windows.pitch * windows.channels
+
+
+def test_taps_of_many_channels_are_rows_of_several_products() -> None:
+    for windows in (SETTINGS["squares"].windows, Setting((1, 9, 9, 4), (7, 7, 4, 64)).windows):
+        assert choose_few_band(windows, 512, 132, MOST_SHARED) is None
+
+
 def test_more_blocks_where_there_are_few_images() -> None:
     windows = Setting((1, 26, 26, 32), (3, 3, 32, 64)).windows
     few, many = (choose_band(windows, count, 132, MOST_SHARED) for count in (64, 512))
@@ -283,3 +328,47 @@ def test_pieces_that_are_copied_together_go_to_different_banks(channels: int) ->
     assert stride >= 100
     pieces = [(i // planes + i % planes * stride) % 8 for i in range(8)]
     assert len(set(pieces)) == 8 or 8 % planes
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", POOLED)
+def test_gradients_of_pooled_windows_are_spread_as_they_are_read(
+    kernel_runtime_of_any_order: Any, name: str, dtype: str
+) -> None:
+    setting, numpy = POOLED[name], NumpyBackend()
+    shape = (setting.x[0], *setting.windows.result, setting.w[3])
+    pooled = (shape[0], shape[1] // 2, shape[2] // 2, shape[3])
+    x, w, dy = whole_numbers(setting.x, setting.w, pooled)
+    indices = np.random.default_rng(0).integers(0, 5, pooled).astype(np.uint8)
+    dz = numpy.max_pool2d_backward_joined(dy, indices, shape, HALVING)
+    dx = numpy.conv2d_backward_input(dz, w, x.shape, **setting.pairs)
+    dw, db = numpy.conv2d_backward_weight(dz, x, w.shape[:2], **setting.pairs)
+    ops = CudaBackend(kernel_runtime_of_any_order)
+    x_, w_, dy_ = (ops.asarray(array, dtype) for array in (x, w, dy))
+    dz_ = ops.max_pool2d_backward_joined(dy_, ops.asarray(indices), shape, HALVING)
+    assert isinstance(dz_, PooledGradient)
+    found_dw, found_db = ops.conv2d_backward_weight(dz_, x_, w.shape[:2], **setting.pairs)
+    np.testing.assert_array_equal(found_dw.numpy(), dw)
+    np.testing.assert_array_equal(found_db.numpy(), db)
+    found = ops.conv2d_backward_input(dz_, w_, x.shape, **setting.pairs)
+    np.testing.assert_array_equal(found.numpy(), dx)
+    by_other = {"conv2d_backward_input"} if setting.x[3] % 16 else set()
+    assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
+
+
+@pytest.mark.parametrize(
+    ("pool", "dtype"),
+    [
+        ({"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}, "float16"),
+        (HALVING, "float32"),
+    ],
+)
+def test_other_gradients_of_pooling_are_arrays(kernel_runtime: Any, pool: Any, dtype: str) -> None:
+    numpy, (x, dy) = NumpyBackend(), whole_numbers((1, 4, 6, 8), (1, 2, 3, 8))
+    _, indices = numpy.max_pool2d_forward(x, **pool)
+    dx = numpy.max_pool2d_backward_joined(dy, indices, x.shape, pool)
+    ops = CudaBackend(kernel_runtime)
+    given = ops.asarray(dy, dtype), ops.asarray(indices)
+    found = ops.max_pool2d_backward_joined(*given, x.shape, pool)
+    np.testing.assert_array_equal(found.numpy(), dx)

@@ -119,7 +119,7 @@ def test_kernels_are_compiled_ahead_at_once_and_errors_told_when_asked_for(
 ) -> None:
     compiler, others = SlowCompiler(3), (("SCALE", "5"),)
     monkeypatch.setattr(jit, "compile_kernel", compiler)
-    monkeypatch.setattr(jit.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(jit, "num_cores", lambda: 3)
     wanted: list[tuple[str, jit.Defines]] = [("probe", DEFINES), ("probe", others), ("probe", ())]
     jit.compile_ahead(wanted, ARCH)
     jit.compile_ahead(wanted, ARCH)  # who asks meanwhile starts nothing anew

@@ -193,3 +193,21 @@ def test_gradients_of_weights_seen_in_another_shape_are_arrays(cuda: str) -> Non
     for w in (None, seen):
         dw, db = ops.conv2d_backward_weight(*operands, (3, 3), w=w)
         assert (dw.shape, db.shape) == ((3, 3, 1, 16), (16,))
+
+
+@pytest.mark.parametrize("num_layers", [1, 9])
+def test_updates_add_up_many_arrays_of_sums(cuda: str, num_layers: int) -> None:
+    """More of them than one kernel takes, and more parameters."""
+    ops: Any = create(cuda, precision="float16")
+    layers = Layers(ops, "float16", 1, [(5, 7)] * num_layers, 0)
+    assert ops.keep_copies(layers.parameters, layers.copies)
+    rng = np.random.default_rng(1)
+    sums = [rng.standard_normal((3 + idx, 45)).astype(np.float32) for idx in range(num_layers)]
+    gradients, expected = [], []
+    for of_layer in sums:
+        on_device, total = ops.asarray(of_layer), of_layer.sum(axis=0)
+        gradients += [PartialGradient(on_device, first, 0.5) for first in (3, 38)]
+        expected += [0.5 * total[3:38].reshape(5, 7), 0.5 * total[38:45]]
+    update(ops, "sgd", layers.parameters, gradients, **SGD)
+    update(NumpyBackend(), "sgd", layers.host, expected, **SGD)
+    assert_updated(ops, layers)

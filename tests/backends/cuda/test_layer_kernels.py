@@ -15,7 +15,7 @@ from emulator.runtime import EmulatedRuntime
 from support.cases import UPDATES
 from support.numeric import download
 from support.updates import update
-from warpfit.backends import Backend, NumpyBackend
+from warpfit.backends import Activation, Backend, NumpyBackend
 from warpfit.backends.base import TOLERANCE
 from warpfit.backends.cuda import CudaBackend, dense, pool, tensors
 from warpfit.backends.cuda.arguments import format_of
@@ -85,6 +85,36 @@ def test_batch_norm_in_half_precision(
     assert_close(
         results, (expected, *exact[2:], *gradients), [dtype] * 4 + ["float32"] * 2, LIMITS[dtype]
     )
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("shape", [(40, 3), (21, 16)])
+def test_batch_norm_of_half_precision_has_parameters_in_float32(
+    ops: CudaBackend, shape: tuple[int, int], dtype: str, training: bool
+) -> None:
+    """All that has a number for each channel, and what is joined."""
+    relu, rng = Activation("relu"), np.random.default_rng(2)
+    values = [1 + normal(*shape), normal(*shape, seed=1), normal(*shape, seed=3)]
+    (x, dy, added), (exact_x, exact_dy, exact_added) = zip(
+        *(rounded(ops, value, dtype) for value in values), strict=True
+    )
+    exact = [rng.uniform(0.5, 2, shape[1]) for _ in range(4)]
+    vectors = [ops.asarray(value.astype("float32")) for value in exact]
+    numpy = NumpyBackend()
+    for more, exact_more in (({}, {}), ({"added": added}, {"added": exact_added})):
+        settings = {"training": training, "activation": relu}
+        y, saved = ops.batch_norm_forward(x, *vectors, **settings, **more)
+        expected, exact_saved = numpy.batch_norm_forward(exact_x, *exact, **settings, **exact_more)
+        assert_close((y, *vectors), (expected, *exact), [dtype] + ["float32"] * 4, LIMITS[dtype])
+        if not more:
+            found = ops.batch_norm_backward(dy, x, vectors[0], saved, **settings, bias=vectors[1])
+            gradients = numpy.batch_norm_backward(
+                exact_dy, exact_x, exact[0], exact_saved, **settings, bias=exact[1]
+            )
+            assert_close(found, gradients, [dtype] + ["float32"] * 2, LIMITS[dtype])
+    with pytest.raises(DTypeError, match="batch_norm_forward: expected operands of one dtype"):
+        ops.batch_norm_forward(x, vectors[0], *(added[0] for _ in range(3)), training=True)
 
 
 @pytest.mark.parametrize("dtype", HALF)

@@ -152,6 +152,43 @@ def test_a_tensor_map_tells_the_driver_of_a_matrix(driver: FakeDriver, device: R
     assert driver.maps[-1][:6] == ("tf32", 2, 4096, [60, 100], [288], [32, 8])
 
 
+def test_a_tensor_map_tells_the_driver_of_images(driver: FakeDriver, device: Runtime) -> None:
+    found = device.image_map(4096, "float16", (5, 7, 6, 72), (2, 8, 4), (2, 1))
+    assert found == bytes(range(128))
+    (settings,) = driver.maps
+    of_images = ("float16", 4, 4096, [72, 6, 7, 5], [144, 864, 6048])
+    of_boxes = ([64, 4, 16, 2], [1, 1, 2, 1], "no interleave", "swizzle 128", "L2 256", "zeros")
+    assert settings == (*of_images, *of_boxes)
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"shape": (5, 0, 6, 64)}, r"images for a tensor map, got none: \(5, 0, 6, 64\)"),
+        ({"shape": (5, 7, 6, 60)}, "rows of a multiple of 16 bytes"),
+        ({"pointer": 4100}, "a matrix at a multiple of 16 bytes"),
+        ({"box": (4, 8, 16)}, "boxes of 1 to 256 rows"),
+        ({"box": (1, 2, 64), "steps": (1, 5)}, "boxes over 1 to 256 images, rows and columns"),
+        ({"box": (1, 2, 4), "steps": (9, 1)}, "in steps of at most 8"),
+    ],
+)
+def test_tensor_maps_of_images_that_cannot_be(
+    driver: FakeDriver, changed: dict[str, Any], message: str, emulated: bool
+) -> None:
+    possible = {
+        "pointer": 4096,
+        "dtype_name": "float16",
+        "shape": (5, 7, 6, 64),
+        "box": (1, 8, 8),
+        "steps": (1, 1),
+    }
+    device = EmulatedRuntime() if emulated else runtime.open_device(0)
+    assert len(device.image_map(**possible)) == 128
+    with pytest.raises(DeviceError, match=message):
+        device.image_map(**{**possible, **changed})
+
+
 def test_a_tensor_map_that_the_driver_refuses(driver: FakeDriver, device: Runtime) -> None:
     driver.refuses_maps = True
     with pytest.raises(

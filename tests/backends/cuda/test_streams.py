@@ -103,6 +103,27 @@ def test_a_graph_goes_with_its_last_user(driver: FakeDriver, device: Runtime) ->
     assert driver.calls["executable destroyed"] == 1
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_graph_that_goes_during_a_capture_is_destroyed_after_it(
+    driver: FakeDriver, device: Runtime, is_elsewhere: bool
+) -> None:
+    graphs = []
+    for _ in range(2):
+        with device.capture() as graph:
+            launch(device, "first")
+        graphs.append(graph)
+    del graph
+    with device.capture() as kept, ThreadPoolExecutor(1) as pool:
+        launch(device, "second")
+        if is_elsewhere:
+            pool.submit(graphs.clear).result()
+        else:
+            graphs.clear()
+        assert driver.calls["executable destroyed"] == 0
+    assert driver.calls["executable destroyed"] == 2
+    kept.launch()
+
+
 REFUSED = {
     "an allocation of 8 bytes": lambda device: device.allocate(8),
     "memory shared with the host": lambda device: device.share(8),
@@ -182,6 +203,35 @@ def test_kernels_of_a_graph_that_take_turns_come_early(driver: FakeDriver, devic
     early = [
         attributes.get("programmaticStreamSerializationAllowed") for attributes in driver.attributes
     ]
+    assert early == [1, None, 1]
+
+
+def test_a_stream_goes_beside_from_a_fork_to_a_merge(driver: FakeDriver, device: Runtime) -> None:
+    launch(device, "before")
+    side = device.fork()
+    own = driver.streams[-1]
+    assert side.handle != own
+    assert driver.records[-1] == (own, "event")
+    assert driver.waits == [(side.handle, "event")]
+    device.merge(side)
+    assert driver.records[-1] == (side.handle, "event")
+    assert driver.waits[1:] == [(own, "event")]
+    assert device.fork(side) is side
+
+
+def test_a_captured_kernel_behind_a_merge_waits_for_both_streams(
+    driver: FakeDriver, device: Runtime
+) -> None:
+    with device.capture():
+        device.launch(function("first", takes_turn=True), GRID, BLOCK, 0, 0)
+        side = device.fork()
+        (capturing,) = driver.capturing
+        assert driver.records[-1] == (capturing, "event")
+        device.merge(side)
+        assert driver.waits[-1] == (capturing, "event")
+        for name in ("merged", "next"):
+            device.launch(function(name, takes_turn=True), GRID, BLOCK, 0, 0)
+    early = [each.get("programmaticStreamSerializationAllowed") for each in driver.attributes]
     assert early == [1, None, 1]
 
 

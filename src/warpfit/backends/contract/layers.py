@@ -1,9 +1,11 @@
-"""The contract of layers other than dense ones: images, normalisation, dropout."""
+"""The contract of layers other than dense ones: images, normalisation, dropout,
+embeddings of numbers.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpfit.backends.activations import IDENTITY, Activation
@@ -13,7 +15,7 @@ __all__ = ["LayerContract"]
 
 
 class LayerContract(ABC):
-    """Convolutions, pooling, norms and dropout."""
+    """Convolutions, pooling, norms, dropout and embeddings of numbers."""
 
     # -- images: (M, H, W, C), weights (KH, KW, C, O), pairs are (height, width)
     # ---------------------------
@@ -28,6 +30,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
     ) -> tuple[Array, Array | None]:
         """Return y = f(z) and z if the derivative of f needs it (else None).
@@ -35,7 +38,8 @@ class LayerContract(ABC):
         z[m, i, j, o] = b[o] + Σ w[k, l, c, o] · x[m, i·stride + k·dilation - padding, (likewise j,
         l), c], x being 0 outside the image (a cross-correlation). x (M, H, W, C), w (KH, KW, C, O),
         b (O,) or None; y and z (M, OH, OW, O) with OH = ⌊(H + 2·padding - dilation·(KH - 1) - 1) /
-        stride⌋ + 1, OW likewise.
+        stride⌋ + 1, OW likewise. In `groups` C are the channels of each: x has groups · C, of which
+        the g-th C make the g-th O / groups outputs.
         """
 
     @abstractmethod
@@ -48,13 +52,15 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
+        plus: Array | None = None,
     ) -> Array:
         """Return dx (M, H, W, C) of shape `x_shape` from dz (M, OH, OW, O) and w (KH, KW, C, O).
 
-        If `x` is given, x = f(z) with f = `x_activation`, which must not need its input: dx is then
-        that of z, times f'(z).
+        `plus`, of dx's shape, is another gradient of x, which is added. If `x` is given, x = f(z)
+        with f = `x_activation`, which must not need its input: dx is then that of z, times f'(z).
         """
 
     @abstractmethod
@@ -67,6 +73,7 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
@@ -85,27 +92,36 @@ class LayerContract(ABC):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
         pool: Mapping[str, Pair],
     ) -> tuple[Array, Array]:
         """Return what `max_pool2d_forward` does with the settings `pool`, of what `conv2d_forward`
-        gives with the others; f must not need its input.
+        gives with the others; f must not need its input. Of ReLU, only positive entries have a
+        place: so the places tell its derivative, too.
 
         A backend may do both at once, and so save what lies between.
         """
-        windows = {"stride": stride, "padding": padding, "dilation": dilation}
-        y, _ = self.conv2d_forward(x, w, b, **windows, activation=activation)
-        return self.max_pool2d_forward(y, **pool)
+        windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+        y, _ = self.conv2d_forward(x, w, b, **windows, groups=groups, activation=activation)
+        return self.max_pool2d_forward(y, **pool, of_positive=activation.name == "relu")
 
     @abstractmethod
     def max_pool2d_forward(
-        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+        self,
+        x: Array,
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+        of_positive: bool = False,
     ) -> tuple[Array, Array]:
         """Return the largest entry of every window, (M, OH, OW, C), and its place in the window.
 
         Padding, at most half the kernel, counts as -inf. The place is row · KW + column, an
-        unsigned integer; of equal entries the first in that order counts. OH = ⌊(H + 2·padding -
-        KH) / stride⌋ + 1.
+        unsigned integer; of equal entries the first in that order counts. `of_positive`: it is
+        KH · KW, which is no place, unless the entry is above 0. OH = ⌊(H + 2·padding - KH) /
+        stride⌋ + 1.
         """
 
     @abstractmethod
@@ -120,6 +136,16 @@ class LayerContract(ABC):
         padding: Pair = (0, 0),
     ) -> Array:
         """Return dx of shape `x_shape`: each dy added at the place that `indices` names."""
+
+    def max_pool2d_backward_joined(
+        self, dy: Array, indices: Array, x_shape: tuple[int, ...], pool: Mapping[str, Pair]
+    ) -> Array:
+        """Return what `max_pool2d_backward` does with the settings `pool`, for
+        `conv2d_backward_weight` and `conv2d_backward_input` only.
+
+        A backend may leave it to these to spread dy, and return something else that they take.
+        """
+        return self.max_pool2d_backward(dy, indices, x_shape, **pool)
 
     @abstractmethod
     def avg_pool2d_forward(
@@ -156,11 +182,14 @@ class LayerContract(ABC):
         training: bool,
         momentum: float = 0.1,
         eps: float = 1e-5,
+        activation: Activation = IDENTITY,
+        added: Array | None = None,
     ) -> tuple[Array, Any]:
-        """Return y = (x - mean) / √(variance + eps) · weight + bias, per channel, and what backward
-        needs.
+        """Return y = f((x - mean) / √(variance + eps) · weight + bias + added), per channel, and
+        what backward needs.
 
-        x (..., C), all else (C,); weight None means 1, bias None 0. In training, mean and variance
+        x, y and added (..., C), all else (C,); added None means 0, as bias, weight None 1. Where
+        x is in half precision, what has C numbers may be in float32. In training, mean and variance
         are the batch's (divided by n = the number of values a channel, which must be at least 2),
         and the running statistics move in place: r ← (1 - momentum) · r + momentum · s, s being the
         mean, and the variance divided by n - 1. Otherwise the running statistics take their place.
@@ -168,12 +197,21 @@ class LayerContract(ABC):
 
     @abstractmethod
     def batch_norm_backward(
-        self, dy: Array, x: Array, weight: Array | None, saved: Any, *, training: bool
+        self,
+        dy: Array,
+        x: Array,
+        weight: Array | None,
+        saved: Any,
+        *,
+        training: bool,
+        bias: Array | None = None,
+        activation: Activation = IDENTITY,
     ) -> tuple[Array, Array, Array]:
-        """Return dx = weight / σ · (dy - mean(dy) - x̂ · mean(dy · x̂)), dweight = Σ dy · x̂, dbias
-        = Σ dy.
+        """Return dx = weight / σ · (dz - mean(dz) - x̂ · mean(dz · x̂)), dweight = Σ dz · x̂, dbias
+        = Σ dz, with dz = dy · f'(z).
 
-        x̂ = (x - mean) / σ. Out of training the statistics are constants, and dx = weight / σ · dy.
+        x̂ = (x - mean) / σ, and z = x̂ · weight + bias: where something was added, dy has to be dz,
+        and f the identity. Out of training the statistics are constants, and dx = weight / σ · dz.
         """
 
     @abstractmethod
@@ -205,18 +243,75 @@ class LayerContract(ABC):
 
     @abstractmethod
     def dropout_forward(
-        self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
+        self,
+        x: Array,
+        *,
+        p: float,
+        seed: int,
+        step: Number,
+        layer_idx: int,
+        first_row: int = 0,
     ) -> tuple[Array, Array]:
         """Return x · mask and the mask (of x's shape and dtype): 0 with probability p, else 1 / (1
         - p).
 
         The mask is a pure function of its place, whatever the batch's size or padding: unit u of
-        row r (u counts through all other axes of the row, last axis fastest) is decided by word u %
-        4 of ``philox((step, layer_idx, r, u // 4), stream_key(seed, DROPOUT))`` of
-        `warpfit.random`, and kept if that word is at least round(p · 2³²). x (M, ...), p in [0, 1),
-        step and layer_idx below 2³².
+        row r of the batch (u counts through all other axes of the row, last axis fastest) is
+        decided by word u % 4 of ``philox((step, layer_idx, r, u // 4), stream_key(seed, DROPOUT))``
+        of `warpfit.random`, and kept if that word is at least round(p · 2³²). x (M, ...) are the
+        batch's rows from `first_row` on; p in [0, 1), step, layer_idx and all r below 2³².
         """
+
+    @abstractmethod
+    def take_windows(
+        self,
+        x: Array,
+        bits: Array,
+        size: Pair,
+        *,
+        padding: Pair = (0, 0),
+        reflects: bool = False,
+    ) -> Array:
+        """Return a window (M, *size, C) of each image (M, H, W, C), padded with zeros, or with its
+        reflection without the border.
+
+        bits (M, 2, 16) float32 are 0 or another number. Those of an axis make a number n, the first
+        being the highest; the window begins at pixel n · windows // 2¹⁶ of the padded image, of so
+        many windows that there are.
+        """
+
+    @abstractmethod
+    def take_windows_backward(
+        self,
+        dy: Array,
+        bits: Array,
+        x_shape: tuple[int, ...],
+        *,
+        padding: Pair = (0, 0),
+        reflects: bool = False,
+    ) -> Array:
+        """Return dx of `take_windows`: a pixel has the sum over all that shows it."""
 
     @abstractmethod
     def dropout_backward(self, dy: Array, mask: Array) -> Array:
         """Return dy · mask."""
+
+    # -- embeddings of numbers
+    # -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def piecewise_linear_forward(
+        self, x: Array, weight: Array, bias: Array, pieces: Array, bins: Sequence[Array]
+    ) -> Array:
+        """Return e (M, F S): of number f weight_f x + bias_f + Σ_b pieces_fb · c_fb(x).
+
+        c_fb(x) = min(max(x · factor_fb + offset_fb, low_fb), high_fb). x (M, F), weight and bias
+        (F, S), pieces (F, B, S), bins: factor, offset, low and high, (F, 1, B) each. The numbers of
+        a column stand side by side; NaN stays NaN.
+        """
+
+    @abstractmethod
+    def piecewise_linear_backward(
+        self, dy: Array, x: Array, bins: Sequence[Array]
+    ) -> tuple[Array, Array, Array]:
+        """Return dweight and dbias (F, S), and dpieces (F, B, S), from dy (M, F S); x is data."""

@@ -3,10 +3,74 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from warpfit.backends.contract.terms import Array, Number
+from warpfit.backends.update_rules import UpdateNumbers
 
-__all__ = ["MemberContract"]
+__all__ = ["MemberContract", "MemberHead", "MemberLayer", "MemberLayers", "MemberUpdate"]
+
+
+class MemberLayer(NamedTuple):
+    """Of h: relu((h · scale_in) @ weight · scale_out + bias) · mask; or the gradients of these.
+
+    Attributes
+    ----------
+    scale_in : array (E, K)
+    weight : array (K, N)
+        That all members share.
+    scale_out, bias : array (E, N)
+    """
+
+    scale_in: Array
+    weight: Array
+    scale_out: Array
+    bias: Array
+
+
+class MemberHead(NamedTuple):
+    """Of h: h @ weight + bias, of each member its own; or the gradients of these.
+
+    Attributes
+    ----------
+    weight : array (E, K, N)
+    bias : array (E, N)
+    """
+
+    weight: Array
+    bias: Array
+
+
+class MemberLayers(NamedTuple):
+    """Hidden layers and the head that follows them, or their gradients."""
+
+    hidden: Sequence[MemberLayer]
+    head: MemberHead
+
+
+class MemberUpdate(NamedTuple):
+    """A step of Adam, by gradients that nobody else asks for.
+
+    Attributes
+    ----------
+    parameters : MemberLayers
+        In float32; the layers compute with these, but for the weights that members share.
+    moments : sequence of two MemberLayers
+        Of parameters: averages of gradients, and of their squares.
+    copies : sequence of array
+        Of each layer's shared weights, in half precision.
+    numbers : UpdateNumbers
+        Those that are kept, of all but biases.
+    """
+
+    parameters: MemberLayers
+    moments: Sequence[MemberLayers]
+    copies: Sequence[Array]
+    numbers: UpdateNumbers
+
+
+NOT_AT_ONCE = "this backend computes the layers of members one by one"
 
 
 class MemberContract(ABC):
@@ -18,6 +82,14 @@ class MemberContract(ABC):
     ) -> Array:
         """Return op(a[e]) @ op(b[e]) of every e: (E, M, K) @ (E, K, N) → (E, M, N), op being a
         transposition of the last two axes or nothing.
+        """
+
+    @abstractmethod
+    def member_orders(self, orders: Array, keys: Array, batch_size: int) -> None:
+        """Write an epoch's orders of N rows, one of each member: of each batch the rows of all
+        members, one member after the other; the last batch may be shorter.
+
+        orders (E N,) int64; keys (E, 8) uint32, round keys as `epoch_order` takes them.
         """
 
     @abstractmethod
@@ -63,3 +135,36 @@ class MemberContract(ABC):
         `kept` is what `member_relu_forward` returned. With q = dy · kept / (1 - p) these are q ·
         next_scale · scale, next_scale · Σ q z, next_scale · Σ q, and scale · Σ q z + bias · Σ q.
         """
+
+    def computes_member_layers(self, layers: MemberLayers) -> bool:
+        """Whether `member_layers_forward` takes these; else the operations serve, one by one."""
+        return False
+
+    def member_layers_forward(
+        self,
+        x: Array,
+        layers: MemberLayers,
+        *,
+        p: float,
+        seed: int,
+        step: Number,
+        keeps: bool = True,
+    ) -> tuple[Array, Any]:
+        """Return outputs (E, M, N) of all layers at once, and what `member_layers_backward` takes.
+
+        x (E, M, K), or (1, M, K) for all members, float32. Masks are those of
+        `member_relu_forward`, by the layer's place. Products are in the dtype of the shared
+        weights, one of half precision; all else, outputs too, is in float32. Without `keeps` there
+        is no backward pass.
+        """
+        raise NotImplementedError(NOT_AT_ONCE)
+
+    def member_layers_backward(
+        self, dy: Array, kept: Any, *, needs_dx: bool, update: MemberUpdate | None = None
+    ) -> tuple[MemberLayers | None, Array | None]:
+        """Return the gradients of all layers, in float32, and dx (E, M, K) if asked for, from dy
+        (E, M, N) float32; x had a batch of each member.
+
+        With `update` nothing but dx is returned, and parameters are changed.
+        """
+        raise NotImplementedError(NOT_AT_ONCE)

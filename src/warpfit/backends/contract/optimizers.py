@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from warpfit.backends.contract.terms import Array, Number
+from warpfit.backends.matrix_updates import MatrixNumbers
 from warpfit.backends.update_rules import UpdateNumbers
 
 __all__ = ["OptimizerContract"]
@@ -29,6 +30,23 @@ class OptimizerContract(ABC):
         """Change parameters and their slots by a rule of ``UPDATE_RULES``, where the formulas are.
 
         Of `numbers`, rate, eps and kept may lie on the device, () float64.
+        """
+
+    @abstractmethod
+    def update_matrices(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        averages: Sequence[Array],
+        factors: Sequence[float],
+        numbers: MatrixNumbers,
+    ) -> None:
+        """Change parameters of at least two axes, and the averages of their gradients, in place.
+
+        v ← momentum · v + (1 - momentum) · g, and w ← kept · w - rate · factor · d, each factor
+        being a parameter's. d is v, or with Nesterov's momentum (1 - momentum) · g + momentum · v,
+        both as ``orthogonalised`` of `warpfit.backends.matrix_updates` returns them for a matrix of
+        w.shape[-1] columns. If numbers normalize, w is multiplied by √columns / ‖w‖ before.
         """
 
     @abstractmethod

@@ -14,10 +14,14 @@ from warpfit.backends.cuda.conv import ConvOps
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.dropout import DropoutOps
 from warpfit.backends.cuda.elementwise import ElementwiseOps
+from warpfit.backends.cuda.image_windows import ImageWindowOps
+from warpfit.backends.cuda.matrices import MatrixOps
+from warpfit.backends.cuda.member_layers import MemberLayerOps
 from warpfit.backends.cuda.members import MemberOps
 from warpfit.backends.cuda.narrow_step import NarrowOps
 from warpfit.backends.cuda.norm import NormOps
 from warpfit.backends.cuda.optim import OptimOps
+from warpfit.backends.cuda.piecewise_linear import PiecewiseLinearOps
 from warpfit.backends.cuda.pool import PoolOps
 from warpfit.backends.cuda.runtime import open_device
 
@@ -25,15 +29,19 @@ __all__ = ["CudaBackend", "DeviceArray", "backend_of"]
 
 
 class CudaBackend(
+    MemberLayerOps,
     DenseOps,
     ActivationOps,
     NarrowOps,
     OptimOps,
+    MatrixOps,
     ConvOps,
     PoolOps,
     NormOps,
     DropoutOps,
     MemberOps,
+    PiecewiseLinearOps,
+    ImageWindowOps,
     ElementwiseOps,
     ArrayOps,
 ):

@@ -6,13 +6,25 @@ from math import prod
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, Activation, Array
-from warpfit.backends.checks import check_activation_backward, check_float, check_same_shape
+from warpfit.backends.checks import (
+    check_activation_backward,
+    check_float,
+    check_same_shape,
+    check_shape,
+)
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
 
 __all__ = ["ActivationOps", "variants"]
+
+
+ELEMENTWISE: list[tuple[str, dict[str, str]]] = [
+    ("activation_forward", {}),
+    ("activation_backward", {"HAS_PLUS": "0"}),
+    ("activation_backward", {"HAS_PLUS": "1"}),
+]
 
 
 class ActivationOps(RowOps):
@@ -36,18 +48,26 @@ class ActivationOps(RowOps):
         return y
 
     def activation_backward(
-        self, activation: Activation, dy: Array, y: Array, z: Array | None
+        self,
+        activation: Activation,
+        dy: Array,
+        y: Array,
+        z: Array | None,
+        *,
+        plus: Array | None = None,
     ) -> Array:
         check_activation_backward("activation_backward", activation, dy, y, z)
+        check_float("activation_backward", dy, plus)
+        check_shape("activation_backward", "plus", plus, y.shape)
         saved: Any = z if activation.needs_input else y
         out = self.empty(y.shape, y.dtype)
         n = prod(y.shape)
         if n:
-            kernel = self.kernel("activation_backward", DTYPE=y.dtype, ACTIVATION=activation.name)
+            defines = {"DTYPE": y.dtype, "ACTIVATION": activation.name}
+            kernel = self.kernel("activation_backward", **defines, HAS_PLUS=int(plus is not None))
             grid = blocks_for(n, elements_of_block(y.dtype.itemsize))
-            kernel(
-                grid, THREADS, self.contiguous(dy), self.contiguous(saved), out, activation.slope, n
-            )
+            arrays = map(self.contiguous, (dy, saved, dy if plus is None else plus))
+            kernel(grid, THREADS, *arrays, out, activation.slope, n)
         return out
 
     def softmax_forward(self, z: Array) -> Array:
@@ -90,8 +110,8 @@ class ActivationOps(RowOps):
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return the kernels with the defines that they are asked for."""
     elementwise = [
-        (f"activation_{way}", {"DTYPE": dtype, "ACTIVATION": name})
-        for way in ("forward", "backward")
+        (kernel, {"DTYPE": dtype, "ACTIVATION": name, **own})
+        for kernel, own in ELEMENTWISE
         for dtype in DEVICE_FLOATS
         for name in ACTIVATIONS
     ]

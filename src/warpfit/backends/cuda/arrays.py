@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.backends.base import Array, Backend, Number
+from warpfit.backends.base import HALF_DTYPES, Array, Backend, Number
 from warpfit.backends.checks import check_float, check_same_shape
 from warpfit.backends.cuda import autotune
 from warpfit.backends.cuda.array import DeviceArray, from_exporter
@@ -96,6 +96,7 @@ class ArrayOps(Backend):
         self.runtime = runtime
         # Whether products of float32 numbers may use tensor cores.
         self.precision = "tf32" if precision == "tf32" else "float32"
+        self.is_half = precision in HALF_DTYPES
         self.loss_scale = loss_scale
         self.kernel = Kernels.of(runtime).get
         self.most_blocks = runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR

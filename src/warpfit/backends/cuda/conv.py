@@ -17,10 +17,14 @@ from warpfit.backends.checks import (
     check_joint,
     check_shape,
 )
+from warpfit.backends.cuda.conv_boxes_sm90 import Geometry
+from warpfit.backends.cuda.conv_few import FewBand, FewOps, FewTiles
+from warpfit.backends.cuda.conv_grouped import GroupedOps
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
-from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
+from warpfit.backends.cuda.conv_weights_sm90 import WeightBand
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.backends.cuda.pool import HALVING, PooledGradient
 from warpfit.errors import ShapeError
 
 __all__ = ["ConvOps", "Tiling", "choose_tiling", "variants"]
@@ -30,8 +34,6 @@ Shape = tuple[int, ...]
 THREADS = 128
 # How many shapes and settings a backend caches launches for.
 MOST_LAUNCHES = 4096
-# The pooling that the kernel of Hopper's products does itself.
-HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 # What the kernel loads of the saved activations at once.
 SAVED_BYTES = 4
 # Of k, in a tile's row or column.
@@ -128,10 +130,12 @@ class _Launch(NamedTuple):
         some.
     num_windows : Pair
         (OH, OW).
-    windows : (Windows, Band) or None
-        For `multiply_windows`, if that computes it.
-    weights : (Windows, WeightBand) or None
-        For `weight_gradients`.
+    windows : (Windows, Band or FewTiles) or None
+        For `convolve`, if that computes it.
+    weights : (Windows, WeightBand or FewBand) or None
+        For `sums_of_gradients`.
+    boxes : Geometry or None
+        For `multiply_boxes` and `weight_gradient_boxes`.
     kernel : Kernel or None
         None if there is nothing to compute, or the two before say how.
     grid : tuple of int
@@ -144,17 +148,18 @@ class _Launch(NamedTuple):
 
     pairs: tuple[Pair, Pair, Pair]
     num_windows: Pair
-    windows: tuple[Windows, Band] | None
-    weights: tuple[Windows, WeightBand] | None
+    windows: tuple[Windows, Band | FewTiles] | None
+    weights: tuple[Windows, WeightBand | FewBand] | None
     kernel: Any
     grid: tuple[int, int, int]
     shared_bytes: int
     sizes: tuple[int, ...]
     num_partials: int = 0
     num_arrivals: int = 0
+    boxes: Geometry | None = None
 
 
-class ConvOps(WeightOps):
+class ConvOps(FewOps, GroupedOps):
     """y = f(x * w + b), channels last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -170,9 +175,12 @@ class ConvOps(WeightOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
     ) -> tuple[Array, Array | None]:
         op = "conv2d_forward"
+        if groups != 1:
+            return self.grouped_forward(x, w, b, (stride, padding, dilation), groups, activation)
         check_float(op, x, w, b)
         x, w = self.contiguous(x), self.contiguous(w)
         launch = self._launch(op, x, w, x.shape, w.shape, (stride, padding, dilation), activation)
@@ -182,8 +190,10 @@ class ConvOps(WeightOps):
         y = self.empty((x.shape[0], *launch.num_windows, num_outputs), x.dtype)
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
         b = self.contiguous_or_none(b)
-        if launch.windows is not None:
-            self.multiply_windows(*launch.windows, x, w, y, bias=b, z=z, activation=activation)
+        if launch.boxes is not None:
+            self.multiply_boxes(launch.boxes, x, w, y, bias=b, z=z, activation=activation)
+        elif launch.windows is not None:
+            self.convolve(*launch.windows, x, w, y, bias=b, z=z, activation=activation)
         elif launch.kernel is not None:
             launch.kernel(
                 launch.grid,
@@ -202,6 +212,7 @@ class ConvOps(WeightOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
         pool: Mapping[str, Pair],
     ) -> tuple[Array, Array]:
@@ -209,10 +220,11 @@ class ConvOps(WeightOps):
         check_float(op, x, w, b)
         x, w, b = self.contiguous(x), self.contiguous(w), self.contiguous_or_none(b)
         launch = None
-        if pool == HALVING and not activation.needs_input:
+        if pool == HALVING and not activation.needs_input and groups == 1:
             launch = self._launch(op, x, w, x.shape, w.shape, pairs, activation)
         if launch is None or launch.windows is None or 1 in launch.num_windows:
-            windows = {"stride": stride, "padding": padding, "dilation": dilation}
+            windows: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+            windows["groups"] = groups
             return super().conv2d_pooled_forward(
                 x, w, b, **windows, activation=activation, pool=pool
             )
@@ -220,9 +232,7 @@ class ConvOps(WeightOps):
         height, width = (size // 2 for size in launch.num_windows)
         y = self.empty((x.shape[0], height, width, w.shape[3]), x.dtype)
         indices = self.empty(y.shape, "uint8")
-        self.multiply_windows(
-            *launch.windows, x, w, y, bias=b, indices=indices, activation=activation
-        )
+        self.convolve(*launch.windows, x, w, y, bias=b, indices=indices, activation=activation)
         return y, indices
 
     def conv2d_backward_input(
@@ -234,28 +244,39 @@ class ConvOps(WeightOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
+        plus: Array | None = None,
     ) -> Array:
         op = "conv2d_backward_input"
-        check_float(op, dz, w, x)
         check_joint(op, x, x_shape, x_activation)
-        dz, w = self.contiguous(dz), self.contiguous(w)
+        check_shape(op, "plus", plus, x_shape)
+        check_float(op, dz, w, x, plus)
+        if groups != 1:
+            pairs = (stride, padding, dilation)
+            dx = self.grouped_backward_input(self.spread(dz), w, x_shape, pairs, groups)
+            return self.with_joints(dx, x, x_activation, plus)
+        dz, w = self.contiguous_or_pooled(dz), self.contiguous(w)
         launch = self._launch(op, dz, w, x_shape, w.shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
-        if launch.windows is not None:
-            saved = x if x is not None and x.is_contiguous and not x.pointer % SAVED_BYTES else None
-            own = IDENTITY if saved is None else x_activation
-            self.multiply_windows(*launch.windows, dz, w, dx, saved=saved, activation=own)
-            if saved is x:
-                return dx
+        masks = launch.boxes is not None or launch.windows is not None
+        saved = x if masks and plus is None and _is_in_pairs(x) else None
+        own = IDENTITY if saved is None else x_activation
+        if launch.boxes is not None:
+            self.multiply_boxes(launch.boxes, self.spread(dz), w, dx, saved=saved, activation=own)
+        elif launch.windows is not None:
+            self.convolve(*launch.windows, dz, w, dx, saved=saved, activation=own)
         elif launch.kernel is not None:
             launch.kernel(
-                launch.grid, THREADS, *(dz, w, dx, *launch.sizes), shared_bytes=launch.shared_bytes
+                launch.grid,
+                THREADS,
+                *(self.spread(dz), w, dx, *launch.sizes),
+                shared_bytes=launch.shared_bytes,
             )
-        return dx if x is None else self.activation_backward(x_activation, dx, x, None)
+        return dx if saved is not None else self.with_joints(dx, x, x_activation, plus)
 
     def conv2d_backward_weight(
         self,
@@ -266,6 +287,7 @@ class ConvOps(WeightOps):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
@@ -276,15 +298,22 @@ class ConvOps(WeightOps):
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
         check_images(op, "dz", dz.shape)
-        dz, x = self.contiguous(dz), self.contiguous(x)
+        if groups != 1:
+            pairs = (stride, padding, dilation)
+            dz = self.spread(dz)
+            return self.grouped_backward_weight(dz, x, kernel, pairs, groups, needs_db)
+        dz, x = self.contiguous_or_pooled(dz), self.contiguous(x)
         w_shape = (*kernel, x.shape[3], dz.shape[3])
         launch = self._launch(op, x, dz, x.shape, w_shape, (stride, padding, dilation))
         check_shape(op, "dz", dz, (x.shape[0], *launch.num_windows, dz.shape[3]))
 
         dtype = acc_dtype(x.dtype)
         scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
+        if launch.boxes is not None:
+            given = (self.spread(dz), x, w, scale, needs_db)
+            return self._weight_gradients_of_boxes(launch.boxes, *given)
         if launch.weights is not None:
-            sums = self.weight_gradients(*launch.weights, dz, x)
+            sums = self.sums_of_gradients(*launch.weights, dz, x)
             joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
             if joined:
                 return joined[0], joined[1] if needs_db else None
@@ -298,10 +327,32 @@ class ConvOps(WeightOps):
             launch.kernel(
                 launch.grid,
                 THREADS,
-                *(dz, x, dw, db, partials, arrivals, scale, *launch.sizes),
+                *(self.spread(dz), x, dw, db, partials, arrivals, scale, *launch.sizes),
                 shared_bytes=launch.shared_bytes,
             )
         return dw, db
+
+    def _weight_gradients_of_boxes(
+        self,
+        geometry: Geometry,
+        dz: Array,
+        x: Array,
+        w: Array | None,
+        scale: float,
+        needs_db: bool,
+    ) -> tuple[Any, Any]:
+        dtype, outputs = acc_dtype(x.dtype), dz.shape[3]
+        sums = self.weight_gradient_boxes(geometry, dz, x)
+        joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
+        if joined:
+            dw: Any = joined[0]
+        else:
+            found = self.column_sums(sums, dtype, scale)
+            dw = self.reshape(found[: prod(geometry.w)], geometry.w)
+        if not needs_db:
+            return dw, None
+        rows = self.reshape(dz, (prod(dz.shape[:3]), outputs))
+        return dw, self.column_sums(rows, dtype, scale)
 
     def _launch(
         self,
@@ -317,13 +368,15 @@ class ConvOps(WeightOps):
         asked for.
         """
         chunks = (a.pointer % 16 == 0, b.pointer % 16 == 0)
-        key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name)
+        spreads = type(a) is PooledGradient
+        key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name, spreads)
         try:
             known = self._launches.get(key)
         except TypeError:  # a list for a pair
             known = None
         if known is None or any(map(is_not, known.pairs, pairs)):
-            known = self._prepare(op, a.dtype.name, chunks, x_shape, w_shape, pairs, activation)
+            settings = (x_shape, w_shape, pairs, activation, spreads)
+            known = self._prepare(op, a.dtype.name, chunks, *settings)
             if len(self._launches) >= MOST_LAUNCHES:
                 self._launches.clear()
             self._launches[key] = known
@@ -338,6 +391,7 @@ class ConvOps(WeightOps):
         w_shape: Shape,
         pairs: tuple[Pair, Pair, Pair],
         activation: Activation,
+        spreads: bool,
     ) -> _Launch:
         num_windows = check_conv2d(op, x_shape, w_shape, *pairs)
         if x_shape[1] * x_shape[2] >= 2**31:
@@ -365,16 +419,28 @@ class ConvOps(WeightOps):
         if pairs[0] == (1, 1) and chunks[1] and (chunks[0] or num_channels % IN_PIECE):
             forward = Windows.forward(x_shape, w_shape, num_windows, *pairs[1:])
             if op == "conv2d_backward_weight":
-                weights = _if_found(forward, self.weight_band_of(forward, dtype, x_shape[0]))
+                weights = _if_found(forward, self.weight_tiles_of(forward, dtype, x_shape[0]))
             else:
                 of_op = forward.adjoint if op == "conv2d_backward_input" else forward
-                of_op = of_op._replace(pools=op == "conv2d_pooled_forward")
-                windows = _if_found(of_op, self.band_of(of_op, dtype, x_shape[0]))
-        if grid[0] and windows is None and weights is None and op in _ALONG_K:
+                of_op = of_op._replace(pools=op == "conv2d_pooled_forward", spreads=spreads)
+                windows = _if_found(of_op, self.tiles_of(of_op, dtype, x_shape[0]))
+        boxes = None
+        if all(chunks) and op in _ALONG_K:
+            y_shape = (x_shape[0], *num_windows, num_outputs)
+            adjoint = op == "conv2d_backward_input"
+            boxes = Geometry(x_shape, w_shape, y_shape, *pairs, adjoint)
+            is_better = boxes.is_wide or (windows is None and weights is None)
+            boxes = boxes if is_better and self.takes_boxes(boxes, dtype) else None
+        if grid[0] and op in _ALONG_K and all(way is None for way in (windows, weights, boxes)):
             own = _own_defines(op, dtype, chunks, w_shape, pairs[0], activation)
             kernel = self.kernel(op, **tiling.defines, **own)
         shape = grid, tiling.shared_bytes, sizes
-        return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices)
+        return _Launch(pairs, num_windows, windows, weights, kernel, *shape, *for_slices, boxes)
+
+
+def _is_in_pairs(array: Array | None) -> bool:
+    """Whether kernels may load two of an array's numbers at once."""
+    return array is not None and array.is_contiguous and not array.pointer % SAVED_BYTES
 
 
 def _if_found(windows: Windows, band: Any) -> tuple[Windows, Any] | None:

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.columns import ColumnOps
+from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.pool import PooledGradient, PoolOps
+from warpfit.backends.cuda.tensor_maps import MapOps
 
 __all__ = ["Band", "Windows", "WindowsOps", "choose_band", "variants"]
 
@@ -27,6 +29,7 @@ KERNEL, WARPGROUP = "conv2d_sm90", 128
 # Columns of a block's products, each a number that wgmma is declared for.
 BLOCKS_N = (64, 48, 32, 16)
 MOST_WARPGROUPS, MOST_BLOCKS = 3, 2
+BARRIER_BYTES = 8
 # Of what a multiprocessor has, for each of two blocks.
 RESERVED_BYTES = 1024
 # Cycles of a multiprocessor for a slice of 64 rows and a column, and bytes that it reads in one.
@@ -53,6 +56,8 @@ class Windows(NamedTuple):
         Whether the weights are those of the convolution whose input's gradient this is.
     pools : bool
         Whether only the largest of each 2 by 2 windows are stored.
+    spreads : bool
+        Whether the image is a `PooledGradient`.
     """
 
     image: Pair
@@ -64,6 +69,7 @@ class Windows(NamedTuple):
     dilation: Pair
     is_adjoint: bool = False
     pools: bool = False
+    spreads: bool = False
 
     @staticmethod
     def forward(x: Shape, w: Shape, num_windows: Pair, padding: Pair, dilation: Pair) -> Windows:
@@ -97,6 +103,11 @@ class Windows(NamedTuple):
     @property
     def taps(self) -> int:
         return self.kernel[0] * self.kernel[1]
+
+    @property
+    def num_gradients(self) -> int:
+        """Of weights and of the bias."""
+        return (self.taps * self.channels + 1) * self.outputs
 
     @property
     def depth(self) -> int:
@@ -138,6 +149,8 @@ class Band(NamedTuple):
     plane_bytes, shared_bytes : int
     blocks : int
         That a multiprocessor is to hold.
+    stages : int
+        Bands in shared memory: 2 if warps of their own load the next one.
     """
 
     rows: int
@@ -146,14 +159,20 @@ class Band(NamedTuple):
     plane_bytes: int
     shared_bytes: int
     blocks: int
+    stages: int
 
     @property
     def warpgroups(self) -> int:
+        """Those that multiply."""
         rounds = -(-self.num_tiles // MOST_WARPGROUPS)
         return -(-self.num_tiles // rounds)
 
+    @property
+    def threads(self) -> int:
+        return (self.warpgroups + self.stages - 1) * WARPGROUP
 
-class WindowsOps(ColumnOps):
+
+class WindowsOps(MapOps, PoolOps):
     """Convolutions of stride 1 in half precision, where the device has the kernel for them."""
 
     def has_kernels(self, dtype: str, num_images: int) -> bool:
@@ -175,7 +194,7 @@ class WindowsOps(ColumnOps):
         self,
         windows: Windows,
         band: Band,
-        x: Array,
+        x: Array | PooledGradient,
         w: Array,
         y: Array,
         *,
@@ -189,17 +208,17 @@ class WindowsOps(ColumnOps):
         bias and activation, or, adjoint, times the activation's derivative by `saved`, if given.
         If windows are pooled, y and `indices` are what `max_pool2d_forward` returns.
         """
-        epilogue = "epilogue_activation"
-        if windows.is_adjoint:
-            epilogue = "epilogue_store" if saved is None else "epilogue_mask"
-        own = epilogue_defines(epilogue, activation.name, bias is not None, z is not None)
+        own = result_defines(activation.name, bias is not None, z is not None, saved is not None)
+        if isinstance(x, PooledGradient):
+            x, indices = x.dy, x.indices
         is_whole = is_in_pieces(x, windows.channels)
-        kernel = self.kernel(KERNEL, **defines_of(x.dtype.name, windows, band, is_whole), **own)
+        of_band = defines_of(x.dtype.name, windows, band, is_whole)
+        kernel = self.kernel(KERNEL, **of_band, **own)
         num_bands, columns = len(x) * -(-windows.result[0] // band.rows), windows.columns
         at_once = max(1, band.blocks * self.runtime.num_multiprocessors // columns)
         kernel(
             (min(num_bands, at_once), columns),
-            band.warpgroups * WARPGROUP,
+            band.threads,
             *(x, w, bias, saved, y, z, indices, activation.slope),
             *sizes_of(windows, band, len(x)),
             shared_bytes=band.shared_bytes,
@@ -210,11 +229,15 @@ class WindowsOps(ColumnOps):
 def choose_band(
     windows: Windows, num_images: int, num_multiprocessors: int, max_shared_bytes: int
 ) -> Band | None:
-    """Return the band by which all images take the least time; None if none fits."""
+    """Return the band by which all images take the least time; None if none fits.
+
+    What is spread is not loaded by warps of its own: there are too few for what they wait for.
+    """
     bands = [
         band
         for rows in row_counts(windows.result[0], windows.pools)
-        if (band := _band(windows, rows, max_shared_bytes)) is not None
+        for stages in ((1,) if windows.spreads else (1, 2))
+        if (band := _band(windows, rows, max_shared_bytes, stages)) is not None
     ]
     return min(
         bands,
@@ -232,7 +255,7 @@ def row_counts(height: int, pools: bool = False) -> list[int]:
     return sorted(whole | ({height} if pools else even), reverse=True)
 
 
-def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
+def _band(windows: Windows, rows: int, max_shared_bytes: int, stages: int) -> Band | None:
     height, width = rows, windows.result[1]
     across = -(-width // SIDE)
     squares, in_order = (
@@ -248,12 +271,12 @@ def _band(windows: Windows, rows: int, max_shared_bytes: int) -> Band | None:
         num_tiles, across = in_order, 0
         last = in_order * TILE - 1 + span_h * windows.pitch + span_w
     plane = plane_bytes(max(copied, last + 1), windows.depth)
-    shared = windows.depth // IN_PIECE * plane
+    shared = stages * (windows.depth // IN_PIECE * plane + 2 * BARRIER_BYTES)
     shared += 2 * windows.taps * windows.depth * windows.block_n
     if shared > max_shared_bytes:
         return None
     blocks = min(MOST_BLOCKS, (max_shared_bytes + RESERVED_BYTES) // (shared + RESERVED_BYTES))
-    return Band(rows, num_tiles, across, plane, shared, blocks)
+    return Band(rows, num_tiles, across, plane, shared, blocks, stages)
 
 
 def is_in_pieces(x: Array, channels: int) -> bool:
@@ -280,14 +303,16 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
     of_weights = 2 * slices * DEPTH * windows.block_n / BYTES_A_CYCLE
     # Blocks share a multiprocessor's products, and hide what others wait for.
     multiplied = CYCLES_OF_BAND + band.num_tiles * of_tile
-    alone = multiplied + (rounds - 1) * (WAITED_CYCLES + of_pixels + multiplied)
+    loaded = WAITED_CYCLES + of_pixels
+    both = max(loaded, multiplied) if band.stages > 1 else loaded + multiplied
+    alone = multiplied + (rounds - 1) * both
     first = blocks * (of_weights + of_pixels) + WAITED_CYCLES  # nothing hides it
     return first + max(rounds * blocks * multiplied, alone)
 
 
 def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict[str, str | int]:
-    """Return the kernel's defines, without those of its epilogue; `is_whole` says whether pixels
-    are whole pieces at multiples of 16 bytes.
+    """Return the kernel's defines, but for `result_defines`; `is_whole` says whether pixels are
+    whole pieces at multiples of 16 bytes.
     """
     return {
         "DTYPE": dtype,
@@ -295,23 +320,26 @@ def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict
         "BLOCK_N": windows.block_n,
         "WARPGROUPS": band.warpgroups,
         "BLOCKS": band.blocks,
+        "STAGES": band.stages,
+        "BOUNDED_WAITS": int(is_debugging()),
         "KERNEL_HEIGHT": windows.kernel[0],
         "KERNEL_WIDTH": windows.kernel[1],
         "SLICES_OF_TAP": windows.depth // DEPTH,
         "X_PIECES": int(is_whole),
         "POOLS": int(windows.pools),
+        "IS_POOLED": int(windows.spreads),
     }
 
 
-def epilogue_defines(
-    epilogue: str, activation: str, has_bias: bool, stores_z: bool
+def result_defines(
+    activation: str, has_bias: bool, stores_z: bool, masks: bool
 ) -> dict[str, str | int]:
-    """Return those of its epilogue."""
+    """Return those of what becomes of the sums."""
     return {
-        "EPILOGUE": epilogue,
         "ACTIVATION": activation,
         "HAS_BIAS": int(has_bias),
         "STORE_Z": int(stores_z),
+        "MASKS": int(masks),
     }
 
 
@@ -334,15 +362,13 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     for dtype in HALF_DTYPES:
         for forward in example_windows():
             passes = [(forward, 512), (forward._replace(pools=True), 512), (forward.adjoint, 1)]
-            for windows, num_images in passes[: 2 if forward.channels == 1 else 3]:
+            adjoint = forward.adjoint._replace(spreads=True)
+            passes += [(adjoint, 1), (adjoint._replace(spreads=False), 512)]
+            for windows, num_images in passes[: 2 if forward.channels == 1 else 5]:
                 band = choose_band(windows, num_images, 132, most)
                 assert band is not None
+                activation = "identity" if windows.is_adjoint and not windows.spreads else "relu"
+                tail = (activation, not windows.is_adjoint, False, windows.spreads)
                 own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE)
-                if windows.is_adjoint:
-                    tails = [("epilogue_store", "identity"), ("epilogue_mask", "relu")]
-                else:
-                    tails = [("epilogue_activation", "relu")]
-                for tail in tails:
-                    bias = tail[0] == "epilogue_activation"
-                    defines = {**own, **epilogue_defines(*tail, bias, False)}
-                    yield KERNEL, {name: str(value) for name, value in defines.items()}
+                defines = {**own, **result_defines(*tail)}
+                yield KERNEL, {name: str(value) for name, value in defines.items()}

@@ -12,10 +12,9 @@ from typing import NamedTuple
 from warpfit.backends.base import HALF_DTYPES, Array
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import (
+    BARRIER_BYTES,
     BLOCKS_N,
     BYTES_A_CYCLE,
-    CYCLES_OF_BAND,
-    CYCLES_OF_COLUMN,
     DEPTH,
     IN_PIECE,
     WARPGROUP,
@@ -26,6 +25,8 @@ from warpfit.backends.cuda.conv_sm90 import (
     plane_bytes,
     row_counts,
 )
+from warpfit.backends.cuda.driver import is_debugging
+from warpfit.backends.cuda.pool import PooledGradient
 
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
@@ -33,7 +34,13 @@ KERNEL = "conv2d_backward_weight_sm90"
 # Rows of a product, and the channels of a tap that they may be; sums of a thread; bands on their
 # way or at work, and where each begins.
 PRODUCT_ROWS, BLOCKS_C = 64, (64, 32, 16)
-MOST_SUMS, MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 112, 4, 3, 1024
+MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 4, 3, 1024
+# Sums for which threads have registers, by the warpgroups that multiply; and those up to which two
+# warpgroups load beside three.
+MOST_SUMS, SUMS_BESIDE_TWO = {1: 128, 2: 128, 3: 112, 4: 64}, 64
+# Cycles of a multiprocessor for a product of 64 rows and a column, both from shared memory, while
+# others write there, and those of a band whatever its size: measured with 32 channels, 64 outputs.
+CYCLES_OF_SHARED_COLUMN, CYCLES_OF_WEIGHT_BAND = 1.1, 2500
 
 
 class WeightBand(NamedTuple):
@@ -45,8 +52,9 @@ class WeightBand(NamedTuple):
         Rows of windows that come to shared memory at once, and the slices of pixels that they are.
     block_c, block_o : int
         Channels, zeros included, and outputs of a block.
-    warpgroups, kernel_rows : int
-        Warpgroups of a block, and the rows of the kernel that each has.
+    warpgroups, kernel_rows, loading : int
+        Warpgroups of a block that multiply, the rows of the kernel that each has, and warpgroups
+        that load.
     stages : int
     plane_bytes, shared_bytes : int
     parts : int
@@ -59,6 +67,7 @@ class WeightBand(NamedTuple):
     block_o: int
     warpgroups: int
     kernel_rows: int
+    loading: int
     stages: int
     plane_bytes: int
     shared_bytes: int
@@ -85,16 +94,19 @@ def _groups(windows: Windows, block_c: int) -> int:
     return -(-windows.kernel[1] // (PRODUCT_ROWS // block_c))
 
 
-def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
-    """Return the channels and outputs of a block, its warpgroups, and the kernel's rows of each."""
+def _shares(windows: Windows) -> tuple[int, int, int, int, int] | None:
+    """Return the channels and outputs of a block, its warpgroups, the kernel's rows of each, and
+    the warpgroups that load.
+    """
     height = windows.kernel[0]
-    warpgroups = min(MOST_WEIGHT_WARPGROUPS, height)
-    rows = -(-height // warpgroups)
+    rows = -(-height // min(MOST_WEIGHT_WARPGROUPS, height))
+    warpgroups = -(-height // rows)
     block_c = next(c for c in BLOCKS_C if windows.depth % c == 0)
     for block_o in BLOCKS_N:
         sums = rows * _groups(windows, block_c) * block_o // 2
-        if windows.outputs % block_o == 0 and sums <= MOST_SUMS:
-            return block_c, block_o, -(-height // rows), rows
+        if windows.outputs % block_o == 0 and sums <= MOST_SUMS[warpgroups]:
+            loading = 1 if warpgroups > 3 or sums > SUMS_BESIDE_TWO else 2
+            return block_c, block_o, warpgroups, rows, loading
     return None
 
 
@@ -111,14 +123,15 @@ def _weight_band(
     plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), block_c)
     stage = 2 * num_slices * DEPTH * block_o + PRODUCT_ROWS // IN_PIECE * plane
     stage += -stage % ALIGNMENT
-    stages = min(MOST_STAGES, max_shared_bytes // stage)
+    stages = min(MOST_STAGES, max_shared_bytes // (stage + 2 * BARRIER_BYTES))
     if stages < 2:
         return None
     num_bands = num_images * -(-windows.result[0] // rows)
     columns = windows.outputs // block_o * -(-windows.channels // block_c)
     parts = max(1, min(num_bands, num_multiprocessors // columns))
     # Sums of dz pass through shared memory in the end, eight of each thread.
-    shared = max(stages * stage, shares[2] * WARPGROUP * IN_PIECE * 4)
+    of_stages = stages * (stage + 2 * BARRIER_BYTES)
+    shared = max(of_stages, shares[2] * WARPGROUP * IN_PIECE * 4)
     return WeightBand(rows, num_slices, *shares, stages, plane, shared, parts)
 
 
@@ -127,24 +140,27 @@ def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float
     num_bands = -(-num_images * -(-windows.result[0] // band.rows) // band.parts)
     read = band.shared_bytes / band.stages / BYTES_A_CYCLE
     products = band.warpgroups * band.kernel_rows * _groups(windows, band.block_c)
-    multiplied = band.num_slices * products * band.block_o * CYCLES_OF_COLUMN
-    return read + num_bands * (CYCLES_OF_BAND + max(read, multiplied))
+    multiplied = band.num_slices * products * band.block_o * CYCLES_OF_SHARED_COLUMN
+    return read + num_bands * (CYCLES_OF_WEIGHT_BAND + max(read, multiplied))
 
 
 def weight_defines(
-    dtype: str, windows: Windows, band: WeightBand, is_whole: bool
+    dtype: str, windows: Windows, band: WeightBand, is_whole: bool, is_pooled: bool
 ) -> dict[str, str | int]:
-    """Return the defines of the kernel of weights' gradients."""
+    """Return the defines of the kernel of weights' gradients, as `conv_sm90.defines_of`."""
     return {
         "DTYPE": dtype,
         "WARPGROUPS": band.warpgroups,
+        "LOADING": band.loading,
         "OWN_ROWS": band.kernel_rows,
         "KERNEL_HEIGHT": windows.kernel[0],
         "KERNEL_WIDTH": windows.kernel[1],
         "BLOCK_C": band.block_c,
         "BLOCK_O": band.block_o,
         "STAGES": band.stages,
+        "BOUNDED_WAITS": int(is_debugging()),
         "X_PIECES": int(is_whole),
+        "IS_POOLED": int(is_pooled),
     }
 
 
@@ -168,19 +184,21 @@ class WeightOps(WindowsOps):
             windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes
         )
 
-    def weight_gradients(self, windows: Windows, band: WeightBand, dz: Array, x: Array) -> Array:
+    def weight_gradients(
+        self, windows: Windows, band: WeightBand, dz: Array | PooledGradient, x: Array
+    ) -> Array:
         """Return the gradients of weights and then of the bias, summed over some of the windows in
-        each row: (parts, KH KW C O + O) float32, with the loss scale.
+        each row: (parts, windows.num_gradients) float32, with the loss scale.
         """
-        num_sums = (windows.taps * windows.channels + 1) * windows.outputs
-        sums = self.empty((band.parts, num_sums), "float32")
-        is_whole = is_in_pieces(x, windows.channels)
-        kernel = self.kernel(KERNEL, **weight_defines(x.dtype.name, windows, band, is_whole))
+        sums = self.empty((band.parts, windows.num_gradients), "float32")
+        is_whole, is_pooled = is_in_pieces(x, windows.channels), isinstance(dz, PooledGradient)
+        operands = (dz.dy, dz.indices, x) if isinstance(dz, PooledGradient) else (dz, None, x)
+        defines = weight_defines(x.dtype.name, windows, band, is_whole, is_pooled)
         blocks_o, blocks_c = windows.outputs // band.block_o, -(-windows.channels // band.block_c)
-        kernel(
+        self.kernel(KERNEL, **defines)(
             (band.parts, blocks_o, blocks_c),
-            band.warpgroups * WARPGROUP,
-            *(dz, x, sums, *weight_sizes(windows, band, len(x))),
+            (band.warpgroups + band.loading) * WARPGROUP,
+            *(*operands, sums, *weight_sizes(windows, band, len(x))),
             shared_bytes=band.shared_bytes,
         )
         return sums
@@ -192,5 +210,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         for windows in example_windows():
             band = choose_weight_band(windows, 512, 132, shared_bytes_of("sm_90a"))
             assert band is not None
-            defines = weight_defines(dtype, windows, band, windows.channels >= IN_PIECE)
-            yield KERNEL, {name: str(value) for name, value in defines.items()}
+            for is_pooled in (False, True):
+                is_whole = windows.channels >= IN_PIECE
+                defines = weight_defines(dtype, windows, band, is_whole, is_pooled)
+                yield KERNEL, {name: str(value) for name, value in defines.items()}

@@ -11,18 +11,17 @@ from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array
 from warpfit.backends.checks import check_linear, check_linear_backward, check_matmul
 from warpfit.backends.cuda import autotune
 from warpfit.backends.cuda.array import DeviceArray
-from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.launch import Kernel
 from warpfit.backends.cuda.matmul import candidates, configure, configure_for
 from warpfit.backends.cuda.matmul_config import MatmulConfig
-from warpfit.backends.cuda.matmul_wgmma_config import Box, WgmmaConfig
+from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
+from warpfit.backends.cuda.tensor_maps import MapOps
 
 __all__ = ["DenseOps", "product_variant", "variants"]
 
-# How many products' launches a backend caches, and how many matrices' tensor maps.
+# How many products' launches a backend caches.
 MOST_PRODUCTS = 4096
-MOST_MAPS = 4096
 
 # Of a product that is tuned: configurations that are measured, calls that are timed together, and
 # how often they are.
@@ -81,7 +80,7 @@ class _Workspace(NamedTuple):
     turned: DeviceArray | None
 
 
-class DenseOps(ColumnOps):
+class DenseOps(MapOps):
     """y = f(x @ w + b).
 
     Parameters
@@ -103,7 +102,6 @@ class DenseOps(ColumnOps):
         super().__init__(runtime, reuse, **settings)
         self.product_kernel = product_kernel
         self._products: dict[Any, _Launch] = {}
-        self._maps: dict[Any, bytes] = {}
 
     def matmul(
         self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False
@@ -251,23 +249,6 @@ class DenseOps(ColumnOps):
             for operand, box in ((first, a_box), (second, b_box))
         )
         return a_map, b_map, c_map, saved_map
-
-    def tensor_map_of(
-        self, array: DeviceArray, ld: int, box: Box, dtype: str | None = None
-    ) -> bytes:
-        """Return the map by which tensor copies move boxes of a matrix whose rows are `ld` elements
-        apart.
-
-        `dtype` is what `Runtime.tensor_map` takes, by default the array's.
-        """
-        key = (array.pointer, dtype or array.dtype, array.shape, ld, box)
-        found = self._maps.get(key)
-        if found is None:
-            if len(self._maps) >= MOST_MAPS:
-                self._maps.clear()
-            settings = (array.pointer, dtype or array.dtype.name, *array.shape, ld, *box)
-            found = self._maps[key] = self.runtime.tensor_map(*settings)
-        return found
 
     def _operand(self, x: DeviceArray, transposed: bool) -> tuple[DeviceArray, int, bool]:
         """Return x, or its transpose, with rows in memory; their distance in elements; whether to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 
 from warpfit.backends.base import Array, Number
@@ -13,7 +14,7 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
 from warpfit.random import DROPOUT, stream_key
 
-__all__ = ["DropoutOps", "check_step", "key_of", "variants"]
+__all__ = ["DropoutOps", "check_step", "round_keys_of", "variants"]
 
 THREADS = 256
 # A random counter decides so many units.
@@ -24,6 +25,19 @@ MOST_GRID_ROWS = 65535
 
 # Seeds are few, and a key costs more than a launch.
 key_of = lru_cache(maxsize=64, typed=True)(lambda seed: stream_key(seed, DROPOUT))
+# Of Philox4x64: rounds, and what is added to the key from each to the next.
+LONG_ROUNDS, LONG_STEPS = 10, (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+
+
+@lru_cache(maxsize=64, typed=True)
+def round_keys_of(seed: int) -> bytes:
+    """Return the `RoundKeys` of base/philox64.cuh."""
+    keys = [
+        (word + number * step) % 2**64
+        for number in range(LONG_ROUNDS)
+        for word, step in zip(key_of(seed), LONG_STEPS, strict=True)
+    ]
+    return struct.pack(f"={len(keys)}Q", *keys)
 
 
 def check_step(op: str, step: Number) -> None:
@@ -49,7 +63,14 @@ class DropoutOps(ArrayOps):
     """Each unit is 0 with probability p, else x / (1 - p)."""
 
     def dropout_forward(
-        self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
+        self,
+        x: Array,
+        *,
+        p: float,
+        seed: int,
+        step: Number,
+        layer_idx: int,
+        first_row: int = 0,
     ) -> tuple[Array, Array]:
         check_float("dropout_forward", x)
         check_dropout("dropout_forward", x, p)
@@ -68,7 +89,7 @@ class DropoutOps(ArrayOps):
         wide = num_units % UNITS == 0 and (x.pointer | y.pointer | mask.pointer) % group_bytes == 0
         settings = (*scalar(step), layer_idx, *key, round(p * 2**32), 1 / (1 - p), wide)
         kernel = self.kernel("dropout_forward", DTYPE=x.dtype)
-        kernel(grid, block, x, y, mask, num_rows, num_units, *settings)
+        kernel(grid, block, x, y, mask, num_rows, num_units, first_row, *settings)
         return y, mask
 
     def dropout_backward(self, dy: Array, mask: Array) -> Array:

@@ -29,6 +29,7 @@ from warpfit.backends.cuda.machine_code import (
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.signatures import SIGNATURES, check_of
+from warpfit.cores import num_cores
 from warpfit.errors import CompileError, ConfigError
 
 if TYPE_CHECKING:
@@ -299,7 +300,7 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
         future, is_new = _under_way(path)
         if is_new:
             wanted.append((future, path, name, defines, arch))
-    for _ in range(min(len(wanted), os.cpu_count() or 1)):
+    for _ in range(min(len(wanted), num_cores())):
         Thread(target=_compile_all, args=(wanted,)).start()
 
 
@@ -331,7 +332,7 @@ def build(kernels: Iterable[tuple[str, Defines]], arch: str) -> Iterator[bool]:
             raise ConfigError(f"cannot write compiled kernels to {path.parent}")
         return True
 
-    threads = ThreadPoolExecutor(os.cpu_count())
+    threads = ThreadPoolExecutor(num_cores())
     try:
         for done in as_completed([threads.submit(compiled, *kernel) for kernel in kernels]):
             yield done.result()

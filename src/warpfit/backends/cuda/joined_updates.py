@@ -37,13 +37,15 @@ __all__ = [
 
 # As in kernels/gemm/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 5, 6
-THIN_ROWS, WARPGROUP, CONSUMERS = 64, 128, 2
+THIN_ROWS, WARPGROUP, CONSUMERS = 8, 128, 2
 MAP_BYTES, BOX, STRIP = 128, Box(64, 64), Box(16, 32)
 _HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={5 * MAP_BYTES}s4Q4Q2Q6i24x")
 # As in kernels/narrow/narrow_update.cu.
-MOST_PARTS, PART_THREADS, WARP = 16, 256, 32
-_COUNT, _PART = struct.Struct("=q"), struct.Struct("=4Qii")
-PARTS_BYTES = _COUNT.size + MOST_PARTS * _PART.size
+MOST_ARRAYS, MOST_PARTS, PART_THREADS = 8, 16, 256
+# Threads that share the sum of a gradient that few blocks left, and that many did.
+ADDERS, FEW_BLOCKS = (1, 8), 8
+_COUNTS, _ARRAY, _PART = struct.Struct("=ii"), struct.Struct("=Qiii4x"), struct.Struct("=4Qii")
+ARRAYS_BYTES, PARTS_BYTES = MOST_ARRAYS * _ARRAY.size, MOST_PARTS * _PART.size
 
 LIST_BYTES = _HEAD.size + MAX_LAYERS * _LAYER.size
 _LINE_BYTES, _BARRIER_BYTES = 128, 8
@@ -246,9 +248,10 @@ class JoinedUpdates:
         """
         tensors = list(zip(*groups, strict=True))
         in_parts = [tensor for tensor in tensors if isinstance(tensor[1], PartialGradient)]
-        for of_sums in _by_sums(in_parts):
-            for first in range(0, len(of_sums), MOST_PARTS):
-                self._start_parts(rule, of_sums[first : first + MOST_PARTS], arguments)
+        for adders in ADDERS:
+            own = [tensor for tensor in in_parts if _adders_of(tensor[1]) == adders]
+            for together in _updated_together(own):
+                self._start_parts(rule, together, adders, arguments)
         tensors = [tensor for tensor in tensors if not isinstance(tensor[1], PartialGradient)]
         biases = {
             id(g.dz): idx for idx, (_, g, *_) in enumerate(tensors) if isinstance(g, SumGradient)
@@ -305,22 +308,28 @@ class JoinedUpdates:
         )
 
     def _start_parts(
-        self, rule: str, tensors: Sequence[Sequence[Any]], arguments: Sequence[Any]
+        self, rule: str, tensors: Sequence[Sequence[Any]], adders: int, arguments: Sequence[Any]
     ) -> None:
-        """Update parameters whose gradients are to be summed over blocks, all in the same rows."""
-        parts, sums, scale = [_COUNT.pack(len(tensors))], tensors[0][1].sums, tensors[0][1].scale
+        """Update parameters whose gradients so many threads each sum over blocks."""
+        columns = PART_THREADS // adders
+        arrays: dict[int, int] = {}  # the first block of each
+        packed, parts, num_blocks = b"", b"", 0
         for tensor in tensors:
-            parameter = self._parameter(tensor)
-            parts.append(_PART.pack(*parameter.pointers, tensor[1].first, parameter.values.size))
+            sums, parameter = tensor[1].sums, self._parameter(tensor)
+            if sums.pointer not in arrays:
+                arrays[sums.pointer] = num_blocks
+                packed += _ARRAY.pack(sums.pointer, *sums.shape, num_blocks)
+                num_blocks += -(-sums.shape[1] // columns)
+            first = arrays[sums.pointer] * columns + tensor[1].first
+            parts += _PART.pack(*parameter.pointers, first, parameter.values.size)
+        counts = _COUNTS.pack(len(arrays), len(tensors))
         dtype = self.copies[tensors[0][0].pointer].dtype.name
-        kernel = self.ops.kernel("narrow_update", **rule_defines(rule, len(parameter.slots), dtype))
-        kernel(
-            -(-sums.shape[1] // WARP),
+        defines = {**rule_defines(rule, len(parameter.slots), dtype), "ADDERS": adders}
+        self.ops.kernel("narrow_update", **defines)(
+            num_blocks,
             PART_THREADS,
-            b"".join(parts).ljust(PARTS_BYTES, b"\0"),
-            sums,
-            *sums.shape,
-            scale,
+            counts + packed.ljust(ARRAYS_BYTES, b"\0") + parts.ljust(PARTS_BYTES, b"\0"),
+            tensors[0][1].scale,
             *arguments,
         )
 
@@ -368,12 +377,23 @@ class JoinedUpdates:
         return b"".join(self.ops.tensor_map_of(array, array.shape[1], box) for array, box in boxes)
 
 
-def _by_sums(tensors: Sequence[Sequence[Any]]) -> list[list[Sequence[Any]]]:
-    """Return parameters whose gradients are parts of the same rows together."""
-    found: dict[int, list[Sequence[Any]]] = {}
-    for tensor in tensors:
-        found.setdefault(tensor[1].sums.pointer, []).append(tensor)
-    return list(found.values())
+def _adders_of(gradient: PartialGradient) -> int:
+    return ADDERS[len(gradient.sums) >= FEW_BLOCKS]
+
+
+def _updated_together(tensors: Sequence[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    """Yield parameters whose gradients are parts of rows as lists for a kernel each."""
+    found: list[Sequence[Any]] = []
+    arrays: set[int] = set()
+    for tensor in sorted(tensors, key=lambda tensor: tensor[1].scale):
+        arrays.add(tensor[1].sums.pointer)
+        is_full = len(found) == MOST_PARTS or len(arrays) > MOST_ARRAYS
+        if found and (is_full or tensor[1].scale != found[0][1].scale):
+            yield found
+            found, arrays = [], {tensor[1].sums.pointer}
+        found.append(tensor)
+    if found:
+        yield found
 
 
 def rule_numbers(rule: UpdateRule, numbers: UpdateNumbers) -> list[Any]:
@@ -404,7 +424,8 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     for rule, slots in UPDATES:
         for dtype in HALF_DTYPES:
             of_rule = {name: str(value) for name, value in rule_defines(rule, slots, dtype).items()}
-            yield "narrow_update", of_rule
+            for adders in ADDERS:
+                yield "narrow_update", {**of_rule, "ADDERS": str(adders)}
             for tiles in (SHORT_TILES, OWN_TILES, SHARED_TILES):
                 strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))
                 defines = _defines(rule, slots, dtype, tiles, strips)

@@ -7,14 +7,16 @@ from itertools import product
 from warpfit.backends.base import Array, Number
 from warpfit.backends.checks import (
     check_batched_matmul,
+    check_member_orders,
     check_member_relu,
     check_member_relu_backward,
 )
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
-from warpfit.backends.cuda.dropout import check_step, key_of
+from warpfit.backends.cuda.dropout import check_step, round_keys_of
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
+from warpfit.permutation import domain_bits
 
 __all__ = ["MemberOps", "variants"]
 
@@ -53,6 +55,16 @@ class MemberOps(ArrayOps):
             kernel(grid, THREADS_OF_A_TILE, *arrays, m, n, k)
         return out
 
+    def member_orders(self, orders: Array, keys: Array, batch_size: int) -> None:
+        check_member_orders(orders, keys)
+        _check_count("member_orders", len(keys))
+        num_rows = len(orders) // max(1, len(keys))
+        if num_rows:
+            grid = (blocks_for(num_rows, THREADS_OF_A_TILE), len(keys))
+            settings = (num_rows, domain_bits(num_rows), batch_size)
+            kernel = self.kernel("member_orders")
+            kernel(grid, THREADS_OF_A_TILE, orders, self.contiguous(keys), *settings)
+
     def member_relu_forward(
         self,
         z: Array,
@@ -75,7 +87,7 @@ class MemberOps(ArrayOps):
             return y, kept
         arrays = [self.contiguous(each) for each in (z, scale, bias, next_scale)]
         wide = num_units % UNITS == 0 and (arrays[0].pointer | y.pointer | kept.pointer) % 16 == 0
-        draw = (first_member, layer_idx, *key_of(seed), round(p * 2**16), 1 / (1 - p))
+        draw = (first_member, layer_idx, round_keys_of(seed), round(p * 2**16), 1 / (1 - p))
         kernel = self.kernel("member_relu_forward", DTYPE=z.dtype)
         grid = (blocks_for(num_rows * num_units, THREADS * UNITS), num_members)
         sizes = (num_rows * num_units, num_units)
@@ -122,8 +134,12 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         )
         for dtype, a, b, is_thin in product(DEVICE_FLOATS, *["01"] * 3)
     ]
-    return products + [
-        (name, {"DTYPE": dtype})
-        for name in ("member_relu_forward", "member_relu_backward")
-        for dtype in DEVICE_FLOATS
-    ]
+    return (
+        [("member_orders", {})]
+        + products
+        + [
+            (name, {"DTYPE": dtype})
+            for name in ("member_relu_forward", "member_relu_backward")
+            for dtype in DEVICE_FLOATS
+        ]
+    )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from warpfit.backends.base import Array
+from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array
 from warpfit.backends.checks import (
     check_batch_norm,
     check_float,
     check_layer_norm,
+    check_parameters,
     check_same_shape,
     check_shape,
 )
@@ -28,22 +29,18 @@ THREADS, WARP, VECTOR_BYTES = 256, 32, 16
 # Rows that a thread takes at least where it sums, and where it maps.
 ROWS_SUMMED, ROWS_MAPPED = 8, 8
 # Blocks for each multiprocessor where blocks sum and must be added, and where they map.
-BLOCKS_SUMMED, BLOCKS_MAPPED = 4, 32
+BLOCKS_SUMMED, BLOCKS_MAPPED = 2, 32
+# Rows that a thread sums at most, in float32 of half precision.
+MOST_ROWS = 512
 MOST_ROW_BLOCKS = 65535
-# Threads along a row where blocks sum: narrow tiles leave the last block of each tile few sums to
-# add.
-WIDTH_SUMMED = 32
+# Threads along a row where blocks sum: a line of 128 bytes. Narrow tiles leave the last block of
+# each tile few sums to add.
+WIDTH_SUMMED = 8
 # Of layer norm: what a thread keeps of its row, and the widest team.
 GROUPS_KEPT, MOST_THREADS_A_ROW = 4, 512
 
-KERNELS = (
-    "batch_norm_statistics",
-    "batch_norm_forward",
-    "batch_norm_backward",
-    "norm_parameter_gradients",
-    "layer_norm_forward",
-    "layer_norm_backward",
-)
+BACKWARD_KERNELS = ("batch_norm_backward", "norm_parameter_gradients")
+LAYER_KERNELS = ("layer_norm_forward", "layer_norm_backward")
 
 
 class _Columns(NamedTuple):
@@ -75,7 +72,9 @@ def _columns(
     tiles = -(-groups // most_width)
     width = -(-groups // tiles)
     lines = THREADS // width
-    row_blocks = max(1, min(-(-num_rows // (lines * rows)), most_blocks // tiles, MOST_ROW_BLOCKS))
+    at_least = -(-num_rows // (lines * MOST_ROWS))
+    at_most = max(at_least, most_blocks // tiles)
+    row_blocks = max(1, min(-(-num_rows // (lines * rows)), at_most, MOST_ROW_BLOCKS))
     rows_per_block = max(1, -(-num_rows // row_blocks))
     grid = (tiles, max(1, -(-num_rows // rows_per_block)))
     threads = -(-width * lines // WARP) * WARP
@@ -89,6 +88,27 @@ def _in_vector(channels: int, itemsize: int, pointers: int) -> int:
     """
     in_vector = VECTOR_BYTES // itemsize
     return 1 if channels % in_vector or pointers % VECTOR_BYTES else in_vector
+
+
+class _After(NamedTuple):
+    """What made y of x̂: y = f(x̂ · weight + bias)."""
+
+    weight: Array | None
+    bias: Array | None
+    activation: Activation
+
+    @property
+    def parameter(self) -> Array | None:
+        return self.bias if self.weight is None else self.weight
+
+
+NOTHING_AFTER = _After(None, None, IDENTITY)
+
+
+def _defines(x: Array, parameter: Array | None, activation: Activation) -> dict[str, Any]:
+    """Return the types of x and of a parameter, any if there is none, and the activation."""
+    dtype = x.dtype if parameter is None else parameter.dtype
+    return {"DTYPE": x.dtype, "PARAMETER": dtype.name, "ACTIVATION": activation.name}
 
 
 def _address(array: Array | None) -> int:
@@ -109,9 +129,13 @@ class NormOps(ArrayOps):
         training: bool,
         momentum: float = 0.1,
         eps: float = 1e-5,
+        activation: Activation = IDENTITY,
+        added: Array | None = None,
     ) -> tuple[Array, tuple[Array]]:
         op = "batch_norm_forward"
-        check_float(op, x, weight, bias, running_mean, running_var)
+        check_parameters(op, x, weight, bias, running_mean, running_var)
+        check_float(op, x, added)
+        check_shape(op, "added", added, x.shape)
         statistics = {"running_mean": running_mean, "running_var": running_var}
         check_batch_norm(op, x, training, weight=weight, bias=bias, **statistics)
         x, weight, bias = (
@@ -120,6 +144,7 @@ class NormOps(ArrayOps):
             self.contiguous_or_none(bias),
         )
         means, variances = self.contiguous(running_mean), self.contiguous(running_var)
+        added = self.contiguous_or_none(added)
         channels = x.shape[-1]
         y = self.empty(x.shape, x.dtype)
         saved = self.empty((3, channels), acc_dtype(x.dtype))
@@ -132,10 +157,12 @@ class NormOps(ArrayOps):
                 if own is not copy:
                     self._copy_into(own, copy)
         # Without rows one block still notes the statistics.
-        columns = self._spread_to_map(num_rows, channels, x.itemsize, x.pointer | y.pointer)
-        kernel = self.kernel(op, DTYPE=x.dtype)
-        arrays = (x, weight, bias, means, variances, saved, y)
-        kernel(columns.grid, columns.threads, *arrays, *columns.layout, eps, training)
+        pointers = x.pointer | y.pointer | _address(added)
+        columns = self._spread_to_map(num_rows, channels, x.itemsize, pointers)
+        kernel = self.kernel(op, **_defines(x, means, activation), HAS_ADDED=int(added is not None))
+        arrays = (x, weight, bias, means, variances, added, saved, y)
+        numbers = (eps, activation.slope, training)
+        kernel(columns.grid, columns.threads, *arrays, *columns.layout, *numbers)
         return y, (saved,)
 
     def _spread_to_map(
@@ -174,7 +201,7 @@ class NormOps(ArrayOps):
         """Write a batch's statistics to `saved`, and move the running ones."""
         columns = self._spread_to_sum(num_rows, x.shape[-1], x.itemsize, x.pointer)
         sums = self._block_sums(columns)
-        kernel = self.kernel("batch_norm_statistics", DTYPE=x.dtype)
+        kernel = self.kernel("batch_norm_statistics", DTYPE=x.dtype, PARAMETER=means.dtype.name)
         kernel(
             columns.grid,
             columns.threads,
@@ -194,28 +221,48 @@ class NormOps(ArrayOps):
         return self.empty((row_blocks, 2, columns.layout[1]), "float64"), self.arrivals(tiles)
 
     def batch_norm_backward(
-        self, dy: Array, x: Array, weight: Array | None, saved: tuple[Array], *, training: bool
+        self,
+        dy: Array,
+        x: Array,
+        weight: Array | None,
+        saved: tuple[Array],
+        *,
+        training: bool,
+        bias: Array | None = None,
+        activation: Activation = IDENTITY,
     ) -> tuple[Array, Array, Array]:
         op = "batch_norm_backward"
-        check_float(op, dy, x, weight)
+        check_float(op, dy, x)
+        check_parameters(op, x, weight, bias)
         check_same_shape(op, dy, x)
         check_shape(op, "weight", weight, x.shape[-1:])
-        dy, x, weight = self.contiguous(dy), self.contiguous(x), self.contiguous_or_none(weight)
+        check_shape(op, "bias", bias, x.shape[-1:])
+        dy, x = self.contiguous(dy), self.contiguous(x)
+        weight, bias = self.contiguous_or_none(weight), self.contiguous_or_none(bias)
         channels = x.shape[-1]
-        dweight, dbias, factor = self._parameter_gradients(
-            dy, x, saved[0], (channels,), per_row=False
-        )
         dx = self.empty(x.shape, x.dtype)
-        if dx.size:
+        after = _After(weight, bias, activation)
+        dweight, dbias, factor = self._parameter_gradients(
+            dy, x, saved[0], (channels,), per_row=False, after=after
+        )
+        if x.size:
             pointers = dy.pointer | x.pointer | dx.pointer
             columns = self._spread_to_map(x.size // channels, channels, x.itemsize, pointers)
-            arrays = (dy, x, weight, saved[0], dweight, dbias, dx)
-            kernel = self.kernel(op, DTYPE=x.dtype)
-            kernel(columns.grid, columns.threads, *arrays, *columns.layout, 1 / factor, training)
+            arrays = (dy, x, weight, bias, saved[0], dweight, dbias, dx)
+            kernel = self.kernel(op, **_defines(x, after.parameter, activation))
+            numbers = (1 / factor, activation.slope, training)
+            kernel(columns.grid, columns.threads, *arrays, *columns.layout, *numbers)
         return dx, dweight, dbias
 
     def _parameter_gradients(
-        self, dy: Array, x: Array, statistics: Array, shape: tuple[int, ...], *, per_row: bool
+        self,
+        dy: Array,
+        x: Array,
+        statistics: Array,
+        shape: tuple[int, ...],
+        *,
+        per_row: bool,
+        after: _After = NOTHING_AFTER,
     ) -> tuple[Array, Array, float]:
         """Return dweight and dbias, of the given shape, and the factor that is in them: half
         precision's loss scale.
@@ -232,9 +279,13 @@ class NormOps(ArrayOps):
         columns = self._spread_to_sum(
             size // channels, channels, x.itemsize, dy.pointer | x.pointer
         )
-        arrays = (dy, x, statistics, dweight, dbias, *self._block_sums(columns))
-        kernel = self.kernel("norm_parameter_gradients", DTYPE=x.dtype)
-        kernel(columns.grid, columns.threads, *arrays, *columns.layout, per_row, factor)
+        arrays = (dy, x, after.weight, after.bias, statistics)
+        sums = (dweight, dbias, *self._block_sums(columns))
+        kernel = self.kernel(
+            "norm_parameter_gradients", **_defines(x, after.parameter, after.activation)
+        )
+        numbers = (per_row, factor, after.activation.slope)
+        kernel(columns.grid, columns.threads, *arrays, *sums, *columns.layout, *numbers)
         return dweight, dbias, factor
 
     def layer_norm_forward(
@@ -299,5 +350,15 @@ def _teams(num_rows: int, row_size: int, itemsize: int) -> tuple[int, tuple[int,
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with every set of defines that it is asked for."""
-    return [(name, {"DTYPE": dtype}) for name in KERNELS for dtype in DEVICE_FLOATS]
+    """Return the kernels of this file with a choice of the defines that they are asked for."""
+    found: list[tuple[str, dict[str, str]]] = []
+    for dtype in DEVICE_FLOATS:
+        found += [(name, {"DTYPE": dtype}) for name in LAYER_KERNELS]
+        for parameter in {dtype: 1, "float32": 1} if dtype in HALF_DTYPES else (dtype,):
+            types = {"DTYPE": dtype, "PARAMETER": parameter}
+            found.append(("batch_norm_statistics", types))
+            for activation in ("identity", "relu", "silu"):
+                own = {**types, "ACTIVATION": activation}
+                found += [(name, own) for name in BACKWARD_KERNELS]
+                found += [("batch_norm_forward", {**own, "HAS_ADDED": added}) for added in "01"]
+    return found

@@ -279,24 +279,11 @@ class LayersLaunch(ResidentLaunch):
             "losses and targets": 16 * rows
             + 4 * self.x_slots * self.target_rows * self.network.target_words,
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
+            "powers of two": up(24 * len(layers), 16) * (self.network.terms > 1),
             "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
             "early stopping": STOPPING_STATE_BYTES * self.stops,
-            "exponents": self.exponent_bytes,
             "barriers": 32 * len(hidden) + 8 + 8 * max(2, self.x_slots),
         }
-
-    @property
-    def exponent_bytes(self) -> int:
-        """Bytes of shared memory of ``struct UnitScales``."""
-        if self.network.terms == 1:
-            return 0
-        units = sum(
-            layer.reach * (self.unit_copies if layer.has_own_gradients else 1)
-            for layer in self.layers[:-1]
-        )
-        gradients = sum(layer.gradient_reach for layer in self.layers)
-        of_weights = 4 * self.warps * 2 * len(self.layers)
-        return up(4 * self.warps + 8 + of_weights + 8 * (units + gradients) // CHUNK, 16)
 
     @property
     def target_rows(self) -> int:
@@ -402,12 +389,11 @@ class LayersLaunch(ResidentLaunch):
             rule=run.rule,
             penalty=run.l2,
             dropouts=run.dropouts,
+            scales=run.scales,
             class_weights=run.class_weights,
             first_step=steps.first_step,
             key0=key0,
             key1=key1,
-            x_exponent=run.x_exponent,
-            validation_exponent=run.validation_exponent,
             far_slots=run.empty(self.far_bytes),
             exchanges=run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
             validation_batches=validation_batches,

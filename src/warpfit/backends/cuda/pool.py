@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from warpfit.backends.base import Array, Pair
+from warpfit.backends.base import HALF_DTYPES, Array, Pair
 from warpfit.backends.checks import check_float, check_pool2d, check_pool2d_backward
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.errors import DTypeError, ShapeError
 
-__all__ = ["PoolOps", "variants"]
+__all__ = ["HALVING", "PoolOps", "PooledGradient", "variants"]
 
 THREADS, VECTOR_BYTES = 256, 16
 # Places inside a launch's arrays are 32-bit integers, also those of the last block that nothing
@@ -21,19 +23,59 @@ THREADS, VECTOR_BYTES = 256, 16
 MOST_ELEMENTS = 2**31 - 1024
 
 
+# The pooling that convolutions on Hopper's tensor cores do themselves, and whose gradient they
+# spread: a thread takes the places of a piece of 16 bytes at once.
+HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
+PLACES_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class PooledGradient:
+    """The gradient of what was pooled by `HALVING`, yet to be spread, in half precision.
+
+    Attributes
+    ----------
+    dy : array (M, H // 2, W // 2, C)
+    indices : array like dy, uint8
+        As `max_pool2d_forward` returns them.
+    shape : tuple of int
+        (M, H, W, C).
+    """
+
+    float_dtypes: ClassVar[tuple[str, ...]] = DEVICE_FLOATS
+    dy: Array
+    indices: Array
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> Any:
+        return self.dy.dtype
+
+    @property
+    def pointer(self) -> int:
+        return self.dy.pointer
+
+
 class PoolOps(ArrayOps):
     """The largest entry, or the mean, of every window."""
 
     def max_pool2d_forward(
-        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+        self,
+        x: Array,
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+        of_positive: bool = False,
     ) -> tuple[Array, Array]:
         op = "max_pool2d_forward"
         check_float(op, x)
         num_windows = check_pool2d(op, x.shape, kernel, stride, padding)
         x = self.contiguous(x)
         y = self.empty((x.shape[0], *num_windows, x.shape[3]), x.dtype)
-        indices = self.empty(y.shape, _index_dtype(op, kernel))
-        self._pool(op, x, y, indices, x.shape, num_windows, kernel, stride, padding)
+        indices = self.empty(y.shape, _index_dtype(op, kernel, of_positive))
+        windows = (x.shape, num_windows, kernel, stride, padding)
+        self._pool(op, x, y, indices, *windows, of_positive=of_positive)
         return y, indices
 
     def max_pool2d_backward(
@@ -54,6 +96,29 @@ class PoolOps(ArrayOps):
         dx = self.empty(x_shape, dy.dtype)
         self._pool(op, dy, dx, indices, x_shape, num_windows, kernel, stride, padding)
         return dx
+
+    def max_pool2d_backward_joined(
+        self, dy: Array, indices: Array, x_shape: tuple[int, ...], pool: Mapping[str, Pair]
+    ) -> Array:
+        """Return a `PooledGradient` where that can be."""
+        op = "max_pool2d_backward_joined"
+        check_pool2d_backward(op, dy, x_shape, **pool, indices=indices)
+        dy, indices = self.contiguous(dy), self.contiguous(indices)
+        in_pieces = not (x_shape[3] % PLACES_BYTES or dy.pointer % VECTOR_BYTES)
+        in_pieces = in_pieces and not indices.pointer % PLACES_BYTES
+        if pool == HALVING and dy.dtype in HALF_DTYPES and indices.itemsize == 1 and in_pieces:
+            return PooledGradient(dy, indices, x_shape)
+        return super().max_pool2d_backward_joined(dy, indices, x_shape, pool)
+
+    def contiguous_or_pooled(self, dz: Array | PooledGradient) -> Array | PooledGradient:
+        """Return what kernels take that spread gradients, or an array."""
+        return dz if isinstance(dz, PooledGradient) else self.contiguous(dz)
+
+    def spread(self, dz: Array | PooledGradient) -> Array:
+        """Return an array for kernels that do not."""
+        if isinstance(dz, PooledGradient):
+            return self.max_pool2d_backward(dz.dy, dz.indices, dz.shape, **HALVING)
+        return dz
 
     def avg_pool2d_forward(
         self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
@@ -93,6 +158,7 @@ class PoolOps(ArrayOps):
         kernel: Pair,
         stride: Pair,
         padding: Pair,
+        of_positive: bool = False,
     ) -> None:
         """Launch a kernel that gives every vector of `out` a thread; a maximum has indices, a mean
         none.
@@ -122,13 +188,14 @@ class PoolOps(ArrayOps):
             num_threads = count * num_units // (in_vector if wide else 1)
             grid = -(-num_threads // THREADS)
             settings = (index_bytes, 1 / prod(kernel), num_threads, channels, wide)
-            launch(grid, THREADS, *part, *settings, *rows, *columns)
+            own = (of_positive,) if op.endswith("_forward") else ()
+            launch(grid, THREADS, *part, *settings, *own, *rows, *columns)
 
 
-def _index_dtype(op: str, kernel: Pair) -> Any:
+def _index_dtype(op: str, kernel: Pair, of_positive: bool) -> Any:
     if prod(kernel) > MOST_ELEMENTS:
         raise ShapeError(f"{op}: expected a kernel of less than 2**31 pixels, got {kernel}")
-    return np.min_scalar_type(prod(kernel) - 1)
+    return np.min_scalar_type(prod(kernel) - 1 + of_positive)
 
 
 def _images_at_a_time(op: str, x_shape: tuple[int, ...], num_windows: Pair) -> int:

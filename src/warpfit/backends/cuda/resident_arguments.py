@@ -66,12 +66,11 @@ class LayersArguments(Arguments):
     rule: Rule
     penalty: Float
     dropouts: Annotated[Place, "const Dropout*"]
+    scales: Annotated[Place, "const LayerScales*"]
     class_weights: ConstFloats
     first_step: Int
     key0: Unsigned
     key1: Unsigned
-    x_exponent: Int
-    validation_exponent: Int
     far_slots: Annotated[Place, "float4*"]
     exchanges: Annotated[Place, "LayersExchange*"]
     validation_batches: Batches

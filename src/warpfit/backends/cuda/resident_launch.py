@@ -41,8 +41,8 @@ class LaunchedRun(Protocol):
     dropouts, class_weights : array
         ``Dropout`` of each layer; the classes' weights and their mean.
     dropout_key : sequence of int
-    x_exponent, validation_exponent : int
-        Of the power of two that batches are divided by, where numbers are sums of several.
+    scales : array or None
+        ``LayerScales`` of each layer, where numbers are sums of several.
     validation : tuple of array
         Batches and targets.
     stopping : array
@@ -60,8 +60,6 @@ class LaunchedRun(Protocol):
     rule: tuple[float, float, float, float]
     loss: tuple[float, float, float]
     dropout_key: tuple[int, int]
-    x_exponent: int
-    validation_exponent: int
 
     @property
     def scale_of_weights(self) -> float: ...
@@ -71,6 +69,8 @@ class LaunchedRun(Protocol):
     def best_places(self) -> Array | None: ...
     @property
     def dropouts(self) -> Array: ...
+    @property
+    def scales(self) -> Array | None: ...
     @property
     def class_weights(self) -> Array | None: ...
     @property

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 from warpfit.backends.cuda import driver, jit
@@ -18,11 +19,19 @@ from warpfit.backends.cuda.driver import DeviceInfo
 from warpfit.backends.cuda.transfers import Transfers
 from warpfit.errors import DeviceError
 
-__all__ = ["Runtime", "check_tensor_map", "devices", "open_device", "why_unavailable"]
+__all__ = [
+    "Runtime",
+    "check_image_map",
+    "check_tensor_map",
+    "devices",
+    "open_device",
+    "why_unavailable",
+]
 
 TENSOR_MAP_BYTES = 128
 LARGEST_BOX = 256  # rows or columns
 SWIZZLED_BYTES = 128  # of a row of a box
+MOST_STEP = 8  # from a row or column of a box to the next
 # Of what tensor maps are made for: dtypes, and float32 that is rounded to tf32 where it is copied
 # from.
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
@@ -156,6 +165,31 @@ def check_tensor_map(
     return itemsize
 
 
+def check_image_map(
+    pointer: int,
+    dtype_name: str,
+    shape: tuple[int, int, int, int],
+    box: tuple[int, int, int],
+    steps: tuple[int, int],
+) -> int:
+    """Check what tensor maps demand of images, as :meth:`Runtime.image_map` takes them, and return
+    the bytes of a number; or raise DeviceError.
+    """
+    if 0 in shape:
+        raise DeviceError(f"expected images for a tensor map, got none: {shape}")
+    channels = shape[3]
+    itemsize = ITEM_BYTES.get(dtype_name, 1)
+    in_line = SWIZZLED_BYTES // itemsize
+    found = check_tensor_map(pointer, dtype_name, 1, channels, channels, prod(box), in_line)
+    traversed = (box[0], *(size * step for size, step in zip(box[1:], steps, strict=True)))
+    if not all(1 <= size <= LARGEST_BOX for size in traversed) or not 1 <= max(steps) <= MOST_STEP:
+        raise DeviceError(
+            f"expected boxes over 1 to {LARGEST_BOX} images, rows and columns in steps of at most "
+            f"{MOST_STEP} for a tensor map, got {box} in steps of {steps}"
+        )
+    return found
+
+
 class Runtime(Transfers):
     """One device with one stream, on which everything runs in order but the copies of upload
     buffers.
@@ -246,23 +280,89 @@ class Runtime(Transfers):
         itemsize = check_tensor_map(
             pointer, dtype_name, rows, columns, leading_dimension, box_rows, box_columns
         )
+        name = _MAP_DTYPES.get(dtype_name, dtype_name.upper())
+        return self._encoded(
+            f"a tensor map of {rows} by {columns} numbers",
+            getattr(self._driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}"),
+            pointer,
+            (columns, rows),
+            (leading_dimension * itemsize,),
+            (box_columns, box_rows),
+            (1, 1),
+        )
+
+    def image_map(
+        self,
+        pointer: int,
+        dtype_name: str,
+        shape: tuple[int, int, int, int],
+        box: tuple[int, int, int],
+        steps: tuple[int, int],
+    ) -> bytes:
+        """Return what tells tensor copies of images: a `TensorMap` of ptx/ptx_sm90a.cuh.
+
+        Pixels lie in shared memory one after the other, a line of 128 bytes each, with the swizzle
+        of as many; what lies outside of the images is zero.
+
+        Parameters
+        ----------
+        pointer : int
+            Where the images begin on the device, a multiple of 16.
+        dtype_name : {'float16', 'bfloat16'}
+        shape : (images, height, width, channels)
+            Of contiguous images, whose pixels have a multiple of 16 bytes.
+        box : (images, rows, columns)
+            What is copied at once, 256 pixels at most, of a line of channels.
+        steps : (int, int)
+            From a row and column of a box to the next, in pixels.
+
+        Raises
+        ------
+        DeviceError
+            If a map of this kind cannot be, or the driver refuses it.
+        """
+        itemsize = check_image_map(pointer, dtype_name, shape, box, steps)
+        driver = self._driver
+        _, height, width, channels = shape
+        pixel = channels * itemsize
+        traversed = (SWIZZLED_BYTES // itemsize, box[2] * steps[1], box[1] * steps[0], box[0])
+        return self._encoded(
+            f"a tensor map of images {shape}",
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype_name.upper()}"),
+            pointer,
+            shape[::-1],
+            (pixel, width * pixel, height * width * pixel),
+            traversed,
+            (1, steps[1], steps[0], 1),
+        )
+
+    def _encoded(
+        self,
+        what: str,
+        dtype: Any,
+        pointer: int,
+        sizes: Sequence[int],
+        distances: Sequence[int],
+        box: Sequence[int],
+        steps: Sequence[int],
+    ) -> bytes:
+        """Return the driver's map; sizes and so on are those of the axes, the last one first."""
         driver = self._driver
         wide, narrow = driver.cuuint64_t, driver.cuuint32_t
-        name = _MAP_DTYPES.get(dtype_name, dtype_name.upper())
         error, found = driver.cuTensorMapEncodeTiled(
-            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}"),
-            2,
+            dtype,
+            len(sizes),
             pointer,
-            [wide(columns), wide(rows)],
-            [wide(leading_dimension * itemsize)],
-            [narrow(box_columns), narrow(box_rows)],
-            [narrow(1), narrow(1)],
+            [wide(size) for size in sizes],
+            [wide(distance) for distance in distances],
+            [narrow(size) for size in box],
+            [narrow(step) for step in steps],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
-        self._check(error, f"a tensor map of {rows} by {columns} numbers")
+        self._check(error, what)
         return ctypes.string_at(found.getPtr(), TENSOR_MAP_BYTES)
 
     def launch(
@@ -306,7 +406,7 @@ class Runtime(Transfers):
             self._check(error, f"launching {function.name}")
         # In a graph the blocks of one kernel come while those of the last are still at work, and
         # wait for them.
-        is_programmatic = function.takes_turn and self.is_capturing()
+        is_programmatic = function.takes_turn and self.is_capturing() and not self._was_merged()
         attributes = self._launch_attributes(cluster, is_cooperative, is_programmatic)
         config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid

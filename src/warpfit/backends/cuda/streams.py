@@ -7,9 +7,11 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from warpfit.backends.cuda.context import Context
 from warpfit.errors import DeviceError
@@ -32,6 +34,7 @@ class Streams(Context):
         self._apart: dict[int, list[Any]] = {}  # those that each thread has used since it joined
         self._beside: dict[int, Any] = {}  # the one on which a thread starts kernels now
         self._capture_lock = threading.Lock()
+        self._unused: deque[Any] = deque()  # graphs that are to be destroyed
 
     # -- graphs
     # ------------------------------------------------------------------------------------------
@@ -54,11 +57,9 @@ class Streams(Context):
         self._refuse_in_capture("another capture")
         self.activate()
         graph = Graph(self)
-        with self._capture_lock:
-            # Memory of the host that is freed meanwhile would end the capture, so nothing may be
-            # found to be garbage.
-            is_collecting = gc.isenabled()
-            gc.disable()
+        # Memory of the host that is freed meanwhile would end the capture, so nothing may be found
+        # to be garbage.
+        with self._capture_lock, _collecting.held_off():
             try:
                 stream = self._begin_capture()
                 self._capturing = _Capturing(threading.get_ident(), stream, graph.names)
@@ -70,8 +71,7 @@ class Streams(Context):
                 graph.take(self._end_capture(stream))
             finally:
                 self._capturing = None
-                if is_collecting:
-                    gc.enable()
+                self._destroy_unused()
 
     def _begin_capture(self) -> Any:
         # Of its own: memory may be freed on the other stream meanwhile.
@@ -98,6 +98,22 @@ class Streams(Context):
         error, captured = self._driver.cuStreamEndCapture(stream)
         if not int(error):
             self._driver.cuGraphDestroy(captured)
+
+    def _give_up(self, executable: Any) -> None:
+        """Destroy a graph; after a capture that is under way, of whichever thread, as the driver
+        might end it.
+        """
+        self._unused.append(executable)
+        if self._capture_lock.acquire(blocking=False):
+            try:
+                self._destroy_unused()
+            finally:
+                self._capture_lock.release()
+
+    def _destroy_unused(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._driver.cuGraphExecDestroy(self._unused.popleft())
 
     def is_capturing(self) -> bool:
         """Return whether this thread's launches are noted for a graph, and not started."""
@@ -171,6 +187,35 @@ class Streams(Context):
             self._let_wait(self._stream_handle, stream.record())
         self._side_streams += streams
 
+    def fork(self, stream: Any = None) -> Any:
+        """Return a stream, this or a new one, that waits for all that this thread has started so
+        far; in a capture it becomes part of that.
+        """
+        self.activate()
+        if stream is None:
+            stream = self.device.create_stream()
+        self._let_wait(stream.handle, self._started_on.record())
+        return stream
+
+    def merge(self, stream: Any) -> None:
+        """Let what this thread starts later wait for a stream that it has forked."""
+        self.activate()
+        self._let_wait(self._started_on.handle, stream.record())
+        if self._capturing is not None and self.is_capturing():
+            self._capturing.is_merged = True
+
+    def _was_merged(self) -> bool:
+        """Return whether a kernel that is captured now waits for more than the one before it; the
+        next does not.
+        """
+        was, self._capturing.is_merged = self._capturing.is_merged, False  # type: ignore[union-attr]
+        return was
+
+    @property
+    def _started_on(self) -> Any:
+        """The stream of what this thread starts, but for kernels beside others."""
+        return self._capture_stream if self.is_capturing() else self.stream
+
     def is_idle(self) -> bool:
         """Return whether all that was started has ended, well or not: `synchronize` says."""
         self.activate()
@@ -212,6 +257,32 @@ class Streams(Context):
         self._recent.clear()
 
 
+class _Collecting:
+    """Whether garbage is collected, which threads that capture on several devices hold off."""
+
+    def __init__(self) -> None:
+        self._lock, self._num_inside, self._was_on = threading.Lock(), 0, False
+
+    @contextmanager
+    def held_off(self) -> Iterator[None]:
+        """Let nothing be found to be garbage in this block, nor in those of other threads."""
+        with self._lock:
+            if not self._num_inside:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._num_inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_inside -= 1
+                if not self._num_inside and self._was_on:
+                    gc.enable()
+
+
+_collecting = _Collecting()
+
+
 class Mark:
     """A place in the order of what is started, whose time the device notes when it gets there."""
 
@@ -229,12 +300,16 @@ class Mark:
             self._driver.cuEventDestroy(self.event)
 
 
-class _Capturing(NamedTuple):
-    """Who captures on which stream, and the kernels so far: the keys of `names`."""
+@dataclass
+class _Capturing:
+    """Who captures on which stream, the kernels so far, as the keys of `names`, and whether the
+    next of them waits for another stream, too.
+    """
 
     thread: int
     stream: Any
     names: dict[str, None]
+    is_merged: bool = False
 
 
 class Graph:
@@ -261,7 +336,7 @@ class Graph:
         runtime = self._runtime
         self._executable = executable
         # The driver lets a launch that is under way end first.
-        weakref.finalize(self, runtime._driver.cuGraphExecDestroy, executable).atexit = False
+        weakref.finalize(self, runtime._give_up, executable).atexit = False
         (error,) = runtime._driver.cuGraphUpload(executable, runtime._stream_handle)
         runtime._check(error, "uploading a captured graph")
 

@@ -38,12 +38,15 @@ class Launch(NamedTuple):
         The ``TensorList``.
     num_blocks, first_block : int
         Its blocks, and how many the plan's earlier launches have.
+    blocks : tuple of int
+        Those of each tensor.
     """
 
     dtypes: tuple[str, ...]
     tensors: bytes
     num_blocks: int
     first_block: int
+    blocks: tuple[int, ...]
 
 
 class TensorPlan(NamedTuple):
@@ -167,9 +170,9 @@ def _launch(tensors: list[tuple[DeviceArray, ...]], first_block: int, most_block
     tile = _tile(tensors[0][0].itemsize)
     num_tiles = [-(-arrays[0].size // tile) for arrays in tensors]
     tiles_per_block = max(1, -(-sum(num_tiles) // most_blocks))
-    parts, block = [_HEAD.pack(len(tensors), tiles_per_block)], 0
-    for arrays, tiles in zip(tensors, num_tiles, strict=True):
+    blocks = tuple(-(-tiles // tiles_per_block) for tiles in num_tiles)
+    parts = [_HEAD.pack(len(tensors), tiles_per_block)]
+    for idx, arrays in enumerate(tensors):
         pointers = [array.pointer for array in arrays] + [0] * (MAX_LISTS - len(arrays))
-        parts.append(_ENTRY.pack(*pointers, arrays[0].size, block))
-        block += -(-tiles // tiles_per_block)
-    return Launch(_dtypes(tensors[0]), b"".join(parts), block, first_block)
+        parts.append(_ENTRY.pack(*pointers, arrays[0].size, sum(blocks[:idx])))
+    return Launch(_dtypes(tensors[0]), b"".join(parts), sum(blocks), first_block, blocks)

@@ -8,10 +8,12 @@ from warpfit.backends.numpy.conv import ConvOps
 from warpfit.backends.numpy.dense import DenseOps
 from warpfit.backends.numpy.dropout import DropoutOps
 from warpfit.backends.numpy.elementwise import ElementwiseOps
+from warpfit.backends.numpy.image_windows import WindowOps
 from warpfit.backends.numpy.loss import LossOps
 from warpfit.backends.numpy.members import MemberOps
 from warpfit.backends.numpy.norm import NormOps
 from warpfit.backends.numpy.optim import OptimOps
+from warpfit.backends.numpy.piecewise_linear import PiecewiseLinearOps
 from warpfit.backends.numpy.pool import PoolOps
 
 __all__ = ["NumpyBackend"]
@@ -27,6 +29,8 @@ class NumpyBackend(
     NormOps,
     DropoutOps,
     MemberOps,
+    PiecewiseLinearOps,
+    WindowOps,
     ElementwiseOps,
     ArrayOps,
 ):

@@ -8,7 +8,12 @@ import numpy as np
 
 from warpfit.backends.activations import Activation
 from warpfit.backends.base import Array, Backend
-from warpfit.backends.checks import check_activation_backward, check_float, check_same_shape
+from warpfit.backends.checks import (
+    check_activation_backward,
+    check_float,
+    check_same_shape,
+    check_shape,
+)
 
 __all__ = ["ActivationOps", "row_max"]
 
@@ -31,9 +36,19 @@ class ActivationOps(Backend):
         return activation.formula.forward(z, activation.slope, out)
 
     def activation_backward(
-        self, activation: Activation, dy: Array, y: Array, z: Array | None
+        self,
+        activation: Activation,
+        dy: Array,
+        y: Array,
+        z: Array | None,
+        *,
+        plus: Array | None = None,
     ) -> Array:
         check_activation_backward("activation_backward", activation, dy, y, z)
+        check_float("activation_backward", dy, plus)
+        check_shape("activation_backward", "plus", plus, y.shape)
+        if plus is not None:
+            dy = np.add(dy, plus, out=self.empty(y.shape, y.dtype))
         out = self.empty(y.shape, y.dtype)
         return activation.formula.backward(dy, y, z, activation.slope, out)
 

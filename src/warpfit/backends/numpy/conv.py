@@ -15,6 +15,17 @@ from warpfit.backends.checks import (
     check_joint,
     check_shape,
 )
+from warpfit.backends.grouped import (
+    backward_input_by_group,
+    backward_weight_by_group,
+    forward_by_group,
+)
+from warpfit.backends.numpy.depthwise import (
+    depthwise_backward_input,
+    depthwise_backward_weight,
+    depthwise_forward,
+    is_depthwise,
+)
 from warpfit.backends.numpy.norm import sum_rows
 from warpfit.backends.numpy.windows import blocks, taps, window_view
 
@@ -49,13 +60,21 @@ class ConvOps(Backend):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         activation: Activation = IDENTITY,
     ) -> tuple[Array, Array | None]:
         op = "conv2d_forward"
         check_float(op, x, w, b)
-        num_windows = check_conv2d(op, x.shape, w.shape, stride, padding, dilation)
+        num_windows = check_conv2d(op, x.shape, w.shape, stride, padding, dilation, groups)
         num_outputs = w.shape[3]
         check_shape(op, "b", b, (num_outputs,))
+        if groups != 1:
+            settings = {"stride": stride, "padding": padding, "dilation": dilation}
+            if not is_depthwise(w.shape, groups):
+                return forward_by_group(self, x, w, b, groups, activation, **settings)
+            z = depthwise_forward(self, x, w, b, num_windows, **settings)
+            y = self.activation_forward(activation, z)
+            return y, z if activation.needs_input else None
 
         z = self.empty((len(x), *num_windows, num_outputs), x.dtype)
         y = self.empty(z.shape, z.dtype) if activation.needs_input else z
@@ -79,16 +98,26 @@ class ConvOps(Backend):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         x: Array | None = None,
         x_activation: Activation = IDENTITY,
+        plus: Array | None = None,
     ) -> Array:
         op = "conv2d_backward_input"
-        check_float(op, dz, w, x)
+        check_float(op, dz, w, x, plus)
+        check_shape(op, "plus", plus, x_shape)
         check_joint(op, x, x_shape, x_activation)
-        num_windows = check_conv2d(op, x_shape, w.shape, stride, padding, dilation)
+        num_windows = check_conv2d(op, x_shape, w.shape, stride, padding, dilation, groups)
         num_samples, height, width, num_channels = x_shape
         kernel, num_outputs = w.shape[:2], w.shape[3]
         check_shape(op, "dz", dz, (num_samples, *num_windows, num_outputs))
+        if groups != 1:
+            settings = {"stride": stride, "padding": padding, "dilation": dilation}
+            if is_depthwise(w.shape, groups):
+                dx = depthwise_backward_input(self, dz, w, x_shape, **settings)
+            else:
+                dx = backward_input_by_group(self, dz, w, x_shape, groups, **settings)
+            return self.with_joints(dx, x, x_activation, plus)
 
         dx = self.empty(x_shape, dz.dtype)
         dx.fill(0)
@@ -109,7 +138,7 @@ class ConvOps(Backend):
                     out=product.reshape(num_rows, num_channels),
                 )
                 dx_part[of_pixels] += product[of_windows]
-        return dx if x is None else self.activation_backward(x_activation, dx, x, None)
+        return self.with_joints(dx, x, x_activation, plus)
 
     def conv2d_backward_weight(
         self,
@@ -120,6 +149,7 @@ class ConvOps(Backend):
         stride: Pair = (1, 1),
         padding: Pair = (0, 0),
         dilation: Pair = (1, 1),
+        groups: int = 1,
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
@@ -127,10 +157,18 @@ class ConvOps(Backend):
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
         check_images(op, "dz", dz.shape)
-        w_shape = (*kernel, x.shape[-1], dz.shape[-1])
-        num_windows = check_conv2d(op, x.shape, w_shape, stride, padding, dilation)
+        w_shape = (*kernel, x.shape[-1] // groups, dz.shape[-1])
+        num_windows = check_conv2d(op, x.shape, w_shape, stride, padding, dilation, groups)
         num_outputs = w_shape[3]
         check_shape(op, "dz", dz, (len(x), *num_windows, num_outputs))
+        if groups != 1:
+            settings = {"stride": stride, "padding": padding, "dilation": dilation}
+            if not is_depthwise(w_shape, groups):
+                return backward_weight_by_group(
+                    self, dz, x, kernel, groups, needs_db=needs_db, **settings
+                )
+            dw = depthwise_backward_weight(self, dz, x, kernel, **settings)
+            return dw, sum_rows(dz) if needs_db else None
 
         dw = self.empty((prod(w_shape[:3]), num_outputs), x.dtype)
         dw.fill(0)

@@ -21,7 +21,14 @@ class DropoutOps(Backend):
     """Each unit is 0 with probability p, else x / (1 - p)."""
 
     def dropout_forward(
-        self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
+        self,
+        x: Array,
+        *,
+        p: float,
+        seed: int,
+        step: Number,
+        layer_idx: int,
+        first_row: int = 0,
     ) -> tuple[Array, Array]:
         check_float("dropout_forward", x)
         check_dropout("dropout_forward", x, p)
@@ -37,7 +44,7 @@ class DropoutOps(Backend):
         rows_per_block = max(1, COUNTERS_PER_BLOCK // max(1, len(groups)))
         for start in range(0, num_rows, rows_per_block):
             part = mask_rows[start : start + rows_per_block]
-            rows = np.arange(start, start + len(part))[:, None]
+            rows = first_row + np.arange(start, start + len(part))[:, None]
             words = np.stack(philox((int(step), layer_idx, rows, groups), key), axis=-1)
             kept = words.reshape(len(part), -1)[:, :num_units] >= threshold
             np.multiply(kept, scale, out=part)

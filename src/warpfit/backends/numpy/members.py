@@ -12,9 +12,11 @@ import numpy.typing as npt
 from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import (
     check_batched_matmul,
+    check_member_orders,
     check_member_relu,
     check_member_relu_backward,
 )
+from warpfit.permutation import permuted
 from warpfit.random import DROPOUT, stream_key
 
 __all__ = ["MemberOps"]
@@ -34,6 +36,15 @@ class MemberOps(Backend):
         a = a.transpose(0, 2, 1) if transpose_a else a
         b = b.transpose(0, 2, 1) if transpose_b else b
         return np.matmul(a, b, out=self.empty((*a.shape[:2], b.shape[2]), a.dtype))
+
+    def member_orders(self, orders: Array, keys: Array, batch_size: int) -> None:
+        check_member_orders(orders, keys)
+        num_rows = len(orders) // max(1, len(keys))
+        own = np.array([permuted(np.arange(num_rows), num_rows, each) for each in keys])
+        for start in range(0, num_rows, batch_size):
+            batch = own[:, start : start + batch_size]
+            first = len(keys) * start
+            orders[first : first + batch.size] = batch.ravel()
 
     def member_relu_forward(
         self,

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import Array, Backend
+from warpfit.backends.base import IDENTITY, Activation, Array, Backend
 from warpfit.backends.checks import (
     check_batch_norm,
     check_float,
@@ -61,9 +61,12 @@ class NormOps(Backend):
         training: bool,
         momentum: float = 0.1,
         eps: float = 1e-5,
-    ) -> tuple[Array, tuple[Array, Array, Array]]:
+        activation: Activation = IDENTITY,
+        added: Array | None = None,
+    ) -> tuple[Array, tuple[Array, ...]]:
         op = "batch_norm_forward"
-        check_float(op, x, weight, bias, running_mean, running_var)
+        check_float(op, x, weight, bias, running_mean, running_var, added)
+        check_shape(op, "added", added, x.shape)
         statistics = {"running_mean": running_mean, "running_var": running_var}
         check_batch_norm(op, x, training, weight=weight, bias=bias, **statistics)
         rows = _rows(x)
@@ -84,21 +87,31 @@ class NormOps(Backend):
         y *= inverse_std if weight is None else inverse_std * weight
         if bias is not None:
             y += bias
-        return y.reshape(x.shape), (mean, rest, inverse_std)
+        z = y.reshape(x.shape)
+        if added is not None:
+            z += added
+        if activation.name == "identity":
+            return z, (mean, rest, inverse_std)
+        y = self.activation_forward(activation, z)
+        return y, (mean, rest, inverse_std, y, z)
 
     def batch_norm_backward(
         self,
         dy: Array,
         x: Array,
         weight: Array | None,
-        saved: tuple[Array, Array, Array],
+        saved: tuple[Array, ...],
         *,
         training: bool,
+        bias: Array | None = None,
+        activation: Activation = IDENTITY,
     ) -> tuple[Array, Array, Array]:
-        check_float("batch_norm_backward", dy, x, weight)
+        check_float("batch_norm_backward", dy, x, weight, bias)
         check_same_shape("batch_norm_backward", dy, x)
         check_shape("batch_norm_backward", "weight", weight, x.shape[-1:])
-        mean, rest, inverse_std = saved
+        mean, rest, inverse_std, *results = saved
+        if activation.name != "identity":
+            dy = self.activation_backward(activation, dy, *results)
         rows, dy_rows = _rows(x), _rows(dy)
         centred = np.subtract(rows, mean, out=self.empty(rows.shape, x.dtype))
         centred -= rest

@@ -10,7 +10,13 @@ from math import sqrt
 import numpy as np
 
 from warpfit.backends.base import Array, Backend, Number
-from warpfit.backends.checks import check_float, check_update
+from warpfit.backends.checks import check_float, check_matrix_update, check_update
+from warpfit.backends.matrix_updates import (
+    LEAST_NORM,
+    MatrixNumbers,
+    matrix_of,
+    orthogonalised,
+)
 from warpfit.backends.update_rules import UpdateNumbers, rule_of
 
 __all__ = ["OptimOps"]
@@ -71,6 +77,26 @@ class OptimOps(Backend):
         parts = _joined if _are_small(parameters) else _blocks
         for w, g, *kept in parts("update_parameters", parameters, gradients, *slots):
             apply(w, g, kept, numbers, self.empty)
+
+    def update_matrices(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        averages: Sequence[Array],
+        factors: Sequence[float],
+        numbers: MatrixNumbers,
+    ) -> None:
+        check_matrix_update("update_matrices", factors, numbers, parameters, gradients, averages)
+        rate, kept, momentum = float(numbers.rate), float(numbers.kept), numbers.momentum
+        for w, g, v, factor in zip(parameters, gradients, averages, factors, strict=True):
+            v *= momentum
+            v += (1 - momentum) * g
+            direction = (1 - momentum) * g + momentum * v if numbers.nesterov else v
+            if numbers.normalizes:
+                w *= sqrt(w.shape[-1]) / max(float(np.linalg.norm(w)), LEAST_NORM)
+            w *= kept
+            found = orthogonalised(direction.reshape(matrix_of(w.shape)), numbers.steps)
+            w -= rate * factor * found.reshape(w.shape)
 
     def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
         check_float("clip_by_norm", *gradients)

@@ -26,12 +26,18 @@ class PoolOps(Backend):
     """The largest entry, or the mean, of every window."""
 
     def max_pool2d_forward(
-        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+        self,
+        x: Array,
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+        of_positive: bool = False,
     ) -> tuple[Array, Array]:
         check_float("max_pool2d_forward", x)
         num_windows = check_pool2d("max_pool2d_forward", x.shape, kernel, stride, padding)
         y = self.empty((len(x), *num_windows, x.shape[3]), x.dtype)
-        indices = self.empty(y.shape, np.min_scalar_type(prod(kernel) - 1))
+        indices = self.empty(y.shape, np.min_scalar_type(prod(kernel) - 1 + of_positive))
         larger = self.empty(y.shape, bool)
         y.fill(-np.inf)
         indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
@@ -48,6 +54,9 @@ class PoolOps(Backend):
             # Taps only grow, so a maximum writes the index where the mask is set, quicker than a
             # masked copy.
             np.maximum(index, mask.view(np.uint8) * index.dtype.type(tap), out=index)
+        if of_positive:
+            np.greater(y, 0, out=larger)
+            indices[~larger] = prod(kernel)
         return y, indices
 
     def max_pool2d_backward(

@@ -19,27 +19,11 @@
 //            (wgmma), 9.7.9.25.5 (tensor copies).
 #define SHARED_ALIGNMENT 1024
 
+#include "gemm/stages.cuh"
 #include "gemm/tile_store.cuh"
 #include "gemm/tile_walk.cuh"
 #include "gemm/warp_slices.cuh"
-#include "ptx/barriers.cuh"
-#include "ptx/cluster.cuh"
 
-constexpr int WARPGROUP = 128;
-constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
-constexpr int CONSUMER_WARPS = 4 * CONSUMERS;
-constexpr int CONSUMER_ROWS = 64 * MMA_ROWS;
-constexpr int BLOCK_M = CONSUMER_ROWS * CONSUMERS;
-constexpr int BLOCK_K = LINE_BYTES / sizeof(T);
-constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
-static_assert(CONSUMERS <= 2, "all threads find their registers");
-
-using TileA = OperandTile<T, TRANSPOSE_A, BLOCK_M>;
-using TileB = OperandTile<T, !TRANSPOSE_B, BLOCK_N>;
-constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
-
-// wgmma takes 32-bit numbers along k alone, but A also from registers.
-constexpr bool A_FROM_REGISTERS = TileA::ACROSS && sizeof(T) == 4;
 static_assert(!A_FROM_REGISTERS || !STORES_TENSOR,
               "rows that are not in order go to their places by themselves");
 
@@ -48,8 +32,6 @@ struct RowsOf : RowsInOrder {};
 template <>
 struct RowsOf<true> : RowsInPairs {};
 using Rows = RowsOf<A_FROM_REGISTERS>;
-
-using Sums = float[MMA_ROWS][BLOCK_N / 2];
 
 struct GemmShared {
     unsigned char stages[STAGES][STAGE_BYTES];
@@ -118,95 +100,6 @@ __device__ inline void load_pieces(GemmShared& shared, const TensorMap& a_map,
             cursor.advance<1>();
         }
     }
-}
-
-// -- multiply -------------------------------------------------------------------------------------
-
-// This warp has read a stage: the blocks that write to it may go on.
-__device__ inline void release(Barrier& empty) {
-    const unsigned lane = threadIdx.x % 32;
-    if constexpr (CLUSTER > 1) {
-        if (lane < CLUSTER) mbarrier_arrive_at(cluster_address(&empty, lane));
-    } else {
-        if (lane == 0) mbarrier_arrive(&empty);
-    }
-}
-
-// A warpgroup's rows of a stage of A, as wgmma takes them: by a descriptor of shared memory, or
-// from registers, which must stay as they are until it has.
-template <class Tile, bool FROM_REGISTERS>
-struct OwnRows {
-    unsigned tile;
-    int first_row;
-
-    __device__ void load(const unsigned char* stage, int own_rows) {
-        tile = shared_address(stage);
-        first_row = own_rows;
-    }
-
-    template <int COUNT>
-    __device__ void multiply(float (&sums)[COUNT], uint64 b, int i, int slice, bool adds) const {
-        const uint64 a = Tile::descriptor(tile, first_row + 64 * i);
-        SliceProduct<T, Tile::ACROSS, TileB::ACROSS>::add_to(
-            sums, a + (slice * Tile::SLICE_STEP >> 4), b, adds);
-    }
-};
-
-template <class Tile>
-struct OwnRows<Tile, true> {
-    unsigned words[MMA_ROWS][SLICES][4];
-
-    __device__ void load(const unsigned char* stage, int own_rows) {
-#pragma unroll
-        for (int slice = 0; slice < SLICES; ++slice) {
-#pragma unroll
-            for (int i = 0; i < MMA_ROWS; ++i) {
-                load_across<Tile>(words[i][slice], stage, own_rows + 64 * i, slice);
-            }
-        }
-    }
-
-    template <int COUNT>
-    __device__ void multiply(float (&sums)[COUNT], uint64 b, int i, int slice, bool adds) const {
-        wgmma_tf32_of_registers(sums, words[i][slice], b, adds);
-    }
-};
-
-using A = OwnRows<TileA, A_FROM_REGISTERS>;
-
-// sums (+)= a warpgroup's rows of a stage of A, times the stage of B.
-__device__ inline void multiply_stage(Sums& sums, const A& a, const unsigned char* stage,
-                                      bool adds) {
-    const uint64 b = TileB::descriptor(shared_address(stage) + TileA::BYTES, 0);
-    wgmma_fence();
-#pragma unroll
-    for (int slice = 0; slice < SLICES; ++slice) {
-#pragma unroll
-        for (int i = 0; i < MMA_ROWS; ++i) {
-            a.multiply(sums[i], b + (slice * TileB::SLICE_STEP >> 4), i, slice, adds || slice > 0);
-        }
-    }
-    wgmma_commit();
-}
-
-// sums = the product of num_blocks stages. While one is multiplied, the one before is released.
-__device__ inline void multiply_piece(Sums& sums, GemmShared& shared, Cursor<STAGES>& cursor,
-                                      int num_blocks, int own_rows) {
-    A stages_a[2];  // in turns, if in registers
-    int before = 0;
-#pragma unroll(A_FROM_REGISTERS ? 2 : 1)
-    for (int block = 0; block < num_blocks; ++block) {
-        A& a = stages_a[A_FROM_REGISTERS ? block % 2 : 0];
-        wait(shared.full[cursor.slot], cursor.round);
-        a.load(shared.stages[cursor.slot], own_rows);
-        multiply_stage(sums, a, shared.stages[cursor.slot], block > 0);
-        wgmma_wait<1>();
-        if (block > 0) release(shared.empty[before]);
-        before = cursor.slot;
-        cursor.advance<1>();
-    }
-    wgmma_wait<0>();
-    release(shared.empty[before]);
 }
 
 // -- the whole ------------------------------------------------------------------------------------

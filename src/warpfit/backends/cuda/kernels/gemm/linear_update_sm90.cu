@@ -41,6 +41,9 @@ constexpr int PARTS = BLOCK_N / STRIP_COLS;
 //   the other is to use.
 constexpr int RINGS = SHARES_TILES ? 1 : CONSUMERS;
 constexpr int SUMMED_COLS = 32;  // by a warp
+// Stages whose products may be under way when the next one's begin. Those of small tiles take less
+//   time than copies, for which their stage is free at once.
+constexpr int IN_FLIGHT = SHARES_TILES;
 static_assert(BLOCK_N == PIECE_THREADS / 32 * SUMMED_COLS,
               "the warps of a piece add up all columns");
 static_assert(CONSUMERS <= 2, "all threads find their registers");
@@ -73,7 +76,7 @@ struct UpdateList {
 
 static_assert(sizeof(UpdatedLayer) == 768, "joined_updates.py packs this struct");
 
-constexpr int THIN_ROWS = 64;
+constexpr int THIN_ROWS = 8;
 
 using Strips = StripRing<STRIPS, 1 + SLOTS>;
 
@@ -323,13 +326,15 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
         wait(shared.full[ring][cursor.slot], cursor.round);
         multiply_stage(sums, stage, own_rows, block > 0);
         if (sums_columns) of_columns.add(stage);
-        wgmma_wait<1>();
-        if (block > 0) arrive_warp(shared.empty[ring][before]);
+        wgmma_wait<IN_FLIGHT>();
+        if (block >= IN_FLIGHT) arrive_warp(shared.empty[ring][IN_FLIGHT ? before : cursor.slot]);
         before = cursor.slot;
         cursor.advance<1>();
     }
-    wgmma_wait<0>();
-    arrive_warp(shared.empty[ring][before]);
+    if (IN_FLIGHT > 0) {
+        wgmma_wait<0>();
+        arrive_warp(shared.empty[ring][before]);
+    }
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         if (part >= piece.num_parts) break;
@@ -343,30 +348,30 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
     if (col < layer.outputs) update_at(rule, layer.b, col, scale * of_column);
 }
 
-// Whole rows of w, of a layer with few outputs or whose arrays begin anywhere, and of its first
-// rows b, too: a number a thread.
+// Whole rows of w, of a layer with few outputs or whose arrays begin anywhere, and below the first
+// ones b, as weights of an input 1: a number a thread.
 __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
                                    float scale) {
-    const int own = own_thread(), inputs = layer.inputs, outputs = layer.outputs, rows = layer.rows;
-    const int64 begin = static_cast<int64>(piece.row) * outputs, stride = layer.dz_stride;
+    const int inputs = layer.inputs, outputs = layer.outputs, rows = layer.rows;
+    const int64 stride = layer.dz_stride;
     const T *x = layer.x + piece.row, *dz = layer.dz;
     const Masters w = layer.w, b = layer.b;
-    const int num_rows = min(THIN_ROWS, inputs - piece.row);
-    for (int i = own; i < num_rows * outputs; i += PIECE_THREADS) {
-        const T *own_x = x + i / outputs, *own_dz = dz + i % outputs;
+    const int num_weights = min(THIN_ROWS, inputs - piece.row) * outputs;
+    const int num_biases = piece.row == 0 && b.values ? outputs : 0;
+    for (int i = own_thread(); i < num_weights + num_biases; i += PIECE_THREADS) {
+        const bool is_bias = i >= num_weights;
+        const T *own_x = x + (is_bias ? 0 : i / outputs), *own_dz = dz + i % outputs;
         float sum = 0;
-#pragma unroll 8
+#pragma unroll 16
         for (int row = 0; row < rows; ++row) {
-            sum += load(own_x[static_cast<int64>(row) * inputs]) * load(own_dz[row * stride]);
+            const float of_row = load(own_x[static_cast<int64>(row) * inputs]);
+            sum += (is_bias ? 1.0f : of_row) * load(own_dz[row * stride]);
         }
-        update_at(rule, w, begin + i, scale * sum);
-    }
-    if (piece.row != 0 || !b.values) return;
-    for (int i = own; i < outputs; i += PIECE_THREADS) {
-        float sum = 0;
-#pragma unroll 8
-        for (int row = 0; row < rows; ++row) sum += load(dz[row * stride + i]);
-        update_at(rule, b, i, scale * sum);
+        if (is_bias) {
+            update_at(rule, b, i - num_weights, scale * sum);
+        } else {
+            update_at(rule, w, static_cast<int64>(piece.row) * outputs + i, scale * sum);
+        }
     }
 }
 

@@ -7,7 +7,8 @@
 // Columns may also lie in chunks of 8: then `chunk` is the distance of two, and rows 8 numbers
 // apart are in different banks as well.
 //
-// Users: gemm/, narrow/, ops/batches/, resident/layout/, resident/products/, tabular/.
+// Users: gemm/, narrow/, ops/batches/, ops/conv/windows/, resident/layout/, resident/products/,
+// tabular/.
 #pragma once
 
 #include "mma/mma.cuh"
@@ -85,17 +86,50 @@ __device__ inline unsigned relu_packed<bfloat16>(float first, float second) {
     return relu_to_bfloats(first, second);
 }
 
-// All bits where one of both is above 0.
+// All bits where one of both is above that of another word, or not below it; and the larger ones,
+// NaN if either is.
 template <class T>
-__device__ inline unsigned positive(unsigned word);
+__device__ inline unsigned greater(unsigned word, unsigned other);
+
+template <class T>
+__device__ inline unsigned at_least(unsigned word, unsigned other);
+
+template <class T>
+__device__ inline unsigned larger(unsigned word, unsigned other);
 
 template <>
-__device__ inline unsigned positive<float16>(unsigned word) {
-    return positive_halves(word);
+__device__ inline unsigned greater<float16>(unsigned word, unsigned other) {
+    return greater_halves(word, other);
 }
 
 template <>
-__device__ inline unsigned positive<bfloat16>(unsigned word) {
-    return positive_bfloats(word);
+__device__ inline unsigned greater<bfloat16>(unsigned word, unsigned other) {
+    return greater_bfloats(word, other);
+}
+
+template <>
+__device__ inline unsigned at_least<float16>(unsigned word, unsigned other) {
+    return at_least_halves(word, other);
+}
+
+template <>
+__device__ inline unsigned at_least<bfloat16>(unsigned word, unsigned other) {
+    return at_least_bfloats(word, other);
+}
+
+template <>
+__device__ inline unsigned larger<float16>(unsigned word, unsigned other) {
+    return larger_halves(word, other);
+}
+
+template <>
+__device__ inline unsigned larger<bfloat16>(unsigned word, unsigned other) {
+    return larger_bfloats(word, other);
+}
+
+// All bits where one of both is above 0.
+template <class T>
+__device__ inline unsigned positive(unsigned word) {
+    return greater<T>(word, 0);
 }
 #endif

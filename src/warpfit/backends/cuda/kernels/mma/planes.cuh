@@ -5,7 +5,7 @@
 //
 // Reference: PTX ISA 9.7.15.5.1 (matrix descriptors).
 //
-// Users: ops/conv/.
+// Users: ops/conv/windows/, lines.cuh.
 #pragma once
 
 #include "base/types.cuh"

@@ -1,12 +1,14 @@
 // Computes:  for each of up to 16 parameters w ← the optimizer's step with the gradient scale · Σ
 //            over blocks, and its 16-bit copy.
-// Layout:    gradients (num_blocks, num_gradients) float32, as narrow_step.cu leaves them; those of
-//            a parameter begin at `first` in each row. Parameters and their optimizer state
-//            float32, copies of DTYPE, all contiguous.
-// Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory.
-//            Defines DTYPE, RULE (a Step of ops/optim/update_rules.cuh) and its SLOTS.
-// Numerics:  float32: each of 8 warps adds up every eighth block's, in their order, and then the
-//   warps' sums in theirs.
+// Layout:    up to 8 arrays of gradients (num_blocks, num_gradients) float32, as narrow_step.cu and
+//            the gradients of convolutions' weights leave them; those of a parameter begin at
+//            column `first` - COLUMNS first_block of each row of one of them, COLUMNS being 256 /
+//            ADDERS. Parameters and their optimizer state float32, copies of DTYPE, all contiguous.
+// Launch:    1-D grid, from first_block on a block of 256 threads for every COLUMNS gradients of an
+//            array; no dynamic shared memory. Defines ADDERS, DTYPE, RULE (a Step of
+//            ops/optim/update_rules.cuh) and its SLOTS.
+// Numerics:  float32: each of ADDERS threads adds up every ADDERS-th block's, in their order, and
+//            then their sums in theirs.
 // Cost:      4 num_blocks bytes a parameter, and 10 and 8 for each slot.
 // Reference: the rule of backends/update_rules.py.
 #include "base/reduce.cuh"
@@ -15,8 +17,8 @@
 using T = DTYPE;
 using Rule = RULE<float, SLOTS>;
 
-constexpr int MOST_PARTS = 16;
-constexpr int THREADS = 256, ADDERS = THREADS / WARP;
+constexpr int MOST_ARRAYS = 8, MOST_PARTS = 16;
+constexpr int THREADS = 256, COLUMNS = THREADS / ADDERS;
 
 struct NarrowPart {
     float* values;
@@ -25,8 +27,14 @@ struct NarrowPart {
     int first, size;
 };
 
+struct NarrowGradients {
+    const float* numbers;
+    int num_blocks, num_gradients, first_block, unused;
+};
+
 struct NarrowParts {
-    int64 count;
+    int num_arrays, num_parts;
+    NarrowGradients arrays[MOST_ARRAYS];
     NarrowPart parts[MOST_PARTS];
 };
 
@@ -42,29 +50,33 @@ __device__ inline void update(const NarrowPart& part, int idx, const Rule& rule,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    narrow_update(const __grid_constant__ NarrowParts list, const float* gradients, int num_blocks,
-                  int num_gradients, double scale, Scalar first, Scalar second, Scalar third,
-                  Scalar fourth, Scalar fifth, Scalar sixth) {
+    narrow_update(const __grid_constant__ NarrowParts list, double scale, Scalar first,
+                  Scalar second, Scalar third, Scalar fourth, Scalar fifth, Scalar sixth) {
     take_turn();
-    __shared__ float sums[ADDERS][WARP];
-    const int lane = threadIdx.x % WARP, adder = threadIdx.x / WARP;
-    const int own = blockIdx.x * WARP + lane;
+    __shared__ float sums[ADDERS][COLUMNS];
+    const int lane = threadIdx.x % COLUMNS, adder = threadIdx.x / COLUMNS;
+    int array = list.num_arrays - 1;
+    while (list.arrays[array].first_block > static_cast<int>(blockIdx.x)) --array;
+    const NarrowGradients gradients = list.arrays[array];
+    const int column = (blockIdx.x - gradients.first_block) * COLUMNS + lane;
     float sum = 0;
-    if (own < num_gradients) {
+    if (column < gradients.num_gradients) {
 #pragma unroll 8
-        for (int block = adder; block < num_blocks; block += ADDERS) {
-            sum += gradients[static_cast<int64>(block) * num_gradients + own];
+        for (int block = adder; block < gradients.num_blocks; block += ADDERS) {
+            sum += gradients.numbers[static_cast<int64>(block) * gradients.num_gradients + column];
         }
     }
-    sums[adder][lane] = sum;
-    __syncthreads();
-    if (adder != 0) return;
+    if (ADDERS > 1) {
+        sums[adder][lane] = sum;
+        __syncthreads();
+        if (adder != 0) return;
 #pragma unroll
-    for (int i = 1; i < ADDERS; ++i) sum += sums[i][lane];
+        for (int i = 1; i < ADDERS; ++i) sum += sums[i][lane];
+    }
     const Rule rule(first, second, third, fourth, fifth, sixth);
-    for (int i = 0; i < list.count; ++i) {
+    for (int i = 0; i < list.num_parts; ++i) {
         const NarrowPart& part = list.parts[i];
-        const int idx = own - part.first;
+        const int idx = blockIdx.x * COLUMNS + lane - part.first;
         if (idx >= 0 && idx < part.size) update(part, idx, rule, static_cast<float>(scale) * sum);
     }
 }

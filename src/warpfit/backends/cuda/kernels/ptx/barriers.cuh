@@ -4,7 +4,8 @@
 // With the setting BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and
 // stops the kernel.
 //
-// Users: gemm/, resident/exchange/, resident/layout/, resident/record/, tabular/.
+// Users: gemm/, ops/conv/windows/, resident/exchange/, resident/layout/, resident/record/,
+// tabular/.
 #pragma once
 
 #include "base/types.cuh"

@@ -51,21 +51,6 @@ __device__ inline float logarithm_of_2(float value) {
     return result;
 }
 
-// redux.sync.max.u32 (9.7.14.4): the largest of all lanes' numbers, in all lanes.
-#if __CUDA_ARCH__ >= 800
-__device__ inline unsigned largest_of_lanes(unsigned value) {
-    unsigned result;
-    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(result) : "r"(value));
-    return result;
-}
-#else
-__device__ inline unsigned largest_of_lanes(unsigned value) {
-    for (int offset = 16; offset > 0; offset /= 2)
-        value = max(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    return value;
-}
-#endif
-
 // The 32-bit address inside the shared window of a generic pointer.
 __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -96,6 +81,14 @@ __device__ inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], co
         "%1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+// prmt (9.7.9.7): four bytes, by the digits of `selector`, the lowest first: a byte of `word`, or, of
+// 8 more than its number, eight copies of its sign.
+__device__ inline unsigned permuted_bytes(unsigned word, unsigned selector) {
+    unsigned bytes;
+    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(bytes) : "r"(word), "r"(selector));
+    return bytes;
 }
 
 // st.v4.b32 (9.7.9.12): 16 bytes at once. The compiler may split a store of a struct that it can
@@ -396,17 +389,43 @@ __device__ inline unsigned relu_of_sums(unsigned first, unsigned second) {
     return word;
 }
 
-// set.gt (9.7.7.1): of each half of a word all bits, where the number there is above 0, else none.
-__device__ inline unsigned positive_halves(unsigned word) {
+// set.gt, set.ge (9.7.7.1): of each half of a word all bits, where the number there is above that of
+// the other word, or not below, else none.
+__device__ inline unsigned greater_halves(unsigned word, unsigned other) {
     unsigned mask;
-    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(0));
+    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
     return mask;
 }
 
-__device__ inline unsigned positive_bfloats(unsigned word) {
+__device__ inline unsigned greater_bfloats(unsigned word, unsigned other) {
     unsigned mask;
-    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(0));
+    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
     return mask;
+}
+
+__device__ inline unsigned at_least_halves(unsigned word, unsigned other) {
+    unsigned mask;
+    asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
+    return mask;
+}
+
+__device__ inline unsigned at_least_bfloats(unsigned word, unsigned other) {
+    unsigned mask;
+    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
+    return mask;
+}
+
+// max.NaN (9.7.4.9): the larger number of each half, NaN if either is.
+__device__ inline unsigned larger_halves(unsigned word, unsigned other) {
+    unsigned larger;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(word), "r"(other));
+    return larger;
+}
+
+__device__ inline unsigned larger_bfloats(unsigned word, unsigned other) {
+    unsigned larger;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(word), "r"(other));
+    return larger;
 }
 
 // cp.async.bulk (9.7.9.25.4.1): a multiple of 16 bytes from global to shared memory, both aligned

@@ -7,7 +7,7 @@
 // Users: ptx.cuh.
 #pragma once
 
-// What the driver encodes of a matrix for tensor copies (cuTensorMapEncodeTiled).
+// What the driver encodes of a matrix, or of images, for tensor copies (cuTensorMapEncodeTiled).
 struct alignas(64) TensorMap {
     unsigned long long words[16];
 };
@@ -35,6 +35,18 @@ __device__ inline void copy_tensor_to_cluster(void* shared, const TensorMap* map
         "cluster "
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
         "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks)
+        : "memory");
+}
+
+// The box of some images' pixels and channels: from global to shared memory, its pixels in the order
+// of images, rows and columns, a line each; zeros outside of the images.
+__device__ inline void copy_images(void* shared, const TensorMap* map, int image, int row,
+                                   int column, int channel, unsigned long long* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+        "{%2, %3, %4, %5}], "
+        "[%6];" ::"r"(shared_address(shared)),
+        "l"(map), "r"(channel), "r"(column), "r"(row), "r"(image), "r"(shared_address(barrier))
         : "memory");
 }
 

@@ -18,9 +18,8 @@
 //           several; SHARED_BYTES of dynamic shared memory. Settings: LayersConfig of
 //           resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
-//           times `scale`, a power of two that keeps them in the range of 16 bits. With two TERMS
-//           all operands are sums of two such numbers times a power of two, which their largest
-//           decides, batches 2^x_exponent and 2^validation_exponent. Sums in a fixed order.
+//           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
+//           order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without
 //           replicas those of all layers between are updated twice. In a cluster, each block reads
 //           the batch, and sends its units and gradients to all; of several, each writes and reads
@@ -60,10 +59,6 @@ __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, co
     const float* targets =
         (pass.trains() ? run.targets : run.validation_targets) + (first + first_target) * WORDS;
     Barrier& full = shared.x_full[slot];
-    if constexpr (SCALES) {
-        const int exponent = pass.trains() ? run.x_exponent : run.validation_exponent;
-        if (lane == 0) part_of<UnitScales>(shared).of_batches[slot] = exponent;
-    }
     if constexpr (GENERATION >= 90) {
         if (lane == 0) {
             const unsigned bytes = count * X_STRIDE * sizeof(T);
@@ -91,13 +86,6 @@ __device__ inline void clear(LayersShared& shared) {
     clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(LayersWhole) / 16);
     if constexpr (GENERATION >= 90) fence_async();
     __syncthreads();
-}
-
-// Chunks that no block sends have none.
-__device__ inline void forget_exponents(LayersShared& shared) {
-    Stack<Exponents>& exponents = part_of<UnitScales>(shared).exponents;
-    each_of_block<32 * WARPS>(sizeof exponents / sizeof(int),
-                              [&](int i) { reinterpret_cast<int*>(&exponents)[i] = NO_UNITS; });
 }
 
 template <int L = 0>
@@ -182,9 +170,9 @@ __device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num
 template <int L>
 __device__ inline float go_forward(LayersShared& shared, const LayersRun& run, const Now& now,
                                    float weight, Network& network, Rests& rests) {
-    network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
+    network.multiply_forward<L>(shared, run, inputs_of<L>(shared, now.pass.index()));
     __syncthreads();
-    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass, now.own_count);
+    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
     if (L == 0) {  // while units are on their way
         if (now.is_led_on()) network.catch_up(shared, run, now);
         // Nobody reads the batch any more in whose place the next one comes.
@@ -208,7 +196,7 @@ template <int L>
 __device__ inline void go_back(LayersShared& shared, const LayersRun& run, const Now& now,
                                const Rests& rests, Network& network) {
     if constexpr (L > 0) {
-        network.multiply_backward<L>(shared, gradients_of<L>(shared));
+        network.multiply_backward<L>(shared, run, gradients_of<L>(shared));
         __syncthreads();
         differentiate_units<L - 1>(shared, run);
     }
@@ -239,12 +227,16 @@ __device__ inline void train(LayersShared& shared, const LayersRun& run, const N
 
 // Gets shared memory ready for the first pass.
 __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const Dropout* dropouts,
+                               [[maybe_unused]] const LayerScales* scales,
                                [[maybe_unused]] const float* class_weights,
                                [[maybe_unused]] const StoppingMemory* stopping) {
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
-    if constexpr (SCALES) forget_exponents(shared);
     each_of_block<32 * WARPS>(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
+    if constexpr (SCALES) {
+        Scales& own = part_of<Scales>(shared);
+        each_of_block<32 * WARPS>(LAYERS, [&](int i) { own.layers[i] = scales[i]; });
+    }
     if constexpr (CLASS_WEIGHTS) {
         ClassWeights& own = part_of<ClassWeights>(shared);
         each_of_block<32 * WARPS>(OUTPUTS, [&](int i) { own.weights[i] = class_weights[i]; });
@@ -262,7 +254,8 @@ __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const
 __device__ inline Losses take_pass(LayersShared& shared, const LayersRun& run, Now& now,
                                    Network& network) {
     const Passes& pass = now.pass;
-    if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? now.step : now.step + 1);
+    if (pass.trains() || pass.batch == 0) 
+        network.begin(shared, run, pass.trains() ? now.step : now.step + 1);
     wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
     Losses losses;
     losses.penalty = 0;
@@ -299,20 +292,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                         arguments.validation_targets,
                         arguments.record,
                         arguments.scale,
-                        1 / arguments.scale,
+                        SCALES ? 1 : 1 / arguments.scale,
                         arguments.largest_norm,
                         arguments.loss,
                         arguments.rule,
                         arguments.penalty,
                         static_cast<uint32>(arguments.first_step),
                         {arguments.key0, arguments.key1},
-                        arguments.x_exponent,
-                        arguments.validation_exponent,
                         arguments.far_slots,
                         arguments.exchanges};
     const Arrays arrays{arguments.places};
     const Talks talks{arguments.progress, arguments.answers, arguments.talk_every};
-    prepare(shared, arrays, arguments.dropouts, arguments.class_weights, arguments.stopping);
+    prepare(shared, arrays, arguments.dropouts, arguments.scales, arguments.class_weights,
+            arguments.stopping);
     Network network(shared, run);
     network.read(arrays);
     barrier_of_cluster();  // no block writes to another that has not begun

@@ -6,8 +6,8 @@
 // leaky_relu. `activate<KIND>` and `activation_derivative<KIND>` are those of an `Activation`. A is
 // float or double.
 //
-// Users: gemm/, ops/activation/, ops/loss/, ops/optim/, resident/layout/, resident/rows/,
-// resident/update/, tabular/.
+// Users: gemm/, ops/activation/, ops/conv/windows/, ops/loss/, ops/optim/, resident/layout/,
+// resident/rows/, resident/update/, tabular/.
 #pragma once
 
 #include "base/math.cuh"

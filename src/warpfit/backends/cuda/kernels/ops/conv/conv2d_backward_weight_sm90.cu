@@ -5,12 +5,14 @@
 //            channels of as many taps; and the taps of other rows find them further on.
 // Layout:    x (M, height, width, channels), dz (M, out_height, out_width, outputs), contiguous,
 //            dz and, if X_PIECES, x with pixels of whole pieces at multiples of 16 bytes; outputs
-//            are a multiple of BLOCK_O. partials: a row for each blockIdx.x, of KH KW channels
+//            are a multiple of BLOCK_O. IS_POOLED: dz is that of pooled windows, which `places`
+//            tells how to spread (pooled_rows.cuh). partials: a row for each blockIdx.x, of KH KW channels
 //            outputs numbers as dw, then outputs as db.
 // Launch:    grid (parts, outputs / BLOCK_O, ceil(channels / BLOCK_C)); block: WARPGROUPS, each
-//            with OWN_ROWS of the kernel's. Block x takes every parts-th band of band_rows rows of
+//            with OWN_ROWS of the kernel's, and LOADING that load bands. Block x takes every parts-th band of band_rows rows of
 //            windows, num_slices of 16 pixels in shared memory. shared bytes: STAGES of dz, in
-//            lines, and of 8 planes of x, plane_bytes each (`WeightBand.shared_bytes`). Defines:
+//            lines, and of 8 planes of x, plane_bytes each, and barriers
+//            (`WeightBand.shared_bytes`). Defines:
 //            these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH.
 // Numerics:  float32 sums, in the order of bands and pixels; db's of a thread's pieces first.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices and
@@ -21,11 +23,20 @@
 #define SHARED_ALIGNMENT 1024
 
 #include "mma/lines.cuh"
-#include "ops/conv/image_planes.cuh"
+#include "ops/conv/windows/band_ring.cuh"
+#include "ops/conv/windows/pooled_rows.cuh"
 
 using T = DTYPE;
 
-constexpr int THREADS = 128 * WARPGROUPS;
+constexpr int THREADS = 128 * WARPGROUPS;  // that multiply
+constexpr int LOADERS = 128 * LOADING;     // threads that load
+// Registers of a thread: of all at first, and then of those that multiply, which get what the
+// others leave.
+constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8,
+              LOADER_REGISTERS = X_PIECES && !IS_POOLED ? 48 : 56;
+constexpr int LEFT_REGISTERS =
+    ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
+constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
 constexpr int PRODUCT_ROWS = 64;
 constexpr int COPIES = PRODUCT_ROWS / BLOCK_C;
@@ -64,7 +75,8 @@ struct Stages {
 
     // What no band fills must be finite, as it is multiplied by the zeros of dz.
     __device__ void clear() const {
-        for (int i = threadIdx.x; i < STAGES * stage_bytes() / PIECE_BYTES; i += THREADS) {
+        const int count = STAGES * stage_bytes() / PIECE_BYTES;
+        for (int i = threadIdx.x; i < count; i += THREADS + LOADERS) {
             reinterpret_cast<uint4*>(data)[i] = uint4{0, 0, 0, 0};
         }
     }
@@ -73,13 +85,15 @@ struct Stages {
 // The bands of all images, and how they come to shared memory.
 struct Bands {
     const T *x, *dz;
+    const uint8* places;
     Pair image, windows, padding, dilation;
     int channels, outputs, rows, pitch;
     int first_channel, first_output;
 
     __device__ int in_image() const { return (windows.h + rows - 1) / rows; }
 
-    __device__ void copy(int idx, const Stage& stage) const {
+    // By the loaders, of which this is number `thread`, until its part is there.
+    __device__ void copy(int idx, const Stage& stage, int thread) const {
         const int number = idx / in_image(), top = idx % in_image() * rows;
         const T* own_x = x + static_cast<int64>(number) * image.h * image.w * channels;
 #pragma unroll
@@ -95,20 +109,13 @@ struct Bands {
                                                 first_channel,
                                                 COPY_PLANES};
             unsigned char* to = stage.x.data + copy * COPY_PLANES * stage.x.stride;
-            x_rows.template copy_to<THREADS>(Planes{to, stage.x.stride});
+            x_rows.template copy_to<LOADERS>(Planes{to, stage.x.stride}, thread);
         }
-        const ImageRows<T, true> dz_rows{
-            dz + static_cast<int64>(number) * windows.h * windows.w * outputs,
-            windows.h,
-            windows.w,
-            outputs,
-            top,
-            0,
-            rows,
-            pitch,
-            first_output,
-            O_PIECES};
-        dz_rows.template copy_to<THREADS>(stage.dz);
+        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
+                                         0,  rows,      pitch,     first_output, O_PIECES};
+        copy_gradient<LOADERS, IS_POOLED>(stage.dz, places, number, dz_rows, thread);
+        copy_async_commit();
+        copy_async_wait<0>();
     }
 };
 
@@ -136,17 +143,17 @@ struct OutputSums {
         sums[idx + 1] += load(T{static_cast<uint16>(word >> 16)});
     }
 
-    // Stores those of all threads; scratch holds AT_ONCE BLOCK_O numbers. All threads call.
+    // Stores those of all threads that multiply, which call; scratch holds AT_ONCE BLOCK_O numbers.
     __device__ void store_all(float* scratch, float* to) const {
         const int piece = threadIdx.x % O_PIECES, first = threadIdx.x / O_PIECES;
-        __syncthreads();
+        meet_at<THREADS>(1);
         if (first < AT_ONCE) {
 #pragma unroll
             for (int i = 0; i < IN_PIECE<T>; ++i) {
                 scratch[first * BLOCK_O + piece * IN_PIECE<T> + i] = sums[i];
             }
         }
-        __syncthreads();
+        meet_at<THREADS>(1);
         if (!wanted || threadIdx.x >= BLOCK_O) return;
         float sum = 0;
         for (int i = 0; i < AT_ONCE; ++i) sum += scratch[i * BLOCK_O + threadIdx.x];
@@ -182,15 +189,16 @@ __device__ inline void multiply_band(Sums& sums, const Stage& stage, int first_r
     wgmma_commit();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    conv2d_backward_weight_sm90(const T* dz, const T* x, float* partials, int num_images,
-                                int height, int width, int channels, int out_height, int out_width,
-                                int outputs, int padding_height, int padding_width,
+extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
+    conv2d_backward_weight_sm90(const T* dz, const uint8* places, const T* x, float* partials,
+                                int num_images, int height, int width, int channels, int out_height,
+                                int out_width, int outputs, int padding_height, int padding_width,
                                 int dilation_height, int dilation_width, int band_rows,
                                 int num_slices, int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
     const Bands bands{x,
                       dz,
+                      places,
                       {height, width},
                       {out_height, out_width},
                       {padding_height, padding_width},
@@ -204,36 +212,33 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const Stages stages{shared, num_slices, plane_bytes};
     const Pair tap_step{dilation_height * bands.pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int first_row = uniform(threadIdx.x / 128) * OWN_ROWS;
+    const BandRing<STAGES, THREADS, LOADERS> ring(shared + STAGES * stages.stage_bytes());
     stages.clear();
-    __syncthreads();
+    fence_async();
+    ring.start();
     take_turn();
 
+    const int count = num_images * bands.in_image();
+    if (ring.is_loader()) {
+        leave_registers<LOADER_REGISTERS>();
+        ring.load_all(
+            count, [&](int band, int stage) { bands.copy(band, stages.at(stage), ring.loader()); });
+        return;
+    }
+    take_registers<REGISTERS>();
     Sums sums = {};
     OutputSums of_outputs{blockIdx.z == 0, {}};
-    const int count = num_images * bands.in_image(), step = gridDim.x;
+    Cursor<STAGES> cursor(0);
 #pragma unroll 1
-    for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
-        const int idx = blockIdx.x + ahead * step;
-        if (idx < count) bands.copy(idx, stages.at(ahead));
-        copy_async_commit();
-    }
-    int read = 0, write = STAGES - 1;
-#pragma unroll 1
-    for (int idx = blockIdx.x; idx < count; idx += step) {
-        copy_async_wait<STAGES - 2>();
-        fence_async();
-        __syncthreads();  // the band is there for all threads, and all have left the one before
-        const Stage stage = stages.at(read);
+    for (int band = blockIdx.x; band < count; band += gridDim.x) {
+        wait(ring.full[cursor.slot], cursor.round);
+        const Stage stage = stages.at(cursor.slot);
         multiply_band(sums, stage, first_row, tap_step, num_slices);
-        const int coming = idx + (STAGES - 1) * step;
-        if (coming < count) bands.copy(coming, stages.at(write));
-        copy_async_commit();
         of_outputs.add(stage.dz, num_slices * DEPTH);
         wgmma_wait<0>();
-        read = read + 1 < STAGES ? read + 1 : 0;
-        write = write + 1 < STAGES ? write + 1 : 0;
+        arrive_warp(ring.empty[cursor.slot]);
+        cursor.advance<1>();
     }
-    copy_async_wait<0>();
 
     const int taps = KERNEL_HEIGHT * KERNEL_WIDTH, lane = threadIdx.x % 32;
     float* part = partials + blockIdx.x * (static_cast<int64>(taps) * channels + 1) * outputs;

@@ -1,4 +1,4 @@
-// Computes:  y = EPILOGUE(z), z[m, i, j, o] = sum of w[k, l, c, o] x[m, i + k dilation - padding,
+// Computes:  y = f(z + bias), z[m, i, j, o] = sum of w[k, l, c, o] x[m, i + k dilation - padding,
 //            ..., c] over taps (k, l) and channels c, x being 0 outside of the image, on Hopper's
 //            tensor cores through wgmma; ADJOINT: dx of dz, that is the same of dz with w[-k, -l,
 //            o, c], padding being (kernel - 1) dilation less than it was.
@@ -8,15 +8,18 @@
 //            outputs are a multiple of BLOCK_N.
 //            POOLS: of each 2 by 2 windows, from the first on, y has the largest numbers only, and
 //            indices, like y, their row and column, as row 2 + column, of equal ones the first.
-//            band_rows then are even, and tiles 8 by 8.
-//            bias (outputs), saved and z like y, as gemm/epilogue.cuh takes them.
-// Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS. Block x
-//            takes every gridDim.x-th band of band_rows rows of windows, and its warpgroups the
-//            band's tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across of them
+//            band_rows then are even, and tiles 8 by 8. IS_POOLED: x is a gradient of numbers that
+//            were pooled so, and indices tells how to spread it (pooled_rows.cuh).
+//            bias (outputs); saved and z like y (window_sums.cuh).
+// Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS that
+//            multiply, and, if STAGES is 2, one that loads the next band meanwhile. Block x takes
+//            every gridDim.x-th band of band_rows rows of windows, and its warpgroups the band's
+//            tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across of them
 //            side by side, or, if that is 0, 64 in the order of the planes' pixels. shared bytes:
-//            weights, and planes of a band, plane_bytes each (`Band.shared_bytes`). Defines: these,
+//            weights, STAGES of planes of a band, plane_bytes each, and barriers
+//            (`Band.shared_bytes`). Defines: these,
 //            POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP (of channels), BLOCKS (to a
-//            multiprocessor), and those of gemm/epilogue.cuh.
+//            multiprocessor), and those of window_sums.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
 //            reads w once for each block, and x, with KH - 1 rows more for each band, once for each
@@ -25,20 +28,18 @@
 //            (wgmma), 9.7.9.25.3 (cp.async).
 #define SHARED_ALIGNMENT 1024
 
-#include "gemm/epilogue.cuh"
 #include "mma/lines.cuh"
-#include "ops/conv/image_planes.cuh"
-#include "ops/conv/quads.cuh"
+#include "ops/conv/windows/band_ring.cuh"
+#include "ops/conv/windows/pooled_rows.cuh"
+#include "ops/conv/windows/window_sums.cuh"
 
-constexpr int THREADS = 128 * WARPGROUPS;
+constexpr int THREADS = 128 * WARPGROUPS;      // that multiply
+constexpr int LOADERS = STAGES > 1 ? 128 : 0;  // threads that load
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
-constexpr int EIGHTS = BLOCK_N / 8;
 constexpr int TAPS = KERNEL_HEIGHT * KERNEL_WIDTH;
 constexpr int CHANNELS = SLICES_OF_TAP * DEPTH;  // zeros fill up the last slice
 // All products of a tile follow each other without a branch, unless they are too many.
 constexpr int UNROLLED_ROWS = TAPS * SLICES_OF_TAP <= 64 ? KERNEL_HEIGHT : 1;
-
-using Sums = float[BLOCK_N / 2];
 
 struct Pair {
     int h, w;
@@ -67,22 +68,24 @@ __device__ inline void copy_weights(const Weights& to, const T* w, int outer, in
 
 // Which windows a tile has.
 struct Tiling {
-    int pitch, tiles_across;
+    Divisor pitch;
+    Divisor tiles_across;  // 0 for those in the order of pixels
 
-    __device__ int first_pixel(int tile) const {
-        return tiles_across == 0 ? 64 * tile
-                                 : tile / tiles_across * 8 * pitch + tile % tiles_across * 8;
+    __device__ bool in_order() const { return tiles_across.number == 0; }
+
+    // The first window.
+    __device__ Pair corner(int tile) const {
+        if (in_order()) return {0, 64 * tile};
+        return {tiles_across.quotient(tile) * 8, tiles_across.rest(tile) * 8};
     }
 
     // Bytes from eight windows to the next.
-    __device__ int row_step() const { return PIECE_BYTES * (tiles_across == 0 ? 8 : pitch); }
+    __device__ int row_step() const { return PIECE_BYTES * (in_order() ? 8 : pitch.number); }
 
-    __device__ Pair window(int tile, int eight, int one) const {
-        if (tiles_across == 0) {
-            const int pixel = 64 * tile + 8 * eight + one;
-            return {pixel / pitch, pixel % pitch};
-        }
-        return {tile / tiles_across * 8 + eight, tile % tiles_across * 8 + one};
+    __device__ Pair window(const Pair& first, int eight, int one) const {
+        if (!in_order()) return {first.h + eight, first.w + one};
+        const int pixel = first.w + 8 * eight + one;
+        return {pitch.quotient(pixel), pitch.rest(pixel)};
     }
 };
 
@@ -119,177 +122,119 @@ __device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap
     wgmma_wait<0>();
 }
 
-using Words = unsigned[EIGHTS];  // pairs of numbers of a window, eight outputs from one to the next
+// The bands of all images, and how they come to shared memory.
+struct Bands {
+    const T* x;
+    const uint8* places;
+    Pair image, padding;
+    int channels, in_image, rows, copied_rows, pitch;
 
-__device__ inline T first_of(unsigned word) { return T{static_cast<uint16>(word)}; }
-__device__ inline T second_of(unsigned word) { return T{static_cast<uint16>(word >> 16)}; }
-__device__ inline unsigned pair_of(T first, T second) {
-    return first.bits | static_cast<unsigned>(second.bits) << 16;
-}
+    __device__ int first_row(int band) const { return band % in_image * rows; }
 
-// Hands the sums of a window, those of half h of a tile's rows, to EPILOGUE.
-__device__ inline void find_window(const Epilogue& epilogue, const Sums& sums, int h, int64 pixel,
-                                   int first_output, bool is_inside, Words& words) {
-    const int first = first_output + threadIdx.x % 4 * 2;
-    if (!is_inside) return;
-#pragma unroll
-    for (int j = 0; j < EIGHTS; ++j) {
-        Acc pair[2] = {sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
-        EPILOGUE<2>(epilogue, pixel * epilogue.ldc + first + 8 * j, first + 8 * j, pair);
-        words[j] = pair_of(store<T>(pair[0]), store<T>(pair[1]));
-    }
-}
-
-// The larger of two numbers, NaN if either is, and whether it is the second: of equal ones it is
-// if `prefers_second`.
-struct Larger {
-    T value;
-    bool is_second;
-
-    __device__ Larger(T first, T second, bool prefers_second) {
-        const Acc a = load(first), b = load(second);
-        is_second = prefers_second ? b >= a : b > a;
-        value = is_second || b != b ? second : first;
+    // By as many threads, of which this is number `thread`, until its part is there.
+    template <int THREADS_OF>
+    __device__ void copy(int band, const Planes& to, int thread) const {
+        const int number = band / in_image;
+        const ImageRows<T, X_PIECES> own{
+            x + static_cast<int64>(number) * image.h * image.w * channels,
+            image.h,
+            image.w,
+            channels,
+            first_row(band) - padding.h,
+            -padding.w,
+            copied_rows,
+            pitch,
+            0,
+            CHANNELS / IN_PIECE<T>};
+        if constexpr (IS_POOLED) {
+            copy_pooled<THREADS_OF>(to, x, places, number, own, thread);
+        } else {
+            own.template copy_to<THREADS_OF>(to, thread);
+        }
+        copy_async_commit();
+        copy_async_wait<0>();
     }
 };
 
-// Of four windows, two of this lane and two of the one four further on or before, the largest
-// numbers of half the outputs, those of words 2 i, or 2 i + 1 in the lane on the right; and where
-// they are: 2 bits for each, row and column.
-struct Pooled {
-    static_assert(EIGHTS % 2 == 0 && EIGHTS <= 8, "lanes share words, whose places fit one");
-
-    bool is_right;
-    unsigned largest[EIGHTS / 2];
-    unsigned taps;
-
-    __device__ Pooled(const Words (&of_half)[2]) : is_right(threadIdx.x / 4 % 2), taps(0) {
-        Words upright;
-        unsigned rows = 0;
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) {
-            const Larger first(first_of(of_half[0][j]), first_of(of_half[1][j]), false);
-            const Larger second(second_of(of_half[0][j]), second_of(of_half[1][j]), false);
-            upright[j] = pair_of(first.value, second.value);
-            rows |= (first.is_second | second.is_second << 1) << 2 * j;
-        }
-        const unsigned other_rows = __shfl_xor_sync(FULL_WARP, rows, 4);
-#pragma unroll
-        for (int i = 0; i < EIGHTS / 2; ++i) {
-            const unsigned own = upright[is_right ? 2 * i + 1 : 2 * i];
-            const unsigned given = upright[is_right ? 2 * i : 2 * i + 1];
-            const unsigned other = __shfl_xor_sync(FULL_WARP, given, 4);
-            const int bit = 4 * i + 2 * is_right;
-            largest[i] = pair_of(
-                take(first_of(own), first_of(other), 2 * i, rows >> bit & 1, other_rows >> bit & 1),
-                take(second_of(own), second_of(other), 2 * i + 1, rows >> (bit + 1) & 1,
-                     other_rows >> (bit + 1) & 1));
-        }
-    }
-
-    // Of equal numbers the one in the upper row counts, then the one on the left.
-    __device__ T take(T own, T other, int idx, unsigned row, unsigned other_row) {
-        const bool other_first = other_row != row ? other_row < row : is_right;
-        const Larger larger(own, other, other_first);
-        const unsigned of_row = larger.is_second ? other_row : row;
-        taps |= (of_row << 1 | (larger.is_second != is_right)) << 2 * idx;
-        return larger.value;
-    }
-
-    // Taps of the two numbers of a word, a byte each.
-    __device__ uint16 tap_pair(int i) const {
-        const unsigned two = taps >> 4 * i;
-        return static_cast<uint16>((two & 3) | (two >> 2 & 3) << 8);
-    }
-};
-
-// Stores the largest numbers of windows 2 by 2, and which they are.
-__device__ inline void store_pooled(const Pooled& pooled, const Epilogue& epilogue, uint8* indices,
-                                    int64 pixel, int first_output, bool is_inside) {
-    const int64 at = pixel * epilogue.ldc + first_output + 8 * pooled.is_right;
-    store_quads<2>(pooled.largest, epilogue.c + at, is_inside);
-    if (!is_inside) return;
-#pragma unroll
-    for (int i = 0; i < EIGHTS / 2; ++i) {
-        *reinterpret_cast<uint16*>(indices + at + 16 * i + threadIdx.x % 4 * 2) =
-            pooled.tap_pair(i);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
     conv2d_sm90(const T* x, const T* w, const T* bias, const T* saved, T* y, T* z, uint8* indices,
                 double slope, int num_images, int height, int width, int channels, int out_height,
                 int out_width, int outputs, int padding_height, int padding_width,
                 int dilation_height, int dilation_width, int band_rows, int num_tiles,
                 int tiles_across, int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
-    take_turn();
     const int first_output = blockIdx.y * BLOCK_N;
     const int pitch = out_width + (KERNEL_WIDTH - 1) * dilation_width;
     const Weights weights{shared, PANEL_BYTES};
     const Planes pixels{shared + WEIGHT_BYTES, plane_bytes};
+    const int stage_bytes = CHANNELS / IN_PIECE<T> * plane_bytes;
+    const BandRing<STAGES, THREADS, LOADERS> ring(pixels.data + STAGES * stage_bytes);
+    if (LOADERS > 0) ring.start();
+    take_turn();
 
+    const Bands bands{x,
+                      indices,
+                      {height, width},
+                      {padding_height, padding_width},
+                      channels,
+                      (out_height + band_rows - 1) / band_rows,
+                      band_rows,
+                      band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
+                      pitch};
+    const int count = num_images * bands.in_image;
+    if (LOADERS > 0 && ring.is_loader()) {
+        ring.load_all(count, [&](int band, int stage) {
+            const Planes to{pixels.data + stage * stage_bytes, plane_bytes};
+            bands.copy<LOADERS>(band, to, ring.loader());
+        });
+        return;
+    }
     if (ADJOINT) {
         copy_weights(weights, w, outputs, channels, first_output, 0);
     } else {
         copy_weights(weights, w, channels, outputs, 0, first_output);
     }
-    const Tiling tiling{pitch, tiles_across};
-    const Epilogue epilogue{y, bias,    saved,  z, Acc(1), static_cast<Acc>(slope),
-                            0, outputs, outputs};
+    copy_async_commit();
+    copy_async_wait<0>();
+    fence_async();
+    if (LOADERS > 0) meet_at<THREADS>(1);
+
+    const Tiling tiling{Divisor(pitch), Divisor(tiles_across)};
+    WindowResult result{
+        bias,    saved,        y, z, indices, static_cast<Acc>(slope), out_height, out_width,
+        outputs, first_output, 0};
     const Operands first{
         planes_descriptor(shared_address(pixels.data), plane_bytes, tiling.row_step()),
         weights.descriptor(), 2 * plane_bytes};
     const Pair tap_step{dilation_height * pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const int bands = (out_height + band_rows - 1) / band_rows;
-    for (int band = blockIdx.x; band < num_images * bands; band += gridDim.x) {
-        const int image = band / bands, first_row = band % bands * band_rows;
-        const ImageRows<T, X_PIECES> rows{x + static_cast<int64>(image) * height * width * channels,
-                                          height,
-                                          width,
-                                          channels,
-                                          first_row - padding_height,
-                                          -padding_width,
-                                          band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
-                                          pitch,
-                                          0,
-                                          CHANNELS / IN_PIECE<T>};
-        rows.copy_to<THREADS>(pixels);
-        copy_async_commit();
-        copy_async_wait<0>();
-        fence_async();
-        __syncthreads();
+    Cursor<STAGES> cursor(0);
+    for (int band = blockIdx.x; band < count; band += gridDim.x) {
+        const int first_row = bands.first_row(band);
+        result.image = band / bands.in_image;
+        if (LOADERS > 0) {
+            wait(ring.full[cursor.slot], cursor.round);
+        } else {
+            bands.copy<THREADS>(band, pixels, threadIdx.x);
+            fence_async();
+            __syncthreads();
+        }
         for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
             Operands own = first;
-            own.pixels = moved(own.pixels, tiling.first_pixel(tile) * PIECE_BYTES);
+            const Pair corner = tiling.corner(tile);
+            own.pixels = moved(own.pixels, cursor.slot * stage_bytes +
+                                               (corner.h * pitch + corner.w) * PIECE_BYTES);
+            const Pair upper = tiling.window(corner, 2 * warp, lane / 4);
+            const Pair lower = tiling.window(corner, 2 * warp + 1, lane / 4);
+            const Place places[2] = {{first_row + upper.h, upper.w, upper.h < band_rows},
+                                     {first_row + lower.h, lower.w, lower.h < band_rows}};
+            TwoWindows windows(result, places);
             Sums sums = {};
             multiply(sums, own, tap_step);
-            Words words[2] = {};
-            Pair at{};
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                at = tiling.window(tile, 2 * warp + h, lane / 4);
-                const int row = first_row + at.h;
-                const bool is_inside = (at.h < band_rows) & (row < out_height) & (at.w < out_width);
-                const int64 pixel =
-                    is_inside ? (static_cast<int64>(image) * out_height + row) * out_width + at.w
-                              : 0;
-                find_window(epilogue, sums, h, pixel, first_output, is_inside, words[h]);
-                if (!POOLS) store_quads<1>(words[h], y + pixel * outputs + first_output, is_inside);
-            }
-            if (POOLS) {
-                const int row = (first_row + at.h) / 2, col = at.w / 2;
-                const bool is_inside =
-                    (at.h < band_rows) & (row < out_height / 2) & (col < out_width / 2);
-                const int64 pixel =
-                    is_inside
-                        ? (static_cast<int64>(image) * (out_height / 2) + row) * (out_width / 2) +
-                              col
-                        : 0;
-                store_pooled(Pooled(words), epilogue, indices, pixel, first_output, is_inside);
-            }
+            if (LOADERS > 0 && tile + WARPGROUPS >= num_tiles) arrive_warp(ring.empty[cursor.slot]);
+            windows.finish(result, sums);
         }
-        __syncthreads();  // all have read the band
+        if (LOADERS == 0) __syncthreads();  // all have read the band
+        if (LOADERS > 0) cursor.advance<1>();
     }
 }

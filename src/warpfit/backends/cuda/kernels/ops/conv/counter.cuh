@@ -1,6 +1,7 @@
-// Counts through the elements of an array of three axes, a fixed step at a time, without divisions.
+// Counts through the elements of an array of three axes, a fixed step at a time, without divisions;
+// and quick ones.
 // A thread's own: it knows no memory.
-// Users: conv.cuh, image_planes.cuh.
+// Users: conv.cuh, ops/conv/, ops/conv/windows/.
 #pragma once
 
 // A place in an array of axes a, b and c, and the way to the place `step` elements further on.
@@ -38,4 +39,16 @@ struct Counter {
             ++a;
         }
     }
+};
+
+// Divides numbers from 0 to 2^20 by one that is given later than the kernel is compiled.
+struct Divisor {
+    int number;
+    float inverse;
+
+    __device__ explicit Divisor(int of) : number(of), inverse(1.0f / of) {}
+
+    // Half a unit keeps the quotient's error away from whole numbers.
+    __device__ int quotient(int of) const { return static_cast<int>((of + 0.5f) * inverse); }
+    __device__ int rest(int of) const { return of - quotient(of) * number; }
 };

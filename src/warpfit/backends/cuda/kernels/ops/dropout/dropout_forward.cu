@@ -1,5 +1,6 @@
-// Computes: mask = 0 with probability p, else scale; y = x · mask. Unit u of row r is kept if word
-//           u % 4 of philox((step, layer, r, u // 4), key) is at least threshold.
+// Computes: mask = 0 with probability p, else scale; y = x · mask. Unit u of row r of the batch,
+//           which first_row rows precede, is kept if word u % 4 of philox((step, layer, r, u // 4),
+//           key) is at least threshold.
 // Layout:   x, y, mask (num_rows, num_units) contiguous, of any alignment.
 // Launch:   2-D blocks: x over groups of 4 units, y over rows; the grid likewise, each taking
 //           strides of its size; no shared memory; define DTYPE.
@@ -17,8 +18,8 @@ constexpr int W = 4;
 
 extern "C" __global__ void __launch_bounds__(256)
     dropout_forward(const T* __restrict__ x, T* __restrict__ y, T* __restrict__ mask,
-                    int64 num_rows, int64 num_units, Scalar step, unsigned layer, unsigned key0,
-                    unsigned key1, uint64 threshold, double scale, int wide) {
+                    int64 num_rows, int64 num_units, int64 first_row, Scalar step, unsigned layer,
+                    unsigned key0, unsigned key1, uint64 threshold, double scale, int wide) {
     take_turn();
     const uint32 number = static_cast<uint32>(read(step));
     const T kept = store<T>(static_cast<Acc>(scale));
@@ -32,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(256)
              group < num_groups; group += group_step) {
             const int64 at = group * W;
             const Group<T, W> values = load_group<W>(x + start, at, num_units, wide);
+            const uint32 place = static_cast<uint32>(first_row + row);
             const Words words =
-                philox({{number, layer, static_cast<uint32>(row), static_cast<uint32>(group)}},
-                       key0, key1);
+                philox({{number, layer, place, static_cast<uint32>(group)}}, key0, key1);
             Group<T, W> masks;
             Group<T, W> products;
 #pragma unroll

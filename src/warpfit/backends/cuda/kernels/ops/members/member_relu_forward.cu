@@ -23,8 +23,9 @@ extern "C" __global__ void __launch_bounds__(128)
     member_relu_forward(const T* __restrict__ z, const T* __restrict__ scale,
                         const T* __restrict__ bias, const T* __restrict__ next_scale,
                         T* __restrict__ y, bool* __restrict__ kept, int64 size, int num_units,
-                        Scalar step, unsigned first_member, unsigned layer, unsigned key0,
-                        unsigned key1, unsigned threshold, double of_kept, int wide) {
+                        Scalar step, unsigned first_member, unsigned layer,
+                        const __grid_constant__ RoundKeys keys, unsigned threshold, double of_kept,
+                        int wide) {
     take_turn();
     const int64 group = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int64 first = group * UNITS;
@@ -40,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(128)
         words =
             philox64({{1 + static_cast<uint64>(group), first_member + static_cast<uint64>(member),
                        layer, static_cast<uint64>(read(step))}},
-                     key0, key1);
+                     keys);
     }
     int unit = static_cast<int>(first % num_units);
 #pragma unroll

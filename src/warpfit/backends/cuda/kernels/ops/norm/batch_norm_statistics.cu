@@ -7,15 +7,18 @@
 // Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
 //           warps: `width` threads along a row, the rest over rows; no dynamic shared memory;
 //           define DTYPE.
-// Numerics: one pass. Values are taken relative to the first row's; groups of rows give mean and
-//           sum of squared deviations in the arithmetic type, which join in float64, in the same
-//           order always: exact to rounding however large the mean.
+// Numerics: one pass. Values are taken relative to the first row's. Of half precision a thread sums
+//           them and their squares in float32, MOST_ROWS at most, and float64 the threads'. Of other
+//           types groups of rows give mean and sum of squared deviations in the arithmetic type,
+//           which join in float64: exact to rounding however large the mean. In the same order
+//           always.
 // Cost:     sizeof DTYPE bytes and some 6 FLOP an element.
 // Reference: batch_norm_forward of backends/numpy/norm.py; Chan, Golub, LeVeque: Updating formulae
 //            and a pairwise algorithm for computing sample variances (1979).
 #include "ops/norm/columns.cuh"
 
 using T = DTYPE;
+using P = PARAMETER;
 using Acc = accumulator<T>;
 
 // Count, mean and sum of squared deviations from it of some numbers, for each of W columns.
@@ -66,6 +69,65 @@ __device__ inline void add_rows(Moments<W>& moments, const Group<T, W> (&rows)[U
     moments.count += num_rows;
 }
 
+// The moments of a thread's rows.
+template <int W>
+__device__ inline Moments<W> moments_of(const T* column, const Acc (&origin)[W],
+                                        const ColumnPlace<W>& place, int64 num_rows, int channels) {
+    constexpr int UNROLL = W <= 4 ? 8 : 4;
+    Moments<W> moments = {};
+    for (int64 row = place.first_row + place.line; row < place.end_row;
+         row += UNROLL * place.num_lines) {
+        Group<T, W> rows[UNROLL];
+        int count = 0;
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int64 own = row + u * place.num_lines;
+            rows[u] = load_group<W>(column + min(own, num_rows - 1) * channels, 0, W, true);
+            count += own < place.end_row;
+        }
+        add_rows(moments, rows, origin, count);
+    }
+    return moments;
+}
+
+// The same of half precision. What is beyond the last row counts as 0, relative to the origin.
+template <int W>
+__device__ inline Moments<W> moments_of_half(const T* column, const Acc (&origin)[W],
+                                             const ColumnPlace<W>& place, int channels) {
+    constexpr int UNROLL = 8;
+    Acc sums[W] = {}, squares[W] = {};
+    int count = 0;
+    for (int64 row = place.first_row + place.line; row < place.end_row;
+         row += UNROLL * place.num_lines) {
+        Group<T, W> rows[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int64 own = row + u * place.num_lines;
+            const bool is_there = own < place.end_row;
+            rows[u] = load_group<W>(column + (is_there ? own : 0) * channels, 0, W, true);
+            count += is_there;
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+#pragma unroll
+            for (int e = 0; e < W; ++e) {
+                const Acc value = load(rows[u].element[e]) - origin[e];
+                sums[e] += value;
+                squares[e] += value * value;
+            }
+        }
+    }
+    Moments<W> moments;
+    moments.count = count;
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        const double sum = sums[e];
+        moments.mean[e] = count > 0 ? sum / count : 0;
+        moments.squares[e] = squares[e] - sum * moments.mean[e];
+    }
+    return moments;
+}
+
 // The sum of two numbers, and its rounding error in `error`.
 __device__ inline double exact_sum(double a, double b, double& error) {
     const double sum = __dadd_rn(a, b);
@@ -75,8 +137,8 @@ __device__ inline double exact_sum(double a, double b, double& error) {
 }
 
 template <int W>
-__device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W], T* running_mean,
-                              T* running_var, Acc* statistics, int channels, int column,
+__device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W], P* running_mean,
+                              P* running_var, Acc* statistics, int channels, int column,
                               double momentum, double eps) {
     const Acc keep = static_cast<Acc>(1 - momentum);
     const Acc take = static_cast<Acc>(momentum);
@@ -91,17 +153,16 @@ __device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W],
         statistics[c] = mean;
         statistics[channels + c] = static_cast<Acc>((exact - mean) + error);
         statistics[2ll * channels + c] = static_cast<Acc>(1 / sqrt(variance + eps));
-        running_mean[c] = store<T>(load(running_mean[c]) * keep + take * mean);
-        running_var[c] = store<T>(load(running_var[c]) * keep + take * static_cast<Acc>(unbiased));
+        running_mean[c] = store<P>(load(running_mean[c]) * keep + take * mean);
+        running_var[c] = store<P>(load(running_var[c]) * keep + take * static_cast<Acc>(unbiased));
     }
 }
 
 template <int W>
-__device__ inline void find_statistics(const T* x, T* running_mean, T* running_var, Acc* statistics,
+__device__ inline void find_statistics(const T* x, P* running_mean, P* running_var, Acc* statistics,
                                        double* partials, unsigned* arrivals, int64 num_rows,
                                        int channels, int width, int64 rows_per_block,
                                        double momentum, double eps) {
-    constexpr int UNROLL = W <= 4 ? 8 : 4;
     __shared__ Moments<W> shared[COLUMN_THREADS];
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
     Moments<W> moments = {};
@@ -111,17 +172,10 @@ __device__ inline void find_statistics(const T* x, T* running_mean, T* running_v
         const auto first = load_group<W>(column, 0, W, true);
 #pragma unroll
         for (int e = 0; e < W; ++e) origin[e] = load(first.element[e]);
-        for (int64 row = place.first_row + place.line; row < place.end_row;
-             row += UNROLL * place.num_lines) {
-            Group<T, W> rows[UNROLL];
-            int count = 0;
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                const int64 own = row + u * place.num_lines;
-                rows[u] = load_group<W>(column + min(own, num_rows - 1) * channels, 0, W, true);
-                count += own < place.end_row;
-            }
-            add_rows(moments, rows, origin, count);
+        if constexpr (sizeof(T) == 2) {
+            moments = moments_of_half<W>(column, origin, place, channels);
+        } else {
+            moments = moments_of<W>(column, origin, place, num_rows, channels);
         }
     }
     join_lines(moments, place.line, place.num_lines, width, shared, join_moments<W>);
@@ -160,7 +214,7 @@ __device__ inline void find_statistics(const T* x, T* running_mean, T* running_v
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    batch_norm_statistics(const T* __restrict__ x, T* running_mean, T* running_var, Acc* statistics,
+    batch_norm_statistics(const T* __restrict__ x, P* running_mean, P* running_var, Acc* statistics,
                           double* partials, unsigned* arrivals, int64 num_rows, int channels,
                           int width, int wide, int64 rows_per_block, double momentum, double eps) {
     take_turn();

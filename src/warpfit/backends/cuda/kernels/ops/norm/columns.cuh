@@ -7,6 +7,7 @@
 
 #include "base/group.cuh"
 #include "base/reduce.cuh"
+#include "ops/activation/activation.cuh"
 
 constexpr int COLUMN_THREADS = 256;
 
@@ -27,6 +28,13 @@ struct ColumnPlace {
         end_row = min(num_rows, first_row + rows_per_block);
     }
 };
+
+// dz = dy f'(z) with z as batch_norm_forward finds it; f is KIND.
+template <Activation KIND, class A>
+__device__ inline A before_activation(A dy, A z, A slope) {
+    if constexpr (KIND == Activation::identity) return dy;
+    return dy * activated<KIND>(z, slope).derivative;
+}
 
 // Joins the values of all lines of a block, column by column and always in the same order: line 0
 // has the results. Pass every thread's own; `shared` holds one for every thread.

@@ -1,13 +1,14 @@
-// Computes: dweight = factor · Σ dy · x̂ and dbias = factor · Σ dy over the rows, with x̂ = (x -
-//   mean) / σ.
-// Layout:   dy, x (num_rows, channels); statistics, mean, its rest and 1 / σ, (3, rows) if per_row
+// Computes: dweight = factor · Σ dz · x̂ and dbias = factor · Σ dz over the rows, with x̂ = (x -
+//           mean) / σ and dz = dy f'(x̂ weight + bias), f the define ACTIVATION.
+// Layout:   dy, x (num_rows, channels); weight and bias (channels,) of PARAMETER or null, read if f
+//           is not the identity, which it is if per_row; statistics, mean, its rest and 1 / σ, (3, rows) if per_row
 //           (layer norm), else (3, channels), dweight and dbias (channels,), of the arithmetic
 //           type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
 //           tile of columns, zero before and after. Where wide, channels is a multiple of a
 //           vector's elements and dy and x are aligned.
 // Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
 //           warps: `width` threads along a row, the rest over rows; no dynamic shared memory;
-//           define DTYPE.
+//           defines DTYPE and these.
 // Numerics: a thread sums in accumulator<DTYPE>, threads and blocks are added in float64, in the
 //           same order always.
 // Cost:     2 · sizeof DTYPE bytes and 6 FLOP an element.
@@ -15,14 +16,17 @@
 #include "ops/norm/columns.cuh"
 
 using T = DTYPE;
+using P = PARAMETER;
 using Acc = accumulator<T>;
 
 constexpr int UNROLL = 4;
 
+// An odd number of doubles, so that those of neighbouring threads lie in different banks.
 template <int W>
 struct Sums {
     double weight[W];
     double bias[W];
+    double unused;
 };
 
 template <int W>
@@ -36,16 +40,21 @@ __device__ inline void join_sums(Sums<W>& a, const Sums<W>& b) {
 
 // The sums over a thread's rows.
 template <int W>
-__device__ inline Sums<W> sum_rows(const T* dy, const T* x, const Acc* statistics, int64 num_rows,
-                                   int channels, int per_row, const ColumnPlace<W>& place) {
+__device__ inline Sums<W> sum_rows(const T* dy, const T* x, const P* weights, const P* biases,
+                                   const Acc* statistics, int64 num_rows, int channels, int per_row,
+                                   Acc slope, const ColumnPlace<W>& place) {
+    constexpr bool IS_PLAIN = Activation::ACTIVATION == Activation::identity;
     const int64 num_statistics = per_row ? num_rows : channels;
-    Acc mean[W], rest[W], inverse[W], weight[W] = {}, bias[W] = {};
+    Acc mean[W], rest[W], inverse[W], weight[W] = {}, bias[W] = {}, scale[W], shift[W];
 #pragma unroll
     for (int e = 0; e < W; ++e) {
         const int64 at = per_row ? 0 : place.column + e;
         mean[e] = statistics[at];
         rest[e] = statistics[num_statistics + at];
         inverse[e] = statistics[2 * num_statistics + at];
+        if (IS_PLAIN) continue;
+        scale[e] = weights ? inverse[e] * load(weights[at]) : inverse[e];
+        shift[e] = biases ? load(biases[at]) : Acc(0);
     }
     for (int64 row = place.first_row + place.line; row < place.end_row;
          row += UNROLL * place.num_lines) {
@@ -66,9 +75,13 @@ __device__ inline Sums<W> sum_rows(const T* dy, const T* x, const Acc* statistic
             const Acc row_inverse = per_row ? statistics[2 * num_rows + own] : Acc(0);
 #pragma unroll
             for (int e = 0; e < W; ++e) {
-                const Acc gradient = load(gradients[u].element[e]);
+                Acc gradient = load(gradients[u].element[e]);
                 const Acc centred = (load(values[u].element[e]) - (per_row ? row_mean : mean[e])) -
                                     (per_row ? row_rest : rest[e]);
+                if constexpr (!IS_PLAIN) {
+                    gradient = before_activation<Activation::ACTIVATION>(
+                        gradient, centred * scale[e] + shift[e], slope);
+                }
                 weight[e] += gradient * (centred * (per_row ? row_inverse : inverse[e]));
                 bias[e] += gradient;
             }
@@ -83,15 +96,75 @@ __device__ inline Sums<W> sum_rows(const T* dy, const T* x, const Acc* statistic
     return sums;
 }
 
+// The same of half precision, where statistics are those of channels: a mean that is rounded is exact
+// enough, and 1 / σ can wait.
 template <int W>
-__device__ inline void sum_gradients(const T* dy, const T* x, const Acc* statistics, Acc* dweight,
-                                     Acc* dbias, double* partials, unsigned* arrivals,
-                                     int64 num_rows, int channels, int width, int64 rows_per_block,
-                                     int per_row, double factor) {
+__device__ inline Sums<W> sum_half_rows(const T* dy, const T* x, const P* weights, const P* biases,
+                                        const Acc* statistics, int channels, Acc slope,
+                                        const ColumnPlace<W>& place) {
+    constexpr bool IS_PLAIN = Activation::ACTIVATION == Activation::identity;
+    Acc mean[W], scale[W], shift[W], weight[W] = {}, bias[W] = {};
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        const int c = place.column + e;
+        mean[e] = statistics[c] + statistics[channels + c];
+        if (IS_PLAIN) continue;
+        const Acc inverse = statistics[2ll * channels + c];
+        scale[e] = weights ? inverse * load(weights[c]) : inverse;
+        shift[e] = biases ? load(biases[c]) : Acc(0);
+    }
+    for (int64 row = place.first_row + place.line; row < place.end_row;
+         row += UNROLL * place.num_lines) {
+        Group<T, W> gradients[UNROLL], values[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int64 own = row + u * place.num_lines;
+            const int64 at = own * channels + place.column;
+            const bool is_there = own < place.end_row;
+            gradients[u] = is_there ? load_group<W>(dy + at, 0, W, true) : Group<T, W>{};
+            values[u] = is_there ? load_group<W>(x + at, 0, W, true) : Group<T, W>{};
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+#pragma unroll
+            for (int e = 0; e < W; ++e) {
+                Acc gradient = load(gradients[u].element[e]);
+                const Acc centred = load(values[u].element[e]) - mean[e];
+                if constexpr (!IS_PLAIN) {
+                    gradient = before_activation<Activation::ACTIVATION>(
+                        gradient, centred * scale[e] + shift[e], slope);
+                }
+                weight[e] += gradient * centred;
+                bias[e] += gradient;
+            }
+        }
+    }
+    Sums<W> sums;
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        const Acc inverse = statistics[2ll * channels + place.column + e];
+        sums.weight[e] = static_cast<double>(weight[e]) * inverse;
+        sums.bias[e] = bias[e];
+    }
+    return sums;
+}
+
+template <int W>
+__device__ inline void sum_gradients(const T* dy, const T* x, const P* weights, const P* biases,
+                                     const Acc* statistics, Acc* dweight, Acc* dbias,
+                                     double* partials, unsigned* arrivals, int64 num_rows,
+                                     int channels, int width, int64 rows_per_block, int per_row,
+                                     double factor, double slope) {
     __shared__ Sums<W> shared[COLUMN_THREADS];
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
     Sums<W> sums = {};
-    if (place.active) sums = sum_rows<W>(dy, x, statistics, num_rows, channels, per_row, place);
+    if (place.active && sizeof(T) == 2 && !per_row) {
+        sums = sum_half_rows<W>(dy, x, weights, biases, statistics, channels,
+                                static_cast<Acc>(slope), place);
+    } else if (place.active) {
+        sums = sum_rows<W>(dy, x, weights, biases, statistics, num_rows, channels, per_row,
+                           static_cast<Acc>(slope), place);
+    }
     join_lines(sums, place.line, place.num_lines, width, shared, join_sums<W>);
     if (gridDim.y > 1) {
         double* own = partials + static_cast<int64>(blockIdx.y) * 2 * channels + place.column;
@@ -129,16 +202,18 @@ __device__ inline void sum_gradients(const T* dy, const T* x, const Acc* statist
 
 extern "C" __global__ void __launch_bounds__(256)
     norm_parameter_gradients(const T* __restrict__ dy, const T* __restrict__ x,
+                             const P* __restrict__ weights, const P* __restrict__ biases,
                              const Acc* __restrict__ statistics, Acc* dweight, Acc* dbias,
                              double* partials, unsigned* arrivals, int64 num_rows, int channels,
-                             int width, int wide, int64 rows_per_block, int per_row,
-                             double factor) {
+                             int width, int wide, int64 rows_per_block, int per_row, double factor,
+                             double slope) {
     take_turn();
     if (wide) {
-        sum_gradients<Vec<T>::SIZE>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows,
-                                    channels, width, rows_per_block, per_row, factor);
+        sum_gradients<Vec<T>::SIZE>(dy, x, weights, biases, statistics, dweight, dbias, partials,
+                                    arrivals, num_rows, channels, width, rows_per_block, per_row,
+                                    factor, slope);
     } else {
-        sum_gradients<1>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels,
-                         width, rows_per_block, per_row, factor);
+        sum_gradients<1>(dy, x, weights, biases, statistics, dweight, dbias, partials, arrivals,
+                         num_rows, channels, width, rows_per_block, per_row, factor, slope);
     }
 }

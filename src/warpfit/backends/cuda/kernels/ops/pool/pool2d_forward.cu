@@ -1,5 +1,6 @@
 // Computes: y = share · the sum of every window's pixels, share = 1 / (KH · KW); with MAX their
-//           largest, and its tap, row · KW + column, of equal ones the first.
+//           largest, and its tap, row · KW + column, of equal ones the first; if of_positive, KH · KW
+//           unless it is above 0.
 // Layout:   x (M, H, W, C), y and, with MAX, indices (M, OH, OW, C), contiguous, below 2^31
 //           elements; indices of index_bytes bytes each. Where wide, C is a multiple of a vector's
 //           elements and all arrays are aligned.
@@ -18,7 +19,7 @@ using Acc = accumulator<T>;
 
 template <int W>
 __device__ inline void pool(const T* x, T* y, void* indices, int index_bytes, Acc share, int thread,
-                            int channels, const Axis& rows, const Axis& columns) {
+                            int channels, bool of_positive, const Axis& rows, const Axis& columns) {
     const Spot spot = spot_of<W>(thread, rows.num_windows, columns.num_windows, channels);
     const Range inside_rows = taps_inside(rows, spot.row);
     const Range inside_columns = taps_inside(columns, spot.column);
@@ -52,6 +53,10 @@ __device__ inline void pool(const T* x, T* y, void* indices, int index_bytes, Ac
     }
     Group<T, W> result;
 #pragma unroll
+    for (int e = 0; e < W; ++e) {
+        if (MAX && of_positive && !(found[e] > Acc(0))) index[e] = rows.kernel * columns.kernel;
+    }
+#pragma unroll
     for (int e = 0; e < W; ++e) result.element[e] = store<T>(MAX ? found[e] : found[e] * share);
     *reinterpret_cast<Group<T, W>*>(y + thread * W) = result;
     if (MAX) store_indices<W>(indices, index_bytes, thread * W, index);
@@ -60,9 +65,9 @@ __device__ inline void pool(const T* x, T* y, void* indices, int index_bytes, Ac
 extern "C" __global__ void __launch_bounds__(256, MAX ? 4 : 1)
     pool2d_forward(const T* __restrict__ x, T* __restrict__ y, uint8* __restrict__ indices,
                    int index_bytes, double share, int num_threads, int channels, int wide,
-                   int height, int out_height, int kernel_height, int stride_height,
-                   int padding_height, int width, int out_width, int kernel_width, int stride_width,
-                   int padding_width) {
+                   int of_positive, int height, int out_height, int kernel_height,
+                   int stride_height, int padding_height, int width, int out_width,
+                   int kernel_width, int stride_width, int padding_width) {
     take_turn();
     const int thread = blockIdx.x * POOL_THREADS + threadIdx.x;
     if (thread >= num_threads) return;
@@ -70,8 +75,9 @@ extern "C" __global__ void __launch_bounds__(256, MAX ? 4 : 1)
     const Axis columns{width, out_width, kernel_width, stride_width, padding_width};
     const Acc factor = static_cast<Acc>(share);
     if (wide) {
-        pool<Vec<T>::SIZE>(x, y, indices, index_bytes, factor, thread, channels, rows, columns);
+        pool<Vec<T>::SIZE>(x, y, indices, index_bytes, factor, thread, channels, of_positive, rows,
+                           columns);
     } else {
-        pool<1>(x, y, indices, index_bytes, factor, thread, channels, rows, columns);
+        pool<1>(x, y, indices, index_bytes, factor, thread, channels, of_positive, rows, columns);
     }
 }

@@ -25,8 +25,8 @@ struct ReplicaNetwork {
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
     // Where the backward pass takes a quad's lower and upper units from.
     unsigned places[OWN_QUADS][2];
-    unsigned owned = 0;            // of quads that are there, a bit each
-    unsigned counted[2] = {0, 0};  // and of those whose lower or upper units this block counts
+    unsigned owned = 0;             // of quads that are there, a bit each
+    unsigned counted[2] = {0, 0};   // and of those whose lower or upper units this block counts
 
     __device__ ReplicaNetwork(LayersShared&, const LayersRun& run) : exchanges(run.exchanges) {}
 
@@ -151,7 +151,7 @@ struct ReplicaNetwork {
     }
 
     // What all weights have become in `step` steps.
-    __device__ void begin(int step) {
+    __device__ void begin(LayersShared& shared, const LayersRun& run, int step) {
         const LayersExchange& exchange = own_exchange();
         if (LAYERS > 1) {
             receive_tiles(
@@ -159,7 +159,14 @@ struct ReplicaNetwork {
                 [&](int tile, int half) {
                     return &exchange.backward[step % 2][2 * tile + half][threadIdx.x];
                 },
-                words_of_backward);
+                words_of_backward,
+                [&](int tile) {
+                    float scale = 1;
+                    at_backward_tile(tile, [&](auto layer, int) {
+                        scale = scales_of<decltype(layer)::VALUE>(shared, run).weights;
+                    });
+                    return scale;
+                });
         }
         receive_tiles(
             forward, step,
@@ -170,6 +177,13 @@ struct ReplicaNetwork {
                     is_there = has_tile<Forward<decltype(layer)::VALUE>>(tile);
                 });
                 return is_there ? ALL_WORDS : 0;
+            },
+            [&](int tile) {
+                float scale = 1;
+                at_tile(tile, [&](auto layer, int) {
+                    scale = scales_of<decltype(layer)::VALUE>(shared, run).weights;
+                });
+                return scale;
             });
     }
 
@@ -198,36 +212,27 @@ struct ReplicaNetwork {
     }
 
     template <int L, class Rows>
-    __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
-        multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD,
-                                            Shape<L>::count());
+    __device__ void multiply_forward(LayersShared& shared, const LayersRun&, const Rows& rows) const {
+        multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD);
     }
     template <int L>
-    __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
-        multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD,
-                                              Shape<L - 1>::count());
+    __device__ void multiply_backward(LayersShared& shared, const LayersRun&, const UnitRows& rows) const {
+        multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD);
     }
 
     // By the tiles from `first` on.
     template <class Product, int TILES, class Rows>
     __device__ static void multiply(LayersShared& shared, const Rows& rows,
-                                    const unsigned (&tiles)[TERMS][TILES][4], int first,
-                                    [[maybe_unused]] int count) {
+                                    const unsigned (&tiles)[TERMS][TILES][4], int first) {
         if (!Product::is_mine()) return;
         typename Product::Fragments b;
-        int exponent = 0;
-        if constexpr (SCALES) {
-            const auto weight = [&](int u, int j, int part) {
-                const int tile = first + u * Product::Weights::MINE_K + j;
-                return __uint_as_float(tiles[part % 2][tile][part % 4 / 2 * 2 + part / 4]);
-            };
-            exponent = Product::round(b, rows, Product::find_exponent(count, weight), weight);
-        } else {
 #pragma unroll
-            for (int i = 0; i < Product::Weights::MINE * 4; ++i)
-                (&b[0][0][0][0][0])[i] = tiles[0][first + i / 4][i % 4];
+        for (int i = 0; i < TERMS * Product::Weights::MINE * 4; ++i) {
+            const int term = i / (Product::Weights::MINE * 4),
+                      word = i % (Product::Weights::MINE * 4);
+            (&b[term][0][0][0][0])[word] = tiles[term][first + word / 4][word % 4];
         }
-        Product::multiply(shared.sums, rows, b, exponent);
+        Product::multiply(shared.sums, rows, b);
     }
 
     // No step leaves anything to the next.
@@ -235,21 +240,25 @@ struct ReplicaNetwork {
 
     // Layer L's gradients are there: they are sent to their owners.
     template <int L>
-    __device__ void take(LayersShared& shared, const LayersRun&, const Now& now) const {
+    __device__ void take(LayersShared& shared, const LayersRun& run, const Now& now) const {
         using Weights = typename Forward<L>::Weights;
         LayersExchange& exchange = own_exchange();
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
-        const auto leave = [&](int u, int j, float (&sums)[2][4], const Factors& factors) {
-            const int quad = 2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
+        const LayerScales scales = of_gradients<L>(shared, run);
+        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()),
+                                  [&](int u, int j, float (&sums)[2][4]) {
+                                      const int quad =
+                                          2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
 #pragma unroll
-            for (int i = 0; i < 8 * SCALES; ++i) sums[i / 4][i % 4] *= factors[i / 4];
-            send(&exchange.gradients[own_replica()][quad][threadIdx.x], THREADS, now.step, sums);
-        };
-        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()), leave);
+                                      for (int i = 0; i < 8; ++i)
+                                          sums[i / 4][i % 4] *= scales.of_weights;
+                                      send(&exchange.gradients[own_replica()][quad][threadIdx.x],
+                                           THREADS, now.step, sums);
+                                  });
         Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
             store_relaxed(&exchange.biases[now.step % 2][own_replica()][First<L>::BIAS + unit],
-                          marked(sum, now.step / 2));
+                          marked(sum * scales.of_biases, now.step / 2));
         });
     }
 

@@ -95,11 +95,11 @@ static_assert(REPLICAS == 1 || sizeof(LayersExchange) == EXCHANGE_BYTES,
               "the launcher gives as much to each rank");
 static_assert(REPLICAS == 1 || OWN_QUADS <= 32, "a bit for each");
 
-// Takes the words of tiles in, two weights of 16 bits each or one of float32, whose quads come in this turn: quad h of tile t is at
-// place(t, h), and has the words that there(t, h) has bits of.
-template <int TILES, class Place, class There>
+// Takes the 16-bit words of tiles in, whose quads come in this turn: quad h of tile t is at
+// place(t, h), and has the words that there(t, h) has bits of. They come times scale(t).
+template <int TILES, class Place, class There, class Scale>
 __device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int turn, Place place,
-                                     There there) {
+                                     There there, Scale scale_of) {
 #pragma unroll
     for (int first = 0; first < 2 * TILES; first += AT_ONCE) {
         uint4 words[AT_ONCE];
@@ -122,18 +122,14 @@ __device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int
         for (int i = 0; i < AT_ONCE; ++i) {
             const int quad = first + i;
             if (quad >= 2 * TILES) break;
-            const float numbers[4] = {without_last_bit(words[i].x), without_last_bit(words[i].y),
-                                      without_last_bit(words[i].z), without_last_bit(words[i].w)};
+            const float scale = scale_of(quad / 2);
+            const Pair lower(without_last_bit(words[i].x) * scale,
+                             without_last_bit(words[i].y) * scale),
+                upper(without_last_bit(words[i].z) * scale, without_last_bit(words[i].w) * scale);
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float low = numbers[2 * half], high = numbers[2 * half + 1];
-                unsigned (&first)[4] = fragments[0][quad / 2];
-                if constexpr (SCALES) {  // float32, for rows whose exponents are to come
-                    first[2 * half + quad % 2] = __float_as_uint(low);
-                    fragments[TERMS - 1][quad / 2][2 * half + quad % 2] = __float_as_uint(high);
-                } else {
-                    first[2 * half + quad % 2] = packed<T>(low, high);
-                }
+            for (int term = 0; term < TERMS; ++term) {
+                fragments[term][quad / 2][quad % 2] = lower.words[term];
+                fragments[term][quad / 2][2 + quad % 2] = upper.words[term];
             }
         }
     }

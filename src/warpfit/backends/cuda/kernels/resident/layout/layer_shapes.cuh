@@ -43,13 +43,19 @@ struct Pair {
     }
 };
 
-using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
-
-// Whether rows are numbers times powers of two, whose exponents come with each chunk: float32, for
-// which 16 bits have not the range. The largest of a block's is below 2^(TOP_EXPONENT + 1); where
-// there are none, or all are 0, NO_UNITS is the exponent.
+// Where numbers are sums of several, float16's range is float32's by powers of two, which a run
+// chooses for each layer.
 constexpr bool SCALES = TERMS > 1;
-constexpr int TOP_EXPONENT = 14, NO_UNITS = -127;
+
+struct LayerScales {
+    float weights;    // times which products take weights
+    float sums;       // of the forward product, what takes it back to numbers of float32
+    float units;      // times which the layer above takes units
+    float gradients;  // from the product with the weights of the layer above to this one's gradients
+    float of_weights, of_biases;  // take sums back to the gradients of weights and biases
+};
+
+using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
 // Chunks of the blocks before one, if each has `least`, and the first ones have one more.
 __device__ constexpr int chunks_before(int rank, int least, int with_one_more) {
@@ -89,10 +95,9 @@ struct Shape {
 
     static constexpr bool ALL_HAVE_UNITS = LEAST_CHUNKS > 0;
 
-    static constexpr bool IS_EVEN = !IS_SHARED_OUT || UNITS == CLUSTER * BLOCK_UNITS;
-
     // This block's first unit, and how many it has; without any, 0.
     __device__ static int count() {
+        constexpr bool IS_EVEN = !IS_SHARED_OUT || UNITS == CLUSTER * BLOCK_UNITS;
         if (IS_EVEN) return BLOCK_UNITS;
         const int begin = first_of(own_rank());
         return clamped(UNITS - begin, first_of(own_rank() + 1) - begin);
@@ -102,10 +107,9 @@ struct Shape {
     }
     __device__ static int first_gradient() { return HAS_OWN_GRADIENTS ? 0 : first(); }
     __device__ static int own_chunks() { return (count() + CHUNK_UNITS - 1) / CHUNK_UNITS; }
-    // Of the others' units or gradients, and their exponents.
     __device__ static unsigned bytes_of_others() {
-        constexpr unsigned OF_CHUNK = TERMS * ROWS * CHUNK_UNITS * sizeof(T);
-        return (CHUNKS - own_chunks()) * (OF_CHUNK + SCALES * sizeof(int2));
+        return (up(UNITS, CHUNK_UNITS) / CHUNK_UNITS - own_chunks()) * TERMS * ROWS * CHUNK_UNITS *
+               sizeof(T);
     }
 };
 
@@ -154,23 +158,17 @@ struct alignas(16) LayerRows<L, true> {
 // Rows that products take: those of a batch come one after the other, those of units in chunks.
 struct BatchRows {
     const T* first;
-    int own_exponent;
     static constexpr int STRIDE = X_STRIDE, NEXT_CHUNK = CHUNK_UNITS, next_term = ROWS * X_STRIDE;
-
-    __device__ int exponent(int) const { return SCALES ? own_exponent : 0; }
 };
 
 struct UnitRows {
     const T* first;
     int next_term;
-    const int2* exponents;
     static constexpr int STRIDE = CHUNK_UNITS, NEXT_CHUNK = ROWS * CHUNK_UNITS;
 
     template <int COUNT>
-    __device__ UnitRows(const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const int2* exponents)
-        : first(&units[0][0][0][0]), next_term(COUNT * ROWS * CHUNK_UNITS), exponents(exponents) {}
-
-    __device__ int exponent(int chunk) const { return SCALES ? exponents[chunk].x : 0; }
+    __device__ explicit UnitRows(const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS])
+        : first(&units[0][0][0][0]), next_term(COUNT * ROWS * CHUNK_UNITS) {}
 };
 
 // The tile of 16 rows and 16 columns from chunk `chunk` on, of a term of each number.
@@ -203,31 +201,14 @@ struct alignas(16) NearSlots {
     float4 quads[larger(NEAR_TILES, 1)][2 * SLOT_PLACES][32 * WARPS];  // see Memory
 };
 
-// Exponents of the chunks of layer L's units and gradients, each twice, as pairs are sent.
-template <int L, bool IS_LAST = Shape<L>::IS_LAST>
-struct ExponentsOf {
-    int2 y[LayerRows<L>::COPIES][Shape<L>::REACH / CHUNK_UNITS],
-        dz[Shape<L>::GRADIENT_REACH / CHUNK_UNITS];
-};
-template <int L>
-struct ExponentsOf<L, true> {
-    int2 dz[Shape<L>::GRADIENT_REACH / CHUNK_UNITS];
-};
-template <int L>
-using Exponents = ExponentsOf<L>;
-
-// Of SCALES: see unit_scales.cuh.
-struct alignas(16) UnitScales {
-    float largest[WARPS];  // of each warp's numbers
-    int of_batches[2];     // exponents
-    int of_weights[2 * LAYERS][WARPS];
-    Stack<Exponents> exponents;
+struct alignas(16) Scales {
+    LayerScales layers[LAYERS];
 };
 
-struct alignas(16) LayersRest : part_if<CLASS_WEIGHTS, ClassWeights>,
+struct alignas(16) LayersRest : part_if<SCALES, Scales>,
+                                part_if<CLASS_WEIGHTS, ClassWeights>,
                                 part_if<(NEAR_TILES > 0), NearSlots>,
-                                part_if<STOPS, StoppingState>,
-                                part_if<SCALES, UnitScales> {};
+                                part_if<STOPS, StoppingState> {};
 
 struct LayersWhole : LayersShared, LayersRest {};
 static_assert(sizeof(LayersWhole) == SHARED_BYTES, "the launcher asks for as much");
@@ -282,6 +263,7 @@ struct LayersRun {
     const T *batches, *validation_batches;
     const float *targets, *validation_targets;
     double* record;
+    // Of gradients; what takes them back, unless each layer has its own.
     float scale, unscale, largest_norm;
     LossSettings loss;
     RuleSettings rule;
@@ -289,7 +271,23 @@ struct LayersRun {
         // Of weights: half of it times the sum of their squares, over the rows, joins the loss.
         penalty;
     uint32 first_step, key[2];  // of the dropout's random numbers
-    int x_exponent, validation_exponent;
     float4* far_slots;          // see Memory
     LayersExchange* exchanges;  // of each rank, where there are replicas
 };
+
+template <int L>
+__device__ inline LayerScales scales_of(const LayersShared& shared, const LayersRun& run) {
+    if constexpr (SCALES) {
+        return part_of<Scales>(shared).layers[L];
+    } else {
+        return {1, 1, 1, 1, run.unscale, run.unscale};
+    }
+}
+
+// What takes sums back to gradients before `run.unscale`, which is 1 where each layer has its own.
+template <int L>
+__device__ inline LayerScales of_gradients(const LayersShared& shared, const LayersRun& run) {
+    LayerScales scales = scales_of<L>(shared, run);
+    if (!SCALES) scales.of_weights = scales.of_biases = 1;
+    return scales;
+}

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "resident/layout/layer_shapes.cuh"
-#include "resident/rows/unit_scales.cuh"
 
 // How many groups of warps partition so many tiles along the units: what leaves each warp the
 // fewest, and of those the most groups, as each adds up what it finds over the others.
@@ -27,15 +26,8 @@ __device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
 // Parts of products, of each 8 rows as a warp's lanes hold them.
 using Parts = float2[2][32];
 
-// What sums of the two halves of a tile are to be multiplied by.
-struct Factors {
-    float of_halves[2];
-
-    __device__ float operator[](int half) const { return SCALES ? of_halves[half] : 1; }
-};
-
-// A matrix from FEATURES, a multiple of 16, to UNITS, or as many as a block has if not COUNTS_ALL.
-template <int FEATURES, int UNITS, bool COUNTS_ALL>
+// A matrix from FEATURES, a multiple of 16, to UNITS.
+template <int FEATURES, int UNITS>
 struct Product {
     static constexpr int UNIT_TILES = (UNITS + 15) / 16, FEATURE_TILES = FEATURES / 16;
     static constexpr int GROUPS_U = groups_along_units(FEATURE_TILES, UNIT_TILES);
@@ -65,62 +57,9 @@ struct Product {
         return (k * ROW_TILES + r) * Weights::HALF_TILES + half_tile;
     }
 
-    // Whether a number of a tile is a weight of one of `count` units.
-    __device__ static bool is_weight(int u, int part, int count) {
-        return (COUNTS_ALL && UNITS % 16 == 0) || Weights::unit_of(u, part) < count;
-    }
-
-    // The exponent by which a warp's weights of `count` units are multiplied, each of which is
-    // weight(u, j, its number in the tile).
-    template <class F>
-    __device__ static int find_exponent(int count, F weight) {
-        float largest = 0;
-#pragma unroll
-        for (int i = 0; i < Weights::MINE * 8; ++i) {
-            const int u = i / 8 / Weights::MINE_K, j = i / 8 % Weights::MINE_K;
-            if (is_weight(u, i % 8, count)) largest = fmaxf(largest, fabsf(weight(u, j, i % 8)));
-        }
-        return exponent_for_weights(largest_of_warp(largest));
-    }
-
-    // Rounds these weights for some rows. Returns the exponent of the power of two by which the
-    // product is divided then.
-    template <class Rows, class F>
-    __device__ static int round(Fragments& b, const Rows& rows, int of_weights, F weight) {
-        const int of_rows = largest_exponent(rows);
-        of_weights = min(of_weights, of_rows + 126);  // what is returned is in the range
-#pragma unroll
-        for (int i = 0; i < Weights::MINE * 2; ++i) {
-            const int u = i / 2 / Weights::MINE_K, j = i / 2 % Weights::MINE_K, slice = i % 2;
-            float factor = 0;
-            if (Weights::has_tile(j))
-                factor = power(rows.exponent(2 * Weights::feature_tile(j) + slice) - of_rows +
-                               of_weights);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int part = 4 * slice + 2 * half;
-                const Pair pair(weight(u, j, part) * factor, weight(u, j, part + 1) * factor);
-#pragma unroll
-                for (int term = 0; term < TERMS; ++term)
-                    b[term][u][j][half][slice] = pair.words[term];
-            }
-        }
-        return of_rows - of_weights;
-    }
-
-    __device__ static int largest_exponent(const BatchRows& rows) { return rows.exponent(0); }
-    __device__ static int largest_exponent(const UnitRows& rows) {
-        int largest = NO_UNITS;
-        for (int chunk = threadIdx.x % 32; chunk < FEATURES / CHUNK_UNITS; chunk += 32)
-            largest = max(largest, rows.exponent(chunk));
-        return NO_UNITS + static_cast<int>(largest_of_lanes(largest - NO_UNITS));
-    }
-
-    // The product of all rows with the weights times 2^exponent, in parts.
+    // The product of all rows with the weights, in parts.
     template <class Rows>
-    __device__ static void multiply(Parts* parts, const Rows& rows, const Fragments& b,
-                                    int exponent = 0) {
-        const float factor = power_of_product(exponent);
+    __device__ static void multiply(Parts* parts, const Rows& rows, const Fragments& b) {
 #pragma unroll 1
         for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
             typename Weights::Sums z[AT_ONCE];
@@ -129,9 +68,6 @@ struct Product {
                 add_terms(rows, first, 0, b[TERMS - 1], z);
                 add_terms(rows, first, TERMS - 1, b[0], z);
             }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE * Weights::MINE_U * 8 * SCALES; ++i)
-                (&z[0][0][0][0])[i] *= factor;
 #pragma unroll
             for (int i = 0; i < AT_ONCE * Weights::MINE_U * 2; ++i) {
                 const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
@@ -179,13 +115,8 @@ struct Product {
         return sum;
     }
 
-    // Where a lane finds the first part of it, and may leave what it makes of them.
-    __device__ static float2& own_place(Parts* parts, int eighth, int chunk) {
-        return parts[place_of_sums(0, eighth / 2, chunk)][eighth % 2][threadIdx.x % 32];
-    }
-
-    // f(u, j, sums, what those of each half are to be multiplied by) for the gradient of each tile,
-    // which is dyᵀ x: dy has the units from a chunk on, x the features.
+    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk
+    // on, x the features.
     template <class Rows, class F>
     __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
         if (!is_mine()) return;
@@ -194,15 +125,9 @@ struct Product {
 #pragma unroll
             for (int r = 0; r < ROW_TILES; ++r) load_units(a[STAYS ? r : 0], dy, chunk, r);
         }
-        const int of_dy = dy.exponent(chunk);
 #pragma unroll
         for (int j = 0; j < Weights::MINE_K; ++j) {
             if (!Weights::has_tile(j)) break;
-            const int first_chunk = 2 * Weights::feature_tile(j);
-            Factors factors = {1, 1};
-            if constexpr (SCALES)
-                factors = {power_of_product(of_dy + x.exponent(first_chunk)),
-                           power_of_product(of_dy + x.exponent(first_chunk + 1))};
             float sums[Weights::MINE_U][2][4] = {};
 #pragma unroll
             for (int r = 0; r < ROW_TILES; ++r) {
@@ -224,7 +149,7 @@ struct Product {
                 }
             }
 #pragma unroll
-            for (int u = 0; u < Weights::MINE_U; ++u) f(u, j, sums[u], factors);
+            for (int u = 0; u < Weights::MINE_U; ++u) f(u, j, sums[u]);
         }
     }
 
@@ -259,11 +184,10 @@ struct Product {
             }
         }
         if (lane % 4) return;
-        const float factor = SCALES ? power(dy.exponent(chunk)) : 1;
 #pragma unroll
         for (int i = 0; i < Weights::MINE_U * 2; ++i) {
             f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8,
-              SCALES ? factor * sums[i / 2][i % 2 * 2] : sums[i / 2][i % 2 * 2]);
+              sums[i / 2][i % 2 * 2]);
         }
     }
 };
@@ -271,11 +195,11 @@ struct Product {
 // Layer L's matrix by this block's units, which the forward pass takes; and by its inputs, for
 // the backward pass.
 template <int L>
-struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_UNITS, Shape<L>::IS_EVEN> {};
+struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_UNITS> {};
 template <>
-struct Forward<0> : Product<X_WIDTH, Shape<0>::BLOCK_UNITS, Shape<0>::IS_EVEN> {};
+struct Forward<0> : Product<X_WIDTH, Shape<0>::BLOCK_UNITS> {};
 template <int L>
-struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_UNITS, Shape<L - 1>::IS_EVEN> {};
+struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_UNITS> {};
 
 // Where the parameters of the best epoch are kept.
 struct BestArrays {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "resident/products/layer_products.cuh"
-#include "resident/rows/unit_scales.cuh"
 
 // What is to be written of a pass, and where.
 struct Losses {
@@ -49,36 +48,19 @@ struct Now {
     }
 };
 
-// The exponents that a layer's units of a pass come with, and its gradients.
-template <int L>
-__device__ inline int2* exponents_of_units([[maybe_unused]] LayersShared& shared,
-                                           [[maybe_unused]] int pass) {
-    if constexpr (!SCALES) return nullptr;
-    return layer_of<L>(part_of<UnitScales>(shared).exponents).y[pass % LayerRows<L>::COPIES];
-}
-template <int L>
-__device__ inline int2* exponents_of_gradients([[maybe_unused]] LayersShared& shared) {
-    if constexpr (!SCALES) return nullptr;
-    return layer_of<L>(part_of<UnitScales>(shared).exponents).dz;
-}
-
 // The rows that layer L takes in a pass.
 template <int L>
 __device__ inline auto inputs_of(LayersShared& shared, int pass) {
     if constexpr (L == 0) {
-        const int slot = pass % X_SLOTS;
-        int exponent = 0;
-        if constexpr (SCALES) exponent = part_of<UnitScales>(shared).of_batches[slot];
-        return BatchRows{&shared.x[slot][0][0][0], exponent};
+        return BatchRows{&shared.x[pass % X_SLOTS][0][0][0]};
     } else {
-        return UnitRows(layer_of<L - 1>(shared.layers).units(pass),
-                        exponents_of_units<L - 1>(shared, pass));
+        return UnitRows(layer_of<L - 1>(shared.layers).units(pass));
     }
 }
 
 template <int L>
 __device__ inline UnitRows gradients_of(LayersShared& shared) {
-    return UnitRows(layer_of<L>(shared.layers).dz, exponents_of_gradients<L>(shared));
+    return UnitRows(layer_of<L>(shared.layers).dz);
 }
 
 // A piece of a block's rows: 8 rows by 8 units. Of the row, a lane has two columns.
@@ -94,7 +76,7 @@ struct Piece {
 template <int L>
 constexpr int TURNS = (ROWS / 8 * Shape<L>::BLOCK_CHUNKS + WARPS - 1) / WARPS;
 
-// f(turn, piece) for this warp's pieces of this block's units of layer L. The compiler inlines what is in
+// f(piece) for this warp's pieces of this block's units of layer L. The compiler inlines what is in
 // them in two steps, which takes up to 18 registers fewer than in one.
 template <int L, class F>
 __device__ inline void each_turn(F f) {
@@ -103,13 +85,13 @@ __device__ inline void each_turn(F f) {
 #pragma unroll(TURNS<L> <= 2 ? TURNS<L> : 1)
     for (int turn = 0; turn < TURNS<L>; ++turn) {
         const int i = turn * WARPS + threadIdx.x / 32;
-        if (i < PIECES && i % CHUNKS < count) f(turn, Piece{i / CHUNKS, i % CHUNKS});
+        if (i < PIECES && i % CHUNKS < count) f(Piece{i / CHUNKS, i % CHUNKS});
     }
 }
 
 template <int L, class F>
 __device__ inline void each_piece(F f) {
-    each_turn<L>([&](int turn, const Piece& piece) { f(turn, piece); });
+    each_turn<L>([&](const Piece& piece) { f(piece); });
 }
 
 // The word of this lane's two units of a piece, if `units` begin with this block's.
@@ -130,92 +112,23 @@ __device__ inline void set_units(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], co
         word_of(units[term], piece, first_chunk) = pair.words[term];
 }
 
-// With SCALES: the numbers of this lane's pieces while their exponent is not known, in registers if
-// they are few, else where the lane has found the sums that they are made of.
-template <int L, class Product>
-struct Waiting {
-    static constexpr bool ARE_FEW = TURNS<L> <= 2;
-    float2 held[ARE_FEW ? TURNS<L> : 1];
-    float largest = 0;
-
-    __device__ float2& at(LayersShared& shared, int turn, const Piece& piece) {
-        if constexpr (ARE_FEW) return held[turn];
-        return Product::own_place(shared.sums, piece.eighth, piece.chunk);
-    }
-
-    __device__ void put(LayersShared& shared, int turn, const Piece& piece, const float2& pair) {
-        at(shared, turn, piece) = pair;
-        take_largest(largest, pair);
-    }
-
-    // All of the block's: rounded, to its rows of `units`. Returns their exponent.
-    template <int COUNT>
-    __device__ int settle(LayersShared& shared, T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
-                          int2* exponents, int first_chunk) {
-        const int exponent = common_exponent(shared, largest);
-        const float factor = power(-exponent);
-        each_piece<L>([&](int turn, const Piece& piece) {
-            const float2 pair = at(shared, turn, piece);
-            set_units(units, piece, first_chunk, factor * pair.x, factor * pair.y);
-        });
-        set_exponents(exponents + first_chunk, Shape<L>::own_chunks(), exponent);
-        return exponent;
-    }
-};
-
-// The derivatives of this lane's two units of a piece; with SCALES, in float32, in their place.
+// What they are.
 template <int COUNT>
-__device__ inline float2& derivatives_at(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
-                                         const Piece& piece) {
-    static_assert(!SCALES || TERMS * sizeof(T) == sizeof(float), "as many bytes");
-    return *reinterpret_cast<float2*>(reinterpret_cast<float*>(units) +
-                                      (piece.chunk * ROWS + piece.row()) * CHUNK_UNITS +
-                                      Piece::column_of_lane());
-}
-
-template <int COUNT>
-__device__ inline void set_derivatives(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
-                                       const Piece& piece, float low, float high) {
-    if constexpr (SCALES) {
-        derivatives_at(units, piece) = {low, high};
-    } else {
-        word_of(units[0], piece) = packed<T>(low, high);
+__device__ inline float2 units_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece) {
+    float2 found = unpacked<T>(word_of(units[0], piece));
+    if (TERMS > 1) {
+        const float2 rest = unpacked<T>(word_of(units[TERMS - 1], piece));
+        found = float2{found.x + rest.x, found.y + rest.y};
     }
-}
-
-template <int COUNT>
-__device__ inline float2 derivatives_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
-                                        const Piece& piece) {
-    if constexpr (SCALES) return derivatives_at(units, piece);
-    return unpacked<T>(word_of(units[0], piece));
-}
-
-// Sends that of this block's chunks, from `own` on, to all others.
-template <int L>
-__device__ inline void send_exponent(const LayersRun& run, const int2* own, int exponent,
-                                     const Barrier& full) {
-    if (Peers::first_part() > 0) return;
-#pragma unroll 1
-    for (int chunk = threadIdx.x % 32; chunk < Shape<L>::own_chunks(); chunk += 32) {
-#pragma unroll
-        for (int i = 0; i < Peers::OF_WARP; ++i) {
-            if (!Peers::has(i)) break;
-            store_async_pair(run.peers.place(i, own + chunk), exponent, exponent,
-                             run.peers.place(i, &full));
-        }
-    }
+    return found;
 }
 
 // Sends this block's units of layer L, which are there, to all others.
 template <int L, int COUNT>
 __device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
                                  [[maybe_unused]] const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
-                                 [[maybe_unused]] const int2* exponents,
-                                 [[maybe_unused]] int exponent,
                                  [[maybe_unused]] const Barrier& full) {
     if constexpr (CLUSTER == 1) return;
-    if constexpr (SCALES)
-        send_exponent<L>(run, exponents + Shape<L>::first() / CHUNK_UNITS, exponent, full);
     constexpr int PARTS = (Shape<L>::BLOCK_CHUNKS * ROWS + 31) / 32;  // what a warp sends at once
     const int count = Shape<L>::own_chunks() * ROWS;
 #pragma unroll
@@ -254,11 +167,11 @@ __device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun&
 }
 
 // From z, which a unit's inputs and bias add up to, to layer L's units of a piece, and the
-// activation's derivatives, which go to their place.
+// activation's derivatives.
 template <int L>
-__device__ inline float2 activate_piece(LayersShared& shared, const LayersRun& run,
-                                        const Passes& pass, const Piece& piece, const float2& z,
-                                        [[maybe_unused]] int own_count) {
+__device__ inline void activate_piece(LayersShared& shared, const LayersRun& run,
+                                      const Passes& pass, const Piece& piece, const float2& z,
+                                      float scale) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const int unit = piece.unit(), count = Shape<L>::count();
     const auto low = activated<ACTIVATIONS[L]>(z.x, SLOPES[L]);
@@ -269,50 +182,33 @@ __device__ inline float2 activate_piece(LayersShared& shared, const LayersRun& r
     }
     if (unit >= count) factors.x = 0;
     if (unit + 1 >= count) factors.y = 0;
-    float2 values = {low.value * factors.x, high.value * factors.y},
-           derivatives = {low.derivative * factors.x, high.derivative * factors.y};
-    if constexpr (SCALES) {  // what is not there decides no exponent
-        const bool is_row = piece.row() < own_count;
-        if (!is_row || unit >= count) values.x = derivatives.x = 0;
-        if (!is_row || unit + 1 >= count) values.y = derivatives.y = 0;
-    }
-    set_derivatives(rows.derivatives, piece, derivatives.x, derivatives.y);
-    return values;
+    set_units(rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS,
+              low.value * (factors.x * scale), high.value * (factors.y * scale));
+    set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
 }
 
 // Sends this block's units of layer L to all others, when all of its threads have found theirs.
 template <int L>
-__device__ inline void send_units(LayersShared& shared, const LayersRun& run, int pass,
-                                  int exponent) {
+__device__ inline void send_units(LayersShared& shared, const LayersRun& run, int pass) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
-    broadcast<L>(run, rows.units(pass), exponents_of_units<L>(shared, pass), exponent,
-                 rows.y_full[pass % LayerRows<L>::COPIES]);
+    broadcast<L>(run, rows.units(pass), rows.y_full[pass % LayerRows<L>::COPIES]);
 }
 
 // From the sums of the product to layer L's units, which go to all blocks.
 template <int L>
 __device__ inline void activate_units(LayersShared& shared, const LayersRun& run,
-                                      const Passes& pass, int own_count) {
-    LayerRows<L>& rows = layer_of<L>(shared.layers);
-    const int first_chunk = Shape<L>::first() / CHUNK_UNITS;
-    [[maybe_unused]] Waiting<L, Forward<L>> waiting;
-    each_piece<L>([&](int turn, const Piece& piece) {
+                                      const Passes& pass) {
+    const LayerScales scales = scales_of<L>(shared, run);
+    each_piece<L>([&](const Piece& piece) {
         const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
-        const float2 bias = *reinterpret_cast<const float2*>(&rows.biases.values[piece.unit()]);
-        const float2 values = activate_piece<L>(shared, run, pass, piece,
-                                                {sums.x + bias.x, sums.y + bias.y}, own_count);
-        if constexpr (SCALES) {
-            waiting.put(shared, turn, piece, values);
-        } else {
-            set_units(rows.units(pass.index()), piece, first_chunk, values.x, values.y);
-        }
+        const float2 bias = *reinterpret_cast<const float2*>(
+            &layer_of<L>(shared.layers).biases.values[piece.unit()]);
+        activate_piece<L>(
+            shared, run, pass, piece,
+            {sums.x * scales.sums + bias.x, sums.y * scales.sums + bias.y}, scales.units);
     });
-    int exponent = 0;
-    if constexpr (SCALES)
-        exponent = waiting.settle(shared, rows.units(pass.index()),
-                                  exponents_of_units<L>(shared, pass.index()), first_chunk);
-    send_units<L>(shared, run, pass.index(), exponent);
+    send_units<L>(shared, run, pass.index());
 }
 
 // From the sums of the product with the weights of the layer above to the gradients before layer
@@ -321,26 +217,15 @@ template <int L>
 __device__ inline void differentiate_units(LayersShared& shared, const LayersRun& run) {
     using Weights = Backward<L + 1>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
-    const int first_chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
-    [[maybe_unused]] Waiting<L, Weights> waiting;
-    each_piece<L>([&](int turn, const Piece& piece) {
-        const float2 derivative = derivatives_of(rows.derivatives, piece);
+    const float scale = scales_of<L>(shared, run).gradients;
+    each_piece<L>([&](const Piece& piece) {
+        const float2 derivative = units_of(rows.derivatives, piece);
         const float2 dy = Weights::sums_of(shared.sums, piece.eighth, piece.chunk);
-        float2 dz = {dy.x * derivative.x, dy.y * derivative.y};
-        if constexpr (SCALES) {  // sums of units that are not there may be anything
-            if (derivative.x == 0) dz.x = 0;
-            if (derivative.y == 0) dz.y = 0;
-            waiting.put(shared, turn, piece, dz);
-        } else {
-            set_units(rows.dz, piece, first_chunk, dz.x, dz.y);
-        }
+        set_units(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS,
+                  dy.x * scale * derivative.x, dy.y * scale * derivative.y);
     });
-    [[maybe_unused]] int exponent = 0;
-    if constexpr (SCALES)
-        exponent = waiting.settle(shared, rows.dz, exponents_of_gradients<L>(shared), first_chunk);
     __syncthreads();
-    if constexpr (L > 0)
-        broadcast<L>(run, rows.dz, exponents_of_gradients<L>(shared), exponent, rows.dz_full);
+    if constexpr (L > 0) broadcast<L>(run, rows.dz, rows.dz_full);
 }
 
 using Eighths = RowEighths<ROWS, WARPS>;
@@ -380,22 +265,6 @@ __device__ inline float weigh_batch(const LayersShared& shared, int slot, int co
     return reduce_warp<Sum>(sum);
 }
 
-// Those of the outputs, which wait for their exponent where their sums were.
-__device__ inline void settle_gradients(LayersShared& shared, float largest) {
-    constexpr int L = LAYERS - 1, CHUNKS = Shape<L>::BLOCK_CHUNKS;
-    const int exponent = common_exponent(shared, largest);
-    const float factor = power(-exponent);
-    Eighths::each([&](int, int eighth) {
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            const float2 pair = Forward<L>::own_place(shared.sums, eighth, chunk);
-            set_units(layer_of<L>(shared.layers).dz, Piece{eighth, chunk}, 0, factor * pair.x,
-                      factor * pair.y);
-        }
-    });
-    set_exponents(exponents_of_gradients<L>(shared), CHUNKS, exponent);
-}
-
 // From the sums of the last product to the gradients of the outputs. Of rows that are not there
 // they are 0.
 __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run, int slot,
@@ -403,11 +272,7 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
     using Weights = Forward<LAYERS - 1>;
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
     const float factor = weight > 0 ? run.scale / weight : 0;
-    float largest = 0;
-    // Gradients of cross-entropy are at most the factor.
-    constexpr bool IS_BOUNDED = LOSS::HAS_LABELS && !WEIGHTED && !CLASS_WEIGHTS;
-    const int exponent = SCALES && IS_BOUNDED ? exponent_of(factor) : 0;
-    const float scale = SCALES ? power(-exponent) : 1;
+    const float of_sums = scales_of<LAYERS - 1>(shared, run).sums;
     Eighths::each([&](int i, int eighth) {
         const auto outputs_of = [&](int chunk) {
             float2 sums = {};
@@ -415,7 +280,7 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
                 sums = Weights::sums_of(shared.sums, eighth, chunk);
             const int unit = Piece{eighth, chunk}.unit();
             const float2 bias = *reinterpret_cast<const float2*>(&outputs.biases.values[unit]);
-            return float2{sums.x + bias.x, sums.y + bias.y};
+            return float2{sums.x * of_sums + bias.x, sums.y * of_sums + bias.y};
         };
         const int row = Piece{eighth, 0}.row();
         const float* target = target_of(shared, slot, row);
@@ -423,21 +288,9 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
         rests[i] = find_row_gradients<2 * OUT_TILES, OUTPUTS>(
             target, own_factor, run.loss, own_classes(shared), outputs_of,
             [&](int chunk, float first, float second) {
-                if constexpr (!SCALES || IS_BOUNDED) {
-                    if (SCALES) first *= scale, second *= scale;
-                    set_units(outputs.dz, Piece{eighth, chunk}, 0, first, second);
-                } else if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS) {  // others stay 0
-                    Weights::own_place(shared.sums, eighth, chunk) = {first, second};
-                    take_largest(largest, {first, second});
-                }
+                set_units(outputs.dz, Piece{eighth, chunk}, 0, first, second);
             });
     });
-    if constexpr (SCALES && IS_BOUNDED) {
-        set_exponents(exponents_of_gradients<LAYERS - 1>(shared), Shape<LAYERS - 1>::BLOCK_CHUNKS,
-                      exponent);
-    } else if constexpr (SCALES) {
-        settle_gradients(shared, largest);
-    }
 }
 
 // The losses of this warp's rows.

@@ -64,9 +64,8 @@ struct Memory {
     }
 };
 
-// The weights of a product; FIRST is the number of their first tile among a warp's, NUMBER theirs
-// among all.
-template <class Product, int FIRST, int NUMBER>
+// The weights of a product; FIRST is the number of their first tile among a warp's.
+template <class Product, int FIRST>
 struct Matrix : Product {
     using Product::is_mine;
     using typename Product::Weights;
@@ -103,64 +102,34 @@ struct Matrix : Product {
         for (int tile = 0; tile < Weights::MINE; ++tile) memory.store(FIRST + tile, TileState{});
     }
 
-    // The product of all rows with the weights, in parts.
+    // The product of all rows with the weights times `scale`, in parts.
     template <class Rows>
-    __device__ void multiply(LayersShared& shared, const Rows& rows) const {
+    __device__ void multiply(Parts* parts, const Rows& rows, float scale) const {
         if (!is_mine()) return;
         typename Product::Fragments b;
-        int exponent = 0;
-        if constexpr (SCALES) {
-            exponent = Product::round(b, rows, own_exponent(shared), [&](int u, int j, int part) {
-                return weights.tiles[u][j][part / 4][part % 4];
-            });
-        } else {
-            weights.round(b[0], weights, [](float w, float) { return w; });
-        }
-        Product::multiply(shared.sums, rows, b, exponent);
-    }
-
-    // By which power of two products multiply this warp's weights.
-    __device__ static int& own_exponent(LayersShared& shared) {
-        return part_of<UnitScales>(shared).of_weights[NUMBER][threadIdx.x / 32];
-    }
-
-    __device__ void find_largest(LayersShared& shared) {
-        float largest = 0;
-        if (!is_mine()) return;
-        weights.each([&](float w) { largest = fmaxf(largest, fabsf(w)); });
-        keep_largest(shared, largest);
-    }
-
-    // What decides it, of this lane's weights of `count` units, has become `largest`.
-    __device__ static void keep_largest(LayersShared& shared, float largest) {
-        const int exponent = exponent_for_weights(largest_of_warp(largest));
-        if (threadIdx.x % 32 == 0) own_exponent(shared) = exponent;
-        __syncwarp();
+        weights.round(b[0], weights, [&](float w, float) { return w * scale; });
+        if (TERMS > 1)
+            weights.round(b[TERMS - 1], weights,
+                          [&](float w, float) { return w * scale - load(store<T>(w * scale)); });
+        Product::multiply(parts, rows, b);
     }
 
     // Takes the gradient in; unscale is what its sums are multiplied by.
     template <class Rows>
     __device__ void update(const RuleSettings& rule, const StepSettings& step, float unscale,
-                           Memory& memory, const UnitRows& dy, int chunk, const Rows& x,
-                           [[maybe_unused]] int count) {
-        [[maybe_unused]] float largest = 0;
-        const auto take = [&](int u, int j, const float (&sums)[2][4], const Factors& factors) {
+                           Memory& memory, const UnitRows& dy, int chunk, const Rows& x) {
+        Product::each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
             const int tile = FIRST + u * Weights::MINE_K + j;
             TileState numbers = {};
             if (SLOTS > 0) numbers = memory.load(tile);
 #pragma unroll
             for (int part = 0; part < 8; ++part) {
                 const auto slot = [&](int i) -> float& { return numbers.slots[i][part]; };
-                float& w = weights.tiles[u][j][part / 4][part % 4];
-                const float own_unscale = SCALES ? unscale * factors[part / 4] : unscale;
-                update_in_place(w, slot, sums[part / 4][part % 4], own_unscale, step, rule);
-                if (SCALES && Product::is_weight(u, part, count))
-                    largest = fmaxf(largest, fabsf(w));
+                update_in_place(weights.tiles[u][j][part / 4][part % 4], slot,
+                                sums[part / 4][part % 4], unscale, step, rule);
             }
             if (SLOTS > 0) memory.store(tile, numbers);
-        };
-        Product::each_gradient(dy, chunk, x, take);
-        if (SCALES && is_mine()) keep_largest(memory.shared, largest);
+        });
     }
 
     // The sum of the squares of this thread's weights of `count` units.
@@ -180,13 +149,13 @@ struct Matrix : Product {
 // Both copies of layer L's weights. Nothing goes back through the first layer.
 template <int L>
 struct HeldLayer {
-    Matrix<Forward<L>, HeldLayer<L - 1>::NEXT, 2 * L> forward;
-    Matrix<Backward<L>, decltype(forward)::NEXT, 2 * L + 1> backward;
+    Matrix<Forward<L>, HeldLayer<L - 1>::NEXT> forward;
+    Matrix<Backward<L>, decltype(forward)::NEXT> backward;
     static constexpr int NEXT = decltype(backward)::NEXT;
 };
 template <>
 struct HeldLayer<0> {
-    Matrix<Forward<0>, 0, 0> forward;
+    Matrix<Forward<0>, 0> forward;
     static constexpr int NEXT = decltype(forward)::NEXT;
 };
 // f(number in a register, its place in memory) for what this thread has of layer L's weights
@@ -219,11 +188,9 @@ __device__ inline void read_weights(Stack<HeldLayer>& held, Memory& memory, cons
     const auto read = [](float& number, const float* place) { number = *place; };
     own.forward.clear(memory);
     each_forward<L>(own, memory, arrays, read);
-    if constexpr (SCALES) own.forward.find_largest(memory.shared);
     if constexpr (L > 0) {
         own.backward.clear(memory);
         each_backward<L>(own, memory, arrays, read);
-        if constexpr (SCALES) own.backward.find_largest(memory.shared);
     }
     if constexpr (L + 1 < LAYERS) read_weights<L + 1>(held, memory, arrays);
 }
@@ -252,9 +219,9 @@ __device__ inline void write_weights(Stack<HeldLayer>& held, Memory& memory, con
     if constexpr (L + 1 < LAYERS) write_weights<L + 1>(held, memory, arrays);
 }
 
-// How a step updates: what gradients are multiplied by, and its settings.
+// How a step updates: what clips gradients, and its settings.
 struct Update {
-    float unscale;
+    float clip;
     StepSettings step;
     RuleSettings of_weights, of_biases;
 };
@@ -262,58 +229,64 @@ struct Update {
 // Layer L's weights by this block's units, and its biases, take their gradients in, found with rows
 // x.
 template <int L, class Rows>
-__device__ inline void update_forward(LayersShared& shared, const Update& update, Memory& memory,
-                                      HeldLayer<L>& held, const Rows& x) {
+__device__ inline void update_forward(LayersShared& shared, const Update& update,
+                                      const LayerScales& scales, Memory& memory, HeldLayer<L>& held,
+                                      const Rows& x) {
     const UnitRows dz = gradients_of<L>(shared);
     const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
-    held.forward.update(update.of_weights, update.step, update.unscale, memory, dz, chunk, x,
-                        Shape<L>::count());
+    held.forward.update(update.of_weights, update.step, scales.of_weights * update.clip, memory, dz,
+                        chunk, x);
     Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
-        biases.update(unit, sum, update.unscale, update.step, update.of_biases);
+        biases.update(unit, sum, scales.of_biases * update.clip, update.step, update.of_biases);
     });
 }
 
 // All of layer L's take their gradients of a pass in.
 template <int L>
-__device__ inline void update_layer(LayersShared& shared, const Update& update, int pass,
-                                    Memory& memory, HeldLayer<L>& held) {
+__device__ inline void update_layer(LayersShared& shared, const LayersRun& run,
+                                    const Update& update, int pass, Memory& memory,
+                                    HeldLayer<L>& held) {
     const auto x = inputs_of<L>(shared, pass);
-    update_forward<L>(shared, update, memory, held, x);
+    const LayerScales scales = scales_of<L>(shared, run);
+    update_forward<L>(shared, update, scales, memory, held, x);
     if constexpr (L > 0)
-        held.backward.update(update.of_weights, update.step, update.unscale, memory, x,
-                             Shape<L - 1>::first() / CHUNK_UNITS, gradients_of<L>(shared),
-                             Shape<L - 1>::count());
+        held.backward.update(update.of_weights, update.step, scales.of_weights * update.clip,
+                             memory, x,
+                             Shape<L - 1>::first() / CHUNK_UNITS, gradients_of<L>(shared));
 }
 
 template <int L = LAYERS - 1>
-__device__ inline void update_layers(LayersShared& shared, const Update& update, int pass,
-                                     Memory& memory, Stack<HeldLayer>& held) {
-    update_layer(shared, update, pass, memory, layer_of<L>(held));
-    if constexpr (L > 0) update_layers<L - 1>(shared, update, pass, memory, held);
+__device__ inline void update_layers(LayersShared& shared, const LayersRun& run,
+                                     const Update& update, int pass, Memory& memory,
+                                     Stack<HeldLayer>& held) {
+    update_layer(shared, run, update, pass, memory, layer_of<L>(held));
+    if constexpr (L > 0) update_layers<L - 1>(shared, run, update, pass, memory, held);
 }
 
 // The sum of the squares of what this thread finds of all gradients, each by one block.
 template <int L = 0>
-__device__ inline float sum_squares(LayersShared& shared, const Now& now) {
+__device__ inline float sum_squares(LayersShared& shared, const LayersRun& run, const Now& now) {
     float squares = 0;
     if (Shape<L>::IS_SHARED_OUT || own_rank() == 0) {
         using Weights = typename Forward<L>::Weights;
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS, count = Shape<L>::count();
-        const auto add = [&](int u, int, const float (&sums)[2][4], const Factors& factors) {
-#pragma unroll
-            for (int part = 0; part < 8; ++part) {
-                float sum = sums[part / 4][part % 4];
-                if (SCALES) sum *= factors[part / 4];
-                if (Weights::unit_of(u, part) < count) squares += sum * sum;
-            }
+        const LayerScales scales = of_gradients<L>(shared, run);
+        const auto add = [&](int unit, float gradient) {
+            if (unit < count) squares += gradient * gradient;
         };
-        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()), add);
+        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()),
+                                  [&](int u, int, const float (&sums)[2][4]) {
+#pragma unroll
+                                      for (int part = 0; part < 8; ++part)
+                                          add(Weights::unit_of(u, part),
+                                              sums[part / 4][part % 4] * scales.of_weights);
+                                  });
         Forward<L>::each_bias_gradient(
-            dz, chunk, [&](int unit, float sum) { squares += unit < count ? sum * sum : 0; });
+            dz, chunk, [&](int unit, float sum) { add(unit, sum * scales.of_biases); });
     }
-    if constexpr (!Shape<L>::IS_LAST) squares += sum_squares<L + 1>(shared, now);
+    if constexpr (!Shape<L>::IS_LAST) squares += sum_squares<L + 1>(shared, run, now);
     return squares;
 }
 
@@ -338,40 +311,44 @@ struct HeldNetwork {
     __device__ void read(const Arrays& arrays) { read_weights(layers, memory, arrays); }
     __device__ void write(const Arrays& arrays) { write_weights(layers, memory, arrays); }
     __device__ void keep(const BestArrays& best) { keep_weights(layers, best); }
-    __device__ void begin(int) {}
+    __device__ void begin(LayersShared&, const LayersRun&, int) {}
 
     template <int L, class Rows>
-    __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
-        layer_of<L>(layers).forward.multiply(shared, rows);
+    __device__ void multiply_forward(LayersShared& shared, const LayersRun& run,
+                                     const Rows& rows) const {
+        const float scale = scales_of<L>(shared, run).weights;
+        layer_of<L>(layers).forward.multiply(shared.sums, rows, scale);
     }
     template <int L>
-    __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
-        layer_of<L>(layers).backward.multiply(shared, rows);
+    __device__ void multiply_backward(LayersShared& shared, const LayersRun& run,
+                                      const UnitRows& rows) const {
+        const float scale = scales_of<L>(shared, run).weights;
+        layer_of<L>(layers).backward.multiply(shared.sums, rows, scale);
     }
 
     // Layer L's gradients are there: where their norm need not be known, they are taken in.
     template <int L>
     __device__ void take(LayersShared& shared, const LayersRun& run, const Now& now) {
         if (CLIPS || (L == 1 && now.leads_on())) return;
-        const Update update{run.unscale, now.settings, now.of_weights, run.rule};
-        update_layer(shared, update, now.pass.index(), memory, layer_of<L>(layers));
+        const Update update{1, now.settings, now.of_weights, run.rule};
+        update_layer(shared, run, update, now.pass.index(), memory, layer_of<L>(layers));
     }
 
     // All gradients are there.
     __device__ void finish(LayersShared& shared, const LayersRun& run, const Now& now) {
         if (!CLIPS) return;
-        const float squares = sum_of_cluster(shared, now.step, sum_squares(shared, now));
-        const float unscale = run.unscale * clip_factor(run, squares);
-        update_layers(shared, {unscale, now.settings, now.of_weights, run.rule}, now.pass.index(),
-                      memory, layers);
+        const float squares = sum_of_cluster(shared, now.step, sum_squares(shared, run, now));
+        const Update update{clip_factor(run, squares), now.settings, now.of_weights, run.rule};
+        update_layers(shared, run, update, now.pass.index(), memory, layers);
     }
 
     // The second layer takes in what the step before has left to this one.
     template <int SECOND = 1>
     __device__ void catch_up(LayersShared& shared, const LayersRun& run, const Now& now) {
-        const Update update{run.unscale, now.last_settings, run.rule, run.rule};
+        const Update update{1, now.last_settings, run.rule, run.rule};
         if constexpr (SECOND < LAYERS)
-            update_layer(shared, update, now.pass.index() - 1, memory, layer_of<SECOND>(layers));
+            update_layer(shared, run, update, now.pass.index() - 1, memory,
+                         layer_of<SECOND>(layers));
     }
 
     // The sum of the squares of this thread's weights.

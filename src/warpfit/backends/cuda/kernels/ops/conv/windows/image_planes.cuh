@@ -6,7 +6,7 @@
 // fixed number of rows further on, whatever window it is: a product of all windows with one tap's
 // weights reads the same planes as the others, from another row on.
 //
-// Users: conv2d_backward_weight_sm90.cu, conv2d_sm90.cu.
+// Users: pooled_rows.cuh.
 #pragma once
 
 #include "mma/operand_tile.cuh"
@@ -37,10 +37,11 @@ struct ImageRows {
     int rows, pitch;                // to be copied
     int first_channel, num_planes;  // to be copied
 
-    // `planes` are `Planes`, or `Lines` (mma/lines.cuh).
+    // `planes` are `Planes`, or `Lines` (mma/lines.cuh); THREADS share the work, of which this is
+    // number `thread`.
     template <int THREADS, class Pieces>
-    __device__ void copy_to(const Pieces& planes) const {
-        Counter at(threadIdx.x, THREADS, pitch, num_planes);
+    __device__ void copy_to(const Pieces& planes, int thread) const {
+        Counter at(thread, THREADS, pitch, num_planes);
         if constexpr (WHOLE) {
             for (; at.a < rows; at.advance()) {
                 const Source from = source(at);

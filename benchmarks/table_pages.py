@@ -1,0 +1,220 @@
+"""What pages show of the results of tables.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import geometric_mean, mean, median
+from typing import Any
+
+from table_data import TABLES
+from tables import PAIRS, VARIANTS, WHOLE
+
+__all__ = [
+    "draw",
+    "points",
+    "rows_of_pairs",
+    "rows_of_programs",
+    "rows_of_ratios",
+    "rows_of_variants",
+]
+
+SHOWN = (
+    "warpfit realmlp",
+    "warpfit realmlp cpu",
+    "warpfit realmlp bag of 8",
+    "warpfit tabm",
+    "pytabkit realmlp",
+    "pytabkit realmlp cpu",
+    "pytabkit tabm",
+    "lightgbm",
+    "xgboost",
+    "catboost",
+    "catboost gpu",
+    "scikit-learn hist",
+)
+LEAST_SHARE = 0.5  # of the tables, that a program of the chart has run
+SMALLEST_P = 0.001
+HUNDREDTHS = 0.1  # from which on a share has two digits
+
+Results = dict[str, Any]
+
+
+def error_of(row: Results) -> float:
+    """Return the mean log loss, or RMSE, of a program on a table."""
+    scores = row["scores"]
+    return mean(scores["log_loss"] if "log_loss" in scores else scores["rmse"])
+
+
+def seconds_of(row: Results) -> float:
+    """Return what a fit takes, or the only one."""
+    return float(row["wall_s"]["median"])
+
+
+def timed(results: Results) -> dict[str, dict[str, Any]]:
+    """Return, of each table, the rows of programs that pages show and that have times."""
+    found = {
+        table: {each: rows[each] for each in SHOWN if "wall_s" in rows.get(each, {})}
+        for table, rows in results["tables"].items()
+    }
+    return {table: found[table] for table in TABLES if found.get(table)}
+
+
+def points(results: Results) -> dict[str, tuple[float, float]]:
+    """Return each program's time, a geometric mean, and its error, the geometric mean of multiples
+    of the least. Tables are those that all programs ran, but for programs that ran few.
+    """
+    tables = timed(results)
+    programs = [
+        each
+        for each in SHOWN
+        if sum(each in rows for rows in tables.values()) > LEAST_SHARE * len(tables)
+    ]
+    whole = [rows for rows in tables.values() if set(programs) <= set(rows)]
+    return {
+        program: (
+            geometric_mean([seconds_of(rows[program]) for rows in whole]),
+            geometric_mean(
+                [
+                    error_of(rows[program]) / min(error_of(rows[each]) for each in programs)
+                    for rows in whole
+                ]
+            ),
+        )
+        for program in programs
+        if whole
+    }
+
+
+def draw(results: Results) -> Any:
+    """Return the figure of error over time, a point for each program."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    axes = figure.subplots()
+    for program, (seconds, error) in points(results).items():
+        axes.scatter(seconds, error, color="C0" if program.startswith("warpfit") else "C7")
+        axes.annotate(
+            program, (seconds, error), xytext=(4, 4), textcoords="offset points", fontsize=8
+        )
+    axes.set(xscale="log", xlabel="seconds a fit", ylabel="error, least of all programs = 1")
+    axes.margins(x=0.15)
+    axes.grid(alpha=0.3)
+    figure.suptitle(results["environment"].get("gpu", ""))
+    return figure
+
+
+Lines = tuple[list[str], list[list[str]]]
+
+
+def rows_of_programs(results: Results) -> Lines:
+    """Return a table's header and lines: of each program its seconds and its error on each
+    table.
+    """
+    tables = timed(results)
+    lines = []
+    for program in SHOWN:
+        if any(program in rows for rows in tables.values()):
+            cells = [rows.get(program) for rows in tables.values()]
+            lines.append([program, *(_cell(each) if each else "-" for each in cells)])
+    return ["seconds, error", *(_headed(table) for table in tables)], lines
+
+
+def _cell(row: Results) -> str:
+    """Return the seconds of a program, starred if the only fit is the first, and its error."""
+    star = "" if len(next(iter(row["scores"].values()))) > 1 else "\\*"
+    return f"{_short(seconds_of(row))} s{star}, {error_of(row):.3f}"
+
+
+def _headed(table: str) -> str:
+    return table if TABLES[table].has_classes else f"{table} (RMSE)"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.0f}"
+
+
+def ratios(results: Results, ours: str, other: str) -> list[float]:
+    """Return, of the tables that two programs ran, the first's time over the other's."""
+    return [
+        seconds_of(rows[ours]) / seconds_of(rows[other])
+        for rows in timed(results).values()
+        if ours in rows and other in rows
+    ]
+
+
+def rows_of_ratios(results: Results) -> Lines:
+    """Return a table's header and lines: what share of others' time RealMLP takes."""
+    found = {
+        other: ratios(results, WHOLE, other)
+        for other in SHOWN
+        if not other.startswith("warpfit") and ratios(results, WHOLE, other)
+    }
+    lines = [
+        [other, *map(_share, (median(each), min(each), max(each))), str(len(each))]
+        for other, each in found.items()
+    ]
+    return [f"time of {WHOLE}, as a share of", "median", "least", "largest", "tables"], lines
+
+
+def _share(ratio: float) -> str:
+    return f"{ratio:.3f}" if ratio < HUNDREDTHS else f"{ratio:.2f}"
+
+
+def rows_of_pairs(results: Results) -> Lines:
+    """Return a table's header and lines: of each pair and score, how far apart they are."""
+    lines = [
+        [
+            table,
+            f"{ours}, {PAIRS[ours]}",
+            name.replace("_", " "),
+            str(found["pairs"]),
+            f"{found['ours']:.4f}",
+            f"{found['theirs']:.4f}",
+            _difference(found),
+            f"±{found['margin']:.4f}",
+            _p(found["p"]),
+            _p(found["p_different"]),
+        ]
+        for table, ours, name, found in _in_order(results["equivalence"], PAIRS)
+    ]
+    header = ["table", "programs", "score", "pairs", "ours", "theirs", "difference", "margin"]
+    return [*header, "p, equally good", "p, different"], lines
+
+
+def rows_of_variants(results: Results) -> Lines:
+    """Return a table's header and lines: of each variant and score, how far it is from the
+    whole.
+    """
+    lines = [
+        [
+            table,
+            variant.removeprefix(f"{WHOLE} "),
+            name.replace("_", " "),
+            str(found["pairs"]),
+            f"{found['theirs']:.4f}",
+            f"{found['ours']:.4f}",
+            _difference(found),
+            _p(found["p"]),
+            _p(found["p_different"]),
+        ]
+        for table, variant, name, found in _in_order(results["variants"], VARIANTS)
+    ]
+    header = ["table", "variant", "score", "pairs", "RealMLP", "variant's", "difference"]
+    return [*header, "p, equally good", "p, different"], lines
+
+
+def _in_order(compared: Results, names: Iterable[str]) -> list[tuple[str, str, str, Results]]:
+    return [
+        (table, each, score, found)
+        for each in names
+        for table in TABLES
+        for score, found in compared.get(table, {}).get(each, {}).items()
+    ]
+
+
+def _difference(found: Results) -> str:
+    return f"{found['difference']:+.4f} ± {found['standard_error']:.4f}"
+
+
+def _p(value: float) -> str:
+    return f"< {SMALLEST_P}" if value < SMALLEST_P else f"{value:.3f}"

@@ -1,0 +1,256 @@
+"""Updates of whole matrices: lists of them, a launch for each product that one waits for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from warpfit.backends.base import Array
+from warpfit.backends.checks import check_matrix_update
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.launch import scalar
+from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.backends.cuda.tensors import TENSOR_THREADS, plan_of
+from warpfit.backends.matrix_updates import COEFFICIENTS, MatrixNumbers, matrix_of
+
+__all__ = ["MatrixOps", "variants"]
+
+# As in kernels/ops/optim/matrix_products.cu.
+MAX_PRODUCTS, TILE, THREADS = 32, 64, 256
+_COUNT, _PRODUCT = struct.Struct("=q"), struct.Struct("=6Q3d9i4xq")
+LIST_BYTES = _COUNT.size + MAX_PRODUCTS * _PRODUCT.size
+
+A_TRANSPOSED, B_TRANSPOSED = 1, 2
+
+
+@dataclass(frozen=True)
+class _Product:
+    """An entry of the kernel's list, as it has it; `c` and what stands before it are arrays."""
+
+    a: DeviceArray
+    b: DeviceArray
+    c: DeviceArray
+    shape: tuple[int, int, int]  # rows, columns, depth
+    transposed: int = 0
+    scale: float = 1.0
+    power: int = 0
+    power_of_sums: int = 0
+    added: DeviceArray | None = None
+    added_scale: float = 0.0
+    added_power: int = 0
+    diagonal: float = 0.0
+    traced: DeviceArray | None = None
+    squares: DeviceArray | None = None
+
+    @property
+    def num_tiles(self) -> int:
+        return -(-self.shape[0] // TILE) * -(-self.shape[1] // TILE)
+
+    def packed(self, first_block: int) -> bytes:
+        arrays = (self.a, self.b, self.c, self.added, self.traced, self.squares)
+        pointers = (0 if each is None else each.pointer for each in arrays)
+        side, count = (0 if each is None else len(each) for each in arrays[-2:])
+        return _PRODUCT.pack(
+            *pointers,
+            *(self.scale, self.added_scale, self.diagonal),
+            *(self.power, self.power_of_sums, self.added_power),
+            *(*self.shape, self.transposed, side, count, first_block),
+        )
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A parameter and its direction, and room for what an iteration computes.
+
+    Attributes
+    ----------
+    w : DeviceArray
+    x : (DeviceArray, DeviceArray)
+        The direction, and where the next step's goes.
+    gram, polynomial : DeviceArray (side, side)
+    squares : DeviceArray (blocks,)
+        Sums of squares of parts of w.
+    factor : float
+    """
+
+    w: DeviceArray
+    x: tuple[DeviceArray, DeviceArray]
+    gram: DeviceArray
+    polynomial: DeviceArray
+    squares: DeviceArray
+    factor: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return matrix_of(self.w.shape)
+
+    @property
+    def is_tall(self) -> bool:
+        return self.shape[0] > self.shape[1]
+
+    def gram_product(self, step: int) -> _Product:
+        """Return that of the direction with itself."""
+        x, side, depth = self.x[step % 2], min(self.shape), max(self.shape)
+        transposed = A_TRANSPOSED if self.is_tall else B_TRANSPOSED
+        return _Product(x, x, self.gram, (side, side, depth), transposed)
+
+    def polynomial_product(self, step: int) -> _Product:
+        """Return a I + b A + c A² of A, in the first step of A / trace(A)."""
+        a, b, c = COEFFICIENTS
+        own, side, is_first = self.gram, len(self.gram), step == 0
+        return _Product(
+            *(own, own, self.polynomial, (side, side, side)),
+            scale=c,
+            power=2 if is_first else 0,
+            power_of_sums=2 if is_first else 0,
+            added=own,
+            added_scale=b,
+            added_power=2 if is_first else 0,
+            diagonal=a,
+            traced=own if is_first else None,
+        )
+
+    def next_direction(self, step: int, *, is_last: bool, normalizes: bool) -> _Product:
+        """Return the polynomial times the direction; the last one updates w."""
+        x, to, p = self.x[step % 2], self.x[(step + 1) % 2], self.polynomial
+        rows, columns = self.shape
+        operands = (x, p) if self.is_tall else (p, x)
+        return _Product(
+            *operands,
+            self.w if is_last else to,
+            (rows, columns, len(p)),
+            scale=self.factor if is_last else 1.0,
+            power=int(step == 0),
+            traced=self.gram if step == 0 else None,
+            squares=self.squares if is_last and normalizes else None,
+        )
+
+
+class MatrixOps(ArrayOps):
+    """w ← w - step along directions whose singular values are about 1."""
+
+    def update_matrices(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        averages: Sequence[Array],
+        factors: Sequence[float],
+        numbers: MatrixNumbers,
+    ) -> None:
+        check_matrix_update("update_matrices", factors, numbers, parameters, gradients, averages)
+        kept = [idx for idx, w in enumerate(parameters) if w.size]
+        own = [self.contiguous(parameters[idx]) for idx in kept]
+        for dtype in dict.fromkeys(w.dtype for w in own):
+            same = [place for place, w in enumerate(own) if w.dtype == dtype]
+            self._update_alike(
+                [own[place] for place in same],
+                [gradients[kept[place]] for place in same],
+                [averages[kept[place]] for place in same],
+                [factors[kept[place]] for place in same],
+                numbers,
+            )
+        for idx, w in zip(kept, own, strict=True):
+            if w is not parameters[idx]:
+                self._copy_into(parameters[idx], w)
+
+    def _update_alike(
+        self,
+        parameters: list[DeviceArray],
+        gradients: list[Array],
+        averages: list[Array],
+        factors: list[float],
+        numbers: MatrixNumbers,
+    ) -> None:
+        for first in range(0, len(parameters), MAX_PRODUCTS):
+            some = slice(first, first + MAX_PRODUCTS)
+            matrices = self._directions(
+                parameters[some], gradients[some], averages[some], factors[some], numbers
+            )
+            for step in range(numbers.steps):
+                is_last = step + 1 == numbers.steps
+                self._multiply([each.gram_product(step) for each in matrices])
+                self._multiply([each.polynomial_product(step) for each in matrices])
+                products = [
+                    each.next_direction(step, is_last=is_last, normalizes=numbers.normalizes)
+                    for each in matrices
+                ]
+                self._multiply(products, numbers if is_last else None)
+
+    def _directions(
+        self,
+        parameters: list[DeviceArray],
+        gradients: list[Array],
+        averages: list[Array],
+        factors: list[float],
+        numbers: MatrixNumbers,
+    ) -> list[_Matrix]:
+        """Move the averages, and return the directions of the step."""
+        directions = [self.empty(w.shape, w.dtype) for w in parameters]
+        plan = plan_of(self, "update_matrices", (gradients, averages, directions, parameters))
+        squares = self.empty((plan.num_blocks,), "float64")
+        (launch,) = plan.launches
+        kernel = self.kernel("matrix_directions", DTYPE=launch.dtypes[0])
+        settings = (numbers.momentum, int(numbers.nesterov), squares)
+        kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *settings)
+        for number, array, copy in plan.copies:
+            if number == 1:
+                self._copy_into(array, copy)
+        sums = _parts_of(squares, launch.blocks)
+        return [
+            self._matrix(w, x, own, factor)
+            for w, x, own, factor in zip(parameters, directions, sums, factors, strict=True)
+        ]
+
+    def _matrix(
+        self, w: DeviceArray, x: DeviceArray, squares: DeviceArray, factor: float
+    ) -> _Matrix:
+        side = min(matrix_of(w.shape))
+        gram, polynomial = (self.empty((side, side), w.dtype) for _ in range(2))
+        directions = x, self.empty(w.shape, w.dtype)
+        return _Matrix(w, directions, gram, polynomial, squares, factor)
+
+    def _multiply(self, products: list[_Product], numbers: MatrixNumbers | None = None) -> None:
+        """Compute products; with numbers they are the updates."""
+        if not products:
+            return
+        first_block, packed = 0, [_COUNT.pack(len(products))]
+        for each in products:
+            packed.append(each.packed(first_block))
+            first_block += each.num_tiles
+        rate, kept = (0.0, 1.0) if numbers is None else (numbers.rate, numbers.kept)
+        dtype = products[0].a.dtype.name
+        kernel = self.kernel(
+            "matrix_products",
+            DTYPE=dtype,
+            UPDATES=int(numbers is not None),
+            TENSOR_CORES=int(self._rounds_products(dtype)),
+        )
+        filled = b"".join(packed).ljust(LIST_BYTES, b"\0")
+        kernel(first_block, THREADS, filled, *scalar(rate), *scalar(kept))
+
+    def _rounds_products(self, dtype: str) -> bool:
+        """Whether products are those of tensor cores: where all others are in half precision."""
+        is_rounded = self.is_half and dtype == "float32"
+        return is_rounded and supports(self.runtime.arch, "bfloat16")
+
+
+def _parts_of(squares: DeviceArray, blocks: Sequence[int]) -> Iterator[DeviceArray]:
+    """Yield the sums of each tensor, one for each of its blocks."""
+    first = 0
+    for count in blocks:
+        yield squares[first : first + count]
+        first += count
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return every kernel of this file with every set of defines that it is asked for."""
+    dtypes = ("float32", "float64")
+    kinds = [*((dtype, "0") for dtype in dtypes), ("float32", "1")]
+    products = [
+        ("matrix_products", {"DTYPE": dtype, "UPDATES": updates, "TENSOR_CORES": rounds})
+        for (dtype, rounds), updates in product(kinds, "01")
+    ]
+    return [*(("matrix_directions", {"DTYPE": dtype}) for dtype in dtypes), *products]

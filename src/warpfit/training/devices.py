@@ -1,0 +1,109 @@
+"""Which devices train one network together, each as a rank with its part of every batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from warpfit import backends
+from warpfit.backends.numpy.mpi import processes
+from warpfit.checks import brief
+from warpfit.engines.base import Plan
+from warpfit.errors import ConfigError, DeviceError
+
+__all__ = ["ALL_CARDS", "MPI", "Devices", "all_cards", "devices_of"]
+
+ALL_CARDS, MPI = "cuda:all", "mpi"
+
+
+class Devices(NamedTuple):
+    """The devices of a run.
+
+    Attributes
+    ----------
+    own : str
+        This rank's; rank 0's, if ranks are threads.
+    names : tuple of str
+        Of all ranks; empty if only one device was asked for.
+    has_processes : bool
+        Whether ranks are processes of MPI.
+    """
+
+    own: str
+    names: tuple[str, ...] = ()
+    has_processes: bool = False
+
+    def plan(self, draft: Plan, *, has_loader: bool = False) -> Plan:
+        """Return a draft with these devices.
+
+        Raises
+        ------
+        ConfigError
+            If a batch has no row for some of them, or a loader's batches are for processes.
+        """
+        if has_loader and self.has_processes:
+            raise ConfigError(
+                f"expected x and y as arrays for device {MPI!r}, got batches of a loader"
+            )
+        if draft.batch_size < len(self.names):
+            raise ConfigError(
+                f"expected batch_size of at least {len(self.names)}, a row for each device, got "
+                f"{draft.batch_size}"
+            )
+        return replace(draft, devices=self.names, has_processes=self.has_processes)
+
+
+def devices_of(device: Any) -> Devices:
+    """Return the devices that `fit` is asked for.
+
+    Parameters
+    ----------
+    device : str or sequence of str
+        One; several; ``'cuda:all'``; or ``'mpi'``, which is a device for each process.
+
+    Raises
+    ------
+    ConfigError, DeviceError
+        If they are no devices that can train together.
+    """
+    if not isinstance(device, list | tuple):
+        if isinstance(device, str) and device == MPI:
+            return _of_processes()
+        if isinstance(device, str) and device == ALL_CARDS:
+            names = all_cards()
+            return Devices(names[0], names)
+        return Devices(device)  # which is checked where it is resolved
+    if not device or any(each in (ALL_CARDS, MPI, "auto") for each in device):
+        raise ConfigError(
+            "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
+            f"{brief(list(device))}"
+        )
+    for each in device:
+        backends.check_device_name(each)
+    names = tuple(backends.resolve_device(each) for each in device)
+    has_cards = any(name != "cpu" for name in names)
+    if has_cards and len(set(names)) < len(names):
+        raise ConfigError(f"expected each device once, got {', '.join(names)}")
+    if has_cards and "cpu" in names:
+        raise ConfigError(f"expected GPUs alone, or 'cpu' alone, got {', '.join(names)}")
+    return Devices(names[0], names)
+
+
+def all_cards() -> tuple[str, ...]:
+    """Return the names of all GPUs, at least one, or raise DeviceError."""
+    from warpfit.backends.cuda.runtime import devices, why_unavailable
+
+    found = tuple(f"cuda:{idx}" for idx in range(len(devices())))
+    if not found:
+        reason = why_unavailable() or "the driver sees none"
+        raise DeviceError(f"expected a CUDA device for {ALL_CARDS!r}, but {reason}")
+    return found
+
+
+def _of_processes() -> Devices:
+    ranks = processes()
+    device = backends.resolve_device("auto")
+    if device != "cpu":
+        cards = all_cards()
+        device = cards[ranks.local_rank % len(cards)]
+    return Devices(device, tuple(f"{MPI}:{rank}" for rank in range(ranks.size)), True)

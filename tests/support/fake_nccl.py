@@ -1,0 +1,132 @@
+"""NCCL's communicators as threads that meet, over emulated cards; sums in a captured graph are
+noted there.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulator.runtime import EmulatedRuntime
+from warpfit.backends import communicators
+from warpfit.backends.cuda import runtime
+from warpfit.backends.numpy.threads import ThreadCommunicator
+
+__all__ = ["FakeNccl", "open_cards"]
+
+# One card's kernel after the other: the emulator's threads are those of one kernel.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+class Card(EmulatedRuntime):
+    """An emulated card among others.
+
+    Attributes
+    ----------
+    forks, merges : int
+        How often a stream was to go beside, and how often what follows was to wait for it.
+    launched : Counter
+        Kernels by their names.
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index, self.name = index, f"cuda:{index}"
+        self.forks = self.merges = 0
+        self.launched: Counter[str] = Counter()
+
+    def activate(self) -> None:
+        """Do nothing: memory is where it is."""
+
+    def fork(self, stream: Any = None) -> Any:
+        """Return a stream that is the card's own."""
+        self.forks += 1
+        return stream or SimpleNamespace(handle=0, card=self)
+
+    def merge(self, stream: Any) -> None:
+        """Do nothing: a sum is there when it returns."""
+        assert stream.card is self
+        self.merges += 1
+
+    def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
+        with _ONE_AT_A_TIME:
+            return super().load(name, defines)
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        with _ONE_AT_A_TIME:
+            self.launched[function.variant[0]] += 1
+            super()._call(function, *arguments)
+
+
+class FakeNccl:
+    """What stands in for `nccl.core`, and what was asked of it.
+
+    Attributes
+    ----------
+    calls : list of (str, int, bool)
+        Each collective, by rank, and whether it was captured.
+    """
+
+    SUM = "sum"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, bool]] = []
+        self.aborted: list[int] = []
+        self.Communicator = SimpleNamespace(init_all=self._init_all)
+
+    def group(self) -> Any:
+        """Return a block of calls that are one."""
+        return nullcontext()
+
+    def _init_all(self, devices: list[int]) -> list[Any]:
+        hosts = ThreadCommunicator.of_size(len(devices))
+        return [_Communicator(self, host, idx) for host, idx in zip(hosts, devices, strict=True)]
+
+
+class _Communicator:
+    def __init__(self, nccl: FakeNccl, host: ThreadCommunicator, device: int) -> None:
+        self._nccl, self._host, self._device = nccl, host, device
+
+    def allreduce(self, source: Any, target: Any, op: str, *, stream: Any) -> None:
+        assert source is target
+        assert op == FakeNccl.SUM
+        self._start("all_reduce", target, self._host.all_reduce, stream.card)
+
+    def broadcast(self, source: Any, target: Any, root: int, *, stream: Any) -> None:
+        assert source is target
+        assert root == 0
+        self._start("broadcast", target, self._host.broadcast, stream.card)
+
+    def _start(self, name: str, array: Any, act: Any, card: Card) -> None:
+        assert array.runtime is card
+        assert card.index == self._device
+        self._nccl.calls.append((name, self._host.rank, card.is_capturing()))
+        place = np.ctypeslib.as_array(
+            (np.ctypeslib.ctypes.c_uint8 * array.nbytes).from_address(array.pointer)
+        )
+        host = place.view(array.dtype).reshape(array.shape)
+        card._run(name, lambda: act([host]), array.pointer)
+
+    def abort(self) -> None:
+        self._nccl.aborted.append(self._host.rank)
+        self._host.abort(RuntimeError("aborted"))
+
+
+def open_cards(monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNccl:
+    """Let there be so many emulated cards, and return what adds up over them."""
+    for index in range(count):
+        monkeypatch.setitem(runtime._OPEN, index, Card(index))
+    monkeypatch.setattr(runtime, "devices", lambda: [None] * count)
+    nccl: Any = FakeNccl()
+    package = ModuleType("nccl")
+    package.core = nccl  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "nccl", package)
+    monkeypatch.setattr(communicators, "_IDLE", {})
+    return nccl

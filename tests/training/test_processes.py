@@ -1,0 +1,138 @@
+"""Processes of MPI that train one network: each runs the same program, and has the result."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from support.mpi import mpiexec, with_mpi
+from support.training import adam, blobs, mlp
+
+pytestmark = with_mpi
+
+PROGRAM = """
+import json
+import warpfit as wf
+from support.training import adam, blobs, mlp
+from warpfit.backends.numpy.mpi import processes
+
+x, y = blobs(61, dtype="float64")
+model = mlp(6, 8, 3, dtype="float64")
+opt = adam(model)
+rank = processes().rank
+
+class Telling(wf.Callback):
+    def on_epoch_end(self, run):
+        print(f"epoch {run.report.epoch} on rank {rank}", flush=True)
+
+callbacks = [Telling(), wf.Checkpoint("run.ckpt"), wf.EarlyStopping(patience=50)]
+"""
+FIT = """
+history = wf.fit(model, x, y, optimizer=opt, epochs=4, batch_size=16, seed=5, device="mpi",
+                 validation_data=(x, y), callbacks=callbacks, verbose=False, metrics=["f1_macro"])
+weights = {name: array.tolist() for name, array in model.state_dict().items()}
+with open(f"rank{rank}.json", "w") as file:
+    json.dump([weights, history["loss"], history["val_f1_macro"], opt.step_count], file)
+"""
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != "program.py")
+
+
+def test_each_process_has_the_numbers_of_one_device(tmp_path: Path) -> None:
+    x, y = blobs(61, dtype="float64")
+    model = mlp(6, 8, 3, dtype="float64")
+    asked: dict[str, Any] = {"epochs": 4, "batch_size": 16, "seed": 5, "verbose": False}
+    expected = wf.fit(model, x, y, optimizer=adam(model), device="cpu", **asked)
+    process = mpiexec(tmp_path, PROGRAM + FIT)
+    out, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert sorted(out.splitlines()) == [f"epoch {epoch} on rank 0" for epoch in range(1, 5)]
+    assert files(tmp_path) == ["rank0.json", "rank1.json", "run.ckpt"]
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert ranks[0] == ranks[1]
+    weights, losses, f1, steps = ranks[0]
+    np.testing.assert_allclose(losses, expected["loss"], rtol=1e-11)
+    assert (len(f1), steps) == (4, 16)
+    for name, array in model.state_dict().items():
+        np.testing.assert_allclose(weights[name], array, rtol=1e-9, atol=1e-12)
+
+
+def test_all_begin_with_the_numbers_of_rank_0(tmp_path: Path) -> None:
+    model = mlp(6, 8, 3, dtype="float64")
+    x, y = blobs(61, dtype="float64")
+    asked: dict[str, Any] = {"epochs": 4, "batch_size": 16, "seed": 5, "verbose": False}
+    expected = wf.fit(model, x, y, optimizer=adam(model), device="cpu", **asked)
+    others = """
+for parameter in model.parameters() if rank else ():
+    parameter.data += 0.1
+"""
+    process = mpiexec(tmp_path, PROGRAM + others + FIT)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    weights, losses, _, _ = json.loads((tmp_path / "rank1.json").read_text())
+    np.testing.assert_allclose(losses, expected["loss"], rtol=1e-11)
+    for name, array in model.state_dict().items():
+        np.testing.assert_allclose(weights[name], array, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("batch_size=16", "batch_size=16 + rank", "batch_size 17 on rank 1 and 16 on rank 0"),
+        ("seed=5", "seed=rank", "seed 1 on rank 1 and 0 on rank 0"),
+        ("model, x, y", "model, x[rank:], y[rank:]", "num_rows 60 on rank 1 and 61 on rank 0"),
+    ],
+)
+def test_processes_are_asked_for_the_same_run(
+    before: str, after: str, message: str, tmp_path: Path
+) -> None:
+    process = mpiexec(tmp_path, PROGRAM + FIT.replace(before, after))
+    _, errors = process.communicate(timeout=50)
+    assert process.returncode != 0
+    assert f"ConfigError: expected the same run in all processes, got {message}" in errors
+
+
+@pytest.mark.parametrize("end", ["interrupt", "kill", "raise"])
+def test_what_ends_one_process_ends_all(end: str, tmp_path: Path) -> None:
+    program = (
+        PROGRAM
+        + f"""
+import os, signal, time
+from warpfit.errors import DataError
+
+class Ending(wf.Callback):
+    def on_step(self, step, steps_per_epoch):
+        if step == 3:
+            if {end!r} == "raise":
+                raise DataError("a callback raised it")
+            open("reached", "w").close()
+            time.sleep(60)
+
+callbacks = [Ending(), wf.Checkpoint("run.ckpt")]
+if rank == 1 and {end!r} == "kill":
+    import threading
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+"""
+        + FIT
+    )
+    process = mpiexec(tmp_path, program)
+    if end == "interrupt":
+        for _ in range(600):
+            if (tmp_path / "reached").exists():
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=50)  # hangs otherwise
+    assert process.returncode != 0
+    assert set(files(tmp_path)) <= {"reached"}
+    if end == "raise":
+        assert "rank 0 of 2: DataError: a callback raised it" in errors
