@@ -217,8 +217,7 @@ class TrainState:
     loss_scale : LossScale
         Where the plan's is ``'dynamic'``.
     exponents : list of tuple of int
-        Of each layer where `one_launch` trains in float32: see ``launch_scales``. They stay in a
-        run.
+        Of each layer, by what `one_launch` scales numbers in float32: see ``launch_scales``.
     """
 
     parameters: dict[str, Array]
@@ -238,15 +237,13 @@ class TrainState:
 
     def copy(self, ops: Backend) -> TrainState:
         """Return a state of its own with the same numbers."""
-        return replace(
-            self,
-            parameters={name: ops.copy(array) for name, array in self.parameters.items()},
-            buffers={name: ops.copy(array) for name, array in self.buffers.items()},
-            slots={
-                slot: {name: ops.copy(array) for name, array in arrays.items()}
-                for slot, arrays in self.slots.items()
-            },
-        )
+
+        def copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
+            return {name: ops.copy(array) for name, array in arrays.items()}
+
+        slots = {slot: copied(arrays) for slot, arrays in self.slots.items()}
+        parameters, buffers = copied(self.parameters), copied(self.buffers)
+        return replace(self, parameters=parameters, buffers=buffers, slots=slots)
 
 
 @dataclass(frozen=True)

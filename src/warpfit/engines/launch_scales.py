@@ -20,7 +20,6 @@ from warpfit import backends
 from warpfit.backends.launch_structs import SCALES_FIELDS
 from warpfit.engines.base import Plan, TrainingData, TrainState
 from warpfit.engines.launch_network import Layer, layers_of
-from warpfit.engines.scaling import magnitude
 
 __all__ = ["ROOM", "Exponents", "find_exponents", "layer_scales"]
 
