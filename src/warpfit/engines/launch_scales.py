@@ -1,10 +1,10 @@
 """By what powers of two a launch scales numbers that are sums of several in 16 bits.
 
-float16 has digits enough, two terms of it 22 bits, but not float32's range. So each layer has a
-power of two for its inputs, one for its weights, and one for its gradients, for a whole run. They
-follow from the largest numbers of a few rows, gone through once at the beginning. Each is put where
-it may grow by a factor of 500 or more before it is infinite, and shrink as much before it loses a
-digit: two terms of float16 have all of their bits from 2**-3 to 2**16.
+Two terms of float16 have 22 bits from 2**-3 on, and end at 2**16. So each layer has a power of two
+for its inputs, one for its weights, and one for its gradients, for a whole run. They follow from
+the largest numbers of a few rows, which are gone through once at the beginning. These are put where
+they may grow by a factor of 2,000 before they are infinite, and shrink to a hundredth with all
+bits.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Floats = npt.NDArray[np.float64]
 # Of the inputs of a layer, its weights, and its gradients: they are divided by these powers of two.
 Exponents = tuple[int, int, int]
 
-# Rows that are looked at; and below which power of two the largest numbers found lie.
+# Rows that are looked at; and below which power of two the largest numbers lie then.
 ROWS = 16
-OF_X, OF_WEIGHTS, OF_UNITS, OF_GRADIENTS = 10, 6, 6, 6
+OF_X, OF_OTHERS = 10, 5
 LEAST, MOST = -126, 127
 # How many times as large as the data's x may be what is only looked at.
 ROOM = 2.0 ** (15 - OF_X)
@@ -39,17 +39,8 @@ def find_exponents(plan: Plan, state: TrainState, data: TrainingData) -> list[Ex
     """Return the exponents of each layer for a run that begins with a state."""
     with np.errstate(all="ignore"):
         inputs, weights, gradients = _largest_numbers(plan, state, data)
-    targets = (OF_X, *(OF_UNITS for _ in inputs[1:]))
-    return [
-        (
-            _exponent(of_inputs, target),
-            _exponent(of_weights, OF_WEIGHTS),
-            _exponent(of_gradients, OF_GRADIENTS),
-        )
-        for of_inputs, target, of_weights, of_gradients in zip(
-            inputs, targets, weights, gradients, strict=True
-        )
-    ]
+    of_inputs = [_exponent(inputs[0], OF_X), *map(_exponent, inputs[1:])]
+    return list(zip(of_inputs, map(_exponent, weights), map(_exponent, gradients), strict=True))
 
 
 def layer_scales(exponents: Sequence[Exponents]) -> npt.NDArray[Any]:
@@ -70,7 +61,7 @@ def layer_scales(exponents: Sequence[Exponents]) -> npt.NDArray[Any]:
     return found
 
 
-def _exponent(largest: float, target: int) -> int:
+def _exponent(largest: float, target: int = OF_OTHERS) -> int:
     """Return by which power of two numbers are divided so that the largest is below another."""
     return max(LEAST, min(MOST, frexp(largest)[1] - target)) if largest < inf else MOST
 

@@ -107,10 +107,14 @@ struct Matrix : Product {
     __device__ void multiply(Parts* parts, const Rows& rows, float scale) const {
         if (!is_mine()) return;
         typename Product::Fragments b;
-        weights.round(b[0], weights, [&](float w, float) { return w * scale; });
-        if (TERMS > 1)
-            weights.round(b[TERMS - 1], weights,
-                          [&](float w, float) { return w * scale - load(store<T>(w * scale)); });
+#pragma unroll
+        for (int i = 0; i < Weights::MINE * 4; ++i) {
+            const float* weight = &weights.tiles[0][0][0][0] + 2 * i;
+            const Pair pair(weight[0] * scale, weight[1] * scale);
+#pragma unroll
+            for (int term = 0; term < TERMS; ++term)
+                (&b[term][0][0][0][0])[i / 4 * 4 + i % 2 * 2 + i % 4 / 2] = pair.words[term];
+        }
         Product::multiply(parts, rows, b);
     }
 
