@@ -254,7 +254,7 @@ __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const
 __device__ inline Losses take_pass(LayersShared& shared, const LayersRun& run, Now& now,
                                    Network& network) {
     const Passes& pass = now.pass;
-    if (pass.trains() || pass.batch == 0) 
+    if (pass.trains() || pass.batch == 0)
         network.begin(shared, run, pass.trains() ? now.step : now.step + 1);
     wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
     Losses losses;

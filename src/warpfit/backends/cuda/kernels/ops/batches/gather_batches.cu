@@ -1,8 +1,7 @@
 // Computes: the batches of some epochs, one after the other: rows of x in each epoch's order,
 //           rounded to 16 bits, or, times `scale`, as sums of TERMS numbers of 16 bits; and their
-//           targets, followed
-//           by the sample's weight if WEIGHTED. A byte of x is divided by 255. What is missing to
-//           the last batch is 0.
+//           targets, followed by the sample's weight if WEIGHTED. A byte of x is divided by 255.
+//           What is missing to the last batch is 0.
 // Layout:   x (num_rows, FEATURES) of SOURCE; targets (num_rows, TARGET_STRIDE) words, of which the
 //           first TARGET_WORDS count; keys (epochs, 8), or null for rows in their own order;
 //           batches (epochs, steps, PARTS, TERMS, BATCH, PART_WIDTH + 8) of DTYPE, the features
@@ -80,9 +79,8 @@ extern "C" __global__ void __launch_bounds__(256)
             const int part = i / (PART_WIDTH / AT_ONCE), col = i % (PART_WIDTH / AT_ONCE) * AT_ONCE;
             const int first = part * PART_WIDTH + col;
             Numbers numbers = {};
-            if (is_there && first < FEATURES) {
+            if (is_there && first < FEATURES)
                 numbers = rounded(x + row * FEATURES, first, static_cast<float>(scale));
-            }
 #pragma unroll
             for (int term = 0; term < TERMS; ++term) {
                 const int64 place = ((step * PARTS + part) * TERMS + term) * BATCH + slot % BATCH;

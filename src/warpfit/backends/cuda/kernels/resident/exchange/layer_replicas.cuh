@@ -25,8 +25,8 @@ struct ReplicaNetwork {
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
     // Where the backward pass takes a quad's lower and upper units from.
     unsigned places[OWN_QUADS][2];
-    unsigned owned = 0;             // of quads that are there, a bit each
-    unsigned counted[2] = {0, 0};   // and of those whose lower or upper units this block counts
+    unsigned owned = 0;            // of quads that are there, a bit each
+    unsigned counted[2] = {0, 0};  // and of those whose lower or upper units this block counts
 
     __device__ ReplicaNetwork(LayersShared&, const LayersRun& run) : exchanges(run.exchanges) {}
 
@@ -212,11 +212,13 @@ struct ReplicaNetwork {
     }
 
     template <int L, class Rows>
-    __device__ void multiply_forward(LayersShared& shared, const LayersRun&, const Rows& rows) const {
+    __device__ void multiply_forward(LayersShared& shared, const LayersRun&,
+                                     const Rows& rows) const {
         multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD);
     }
     template <int L>
-    __device__ void multiply_backward(LayersShared& shared, const LayersRun&, const UnitRows& rows) const {
+    __device__ void multiply_backward(LayersShared& shared, const LayersRun&,
+                                      const UnitRows& rows) const {
         multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD);
     }
 

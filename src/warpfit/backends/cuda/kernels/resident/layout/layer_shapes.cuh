@@ -48,10 +48,11 @@ struct Pair {
 constexpr bool SCALES = TERMS > 1;
 
 struct LayerScales {
-    float weights;    // times which products take weights
-    float sums;       // of the forward product, what takes it back to numbers of float32
-    float units;      // times which the layer above takes units
-    float gradients;  // from the product with the weights of the layer above to this one's gradients
+    float weights;  // times which products take weights
+    float sums;     // of the forward product, what takes it back to numbers of float32
+    float units;    // times which the layer above takes units
+    float
+        gradients;  // from the product with the weights of the layer above to this one's gradients
     float of_weights, of_biases;  // take sums back to the gradients of weights and biases
 };
 

@@ -204,9 +204,9 @@ __device__ inline void activate_units(LayersShared& shared, const LayersRun& run
         const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
         const float2 bias = *reinterpret_cast<const float2*>(
             &layer_of<L>(shared.layers).biases.values[piece.unit()]);
-        activate_piece<L>(
-            shared, run, pass, piece,
-            {sums.x * scales.sums + bias.x, sums.y * scales.sums + bias.y}, scales.units);
+        activate_piece<L>(shared, run, pass, piece,
+                          {sums.x * scales.sums + bias.x, sums.y * scales.sums + bias.y},
+                          scales.units);
     });
     send_units<L>(shared, run, pass.index());
 }

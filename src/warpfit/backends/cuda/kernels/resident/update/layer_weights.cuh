@@ -256,8 +256,8 @@ __device__ inline void update_layer(LayersShared& shared, const LayersRun& run,
     update_forward<L>(shared, update, scales, memory, held, x);
     if constexpr (L > 0)
         held.backward.update(update.of_weights, update.step, scales.of_weights * update.clip,
-                             memory, x,
-                             Shape<L - 1>::first() / CHUNK_UNITS, gradients_of<L>(shared));
+                             memory, x, Shape<L - 1>::first() / CHUNK_UNITS,
+                             gradients_of<L>(shared));
 }
 
 template <int L = LAYERS - 1>
