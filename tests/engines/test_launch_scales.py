@@ -9,7 +9,7 @@ import pytest
 
 import warpfit as wf
 from support.training import assert_same_weights, blobs, mlp, sgd
-from warpfit.engines import launch_arguments
+from warpfit.engines import launch_scales
 from warpfit.engines.launch_scales import ROOM, find_exponents, layer_scales
 
 X, LABELS = blobs(48)
@@ -25,7 +25,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         runs.append(find_exponents(*given))
         return runs[-1]
 
-    monkeypatch.setattr(launch_arguments, "find_exponents", noted)
+    monkeypatch.setattr(launch_scales, "find_exponents", noted)
     return runs
 
 

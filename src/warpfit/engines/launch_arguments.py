@@ -18,7 +18,7 @@ from warpfit.backends.launch_structs import STOPPING_FIELDS
 from warpfit.data.order import domain_bits
 from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
 from warpfit.engines.launch_network import layers_of
-from warpfit.engines.launch_scales import find_exponents, layer_scales
+from warpfit.engines.launch_scales import Exponents, exponents_of, layer_scales
 from warpfit.engines.launch_settings import (
     dropout_settings,
     loss_settings,
@@ -116,9 +116,10 @@ class Resident:
         self.num_validated = 0 if validation is None else len(validation)
         self.clip_norm, self.l2 = plan.optimizer.clip_norm or 0.0, plan.optimizer.l2
         self.loss_scale, self.rule = float(plan.loss_scale), rule_settings(plan.optimizer)
-        self.x_scale, self._exponents = 1.0, state.exponents
+        self.x_scale = 1.0
+        self._exponents: list[Exponents] | None = None
         if launch.network.terms > 1:
-            self._exponents = state.exponents = state.exponents or find_exponents(plan, state, data)
+            self._exponents = exponents_of(plan, state, data)
             (of_x, *_), (*_, of_gradients) = self._exponents[0], self._exponents[-1]
             self.x_scale, self.loss_scale = 2.0**-of_x, 2.0**-of_gradients
         self.loss = loss_settings(plan.loss, launch.network.outputs)
@@ -142,7 +143,7 @@ class Resident:
 
     @cached_property
     def scales(self) -> Array | None:
-        if self.launch.network.terms == 1:
+        if self._exponents is None:
             return None
         return self.ops.asarray(layer_scales(self._exponents).view(np.uint8))
 

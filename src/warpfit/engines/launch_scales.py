@@ -21,7 +21,7 @@ from warpfit.backends.launch_structs import SCALES_FIELDS
 from warpfit.engines.base import Plan, TrainingData, TrainState
 from warpfit.engines.launch_network import Layer, layers_of
 
-__all__ = ["ROOM", "Exponents", "find_exponents", "layer_scales"]
+__all__ = ["ROOM", "Exponents", "exponents_of", "find_exponents", "layer_scales"]
 
 Floats = npt.NDArray[np.float64]
 # Of the inputs of a layer, its weights, and its gradients: they are divided by these powers of two.
@@ -33,6 +33,13 @@ OF_X, OF_OTHERS = 10, 5
 LEAST, MOST = -126, 127
 # How many times as large as the data's x may be what is only looked at.
 ROOM = 2.0 ** (15 - OF_X)
+
+
+def exponents_of(plan: Plan, state: TrainState, data: TrainingData) -> list[Exponents]:
+    """Return the exponents of each layer, which a state keeps once they are found."""
+    if len(state.exponents) != len(layers_of(plan)):
+        state.exponents = find_exponents(plan, state, data)
+    return state.exponents
 
 
 def find_exponents(plan: Plan, state: TrainState, data: TrainingData) -> list[Exponents]:
