@@ -9,7 +9,7 @@ bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import frexp, inf
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends.launch_structs import SCALES_FIELDS
 from warpfit.engines.base import Plan, TrainingData, TrainState
-from warpfit.engines.launch_network import Layer, layers_of
+from warpfit.engines.launch_network import layers_of
 
 __all__ = ["ROOM", "Exponents", "exponents_of", "find_exponents", "layer_scales"]
 
@@ -44,10 +44,41 @@ def exponents_of(plan: Plan, state: TrainState, data: TrainingData) -> list[Expo
 
 def find_exponents(plan: Plan, state: TrainState, data: TrainingData) -> list[Exponents]:
     """Return the exponents of each layer for a run that begins with a state."""
+    x, y = (_on_host(array[:ROWS]) for array in (data.x, data.y))
+    units, zs = [x.astype(np.float64) / (255 if x.dtype == np.uint8 else 1)], []
+    layers = [
+        (
+            _on_host(state.parameters[f"{layer.name}.weight"]).astype(np.float64),
+            _on_host(state.parameters[f"{layer.name}.bias"]),
+            layer.linear.activation,
+        )
+        for layer in layers_of(plan)
+    ]
     with np.errstate(all="ignore"):
-        inputs, weights, gradients = _largest_numbers(plan, state, data)
-    of_inputs = [_exponent(inputs[0], OF_X), *map(_exponent, inputs[1:])]
-    return list(zip(of_inputs, map(_exponent, weights), map(_exponent, gradients), strict=True))
+        for weight, bias, activation in layers:
+            zs.append(units[-1] @ weight + bias)
+            units.append(activation.formula.forward(zs[-1], activation.slope, zs[-1].copy()))
+        gradients = [_gradients_of_outputs(plan, units[-1], data, y)]
+        for idx in range(len(layers) - 1, 0, -1):
+            dy, activation = gradients[-1] @ layers[idx][0].T, layers[idx - 1][2]
+            gradients.append(
+                activation.formula.backward(
+                    dy, units[idx], zs[idx - 1], activation.slope, dy.copy()
+                )
+            )
+    of_x = data.largest_x or 1.0
+    of_units = [_exponent(of_x, OF_X), *_exponents_of(units[1:-1], of_x)]
+    of_weights = _exponents_of([weight for weight, *_ in layers], 1.0)
+    return list(zip(of_units, of_weights, _exponents_of(gradients, 1.0)[::-1], strict=True))
+
+
+def _exponents_of(arrays: Iterable[Floats], largest: float) -> list[int]:
+    """Return the exponent of each array; of one that is 0, that of the one before."""
+    found = []
+    for array in arrays:
+        largest = _largest(array) or largest
+        found.append(_exponent(largest))
+    return found
 
 
 def layer_scales(exponents: Sequence[Exponents]) -> npt.NDArray[Any]:
@@ -73,58 +104,6 @@ def _exponent(largest: float, target: int = OF_OTHERS) -> int:
     return max(LEAST, min(MOST, frexp(largest)[1] - target)) if largest < inf else MOST
 
 
-def _largest_numbers(
-    plan: Plan, state: TrainState, data: TrainingData
-) -> tuple[list[float], list[float], list[float]]:
-    """Return the largest magnitude of each layer's inputs, weights, and gradients; where all that
-    is seen are 0, that of what they are made of.
-    """
-    ops = backends.get(plan.device)
-    layers = layers_of(plan)
-    parameters = [
-        tuple(
-            _on_host(ops, state.parameters[f"{layer.name}.{part}"]) for part in ("weight", "bias")
-        )
-        for layer in layers
-    ]
-    x, y = (_on_host(ops, array[:ROWS]) for array in (data.x, data.y))
-    found = [x.astype(np.float64) / (255 if x.dtype == np.uint8 else 1)]
-    zs: list[Floats] = []
-    for layer, (weight, bias) in zip(layers, parameters, strict=True):
-        zs.append(found[-1] @ weight.astype(np.float64) + bias)
-        activation = layer.linear.activation
-        found.append(activation.formula.forward(zs[-1], activation.slope, np.empty_like(zs[-1])))
-    weights = [_largest(weight, 1.0) for weight, _ in parameters]
-    inputs = [data.largest_x or 1.0]
-    for units in found[1:-1]:
-        inputs.append(_largest(units, inputs[-1]))
-    gradients = [0.0] * len(layers)
-    for idx, dz in _gradients(plan, layers, [own for own, _ in parameters], found, zs, data, y):
-        gradients[idx] = _largest(dz, gradients[idx + 1] if idx + 1 < len(layers) else 1.0)
-    return inputs, weights, gradients
-
-
-def _gradients(
-    plan: Plan,
-    layers: Sequence[Layer],
-    weights: Sequence[Any],
-    found: Sequence[Floats],
-    zs: Sequence[Floats],
-    data: TrainingData,
-    y: Any,
-) -> Iterator[tuple[int, Floats]]:
-    """Yield each layer's number and its gradients before the activation, from the last on."""
-    dz = _gradients_of_outputs(plan, found[-1], data, y)
-    for idx in range(len(layers) - 1, -1, -1):
-        if idx + 1 < len(layers):
-            dy = dz @ weights[idx + 1].astype(np.float64).T
-            activation = layers[idx].linear.activation
-            dz = activation.formula.backward(
-                dy, found[idx + 1], zs[idx], activation.slope, np.empty_like(dy)
-            )
-        yield idx, dz
-
-
 def _gradients_of_outputs(plan: Plan, outputs: Floats, data: TrainingData, y: Any) -> Floats:
     """Return the gradients of outputs, as large as they may be of any row: of a row that is looked
     at, a trained network's may be small.
@@ -134,17 +113,18 @@ def _gradients_of_outputs(plan: Plan, outputs: Floats, data: TrainingData, y: An
     own = len(y) * loss.vjp(backends.get("cpu"), outputs, targets)[2]()
     reach = 1.0
     if loss.largest_derivative(inf) > 1:
-        distance = max(data.largest_y, _largest(outputs, 0.0))
+        distance = max(data.largest_y, _largest(outputs))
         reach = min(distance, loss.largest_derivative(distance))
-    largest = _largest(own, 0.0)
-    least = len(data) % plan.batch_size or plan.batch_size
+    largest = _largest(own)
+    least = len(data) % plan.batch_size or plan.batch_size  # rows of the smallest batch
     of_row = loss.terms(outputs.shape[1]).of_derivative * reach / (least * plan.batch_size) ** 0.5
     return own * (of_row / largest) if largest else np.full_like(outputs, of_row)
 
 
-def _on_host(ops: Any, array: Any) -> Any:
-    return ops.to_numpy(array) if backends.is_device_array(array) else np.asarray(array)
+def _on_host(array: Any) -> Any:
+    is_there = backends.is_device_array(array)
+    return backends.of(array).to_numpy(array) if is_there else np.asarray(array)
 
 
-def _largest(array: Any, otherwise: float) -> float:
-    return float(np.abs(array).max(initial=0)) or otherwise
+def _largest(array: Any) -> float:
+    return float(np.abs(array).max(initial=0))

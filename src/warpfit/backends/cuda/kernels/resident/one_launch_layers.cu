@@ -236,6 +236,7 @@ __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const
     if constexpr (SCALES) {
         Scales& own = part_of<Scales>(shared);
         each_of_block<32 * WARPS>(LAYERS, [&](int i) { own.layers[i] = scales[i]; });
+        __syncthreads();  // weights that are read are sent times these
     }
     if constexpr (CLASS_WEIGHTS) {
         ClassWeights& own = part_of<ClassWeights>(shared);
@@ -254,8 +255,7 @@ __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const
 __device__ inline Losses take_pass(LayersShared& shared, const LayersRun& run, Now& now,
                                    Network& network) {
     const Passes& pass = now.pass;
-    if (pass.trains() || pass.batch == 0)
-        network.begin(shared, run, pass.trains() ? now.step : now.step + 1);
+    if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? now.step : now.step + 1);
     wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
     Losses losses;
     losses.penalty = 0;

@@ -20,6 +20,7 @@
 // All weights of a block as products take them, and those that this thread owns.
 template <int NUM_REPLICAS>
 struct ReplicaNetwork {
+    const LayersShared& shared;
     LayersExchange* exchanges;
     unsigned forward[TERMS][FORWARD_TILES][4], backward[TERMS][larger(BACKWARD_TILES, 1)][4];
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
@@ -28,7 +29,8 @@ struct ReplicaNetwork {
     unsigned owned = 0;            // of quads that are there, a bit each
     unsigned counted[2] = {0, 0};  // and of those whose lower or upper units this block counts
 
-    __device__ ReplicaNetwork(LayersShared&, const LayersRun& run) : exchanges(run.exchanges) {}
+    __device__ ReplicaNetwork(LayersShared& shared, const LayersRun& run)
+        : shared(shared), exchanges(run.exchanges) {}
 
     __device__ LayersExchange& own_exchange() const { return exchanges[own_rank()]; }
 
@@ -136,22 +138,35 @@ struct ReplicaNetwork {
 
     __device__ void keep(const BestArrays& best) { write(best); }
 
+    // Times which products take a quad.
+    __device__ float scale_of([[maybe_unused]] int quad) const {
+        float scale = 1;
+        if constexpr (SCALES) {
+            at_tile(quad / 2, [&](auto layer, int) {
+                scale = part_of<Scales>(shared).layers[decltype(layer)::VALUE].weights;
+            });
+        }
+        return scale;
+    }
+
     // Sends a quad to all blocks that multiply by it in a step.
     __device__ void send_weights(int i, int quad, int step) const {
-        const float numbers[1][4] = {{weights[i][0], weights[i][1], weights[i][2], weights[i][3]}};
+        const float scale = scale_of(quad);
+        const float numbers[1][4] = {{weights[i][0] * scale, weights[i][1] * scale,
+                                      weights[i][2] * scale, weights[i][3] * scale}};
         send(&own_exchange().weights[quad][threadIdx.x], 0, step, numbers);
         unsigned* words =
             reinterpret_cast<unsigned*>(exchanges) + step % 2 * (BACK_QUADS * THREADS * 4);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (places[i][half] == NOWHERE) continue;
-            store_relaxed(words + places[i][half], marked(weights[i][2 * half], step / 2));
-            store_relaxed(words + places[i][half] + 16, marked(weights[i][2 * half + 1], step / 2));
+            store_relaxed(words + places[i][half], marked(numbers[0][2 * half], step / 2));
+            store_relaxed(words + places[i][half] + 16, marked(numbers[0][2 * half + 1], step / 2));
         }
     }
 
     // What all weights have become in `step` steps.
-    __device__ void begin(LayersShared& shared, const LayersRun& run, int step) {
+    __device__ void begin(int step) {
         const LayersExchange& exchange = own_exchange();
         if (LAYERS > 1) {
             receive_tiles(
@@ -159,14 +174,7 @@ struct ReplicaNetwork {
                 [&](int tile, int half) {
                     return &exchange.backward[step % 2][2 * tile + half][threadIdx.x];
                 },
-                words_of_backward,
-                [&](int tile) {
-                    float scale = 1;
-                    at_backward_tile(tile, [&](auto layer, int) {
-                        scale = scales_of<decltype(layer)::VALUE>(shared, run).weights;
-                    });
-                    return scale;
-                });
+                words_of_backward);
         }
         receive_tiles(
             forward, step,
@@ -177,13 +185,6 @@ struct ReplicaNetwork {
                     is_there = has_tile<Forward<decltype(layer)::VALUE>>(tile);
                 });
                 return is_there ? ALL_WORDS : 0;
-            },
-            [&](int tile) {
-                float scale = 1;
-                at_tile(tile, [&](auto layer, int) {
-                    scale = scales_of<decltype(layer)::VALUE>(shared, run).weights;
-                });
-                return scale;
             });
     }
 

@@ -96,10 +96,10 @@ static_assert(REPLICAS == 1 || sizeof(LayersExchange) == EXCHANGE_BYTES,
 static_assert(REPLICAS == 1 || OWN_QUADS <= 32, "a bit for each");
 
 // Takes the 16-bit words of tiles in, whose quads come in this turn: quad h of tile t is at
-// place(t, h), and has the words that there(t, h) has bits of. They come times scale(t).
-template <int TILES, class Place, class There, class Scale>
+// place(t, h), and has the words that there(t, h) has bits of.
+template <int TILES, class Place, class There>
 __device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int turn, Place place,
-                                     There there, Scale scale_of) {
+                                     There there) {
 #pragma unroll
     for (int first = 0; first < 2 * TILES; first += AT_ONCE) {
         uint4 words[AT_ONCE];
@@ -122,10 +122,8 @@ __device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int
         for (int i = 0; i < AT_ONCE; ++i) {
             const int quad = first + i;
             if (quad >= 2 * TILES) break;
-            const float scale = scale_of(quad / 2);
-            const Pair lower(without_last_bit(words[i].x) * scale,
-                             without_last_bit(words[i].y) * scale),
-                upper(without_last_bit(words[i].z) * scale, without_last_bit(words[i].w) * scale);
+            const Pair lower(without_last_bit(words[i].x), without_last_bit(words[i].y)),
+                upper(without_last_bit(words[i].z), without_last_bit(words[i].w));
 #pragma unroll
             for (int term = 0; term < TERMS; ++term) {
                 fragments[term][quad / 2][quad % 2] = lower.words[term];

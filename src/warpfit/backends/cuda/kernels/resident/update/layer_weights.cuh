@@ -315,7 +315,7 @@ struct HeldNetwork {
     __device__ void read(const Arrays& arrays) { read_weights(layers, memory, arrays); }
     __device__ void write(const Arrays& arrays) { write_weights(layers, memory, arrays); }
     __device__ void keep(const BestArrays& best) { keep_weights(layers, best); }
-    __device__ void begin(LayersShared&, const LayersRun&, int) {}
+    __device__ void begin(int) {}
 
     template <int L, class Rows>
     __device__ void multiply_forward(LayersShared& shared, const LayersRun& run,
