@@ -216,6 +216,8 @@ class TrainState:
         rate.
     loss_scale : LossScale
         Where the plan's is ``'dynamic'``.
+    exponents : list of tuple of int
+        Of each layer, by what `one_launch` scales numbers in float32: see ``launch_scales``.
     """
 
     parameters: dict[str, Array]
@@ -226,6 +228,7 @@ class TrainState:
     seed: int
     plateau: PlateauState = field(default_factory=PlateauState)
     loss_scale: LossScale = field(default_factory=LossScale)
+    exponents: list[tuple[int, int, int]] = field(default_factory=list)
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -234,15 +237,13 @@ class TrainState:
 
     def copy(self, ops: Backend) -> TrainState:
         """Return a state of its own with the same numbers."""
-        return replace(
-            self,
-            parameters={name: ops.copy(array) for name, array in self.parameters.items()},
-            buffers={name: ops.copy(array) for name, array in self.buffers.items()},
-            slots={
-                slot: {name: ops.copy(array) for name, array in arrays.items()}
-                for slot, arrays in self.slots.items()
-            },
-        )
+
+        def copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
+            return {name: ops.copy(array) for name, array in arrays.items()}
+
+        slots = {slot: copied(arrays) for slot, arrays in self.slots.items()}
+        parameters, buffers = copied(self.parameters), copied(self.buffers)
+        return replace(self, parameters=parameters, buffers=buffers, slots=slots)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class LayersArguments(Arguments):
     rule: Rule
     penalty: Float
     dropouts: Annotated[Place, "const Dropout*"]
+    scales: Annotated[Place, "const LayerScales*"]
     class_weights: ConstFloats
     first_step: Int
     key0: Unsigned

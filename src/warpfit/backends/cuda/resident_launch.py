@@ -41,6 +41,8 @@ class LaunchedRun(Protocol):
     dropouts, class_weights : array
         ``Dropout`` of each layer; the classes' weights and their mean.
     dropout_key : sequence of int
+    scales : array or None
+        ``LayerScales`` of each layer, where numbers are sums of several.
     validation : tuple of array
         Batches and targets.
     stopping : array
@@ -67,6 +69,8 @@ class LaunchedRun(Protocol):
     def best_places(self) -> Array | None: ...
     @property
     def dropouts(self) -> Array: ...
+    @property
+    def scales(self) -> Array | None: ...
     @property
     def class_weights(self) -> Array | None: ...
     @property

@@ -83,8 +83,8 @@ SIGNATURES = {
         "unsigned, unsigned"
     ),
     "gather_batches": (
-        "const SOURCE*, const unsigned*, const float*, const unsigned*, T*, unsigned*, int, int, "
-        "int"
+        "const SOURCE*, const unsigned*, const float*, const unsigned*, T*, unsigned*, double, "
+        "int, int, int"
     ),
     "gather_rows": "const SOURCE*, const int64*, DTYPE*, int, int",
     "gemm_sm90": (

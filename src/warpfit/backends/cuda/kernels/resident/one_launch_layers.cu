@@ -170,7 +170,7 @@ __device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num
 template <int L>
 __device__ inline float go_forward(LayersShared& shared, const LayersRun& run, const Now& now,
                                    float weight, Network& network, Rests& rests) {
-    network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
+    network.multiply_forward<L>(shared, run, inputs_of<L>(shared, now.pass.index()));
     __syncthreads();
     if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
     if (L == 0) {  // while units are on their way
@@ -196,7 +196,7 @@ template <int L>
 __device__ inline void go_back(LayersShared& shared, const LayersRun& run, const Now& now,
                                const Rests& rests, Network& network) {
     if constexpr (L > 0) {
-        network.multiply_backward<L>(shared, gradients_of<L>(shared));
+        network.multiply_backward<L>(shared, run, gradients_of<L>(shared));
         __syncthreads();
         differentiate_units<L - 1>(shared, run);
     }
@@ -227,11 +227,17 @@ __device__ inline void train(LayersShared& shared, const LayersRun& run, const N
 
 // Gets shared memory ready for the first pass.
 __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const Dropout* dropouts,
+                               [[maybe_unused]] const LayerScales* scales,
                                [[maybe_unused]] const float* class_weights,
                                [[maybe_unused]] const StoppingMemory* stopping) {
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
     each_of_block<32 * WARPS>(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
+    if constexpr (SCALES) {
+        Scales& own = part_of<Scales>(shared);
+        each_of_block<32 * WARPS>(LAYERS, [&](int i) { own.layers[i] = scales[i]; });
+        __syncthreads();  // weights that are read are sent times these
+    }
     if constexpr (CLASS_WEIGHTS) {
         ClassWeights& own = part_of<ClassWeights>(shared);
         each_of_block<32 * WARPS>(OUTPUTS, [&](int i) { own.weights[i] = class_weights[i]; });
@@ -286,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                         arguments.validation_targets,
                         arguments.record,
                         arguments.scale,
-                        1 / arguments.scale,
+                        SCALES ? 1 : 1 / arguments.scale,
                         arguments.largest_norm,
                         arguments.loss,
                         arguments.rule,
@@ -297,7 +303,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                         arguments.exchanges};
     const Arrays arrays{arguments.places};
     const Talks talks{arguments.progress, arguments.answers, arguments.talk_every};
-    prepare(shared, arrays, arguments.dropouts, arguments.class_weights, arguments.stopping);
+    prepare(shared, arrays, arguments.dropouts, arguments.scales, arguments.class_weights,
+            arguments.stopping);
     Network network(shared, run);
     network.read(arrays);
     barrier_of_cluster();  // no block writes to another that has not begun
