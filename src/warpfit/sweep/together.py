@@ -241,10 +241,10 @@ class Together(Runner):
         group = replace(queue.group, plan=plan, launch=launch)
         with self._awaited():
             rows = GroupRows.of(group)
-        plans = OwnPlans(group, rows)
+        plans, most = OwnPlans(group, rows), max(1, self._most(launch))
         while overflown:
-            taken = overflown[: queue.most]
-            del overflown[: queue.most]
+            taken = overflown[:most]
+            del overflown[:most]
             try:
                 with self._awaited():
                     runs = [each.run.anew(plans.of(each.run.task)) for each in taken]
