@@ -97,7 +97,7 @@ def fit(
         host, and ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``. Without y, x
-        gives batches (x, y): a loader or another iterable that begins anew in every epoch, or a
+        gives batches (x, y): a loader or another iterable that restarts in every epoch, or a
         function that returns an iterator. An epoch is read into memory, and trained on in its
         order, in its batches: of one size, but for a shorter last one (see docs/own-data.md).
     loss : str, Loss or function
@@ -144,10 +144,10 @@ def fit(
         x exceeds 1024 in magnitude, or the targets of ``'mse'`` do. If such a run overflows, it
         goes back to the last epoch, and on in bfloat16, then float32 (`History.precisions`).
     loss_scale : 'auto', 'dynamic' or float
-        For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of
-        two. ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and targets
-        reach. ``'dynamic'`` leaves out a step whose gradients overflow and halves the scale,
-        doubles it after 2,000 steps without, and waits for the device at every step.
+        For ``'float16'``: what gradients are multiplied by, so that small ones do not underflow; a
+        power of two. ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and
+        targets reach. ``'dynamic'`` leaves out a step whose gradients overflow and halves the
+        scale, doubles it after 2,000 steps without, and waits for the device at every step.
     engine : str
         ``'layerwise'``; ``'graph'``: the same operations and bits, many steps as one CUDA graph; or
         ``'one_launch'``: many epochs as one kernel, on CUDA in half precision. ``'auto'`` is
