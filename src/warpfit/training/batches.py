@@ -57,7 +57,8 @@ class Batches:
             )
         if not gives_batches(source) and not isinstance(source, list | tuple):
             raise ConfigError(
-                f"expected y beside x, or x as batches (x, y): {RESTARTS}; got {brief(source)} alone"
+                f"expected y beside x, or x as batches (x, y): {RESTARTS}; got {brief(source)} "
+                "alone"
             )
         self._source, self._epoch = source, 0
         self.first = self._read()
