@@ -23,20 +23,6 @@ from warpfit.nn.taped import TapedNetwork
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.schedules import PlateauState
 
-__all__ = [
-    "BorderTest",
-    "Engine",
-    "EpochReport",
-    "Plan",
-    "Prepared",
-    "StepListener",
-    "Stopping",
-    "TrainState",
-    "TrainingData",
-    "every_epoch",
-    "has_room",
-]
-
 # Of an array whose largest magnitude the host finds, wherever else it is.
 MAGNITUDE_BYTES = 4 << 20
 

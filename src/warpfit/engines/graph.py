@@ -45,8 +45,6 @@ from warpfit.engines.steps import Run, StepNumbers, row_sources
 from warpfit.errors import Obstacle
 from warpfit.nn.network import NetworkSpec
 
-__all__ = ["GraphEngine", "sizes_of_graphs", "steps_of_graph"]
-
 # Operations that a graph should not have more of: it is made within milliseconds, and the launch of
 # so many is hidden by the graph before.
 MOST_OPERATIONS = 512

@@ -33,8 +33,6 @@ from warpfit.random import DROPOUT, stream_key
 if TYPE_CHECKING:
     from warpfit.backends.cuda.resident_launch import ResidentLaunch
 
-__all__ = ["Batches", "Resident", "Steps", "in_one_piece", "kernels_of"]
-
 # Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the
 # first's.
 GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8

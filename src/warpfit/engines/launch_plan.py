@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from warpfit.backends.cuda.resident_launch import ResidentLaunch
     from warpfit.backends.cuda.trained_network import TrainedNetwork
 
-__all__ = [
-    "LaunchDescription",
-    "PreparedLaunch",
-    "describe",
-    "epochs_held",
-    "launches_on",
-    "prepare_launch",
-]
-
 # What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found
 # apart; and the share of a step that a batch of validation data takes within a launch.
 MICROSECONDS_BETWEEN_LAUNCHES, SHARE_OF_STEP = 1000.0, 0.4

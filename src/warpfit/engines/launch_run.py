@@ -30,8 +30,6 @@ from warpfit.engines.launch_talk import SharedRecord, Talk
 from warpfit.engines.reports import Reports
 from warpfit.engines.streaming import Cut, Piece, Stream
 
-__all__ = ["Run", "StreamedRun"]
-
 # How many times as long for kernels that hear of it themselves, and how often the host looks how
 # far they are.
 TALKING, SECONDS_BETWEEN_LOOKS = 8, 0.0005

@@ -23,8 +23,6 @@ from warpfit.tabular.network import RealMLP
 from warpfit.tabular.schedules import ADAM, DROPOUT, WEIGHT_DECAY, coslog4, flat_cos
 from warpfit.tabular.training import Rows
 
-__all__ = ["Launched", "Task", "launch_of"]
-
 # Of a launch, with one network: it takes a fifth of a second.
 STEPS_AT_ONCE = 8192
 # Slots of an array of parameters: their values, two moments, and the best.

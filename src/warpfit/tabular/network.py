@@ -22,8 +22,6 @@ from warpfit.tabular.layers import (
     Scale,
 )
 
-__all__ = ["Columns", "RealMLP", "set_initial_values"]
-
 Array = npt.NDArray[Any]
 
 HIDDEN, FREQUENCY_SCALE = (256, 256, 256), 0.1

@@ -12,8 +12,6 @@ from scipy.special import ndtri
 
 from warpfit.tabular.preprocessing import Preprocessor
 
-__all__ = ["QuantilePreprocessor"]
-
 Array = npt.NDArray[np.float64]
 
 NOISE = 1e-3  # in which equal numbers get quantiles of their own

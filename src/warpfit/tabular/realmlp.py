@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from warpfit.backends.cuda.table_networks import TableLaunch
     from warpfit.tabular.launched import Task
 
-__all__ = ["REALMLP"]
-
 
 def _defaults(are_classes: bool) -> Mapping[str, Any]:
     return {

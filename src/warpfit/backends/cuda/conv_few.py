@@ -28,8 +28,6 @@ from warpfit.backends.cuda.conv_sm90 import (
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
 from warpfit.backends.cuda.pool import PooledGradient
 
-__all__ = ["FewBand", "FewOps", "FewTiles", "choose_few_band", "choose_few_tiles", "variants"]
-
 KERNEL, WEIGHT_KERNEL, THREADS = "conv2d_few_mma", "conv2d_backward_weight_few_mma", 256
 BLOCKS_O = (64, 32, 24, 16)
 # Words of weights, or sums, of a thread; bands on their way or at work; blocks of a multiprocessor,

@@ -28,8 +28,6 @@ from warpfit.backends.cuda.conv_sm90 import (
 from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.pool import PooledGradient
 
-__all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
-
 KERNEL = "conv2d_backward_weight_sm90"
 # Rows of a product, and the channels of a tap that they may be; sums of a thread; bands on their
 # way or at work, and where each begins.

@@ -24,17 +24,6 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers, UpdateRule
 
-__all__ = [
-    "UPDATES",
-    "JoinedUpdates",
-    "PartialGradient",
-    "ProductGradient",
-    "SumGradient",
-    "rule_defines",
-    "rule_numbers",
-    "variants",
-]
-
 # As in kernels/gemm/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 5, 6
 THIN_ROWS, WARPGROUP, CONSUMERS = 2, 128, 2

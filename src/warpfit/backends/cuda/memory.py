@@ -11,8 +11,6 @@ import numpy.typing as npt
 from warpfit.backends.cuda.streams import Streams
 from warpfit.errors import DeviceError
 
-__all__ = ["Memory", "MemoryPool", "SharedMemory", "pinned"]
-
 
 class Memory:
     """A piece of device memory, given back to the pool when the last array on it goes."""

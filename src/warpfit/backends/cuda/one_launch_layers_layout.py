@@ -17,8 +17,6 @@ from warpfit.backends.cuda.resident_config import LayersConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
 
-__all__ = ["CHUNK", "WORKING_REGISTERS", "LayersLaunch"]
-
 # Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most
 # and lose up to 16.
 WARPS = 8

@@ -7,18 +7,6 @@ from typing import Annotated
 
 from warpfit.backends.cuda.arguments import Arguments, Float, Int, Place, Unsigned
 
-__all__ = [
-    "ARGUMENTS",
-    "CardArguments",
-    "LayerPlaces",
-    "LayersArguments",
-    "ManyArguments",
-    "ManyClustersArguments",
-    "ManySmallArguments",
-    "OneLaunchArguments",
-    "TableArguments",
-]
-
 Floats = Annotated[Place, "float*"]
 ConstFloats = Annotated[Place, "const float*"]
 Batches = Annotated[Place, "const T*"]

@@ -19,8 +19,6 @@ from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded
 from warpfit.errors import Obstacle
 
-__all__ = ["LaunchedRun", "LaunchedSteps", "ResidentLaunch", "too_heavy", "too_large"]
-
 # Of the record of a step: a loss, what it weighs, and the rows that were right.
 RECORD_BYTES = 24
 

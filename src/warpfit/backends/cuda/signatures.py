@@ -9,8 +9,6 @@ from struct import calcsize
 
 from warpfit.backends.cuda.arguments import FORMATS, format_of
 
-__all__ = ["SIGNATURES", "check_of", "formats_of"]
-
 _MATMUL = (
     "const T*, const T*, Out*, const T*, const T*, Out*, double, double, Acc*, unsigned*"
     + ", int" * 6

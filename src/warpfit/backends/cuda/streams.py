@@ -16,8 +16,6 @@ from typing import Any
 from warpfit.backends.cuda.context import Context, Place
 from warpfit.errors import DeviceError
 
-__all__ = ["Graph", "Mark", "Streams"]
-
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 

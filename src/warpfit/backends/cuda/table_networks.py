@@ -17,8 +17,6 @@ from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_config import TableConfig
 from warpfit.errors import Obstacle, required
 
-__all__ = ["TableLaunch", "TableShape", "choose_table", "variants"]
-
 # As in kernels/tabular/table_shapes.cuh.
 WARPS, WAVES, MADE, OF_CODE, MOST_SPLIT = 16, 16, 3, 8, 8
 TILE, TILE_BYTES = 16, 512
