@@ -9,6 +9,7 @@ import pytest
 
 import warpfit as wf
 from support.training import assert_same_weights, blobs, mlp, sgd
+from warpfit import nn
 from warpfit.engines import launch_scales
 from warpfit.engines.launch_scales import ROOM, find_exponents, layer_scales
 
@@ -130,3 +131,17 @@ def test_far_larger_rows_are_looked_at_apart(cuda: str) -> None:
         history = train(mlp(6, 20, 3), validation_data=(rows, TARGETS))
         assert history.plan.prepared.validates == is_within
         assert np.isfinite(history["val_loss"]).all()
+
+
+def test_derivatives_have_the_range_too(cuda: str) -> None:
+    runs = []
+    for settings in ({}, {"engine": "auto", "device": "cpu"}):
+        model = mlp(6, 20, 3, activation=nn.Sigmoid)
+        bias = dict(model.named_parameters())["0.bias"]
+        bias.data = bias.data - np.float32(25)  # a derivative of 1e-11
+        train(model, optimizer=sgd(model, 1e8), batch_size=len(X), **settings)
+        runs.append(model.to("cpu").state_dict())
+    start = mlp(6, 20, 3).state_dict()["0.weight"]
+    found, expected = (run["0.weight"] - start for run in runs)
+    assert np.abs(expected).max() > 1e-5
+    assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)

@@ -47,8 +47,6 @@ class Prepared:
     ----------
     precision : str
         That of the plan, or the engine's choice where the plan leaves it open.
-    gradient_precision : str
-        What gradients are rounded to between layers.
     reason : str
         The choice and the layout in words, if there is anything to say; not compared.
     copied_bytes : int
@@ -62,7 +60,6 @@ class Prepared:
     """
 
     precision: str
-    gradient_precision: str
     reason: str = field(default="", compare=False)
     copied_bytes: int = 0
     microseconds: float | None = None

@@ -142,7 +142,6 @@ class GraphEngine(Engine):
         how += "" if narrow is None else f", each through all layers at once ({narrow})"
         return PreparedGraph(
             precision=precision,
-            gradient_precision=precision,
             reason=f"{why}; {how}" if why else how,
             copied_bytes=_copied_bytes(plan, data),
             steps=steps,

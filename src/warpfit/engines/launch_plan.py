@@ -97,9 +97,7 @@ def prepare_launch(
             if isinstance(other, Obstacle):
                 return other
             launch = other
-    prepared = PreparedLaunch(
-        precision=precision, gradient_precision=precision, launch=launch, cut=cut
-    )
+    prepared = PreparedLaunch(precision=precision, launch=launch, cut=cut)
     prepared = replace(prepared, copied_bytes=_copied_bytes(prepared, draft, data))
     if cut is None and site.is_there:
         prepared = _with_more(prepared, draft, rows, validation, stopping)

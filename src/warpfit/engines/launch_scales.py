@@ -1,10 +1,10 @@
 """By what powers of two a launch scales numbers that are sums of several in 16 bits.
 
-Two terms of float16 have 22 bits from 2**-3 on, and end at 2**16. So each layer has a power of two
-for its inputs, one for its weights, and one for its gradients, for a whole run. They follow from
-the largest numbers of a few rows, which are gone through once at the beginning. Units and weights
-then may grow by a factor of 32,000 before they are infinite. Gradients may grow by 4,000, and
-shrink to a sixtieth with all bits: they do where a network comes to fit all rows.
+Two terms of float16 have 22 bits from 2**-3 on, count down to 2**-25, and end at 2**16. So each
+layer has a power of two for its inputs, one for its weights, and one for its gradients, for a whole
+run. They follow from the largest numbers of a few rows, which are gone through once at the
+beginning. Numbers then may grow by a factor of 4,000 before they are infinite, and shrink to a
+sixtieth with all bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Exponents = tuple[int, int, int]
 
 # Rows that are looked at; and below which power of two the largest numbers lie then.
 ROWS = 16
-OF_X, OF_NUMBERS, OF_GRADIENTS = 10, 1, 4
+OF_X, OF_OTHERS = 10, 4
 LEAST, MOST = -126, 127
 # How many times as large as the data's x may be what is only looked at.
 ROOM = 2.0 ** (15 - OF_X)
@@ -67,18 +67,17 @@ def find_exponents(plan: Plan, state: TrainState, data: TrainingData) -> list[Ex
                 )
             )
     of_x = data.largest_x or 1.0
-    of_units = [_exponent(of_x, OF_X), *_exponents_of(units[1:-1], OF_NUMBERS, of_x)]
-    of_weights = _exponents_of([weight for weight, *_ in layers], OF_NUMBERS)
-    of_gradients = _exponents_of(gradients, OF_GRADIENTS)[::-1]
-    return list(zip(of_units, of_weights, of_gradients, strict=True))
+    of_units = [_exponent(of_x, OF_X), *_exponents_of(units[1:-1], of_x)]
+    of_weights = _exponents_of([weight for weight, *_ in layers])
+    return list(zip(of_units, of_weights, _exponents_of(gradients)[::-1], strict=True))
 
 
-def _exponents_of(arrays: Iterable[Floats], target: int, largest: float = 1.0) -> list[int]:
+def _exponents_of(arrays: Iterable[Floats], largest: float = 1.0) -> list[int]:
     """Return the exponent of each array; of one that is 0, that of the one before."""
     found = []
     for array in arrays:
         largest = _largest(array) or largest
-        found.append(_exponent(largest, target))
+        found.append(_exponent(largest))
     return found
 
 
@@ -100,7 +99,7 @@ def layer_scales(exponents: Sequence[Exponents]) -> npt.NDArray[Any]:
     return found
 
 
-def _exponent(largest: float, target: int) -> int:
+def _exponent(largest: float, target: int = OF_OTHERS) -> int:
     """Return by which power of two numbers are divided so that the largest is below another."""
     return max(LEAST, min(MOST, frexp(largest)[1] - target)) if largest < inf else MOST
 

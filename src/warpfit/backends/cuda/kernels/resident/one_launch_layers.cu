@@ -4,22 +4,22 @@
 //           TARGET_WORDS + WEIGHTED) of all epochs, as gather_batches leaves them; settings
 //           (steps,); places: of each layer where its weights (inputs, units) lie, their optimizer
 //           state, its biases (units,), and their optimizer state, all float32; dropouts (LAYERS,);
-//           class_weights (OUTPUTS + 1,), the last their mean; far_slots (CLUSTER, FAR_TILES, 2
-//           SLOTS, 32 WARPS), anything; exchanges (CLUSTER,), zeros, if there are replicas; with
-//           VALIDATES validation_batches and validation_targets of num_validated rows, as those of
-//           an epoch. record, which the host may read meanwhile: (epochs, steps and after them
-//           batches of validation data, RECORDERS, 3) float64, zeros, to be added up over the
-//           recorders: loss, weight, and rows that are right. first_epoch epochs of the run are
-//           done; each of report_every is reported, and the last. progress, answers: see Talks,
-//           after each talk_every epochs. With STOPS stopping: the rule, its state from launch to
-//           launch, and RECORDERS places, zeros before the first launch; best_places: where the
-//           best weights and biases of each layer go.
+//           with several TERMS scales (LAYERS,); class_weights (OUTPUTS + 1,), the last their mean;
+//           far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; exchanges (CLUSTER,),
+//           zeros, if there are replicas; with VALIDATES validation_batches and validation_targets
+//           of num_validated rows, as those of an epoch. record, which the host may read meanwhile:
+//           (epochs, steps and after them batches of validation data, RECORDERS, 3) float64, zeros,
+//           to be added up over the recorders: loss, weight, and rows that are right. first_epoch
+//           epochs of the run are done; each of report_every is reported, and the last. progress,
+//           answers: see Talks, after each talk_every epochs. With STOPS stopping: the rule, its
+//           state from launch to launch, and RECORDERS places, zeros before the first launch;
+//           best_places: where the best weights and biases of each layer go.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are
 //           several; SHARED_BYTES of dynamic shared memory. Settings: LayersConfig of
 //           resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
-//           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
-//           order.
+//           times `scale`, a power of two that keeps them in the range of 16 bits. Of TERMS numbers
+//           each layer's have powers of two of their own: see LayerScales. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without
 //           replicas those of all layers between are updated twice. In a cluster, each block reads
 //           the batch, and sends its units and gradients to all; of several, each writes and reads

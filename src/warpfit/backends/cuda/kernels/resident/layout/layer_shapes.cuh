@@ -118,6 +118,9 @@ struct Shape {
 template <int WIDTH>
 using Chunks = T[TERMS][WIDTH / CHUNK_UNITS][ROWS][CHUNK_UNITS];
 
+// No product takes it.
+using Derivative = choice<SCALES, float, T>;
+
 template <int L>
 struct Biases {
     float values[Shape<L>::BLOCK_WIDTH], slots[SLOT_PLACES][Shape<L>::BLOCK_WIDTH];
@@ -142,8 +145,8 @@ struct alignas(16) LayerRows {
                   "a block without units to send would not be waited for");
     Chunks<Shape<L>::REACH> y[COPIES];
     Chunks<Shape<L>::GRADIENT_REACH> dz;
-    Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)>
-        derivatives;  // of the activation, of this block's units
+    // Of the activation, of this block's units.
+    Derivative derivatives[Shape<L>::BLOCK_CHUNKS][ROWS][CHUNK_UNITS];
     Biases<L> biases;
     Barrier y_full[2], dz_full;
 

@@ -112,15 +112,11 @@ __device__ inline void set_units(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], co
         word_of(units[term], piece, first_chunk) = pair.words[term];
 }
 
-// What they are.
-template <int COUNT>
-__device__ inline float2 units_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece) {
-    float2 found = unpacked<T>(word_of(units[0], piece));
-    if (TERMS > 1) {
-        const float2 rest = unpacked<T>(word_of(units[TERMS - 1], piece));
-        found = float2{found.x + rest.x, found.y + rest.y};
-    }
-    return found;
+// Where this lane's two derivatives of a piece of layer L are.
+template <int L>
+__device__ inline Derivative* derivatives_at(LayersShared& shared, const Piece& piece) {
+    return &layer_of<L>(shared.layers)
+                .derivatives[piece.chunk][piece.row()][Piece::column_of_lane()];
 }
 
 // Sends this block's units of layer L, which are there, to all others.
@@ -184,7 +180,13 @@ __device__ inline void activate_piece(LayersShared& shared, const LayersRun& run
     if (unit + 1 >= count) factors.y = 0;
     set_units(rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS,
               low.value * (factors.x * scale), high.value * (factors.y * scale));
-    set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
+    const float2 derivatives = {low.derivative * factors.x, high.derivative * factors.y};
+    Derivative* place = derivatives_at<L>(shared, piece);
+    if constexpr (SCALES) {
+        *reinterpret_cast<float2*>(place) = derivatives;
+    } else {
+        *reinterpret_cast<unsigned*>(place) = packed<T>(derivatives.x, derivatives.y);
+    }
 }
 
 // Sends this block's units of layer L to all others, when all of its threads have found theirs.
@@ -219,7 +221,13 @@ __device__ inline void differentiate_units(LayersShared& shared, const LayersRun
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const float scale = scales_of<L>(shared, run).gradients;
     each_piece<L>([&](const Piece& piece) {
-        const float2 derivative = units_of(rows.derivatives, piece);
+        const Derivative* place = derivatives_at<L>(shared, piece);
+        float2 derivative;
+        if constexpr (SCALES) {
+            derivative = *reinterpret_cast<const float2*>(place);
+        } else {
+            derivative = unpacked<T>(*reinterpret_cast<const unsigned*>(place));
+        }
         const float2 dy = Weights::sums_of(shared.sums, piece.eighth, piece.chunk);
         set_units(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS,
                   dy.x * scale * derivative.x, dy.y * scale * derivative.y);
