@@ -55,13 +55,12 @@ def known_kinds(frame: Any) -> Any:
     frame = frame.infer_objects()
     converted = {}
     for place, dtype in enumerate(frame.dtypes):
-        column = frame.iloc[:, place]
         if isinstance(dtype, pd.PeriodDtype):
-            converted[place] = column.dt.to_timestamp()
-        elif dtype == np.dtype(object) and (
-            convert := CONVERTERS.get(infer_dtype(column, skipna=True))
-        ):
-            converted[place] = convert(column)
+            converted[place] = frame.iloc[:, place].dt.to_timestamp()
+        elif dtype == np.dtype(object):
+            column = frame.iloc[:, place]
+            if convert := CONVERTERS.get(infer_dtype(column, skipna=True)):
+                converted[place] = convert(column)
     if not converted:
         return frame
     columns = [converted.get(place, frame.iloc[:, place]) for place in range(frame.shape[1])]

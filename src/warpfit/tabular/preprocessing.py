@@ -19,7 +19,7 @@ from warpfit.tabular.network import Columns
 with needs("data", "tables need"):
     import pandas as pd
 
-__all__ = ["Categories", "Preprocessor"]
+__all__ = ["Categories", "Preprocessor", "quantiles"]
 
 Array = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -153,8 +153,9 @@ class Preprocessor:
         plain = self.columns.num_plain
         with np.errstate(over="ignore", invalid="ignore"):
             x = (cells[:, :plain] - self.centre) * self.scale
-        x = np.clip(np.nan_to_num(x, nan=0.0), -FARTHEST, FARTHEST)
-        return np.column_stack([x / np.sqrt(1 + (x / LARGEST) ** 2), cells[:, plain:]])
+        x = np.clip(np.nan_to_num(x, copy=False, nan=0.0), -FARTHEST, FARTHEST, out=x)
+        x /= np.sqrt(1 + (x / LARGEST) ** 2)
+        return np.column_stack([x, cells[:, plain:]]) if cells.shape[1] > plain else x
 
     def with_scales_of(self, cells: Array) -> Preprocessor:
         """Return one with the same categories, and the scales of other rows' cells."""
@@ -239,14 +240,30 @@ def _numbers_of(column: Any, are_dates: bool) -> Array:
     return as_numbers(column)
 
 
+def quantiles(x: Array, shares: Any) -> Array:
+    """Return the quantiles (Q, columns) at some shares (Q,) of each column of x (N, columns), NaN
+    left out, as `np.nanquantile` does, but by sorting once.
+
+    Each column has a number that is not NaN.
+    """
+    in_order = np.sort(x.T, axis=1)  # NaN come last
+    last = np.count_nonzero(~np.isnan(in_order), axis=1) - 1
+    places = np.multiply.outer(shares, last)
+    below = np.floor(places).astype(np.intp)
+    columns = np.arange(len(in_order))
+    low, high = in_order[columns, below], in_order[columns, np.minimum(below + 1, last)]
+    over, difference = places - below, high - low
+    return np.where(over < 0.5, low + difference * over, high - difference * (1 - over))
+
+
 def _scales(x: Array) -> tuple[Array, Array]:
     """Return the median of each column, and what its distance from there is multiplied by."""
     if not x.shape[1]:
         return np.empty(0), np.empty(0)
     x = np.where(np.isnan(x).all(axis=0), 0.0, x)
     with np.errstate(over="ignore", invalid="ignore"):  # of what is too wide nothing is left
-        first, centre, third = np.nanquantile(x, [0.25, 0.5, 0.75], axis=0)
+        least, first, centre, third, most = quantiles(x, [0, 0.25, 0.5, 0.75, 1])
         spread = third - first
-        half = (np.nanmax(x, axis=0) - np.nanmin(x, axis=0)) / 2
+        half = (most - least) / 2
     spread = np.where(spread == 0, half, spread)
     return centre, np.where(spread == 0, 0.0, 1 / np.where(spread == 0, 1.0, spread))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warpfit import backends
-from warpfit.cores import num_cores
 from warpfit.errors import Obstacle, required
 from warpfit.tabular.members import (
     AUTO,
@@ -85,14 +83,14 @@ def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
         yield from _trained_in_turn(0, members, training)
         return
     begun = 0
-    with_rows = [(member, member.rows()) for member in members]
+    with_rows = [(member, member.rows(), member.validation()) for member in members]
     for (batch_size, _), group in groupby(with_rows, lambda each: _batches_of(each[1], training)):
         together = list(group)
         if begun and training.is_over():
             return
         launch = _launch_of(*together[0], training, batch_size, len(together))
         if launch is None:
-            yield from _trained_in_turn(begun, [member for member, _ in together], training)
+            yield from _trained_in_turn(begun, [member for member, *_ in together], training)
         else:
             yield from _trained_together(begun, together, training, launch)
         begun += len(together)
@@ -106,7 +104,12 @@ def _batches_of(rows: Rows, training: Training) -> tuple[int, int]:
 
 
 def _launch_of(
-    member: Member, rows: Rows, training: Training, batch_size: int, num_networks: int
+    member: Member,
+    rows: Rows,
+    validation: Rows,
+    training: Training,
+    batch_size: int,
+    num_networks: int,
 ) -> TableLaunch | None:
     """Return how a kernel trains some networks like a member's, or None if none does."""
     from warpfit.tabular.launched import launch_of
@@ -119,7 +122,7 @@ def _launch_of(
         batch_size,
         num_networks,
         dtype="float16" if precision == AUTO else precision,
-        is_weighted=rows.weights is not None or member.validation().weights is not None,
+        is_weighted=rows.weights is not None or validation.weights is not None,
     )
     if precision == AUTO:
         return None if isinstance(launch, Obstacle) else launch
@@ -128,16 +131,15 @@ def _launch_of(
 
 def _trained_together(
     first: int,
-    with_rows: Sequence[tuple[Member, Rows]],
+    with_rows: Sequence[tuple[Member, Rows, Rows]],
     training: Training,
     launch: TableLaunch,
 ) -> Iterator[Trained]:
     from warpfit.tabular.launched import Launched
 
-    members, settings = [member for member, _ in with_rows], training.settings
+    members, settings = [member for member, *_ in with_rows], training.settings
     shape = shape_of(members[0], settings)
-    with ThreadPoolExecutor(num_cores()) as threads:
-        tasks = list(threads.map(lambda each: _task_of(each[0], each[1], training), with_rows))
+    tasks = [_task_of(*each, training) for each in with_rows]
     run = Launched(
         training.device,
         tasks,
@@ -161,14 +163,14 @@ def _trained_together(
         yield Trained.of(member, task.network, shape, outcome)
 
 
-def _task_of(member: Member, rows: Rows, training: Training) -> Task:
+def _task_of(member: Member, rows: Rows, validation: Rows, training: Training) -> Task:
     """Return a member as a kernel trains it, with its initial values; all of it on the host."""
     from warpfit.tabular.launched import Task
 
     targets = member.targets
     bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
     network = _begun(member, training, rows)
-    return Task(network.eval(), rows, member.validation(), bounds, member.seed)
+    return Task(network.eval(), rows, validation, bounds, member.seed)
 
 
 def _trained_in_turn(
