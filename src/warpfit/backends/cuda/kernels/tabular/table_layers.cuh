@@ -148,12 +148,17 @@ constexpr bool LOADS_MIDDLE_AHEAD = LAST > 1 && FirstForward::COUNT <= 4;
 // The products of the forward pass, each loaded while the one before it is computed, up to the
 // parts of the outputs; `middle` has the weights of the second layer, if it is loaded ahead.
 __device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
-                                  const FirstForward& first, Middle& middle, unsigned kept) {
+                                  FirstForward& first, Middle& middle, unsigned kept) {
     const auto& tiles = rows.memory.forward;
     LastForward last;
     Sums sums = {};
     __syncthreads();  // the inputs are there
     if (first.is_mine()) first.multiply(sums, shared.units[0]);
+#pragma unroll
+    for (int piece = 1; piece < FirstForward::PIECES; ++piece) {
+        first.load(&tiles[0], 0, piece);
+        if (first.is_mine()) first.multiply(sums, shared.units[0], piece);
+    }
     last.load(&tiles[tiles_before(LAST)]);
     if (LAST > 1 && !LOADS_MIDDLE_AHEAD) middle.load(&tiles[tiles_before(1)]);
     activate_units(shared, rows, 0, sums, kept);

@@ -58,7 +58,7 @@ __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& r
     if (!IS_SMALL) first.load(&tiles[0]);
     __syncthreads();
     if (rows.is_last && threadIdx.x == THREADS - 1) tell(&turns.gradients);
-    find_input_gradients(shared, first);
+    find_input_gradients(shared, rows, first);
     __syncthreads();
     differentiate_embeddings(shared, rows);
 }
