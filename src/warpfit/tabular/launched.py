@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,6 +186,8 @@ class Launched:
 
     def _held(self, array: Any, dtype: str = "float32") -> Array:
         """Return an array as the kernel takes it, which stays as long as the run."""
+        if isinstance(array, np.ndarray):  # lest a kernel is compiled that converts it
+            array = np.asarray(array, dtype)
         found = self.ops.contiguous(self.ops.asarray(array, dtype))
         self.held.append(found)
         return found
@@ -217,14 +219,18 @@ class Launched:
         fields["num_validated"] = num_validated
         return fields
 
-    def epochs(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    def epochs(
+        self, meanwhile: Callable[[], object] = lambda: None
+    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
         """Train; of some epochs at a time yield the mean losses and the validation errors, each
-        (networks, epochs).
+        (networks, epochs). What is to be done meanwhile is called while the first are trained.
         """
         most = max(1, STEPS_AT_ONCE // (self.steps_per_epoch * len(self.tasks)))
         for first in range(0, self.n_epochs, most):
             count = min(most, self.n_epochs - first)
             self._start(first, count)
+            if not first:
+                meanwhile()
             losses = self.losses_of_steps(first, count)
             of_epochs = losses.reshape(len(losses), count, self.steps_per_epoch).mean(axis=2)
             yield of_epochs, self.ops.to_numpy(self.errors)[:, 1 + first :][:, :count]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,14 @@ from warpfit.tabular.members import (
     shape_of,
     trained_in_turn,
 )
-from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, RealMLP, set_initial_values
+from warpfit.tabular.layers import Embedding
+from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, Columns, RealMLP, set_initial_values
 from warpfit.tabular.onnx_network import realmlp_onnx
+from warpfit.tabular.place import predicted_on
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.schedules import DROPOUT, WEIGHT_DECAY
 from warpfit.tabular.targets import Numbers
-from warpfit.tabular.training import Outcome, Rows, outputs_of, train
+from warpfit.tabular.training import PREDICTED_ROWS, Outcome, Rows, outputs_of, train
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.table_networks import TableLaunch
@@ -150,7 +153,10 @@ def _trained_together(
         weight_decay=settings["weight_decay"],
     )
     outcomes = [Outcome() for _ in members]
-    for losses, errors in run.epochs():
+    predicted_rows = sum(len(task.validation.x) for task in tasks)
+    for losses, errors in run.epochs(
+        meanwhile=lambda: _compile_outputs(shape, training.device, predicted_rows)
+    ):
         for epoch in zip(losses.T.tolist(), errors.T.tolist(), strict=True):
             for idx, (outcome, loss, error) in enumerate(zip(outcomes, *epoch, strict=True)):
                 outcome.add(loss, error)
@@ -161,6 +167,22 @@ def _trained_together(
     for member, task, outcome in zip(members, tasks, outcomes, strict=True):
         outcome.check(settings["lr"])
         yield Trained.of(member, task.network, shape, outcome)
+
+
+def _compile_outputs(shape: Shape, device: str, num_rows: int) -> None:
+    """Begin to compile what predicts so many rows, if a GPU does."""
+    if predicted_on(device, _widths(shape), num_rows) == "cpu":
+        return
+    rows, columns = min(num_rows, PREDICTED_ROWS), shape.columns
+    # Codes would be read on the host: what they become is as wide as so many indicators.
+    as_wide = columns.num_indicators + Embedding.SIZE * len(columns.num_codes)
+    columns = Columns(columns.num_numbers, as_wide)
+
+    def predict(ops: Any) -> None:
+        network = _network(replace(shape, columns=columns), 0).to(device)
+        network.eval()(ops.empty((rows, columns.num_plain), "float32"))
+
+    backends.get(device).rehearse(("outputs", shape, rows), predict)
 
 
 def _task_of(member: Member, rows: Rows, validation: Rows, training: Training) -> Task:
