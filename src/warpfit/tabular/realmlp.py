@@ -12,6 +12,7 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.errors import Obstacle, required
+from warpfit.tabular.layers import Embedding
 from warpfit.tabular.members import (
     AUTO,
     Member,
@@ -22,7 +23,6 @@ from warpfit.tabular.members import (
     shape_of,
     trained_in_turn,
 )
-from warpfit.tabular.layers import Embedding
 from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, Columns, RealMLP, set_initial_values
 from warpfit.tabular.onnx_network import realmlp_onnx
 from warpfit.tabular.place import predicted_on
