@@ -131,6 +131,10 @@ def as_numbers(column: Any) -> npt.NDArray[np.float64]:
     """Return a column as float64, missing cells as NaN, or raise DataError naming a cell that is no
     finite number.
     """
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
+        floats = column.to_numpy(np.float64)
+        if not np.isinf(floats).any():
+            return floats
     try:
         floats = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     except OverflowError:  # pandas does not say of which

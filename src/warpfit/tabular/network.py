@@ -32,6 +32,7 @@ Array = npt.NDArray[Any]
 HIDDEN, FREQUENCY_SCALE = (256, 256, 256), 0.1
 MOST_ROWS = 1 << 12  # that initial values are made of; more say nearly the same
 POINTS = 5  # of the data, between which each unit's kink lies at first
+ROWS_AT_ONCE = 512  # that a thread embeds
 UNITS_AT_ONCE = 32  # of a layer, which a thread gives their initial values
 
 
@@ -160,7 +161,6 @@ class _Draws:
         ]
 
 
-@no_grad()
 def set_initial_values(
     network: RealMLP, x: Array, seed: int, frequency_scale: float = FREQUENCY_SCALE
 ) -> None:
@@ -190,9 +190,15 @@ def set_initial_values(
     network.eval()
     some = x[:: max(1, -(-len(x) // MOST_ROWS))]
     linears, activations = list(network.linears), [*network.activations, None]
+
+    def embedded(rows: Array) -> Array:
+        with no_grad():  # which each thread says for itself
+            return network.embedded(network.input_tensor(rows)).numpy()
+
     with ThreadPoolExecutor(num_cores()) as threads:
         drawn = [draws.of_layer(linear, threads) for linear in linears]
-        hidden = network.embedded(network.input_tensor(some)).numpy()
+        parts = [some[first : first + ROWS_AT_ONCE] for first in range(0, len(some), ROWS_AT_ONCE)]
+        hidden = np.concatenate(list(threads.map(embedded, parts)))
         for linear, activation, own in zip(linears, activations, drawn, strict=True):
             hidden = _set_linear(linear, activation, hidden, own, threads)
 

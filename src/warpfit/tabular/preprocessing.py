@@ -13,7 +13,7 @@ from warpfit.checks import brief
 from warpfit.data.table_columns import as_numbers, as_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
-from warpfit.tabular.frames import CATEGORIES, DATES, NUMBERS, kind_of
+from warpfit.tabular.frames import CATEGORIES, DATES, NUMBERS, kind_of, kinds_of
 from warpfit.tabular.network import Columns
 
 with needs("data", "tables need"):
@@ -110,7 +110,7 @@ class Preprocessor:
         if not frame.shape[1]:
             raise DataError(f"expected a column to learn from, got none in {len(frame)} rows")
         places = range(frame.shape[1])
-        kinds = [kind_of(frame.iloc[:, place]) for place in places]
+        kinds = kinds_of(frame)
         self.numbers = [place for place in places if kinds[place] != CATEGORIES]
         self.dates = [place for place in places if kinds[place] == DATES]
         self.categories = {
@@ -227,13 +227,14 @@ def _numbers_of(column: Any, are_dates: bool) -> Array:
     """Return a column as float64, dates as days since 1970, durations as days; or raise
     DataError.
     """
-    if (kind_of(column) == DATES) != are_dates and column.notna().any():
+    kind = kind_of(column.name, column.dtype)
+    if (kind == DATES) != are_dates and column.notna().any():
         expected = DATES if are_dates else NUMBERS
         raise DataError(
             f"expected column {column.name!r} as {expected}, as it was fitted, got "
             f"{brief(column.dropna().iloc[0])}"
         )
-    if kind_of(column) == DATES:
+    if kind == DATES:
         column = (column - pd.Timestamp(0, tz=column.dt.tz)) / pd.Timedelta(days=1)
     elif column.dtype.kind == "m":
         column = column / pd.Timedelta(days=1)
