@@ -106,7 +106,7 @@ WIDE = Case(Columns(33, 1), (16,), "mish", 1, batch=13)
 PLAIN = Case(Columns(0, 5), (16, 16), "selu", 2, batch=16)
 MANY = Case(Columns(2), (16,), "selu", 40, batch=16)
 # With more tiles of inputs than there are warps, and an odd number of them.
-BROAD = Case(Columns(2, 250, (5,)), (24, 24), "selu", 2, batch=16)
+BROAD = Case(Columns(2, 250, (5,)), (24,) * 4, "selu", 2, batch=16)
 CASES = {
     "classes": CLASSES,
     "numbers": NUMBERS,
@@ -217,6 +217,15 @@ def test_a_network_among_others_has_the_bits_that_it_has_alone(cuda: str, row_ti
         )
 
 
+@pytest.mark.parametrize("name", ["numbers", "broad"])
+def test_how_many_weights_are_buffered_changes_no_bit(cuda: str, name: str) -> None:
+    case = replace(CASES[name], epochs=1)
+    found = [case.run(cuda, buffered=tiles) for tiles in (0, 1, 2)]
+    first, *others = [run.ops.to_numpy(run.parameters) for run in found]
+    for other in others:
+        np.testing.assert_array_equal(first, other)
+
+
 def test_where_launches_are_cut_changes_no_bit(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CLASSES.run(cuda)
     monkeypatch.setattr(launched, "STEPS_AT_ONCE", 1)
@@ -228,7 +237,7 @@ def test_where_launches_are_cut_changes_no_bit(cuda: str, monkeypatch: pytest.Mo
 
 @on_emulator
 def test_a_warp_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = replace(CLASSES, hidden=(16, 16), num_rows=26, epochs=1)
+    case = replace(CLASSES, hidden=(16, 16, 16), num_rows=26, epochs=1)
 
     def trained() -> list[Any]:
         run = case.run("cuda")

@@ -46,6 +46,7 @@ __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& r
     last.load(&tiles[tiles_before(LAST)]);
     if (IS_SMALL) first.load(&tiles[0]);
     if (LAST > 1) middle.load(&tiles[tiles_before(LAST - 1)]);
+    if (LAST > 2 && BUFFERED > 0) Middle::bring(shared, tiles, LAST - 2);
     differentiate_outputs(shared, rows);
     __syncthreads();
     leave_outputs(shared, rows);
@@ -78,6 +79,8 @@ __device__ inline void take_rows(TableShared& shared, const RowBlock& rows, Turn
     first.load(&rows.memory.forward[0]);
     if (LOADS_MIDDLE_AHEAD) middle.load(&rows.memory.forward[tiles_before(1)]);
     vectors.bring_rest(shared, rows.network);
+    if (Middle::FIRST_BUFFERED < LAST && BUFFERED > 0)
+        Middle::bring(shared, rows.memory.forward, Middle::FIRST_BUFFERED);
     __syncthreads();
     embed(shared, rows);
     go_forward(shared, rows, first, middle, kept);
