@@ -158,14 +158,14 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
     }
     last.load(&tiles[tiles_before(LAST)]);
     if (LAST > 1 && !LOADS_MIDDLE_AHEAD)
-        middle.load_layer(shared, tiles, 1, false);
+        middle.go_on(shared, rows.memory, 1, rows.trains);
     activate_units(shared, rows, 0, sums, kept);
 #pragma unroll 1
     for (int layer = 1; layer < LAST; ++layer) {
         __syncthreads();
         Sums next = {};
         if (middle.is_mine()) middle.multiply(next, shared.units[layer % 2]);
-        if (layer + 1 < LAST) middle.load_layer(shared, tiles, layer + 1, false);
+        if (layer + 1 < LAST) middle.go_on(shared, rows.memory, layer + 1, rows.trains);
         activate_units(shared, rows, layer, next, kept);
     }
     __syncthreads();
@@ -186,7 +186,8 @@ __device__ inline void go_back(TableShared& shared, const RowBlock& rows, const 
         __syncthreads();
         Sums next = {};
         if (middle.is_mine()) middle.multiply(next, shared.units[(layer + 1) % 2]);
-        if (layer > 1) middle.load_layer(shared, tiles, layer - 1, true);
+        if (layer > 1 && middle.load_layer(shared, tiles, layer - 1, true) && layer > 3)
+            Middle::bring(shared, tiles, layer - 3);
         differentiate_units(shared, rows, layer - 1, next, kept);
     }
 }

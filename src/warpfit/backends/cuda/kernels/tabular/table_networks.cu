@@ -44,9 +44,8 @@ __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& r
     FirstBackward first;
     Middle middle;
     last.load(&tiles[tiles_before(LAST)]);
-    if (IS_SMALL) first.load(&tiles[0]);
     if (LAST > 1) middle.load(&tiles[tiles_before(LAST - 1)]);
-    if (LAST > 2 && BUFFERED > 0) Middle::bring(shared, tiles, LAST - 2);
+    if (IS_SMALL) first.load(&tiles[0]);
     differentiate_outputs(shared, rows);
     __syncthreads();
     leave_outputs(shared, rows);
@@ -153,8 +152,8 @@ struct Tasks {
     }
 
     __device__ void load(TileState& state, int i) const {
-        if (task_of(i) < ALL_TILES)
-            state.load(arguments.memory[network_of(i)], tile_of(task_of(i)));
+        const int own = network_of(i);
+        load_task(state, arguments.networks[own], arguments.memory[own], task_of(i));
     }
 };
 

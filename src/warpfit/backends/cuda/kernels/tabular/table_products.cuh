@@ -136,18 +136,29 @@ struct Middle : Product<HIDDEN_TILES, HIDDEN_TILES, false> {
         copy_async_commit();
     }
 
-    // Loads the weights of a layer, of all tiles; if they were brought, those of the next but one
-    // follow.
-    __device__ void load_layer(TableShared& shared, const uint4 (*tiles)[32], int layer,
+    // Loads the weights of a layer, of all tiles, from where they were brought; returns whether they
+    // were, and so others may come.
+    __device__ bool load_layer(const TableShared& shared, const uint4 (*tiles)[32], int layer,
                                bool back) {
-        if (!is_buffered(layer, back)) return load(&tiles[tiles_before(layer)]);
+        const uint4 (*own)[32] = &tiles[tiles_before(layer)];
+        if (!is_buffered(layer, back)) {
+            load(own);
+            return false;
+        }
         copy_async_wait<0>();
         const int thread = is_mine() ? threadIdx.x : own_lane();
 #pragma unroll
         for (int i = 0; i < BUFFERED; ++i) words[i] = shared.ahead[i][thread];
-        load<BUFFERED>(&tiles[tiles_before(layer)]);
-        const int next = back ? layer - 2 : layer + 2;
-        if (LAST > 3 && 0 < next && next < LAST) bring(shared, tiles, next);
+        load<BUFFERED>(own);
+        return true;
+    }
+
+    // In the forward pass; then the weights of the next but one layer follow, or those that the
+    // backward pass takes second.
+    __device__ void go_on(TableShared& shared, const TableMemory& memory, int layer, bool trains) {
+        if (!load_layer(shared, memory.forward, layer, false)) return;
+        if (layer + 2 < LAST) return bring(shared, memory.forward, layer + 2);
+        if (LAST > 2 && trains) bring(shared, memory.backward, LAST - 2);
     }
 };
 
