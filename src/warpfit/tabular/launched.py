@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -219,18 +219,14 @@ class Launched:
         fields["num_validated"] = num_validated
         return fields
 
-    def epochs(
-        self, meanwhile: Callable[[], object] = lambda: None
-    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    def epochs(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
         """Train; of some epochs at a time yield the mean losses and the validation errors, each
-        (networks, epochs). What is to be done meanwhile is called while the first are trained.
+        (networks, epochs).
         """
         most = max(1, STEPS_AT_ONCE // (self.steps_per_epoch * len(self.tasks)))
         for first in range(0, self.n_epochs, most):
             count = min(most, self.n_epochs - first)
             self._start(first, count)
-            if not first:
-                meanwhile()
             losses = self.losses_of_steps(first, count)
             of_epochs = losses.reshape(len(losses), count, self.steps_per_epoch).mean(axis=2)
             yield of_epochs, self.ops.to_numpy(self.errors)[:, 1 + first :][:, :count]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,6 +143,9 @@ def _trained_together(
 
     members, settings = [member for member, *_ in with_rows], training.settings
     shape = shape_of(members[0], settings)
+    num_predicted = sum(len(validation.x) for *_, validation in with_rows)
+    compiling = Thread(target=_compile_outputs, args=(shape, training.device, num_predicted))
+    compiling.start()  # beside the kernel that trains, for which `Launched` waits
     tasks = [_task_of(*each, training) for each in with_rows]
     run = Launched(
         training.device,
@@ -153,16 +157,14 @@ def _trained_together(
         weight_decay=settings["weight_decay"],
     )
     outcomes = [Outcome() for _ in members]
-    predicted_rows = sum(len(task.validation.x) for task in tasks)
-    for losses, errors in run.epochs(
-        meanwhile=lambda: _compile_outputs(shape, training.device, predicted_rows)
-    ):
+    for losses, errors in run.epochs():
         for epoch in zip(losses.T.tolist(), errors.T.tolist(), strict=True):
             for idx, (outcome, loss, error) in enumerate(zip(outcomes, *epoch, strict=True)):
                 outcome.add(loss, error)
                 training.report(first + idx, outcome)
         if training.is_over():
             break
+    compiling.join()
     run.hand_over()
     for member, task, outcome in zip(members, tasks, outcomes, strict=True):
         outcome.check(settings["lr"])

@@ -144,8 +144,8 @@ __device__ inline void differentiate_units(TableShared& shared, const RowBlock& 
 
 // The products of the forward pass, each loaded while the one before it is computed, up to the
 // parts of the outputs; `middle` has the weights of the second layer, if it is loaded ahead.
-__device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
-                                  FirstForward& first, Middle& middle, unsigned kept) {
+__device__ inline void go_forward(TableShared& shared, const RowBlock& rows, FirstForward& first,
+                                  Middle& middle, unsigned kept) {
     const auto& tiles = rows.memory.forward;
     LastForward last;
     Sums sums = {};
@@ -157,8 +157,7 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
         if (first.is_mine()) first.multiply(sums, shared.units[0], piece);
     }
     last.load(&tiles[tiles_before(LAST)]);
-    if (LAST > 1 && !LOADS_MIDDLE_AHEAD)
-        middle.go_on(shared, rows.memory, 1, rows.trains);
+    if (LAST > 1 && !LOADS_MIDDLE_AHEAD) middle.go_on(shared, rows.memory, 1, rows.trains);
     activate_units(shared, rows, 0, sums, kept);
 #pragma unroll 1
     for (int layer = 1; layer < LAST; ++layer) {

@@ -140,7 +140,7 @@ struct Middle : Product<HIDDEN_TILES, HIDDEN_TILES, false> {
     // were, and so others may come.
     __device__ bool load_layer(const TableShared& shared, const uint4 (*tiles)[32], int layer,
                                bool back) {
-        const uint4 (*own)[32] = &tiles[tiles_before(layer)];
+        const uint4(*own)[32] = &tiles[tiles_before(layer)];
         if (!is_buffered(layer, back)) {
             load(own);
             return false;
