@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.checks import brief
-from warpfit.data.table_columns import as_numbers, as_texts
+from warpfit.data.table_columns import as_numbers, distinct_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
 from warpfit.tabular.frames import CATEGORIES, DATES, NUMBERS, kind_of, kinds_of
@@ -39,8 +39,8 @@ class Categories:
 
     @classmethod
     def of(cls, column: Any, most_indicated: int) -> Categories:
-        texts = sorted(set(as_texts(column[column.notna()])))
-        return cls(pd.Index(texts, dtype=object), most_indicated)
+        _, texts = distinct_texts(column)
+        return cls(pd.Index(sorted(set(texts)), dtype=object), most_indicated)
 
     @property
     def are_few(self) -> bool:
@@ -52,8 +52,9 @@ class Categories:
         return self.table.shape[1] if self.are_few else 1
 
     def codes(self, column: Any) -> Codes:
-        found = self.texts.get_indexer(as_texts(column))
-        return np.asarray(np.where(column.isna(), 0, found + 1), np.int64)
+        places, texts = distinct_texts(column)
+        codes = [*(self.texts.get_indexer(texts) + 1), 0]  # the place of a missing cell is -1
+        return np.array(codes, np.int64)[places]
 
     @property
     def table(self) -> Array:
