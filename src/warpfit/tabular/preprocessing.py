@@ -53,7 +53,8 @@ class Categories:
 
     def codes(self, column: Any) -> Codes:
         places, texts = distinct_texts(column)
-        codes = [*(self.texts.get_indexer(texts) + 1), 0]  # the place of a missing cell is -1
+        known = {text: code for code, text in enumerate(self.texts, 1)}
+        codes = [*(known.get(text, 0) for text in texts), 0]  # the place of a missing cell is -1
         return np.array(codes, np.int64)[places]
 
     @property
