@@ -26,6 +26,7 @@ Codes = npt.NDArray[np.int64]
 
 LARGEST = 3.0  # what numbers are clipped to, smoothly
 FARTHEST = 1e9  # from which on that is the same for all numbers
+ROWS_AT_ONCE = 1024  # which caches hold
 
 
 @dataclass(frozen=True)
@@ -152,12 +153,15 @@ class Preprocessor:
 
     def scaled(self, cells: Array) -> Array:
         """Return rows as training takes them, (N, columns) float64, of cells."""
-        plain = self.columns.num_plain
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = (cells[:, :plain] - self.centre) * self.scale
-        x = np.clip(np.nan_to_num(x, copy=False, nan=0.0), -FARTHEST, FARTHEST, out=x)
-        x /= np.sqrt(1 + (x / LARGEST) ** 2)
-        return np.column_stack([x, cells[:, plain:]]) if cells.shape[1] > plain else x
+        found = cells.copy()
+        for first in range(0, len(found), ROWS_AT_ONCE):
+            x = found[first : first + ROWS_AT_ONCE, : self.columns.num_plain]
+            with np.errstate(over="ignore", invalid="ignore"):
+                x -= self.centre
+                x *= self.scale
+            np.clip(np.nan_to_num(x, copy=False, nan=0.0), -FARTHEST, FARTHEST, out=x)
+            x /= np.sqrt(1 + (x / LARGEST) ** 2)
+        return found
 
     def with_scales_of(self, cells: Array) -> Preprocessor:
         """Return one with the same categories, and the scales of other rows' cells."""
