@@ -267,7 +267,8 @@ def _scales(x: Array) -> tuple[Array, Array]:
     """Return the median of each column, and what its distance from there is multiplied by."""
     if not x.shape[1]:
         return np.empty(0), np.empty(0)
-    x = np.where(np.isnan(x).all(axis=0), 0.0, x)
+    if (are_missing := np.isnan(x).all(axis=0)).any():
+        x = np.where(are_missing, 0.0, x)
     with np.errstate(over="ignore", invalid="ignore"):  # of what is too wide nothing is left
         least, first, centre, third, most = quantiles(x, [0, 0.25, 0.5, 0.75, 1])
         spread = third - first
