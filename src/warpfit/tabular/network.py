@@ -162,7 +162,11 @@ class _Draws:
 
 
 def set_initial_values(
-    network: RealMLP, x: Array, seed: int, frequency_scale: float = FREQUENCY_SCALE
+    network: RealMLP,
+    x: Array,
+    seed: int,
+    frequency_scale: float = FREQUENCY_SCALE,
+    num_threads: int | None = None,
 ) -> None:
     """Set the parameters of a network on the CPU as training begins with them.
 
@@ -178,6 +182,8 @@ def set_initial_values(
     seed : int
     frequency_scale : float
         Standard deviation of the periodic embeddings' frequencies.
+    num_threads : int, optional
+        That share the work, which changes no bit; as many as there are cores.
     """
     draws = _Draws(seed)
     _set(network.codes.weight, draws.normal(network.codes.weight.shape))
@@ -195,7 +201,7 @@ def set_initial_values(
         with no_grad():  # which each thread says for itself
             return network.embedded(network.input_tensor(rows)).numpy()
 
-    with ThreadPoolExecutor(num_cores()) as threads:
+    with ThreadPoolExecutor(num_threads or num_cores()) as threads:
         drawn = [draws.of_layer(linear, threads) for linear in linears]
         parts = [some[first : first + ROWS_AT_ONCE] for first in range(0, len(some), ROWS_AT_ONCE)]
         hidden = np.concatenate(list(threads.map(embedded, parts)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warpfit import backends
+from warpfit.cores import num_cores
 from warpfit.errors import Obstacle, required
 from warpfit.tabular.layers import Embedding
 from warpfit.tabular.members import (
@@ -146,7 +148,9 @@ def _trained_together(
     num_predicted = sum(len(validation.x) for *_, validation in with_rows)
     compiling = Thread(target=_compile_outputs, args=(shape, training.device, num_predicted))
     compiling.start()  # beside the kernel that trains, for which `Launched` waits
-    tasks = [_task_of(*each, training) for each in with_rows]
+    with ThreadPoolExecutor(num_cores()) as threads:
+        own_threads = max(1, num_cores() // len(members))
+        tasks = list(threads.map(lambda each: _task_of(*each, training, own_threads), with_rows))
     run = Launched(
         training.device,
         tasks,
@@ -187,13 +191,15 @@ def _compile_outputs(shape: Shape, device: str, num_rows: int) -> None:
     backends.get(device).rehearse(("outputs", shape, rows), predict)
 
 
-def _task_of(member: Member, rows: Rows, validation: Rows, training: Training) -> Task:
+def _task_of(
+    member: Member, rows: Rows, validation: Rows, training: Training, num_threads: int
+) -> Task:
     """Return a member as a kernel trains it, with its initial values; all of it on the host."""
     from warpfit.tabular.launched import Task
 
     targets = member.targets
     bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
-    network = _begun(member, training, rows)
+    network = _begun(member, training, rows, num_threads)
     return Task(network.eval(), rows, validation, bounds, member.seed)
 
 
@@ -205,10 +211,13 @@ def _trained_in_turn(
     return trained_in_turn(first, members, training, _begun, own)
 
 
-def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
+def _begun(
+    member: Member, training: Training, rows: Rows, num_threads: int | None = None
+) -> RealMLP:
     """Return a member's network with its initial values, on the host."""
     network = _network(shape_of(member, training.settings), member.seed)
-    set_initial_values(network, rows.x, member.seed, training.settings["frequency_scale"])
+    scale = training.settings["frequency_scale"]
+    set_initial_values(network, rows.x, member.seed, scale, num_threads)
     return network
 
 
