@@ -149,9 +149,9 @@ def open_ahead(device: str) -> None:
 
 
 def card_of(device: str) -> Any:
-    """Return what kernels for a device are chosen by, ``arch``, ``num_multiprocessors`` and
-    ``max_shared_bytes``, and what begins to compile some, ``compile_ahead``; None for the CPU. A GPU
-    goes on being opened meanwhile.
+    """Return what kernels for a device are chosen by: its ``arch``, ``num_multiprocessors`` and
+    ``max_shared_bytes``; with ``compile_ahead``, which begins to compile some. None for the CPU. A
+    GPU goes on being opened meanwhile.
 
     Raises
     ------
