@@ -9,8 +9,6 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any
 
-__all__ = ["one_blas_thread"]
-
 _lock = Lock()
 _num_inside = 0
 _limit: Any = None

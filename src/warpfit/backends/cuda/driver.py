@@ -9,19 +9,6 @@ from importlib.util import find_spec
 from threading import Thread
 from typing import Any, NamedTuple
 
-__all__ = [
-    "DeviceInfo",
-    "Limits",
-    "arch_of",
-    "bindings",
-    "describe",
-    "info",
-    "is_debugging",
-    "limits",
-    "num_devices",
-    "why_unusable",
-]
-
 EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
@@ -151,20 +138,14 @@ def info(index: int) -> DeviceInfo:
     _, device = driver.cuDeviceGet(index)
     _, model = driver.cuDeviceGetName(128, device)
     _, num_bytes = driver.cuDeviceTotalMem(device)
-    name, arch = model.split(b"\0")[0].decode(), limits(index).arch
+    name, arch = model.split(b"\0")[0].decode(), limits(index)[0]
     return DeviceInfo(f"cuda:{index}", name, arch, int(num_bytes), _in_words(version))
 
 
-class Limits(NamedTuple):
-    """What kernels for a device are chosen by."""
-
-    arch: str
-    num_multiprocessors: int
-    max_shared_bytes: int
-
-
-def limits(index: int) -> Limits:
-    """Return those of device `index`, which has no context yet."""
+def limits(index: int) -> tuple[str, int, int]:
+    """Return what kernels for device `index` are chosen by, and what is known before it has a
+    context: what they are compiled for, its multiprocessors, and the shared memory of a block.
+    """
     driver = bindings()
     _, device = driver.cuDeviceGet(index)
     found = []
@@ -177,7 +158,7 @@ def limits(index: int) -> Limits:
         kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         _, value = driver.cuDeviceGetAttribute(kind, device)
         found.append(int(value))
-    return Limits(arch_of(*found[:2]), *found[2:])
+    return arch_of(*found[:2]), found[2], found[3]
 
 
 def arch_of(major: int, minor: int) -> str:
