@@ -218,15 +218,6 @@ def test_a_network_among_others_has_the_bits_that_it_has_alone(cuda: str, row_ti
         )
 
 
-@pytest.mark.parametrize("name", ["numbers", "broad"])
-def test_how_many_weights_are_buffered_changes_no_bit(cuda: str, name: str) -> None:
-    case = replace(CASES[name], epochs=1)
-    found = [case.run(cuda, buffered=tiles) for tiles in (0, 1, 2)]
-    first, *others = [run.ops.to_numpy(run.parameters) for run in found]
-    for other in others:
-        np.testing.assert_array_equal(first, other)
-
-
 def test_where_launches_are_cut_changes_no_bit(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CLASSES.run(cuda)
     monkeypatch.setattr(launched, "STEPS_AT_ONCE", 1)

@@ -429,8 +429,6 @@ class TableConfig(Config):
         Rows of a step.
     row_tiles : int
         Of 8 rows, that a block takes at once: 1 or 2.
-    buffered : int
-        Tiles of weights that shared memory holds for each warp.
     gradient_scale, gradient_unscale : float
         What gradients of a row's loss are multiplied by, and sums of them over a batch.
     beta1, beta2 : float
@@ -458,7 +456,6 @@ class TableConfig(Config):
     smoothing: Real
     batch: Number
     row_tiles: Number
-    buffered: Number
     gradient_scale: Real
     gradient_unscale: Real
     beta1: Real

@@ -104,8 +104,6 @@ class TableLaunch:
     row_tiles : int
         Of 8 rows, that a block takes at once.
     blocks : int
-    buffered : int
-        Tiles of weights that shared memory holds for each warp.
     dtype : str
         Of products.
     """
@@ -113,7 +111,6 @@ class TableLaunch:
     shape: TableShape
     row_tiles: int
     blocks: int
-    buffered: int = 0
     dtype: str = "float16"
 
     kernel: ClassVar[str] = "table_networks"
@@ -152,20 +149,7 @@ class TableLaunch:
         of_row += 8 * TILE * WARPS * shape.hidden_layers
         targets = 1 if shape.smoothing is not None else shape.outputs
         of_row += 4 * (shape.columns + targets + 1)
-        weights = max(TILE, self.buffered * self.buffer_bytes)
-        return self.rows * of_row + weights + 4 * shape.num_vectors + 9 * shape.networks + 128
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Of a tile of weights for each warp."""
-        return TILE_BYTES * tiles_of(self.shape.hidden)
-
-    def with_buffer(self, max_shared_bytes: int) -> TableLaunch:
-        """Return the same with as many buffered tiles as shared memory has room for."""
-        if self.shape.hidden_layers < 2:
-            return self
-        room = (max_shared_bytes - self.shared_bytes) // self.buffer_bytes
-        return replace(self, buffered=min(room, tiles_of(self.shape.hidden)))
+        return self.rows * of_row + 4 * shape.num_vectors + 9 * shape.networks + 128
 
     @property
     def config(self) -> TableConfig:
@@ -191,7 +175,6 @@ class TableLaunch:
             smoothing=shape.smoothing or 0.0,
             batch=shape.batch,
             row_tiles=self.row_tiles,
-            buffered=self.buffered,
             gradient_scale=GRADIENT_SCALE,
             gradient_unscale=1 / (GRADIENT_SCALE * shape.batch),
             beta1=0.9,
@@ -222,7 +205,7 @@ def choose_table(
             f"expected at most {max_shared_bytes} bytes of shared memory for a block's rows, got "
             f"{launch.shared_bytes}"
         )
-    return launch.with_buffer(max_shared_bytes)
+    return launch
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:

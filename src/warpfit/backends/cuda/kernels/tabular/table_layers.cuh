@@ -142,6 +142,9 @@ __device__ inline void differentiate_units(TableShared& shared, const RowBlock& 
     }
 }
 
+// Whether registers hold weights of the first layer and those of the second.
+constexpr bool LOADS_MIDDLE_AHEAD = LAST > 1 && FirstForward::COUNT <= 4;
+
 // The products of the forward pass, each loaded while the one before it is computed, up to the
 // parts of the outputs; `middle` has the weights of the second layer, if it is loaded ahead.
 __device__ inline void go_forward(TableShared& shared, const RowBlock& rows, FirstForward& first,
@@ -157,14 +160,14 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows, Fir
         if (first.is_mine()) first.multiply(sums, shared.units[0], piece);
     }
     last.load(&tiles[tiles_before(LAST)]);
-    if (LAST > 1 && !LOADS_MIDDLE_AHEAD) middle.go_on(shared, rows.memory, 1, rows.trains);
+    if (LAST > 1 && !LOADS_MIDDLE_AHEAD) middle.load(&tiles[tiles_before(1)]);
     activate_units(shared, rows, 0, sums, kept);
 #pragma unroll 1
     for (int layer = 1; layer < LAST; ++layer) {
         __syncthreads();
         Sums next = {};
         if (middle.is_mine()) middle.multiply(next, shared.units[layer % 2]);
-        if (layer + 1 < LAST) middle.go_on(shared, rows.memory, layer + 1, rows.trains);
+        if (layer + 1 < LAST) middle.load(&tiles[tiles_before(layer + 1)]);
         activate_units(shared, rows, layer, next, kept);
     }
     __syncthreads();
@@ -185,8 +188,7 @@ __device__ inline void go_back(TableShared& shared, const RowBlock& rows, const 
         __syncthreads();
         Sums next = {};
         if (middle.is_mine()) middle.multiply(next, shared.units[(layer + 1) % 2]);
-        if (layer > 1 && middle.load_layer(shared, tiles, layer - 1, true) && layer > 3)
-            Middle::bring(shared, tiles, layer - 3);
+        if (layer > 1) middle.load(&tiles[tiles_before(layer - 1)]);
         differentiate_units(shared, rows, layer - 1, next, kept);
     }
 }

@@ -78,8 +78,6 @@ __device__ inline void take_rows(TableShared& shared, const RowBlock& rows, Turn
     first.load(&rows.memory.forward[0]);
     if (LOADS_MIDDLE_AHEAD) middle.load(&rows.memory.forward[tiles_before(1)]);
     vectors.bring_rest(shared, rows.network);
-    if (Middle::FIRST_BUFFERED < LAST && BUFFERED > 0)
-        Middle::bring(shared, rows.memory.forward, Middle::FIRST_BUFFERED);
     __syncthreads();
     embed(shared, rows);
     go_forward(shared, rows, first, middle, kept);

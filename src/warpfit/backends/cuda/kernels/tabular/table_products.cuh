@@ -40,14 +40,12 @@ struct Product {
 
     __device__ static bool is_mine(int round = 0) { return has_tile<BUSY>(round); }
 
-    // All warps load: a register that only some write would be kept for longer. The first BEGIN
-    // words are left out.
-    template <int BEGIN = 0>
+    // All warps load: a register that only some write would be kept for longer.
     __device__ void load(const uint4 (*tiles)[32], int round = 0, int piece = 0) {
         const int tile = is_mine(round) ? round * WARPS + own_warp() : 0;
         const uint4* first = &tiles[SPLIT ? tile : tile * K][own_lane()];
 #pragma unroll
-        for (int i = BEGIN; i < COUNT; ++i) {
+        for (int i = 0; i < COUNT; ++i) {
             const int k = smaller(piece * COUNT + i, K - 1);
             words[i] = received(first + (SPLIT ? i * K : k) * 32);
         }
@@ -111,56 +109,9 @@ struct Product {
 // Of the forward pass, and of the backward pass.
 using FirstForward = Product<HIDDEN_TILES, INPUT_TILES, false>;
 using LastForward = Product<OUTPUT_TILES, HIDDEN_TILES, true>;
+using Middle = Product<HIDDEN_TILES, HIDDEN_TILES, false>;  // both ways
 using LastBackward = Product<HIDDEN_TILES, OUTPUT_TILES, false>;
 using FirstBackward = Product<INPUT_TILES, HIDDEN_TILES, SPLITS_FIRST>;
-
-// Whether registers hold weights of the first layer and those of the second.
-constexpr bool LOADS_MIDDLE_AHEAD = LAST > 1 && FirstForward::COUNT <= 4;
-
-// The weights of layers between the first and the last, both ways. While registers hold those of a
-// layer, BUFFERED tiles of the next one's come to shared memory, where each thread's words lie
-// apart.
-struct Middle : Product<HIDDEN_TILES, HIDDEN_TILES, false> {
-    static constexpr int FIRST_BUFFERED = LOADS_MIDDLE_AHEAD ? 2 : 1;
-    __device__ static bool is_buffered(int layer, bool back) {
-        return BUFFERED > 0 && (back ? LAST - layer : layer - FIRST_BUFFERED) % 2 == 0;
-    }
-
-    // Begins to bring the weights of a layer to shared memory, of all tiles.
-    __device__ static void bring(TableShared& shared, const uint4 (*tiles)[32], int layer) {
-        if (!is_mine()) return;
-        const uint4* first = &tiles[tiles_before(layer) + own_warp() * HIDDEN_TILES][own_lane()];
-#pragma unroll 4
-        for (int i = 0; i < BUFFERED; ++i)
-            copy_async_16(&shared.ahead[i][threadIdx.x], first + i * 32, true);
-        copy_async_commit();
-    }
-
-    // Loads the weights of a layer, of all tiles, from where they were brought; returns whether they
-    // were, and so others may come.
-    __device__ bool load_layer(const TableShared& shared, const uint4 (*tiles)[32], int layer,
-                               bool back) {
-        const uint4(*own)[32] = &tiles[tiles_before(layer)];
-        if (!is_buffered(layer, back)) {
-            load(own);
-            return false;
-        }
-        copy_async_wait<0>();
-        const int thread = is_mine() ? threadIdx.x : own_lane();
-#pragma unroll
-        for (int i = 0; i < BUFFERED; ++i) words[i] = shared.ahead[i][thread];
-        load<BUFFERED>(own);
-        return true;
-    }
-
-    // In the forward pass; then the weights of the next but one layer follow, or those that the
-    // backward pass takes second.
-    __device__ void go_on(TableShared& shared, const TableMemory& memory, int layer, bool trains) {
-        if (!load_layer(shared, memory.forward, layer, false)) return;
-        if (layer + 2 < LAST) return bring(shared, memory.forward, layer + 2);
-        if (LAST > 2 && trains) bring(shared, memory.backward, LAST - 2);
-    }
-};
 
 // Leaves a warp's numbers of 16 units and a block's rows where products that add up over rows take
 // them: (units, rows) as A, and (rows, units) as B, are the same words.

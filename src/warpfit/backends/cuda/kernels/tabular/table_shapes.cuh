@@ -120,8 +120,7 @@ struct alignas(16) TableShared {
     T units[2][ROWS][STRIDE];                         // a layer's inputs, or gradients of its units
     Parts parts;                                      // of split products
     Kept kept[HIDDEN_LAYERS][ROW_TILES][4][THREADS];  // of each thread's units
-    uint4 ahead[larger(BUFFERED, 1)][BUFFERED > 0 ? 32 * HIDDEN_TILES : 1];  // weights
-    float vectors[VECTORS];  // as the last update left them
+    float vectors[VECTORS];                           // as the last update left them
     float embedded[ROWS][INPUTS], gradients[ROWS][INPUTS];
     float x[ROWS][COLUMNS], targets[ROWS][TARGET_WORDS];
     float losses[ROWS];     // or what rows add to the validation error
