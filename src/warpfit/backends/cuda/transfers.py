@@ -39,6 +39,8 @@ class Transfers(MemoryPool):
         self._refuse_in_capture(f"a download of {host.nbytes} bytes")
         if host.nbytes:
             self.activate()
+            if self._own_places:  # this copy returns once all before it is done
+                self.synchronize()
             (error,) = self._driver.cuMemcpyDtoHAsync(
                 host.ctypes.data, pointer, host.nbytes, self._stream_handle
             )
