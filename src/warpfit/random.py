@@ -123,7 +123,9 @@ def random_words(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> Words
 
 def uniform(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray[np.float64]:
     """Return uniform numbers in [0, 1), multiples of 2**-24."""
-    return (random_words(shape, key, tensor_idx) >> np.uint32(8)).astype(np.float64) * 2.0**-24
+    words = random_words(shape, key, tensor_idx)
+    words >>= np.uint32(8)
+    return np.multiply(words, 2.0**-24, dtype=np.float64)
 
 
 def normal(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray[np.float64]:

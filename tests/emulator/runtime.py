@@ -247,8 +247,12 @@ class EmulatedRuntime:
 
     def allocate(self, nbytes: int) -> Memory:
         """Return memory of exactly ``nbytes`` bytes, all 0xFF."""
-        self._refuse_in_capture(f"an allocation of {nbytes} bytes")
-        return Memory(nbytes)
+        if not getattr(self._capturing, "allocates", False):
+            self._refuse_in_capture(f"an allocation of {nbytes} bytes")
+        memory = Memory(nbytes)
+        if self._graph is not None:
+            self._graph.holds.append(memory)
+        return memory
 
     def share(self, nbytes: int) -> SharedMemory:
         """Return zeros that host and device both see."""
@@ -273,19 +277,24 @@ class EmulatedRuntime:
         """Copy bytes from one place of the device to another."""
         self._run("copy", partial(ctypes.memmove, target, source, nbytes), target, source)
 
-    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
+    def fill(self, pointer: int, nbytes: int, byte: int = 0, *, at_once: bool = False) -> None:
         """Set bytes of the device to one value."""
-        self._run("fill", partial(ctypes.memset, pointer, byte, nbytes), pointer)
+        fill = partial(ctypes.memset, pointer, byte, nbytes)
+        if at_once:
+            fill()
+        else:
+            self._run("fill", fill, pointer)
 
     @contextmanager
-    def capture(self) -> Iterator[EmulatedGraph]:
+    def capture(self, *, allocates: bool = False) -> Iterator[EmulatedGraph]:
         """Note launches, copies and fills in place of running them."""
         self._refuse_in_capture("another capture")
         self._capturing.graph = graph = EmulatedGraph(self)
+        self._capturing.allocates = allocates
         try:
             yield graph
         finally:
-            self._capturing.graph = None
+            self._capturing.graph, self._capturing.allocates = None, False
         graph.is_ready = True
 
     def _run(self, name: str, node: Callable[[], Any], *addresses: int) -> None:

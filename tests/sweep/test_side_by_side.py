@@ -87,7 +87,7 @@ def test_each_has_the_bits_of_a_fit(cuda: str, monkeypatch: pytest.MonkeyPatch) 
             assert history[name] == expected[name]
 
 
-def test_as_many_share_the_card_as_have_room(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_share_the_gpu_as_have_room(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = begun_and_done(monkeypatch)
     monkeypatch.setattr(side_by_side, "MOST_AT_ONCE", 2)
     found = sweep(cuda, {"seed": [1, 2, 3]})
@@ -99,7 +99,7 @@ def test_as_many_share_the_card_as_have_room(cuda: str, monkeypatch: pytest.Monk
     assert not told
 
 
-def test_networks_of_several_shapes_share_the_card(cuda: str) -> None:
+def test_networks_of_several_shapes_share_the_gpu(cuda: str) -> None:
     found = sweep(cuda, {"width": [4, 8, 12]})
     assert "3 side by side by `fit`" in found.plan.reason
     assert found.counts() == {"done": 3}

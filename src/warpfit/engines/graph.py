@@ -9,6 +9,7 @@ device that its operations read, or found by an order that lies there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, isqrt
@@ -42,7 +43,7 @@ from warpfit.engines.replicas import team_of
 from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.engines.steps import Run, StepNumbers, row_sources
-from warpfit.errors import Obstacle
+from warpfit.errors import DeviceError, Obstacle
 from warpfit.nn.network import NetworkSpec
 
 # Operations that a graph should not have more of: it is made within milliseconds, and the launch of
@@ -259,8 +260,8 @@ class _Run(Run):
     """A run whose operations are captured.
 
     Graphs of batches of the same sizes, whose rows lie at the same alignments, are one graph, which
-    all epochs use. The first time its operations are started one by one, which compiles their
-    kernels and makes the buffers between them; the second time they are captured.
+    all epochs use. They are captured the first time if other runs have loaded all kernels.
+    Otherwise operations are then started one by one, and captured the second time.
     """
 
     # A device's; the contract knows no graphs.
@@ -351,16 +352,28 @@ class _Run(Run):
         """
         key = sizes, self._phase(first)
         if key not in self.graphs:
-            self.graphs[key] = None
-            self._start_each(sizes, first)
-            return
-        if self.graphs[key] is None:
-            with self.ops.runtime.capture() as graph:
+            self.graphs[key] = self._captured_unseen(sizes, first)
+            if self.graphs[key] is None:
                 self._start_each(sizes, first)
-            # Buffers may yet be replaced by larger ones, for other batches.
-            graph.holds += self.ops.step_memory()
-            self.graphs[key] = graph
+                return
+        if self.graphs[key] is None:
+            self.graphs[key] = self._captured(sizes, first)
         self.graphs[key].launch()
+
+    def _captured(self, sizes: Sizes, first: int, *, allocates: bool = False) -> Any:
+        with self.ops.runtime.capture(allocates=allocates) as graph:
+            self._start_each(sizes, first)
+        # Buffers may yet be replaced by larger ones, for other batches.
+        graph.holds += self.ops.step_memory()
+        return graph
+
+    def _captured_unseen(self, sizes: Sizes, first: int) -> Any:
+        """Return a graph of operations that this run has not started one by one; None if that takes
+        more than memory, such as a kernel that nobody has loaded yet.
+        """
+        with suppress(DeviceError):
+            return self._captured(sizes, first, allocates=True)
+        return None
 
     def _start_each(self, sizes: Sizes, first: int) -> None:
         """Start operations that do not depend on `first`, but for the alignment of its rows."""

@@ -24,7 +24,7 @@ from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
 __all__ = ["bytes_of_rows", "fits_at_once", "goes_beside", "train_side_by_side"]
 
-# Networks that share a card, which has work enough then.
+# Networks that share a GPU, which has work enough then.
 MOST_AT_ONCE = 16
 # Of the memory that is left.
 MEMORY_SHARE = 0.5

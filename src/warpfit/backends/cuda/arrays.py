@@ -199,7 +199,7 @@ class ArrayOps(Backend):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         out = DeviceArray.allocate(self.runtime, shape, dtype)
-        self.runtime.fill(out.pointer, out.nbytes)
+        self.runtime.fill(out.pointer, out.nbytes, at_once=True)
         return out
 
     def copy(self, array: Array) -> Array:

@@ -55,10 +55,14 @@ class MemoryPool(Streams):
         DeviceError
             If there is not enough; the message says how much was asked for and how much is free.
         """
-        self._refuse_in_capture(f"an allocation of {nbytes} bytes")
+        held = self._capturing.held if self._capturing and self.is_capturing() else []
+        if held is None:
+            self._refuse_in_capture(f"an allocation of {nbytes} bytes")
         self.activate()
         try:
-            return self._from_pool(nbytes)
+            memory = self._from_pool(nbytes)
+            held += [memory]
+            return memory
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
                 raise DeviceError(

@@ -40,17 +40,18 @@ class Streams(Context):
     # ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def capture(self) -> Iterator[Graph]:
+    def capture(self, *, allocates: bool = False) -> Iterator[Graph]:
         """Note this thread's launches, copies and fills in place of starting them; afterwards the
         graph repeats them.
 
-        Other threads go on as ever, but those that want to capture, too, wait.
+        `allocates`: what is allocated meanwhile stays alive as long as the graph. Other threads go
+        on as ever, but those that want to capture, too, wait.
 
         Raises
         ------
         DeviceError
-            If the thread tries anything else meanwhile: to allocate, load, upload, download or
-            wait. The message says what.
+            If the thread tries anything else meanwhile: to allocate, unless it may, load, upload,
+            download or wait. The message says what.
         KernelError
             If the driver does not take what was captured.
         """
@@ -62,7 +63,8 @@ class Streams(Context):
         with self._capture_lock, _collecting.held_off():
             try:
                 stream = self._begin_capture()
-                self._capturing = _Capturing(threading.get_ident(), stream, graph.names)
+                held = graph.holds if allocates else None
+                self._capturing = _Capturing(threading.get_ident(), stream, graph.names, held)
                 try:
                     yield graph
                 except BaseException:
@@ -333,13 +335,14 @@ class Mark:
 
 @dataclass
 class _Capturing:
-    """Who captures on which stream, the kernels so far, as the keys of `names`, and whether the
-    next of them waits for another stream, too.
+    """Who captures on which stream, the kernels so far, as the keys of `names`, what is allocated
+    meanwhile, None if nothing may be, and whether the next kernel waits for another stream, too.
     """
 
     thread: int
     stream: Any
     names: dict[str, None]
+    held: list[Any] | None = None
     is_merged: bool = False
 
 

@@ -44,7 +44,7 @@ constexpr int SUMMED_COLS = 32;  // by a warp
 // Stages whose products may be under way when the next one's begin. Those of small tiles take less
 //   time than copies, for which their stage is free at once.
 constexpr int IN_FLIGHT = SHARES_TILES;
-static_assert(BLOCK_N == PIECE_THREADS / 32 * SUMMED_COLS,
+static_assert(BLOCK_N <= PIECE_THREADS / 32 * SUMMED_COLS,
               "the warps of a piece add up all columns");
 static_assert(CONSUMERS <= 2, "all threads find their registers");
 
@@ -317,7 +317,7 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
                                    Strips& strips, StripWalk& coming, const UpdatedLayer& layer,
                                    const Piece& piece, const Rule& rule, float scale) {
     const int own = own_thread(), own_rows = own / WARPGROUP * 64, own_first = own / 32 * 16;
-    const bool sums_columns = piece.row == 0 && layer.b.values;
+    const bool sums_columns = piece.row == 0 && layer.b.values && own < BLOCK_N;
     Sums sums = {};
     ColumnSums of_columns;
     int before = 0;
