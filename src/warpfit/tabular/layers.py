@@ -20,16 +20,6 @@ from warpfit.backends import Activation, Array, Backend
 from warpfit.nn import Module, Parameter
 from warpfit.nn.linear import linear
 
-__all__ = [
-    "Embedding",
-    "Factors",
-    "NTKLinear",
-    "ParametricActivation",
-    "PeriodicEmbedding",
-    "Scale",
-    "TabularLayer",
-]
-
 
 class Factors(NamedTuple):
     """What multiplies the learning rate and the weight decay of a parameter."""
@@ -65,8 +55,13 @@ class NTKLinear(TabularLayer):
         self.weight = Parameter(np.zeros((in_features, out_features), dtype))
         self.bias = Parameter(np.zeros(out_features, dtype))
 
+    @property
+    def scale(self) -> float:
+        """What inputs are multiplied by."""
+        return 1 / sqrt(max(1, self.weight.shape[0]))
+
     def forward(self, x: Tensor) -> Tensor:
-        ops, scale = backends.of(x.data), 1 / sqrt(max(1, x.shape[1]))
+        ops, scale = backends.of(x.data), self.scale
         scaled = ops.binary("mul", x.data, scale)
         y, pullback = linear(
             ops, scaled, self.weight.data, self.bias.data, needs_dx=x.requires_grad

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, pairwise
 from math import pi, sqrt
@@ -12,6 +14,7 @@ import numpy.typing as npt
 
 from warpfit import backends, random
 from warpfit.autograd import Tensor, concatenate, no_grad, record
+from warpfit.cores import num_cores
 from warpfit.nn import Module, ModuleList
 from warpfit.nn.dropout import dropout
 from warpfit.tabular.layers import (
@@ -22,13 +25,13 @@ from warpfit.tabular.layers import (
     Scale,
 )
 
-__all__ = ["Columns", "RealMLP", "set_initial_values"]
-
 Array = npt.NDArray[Any]
 
 HIDDEN, FREQUENCY_SCALE = (256, 256, 256), 0.1
 MOST_ROWS = 1 << 12  # that initial values are made of; more say nearly the same
 POINTS = 5  # of the data, between which each unit's kink lies at first
+ROWS_AT_ONCE = 512  # that a thread embeds
+UNITS_AT_ONCE = 32  # of a layer, which a thread gives their initial values
 
 
 @dataclass(frozen=True)
@@ -146,20 +149,22 @@ class _Draws:
         """Return uniform numbers in [-bound, bound)."""
         return bound * (2 * random.uniform(shape, self._key, next(self._idx)) - 1)
 
-    def simplex(self, shape: tuple[int, ...]) -> Array:
-        """Return weights that add up to 1 along the last axis, uniformly distributed."""
-        parts = -np.log1p(-random.uniform(shape, self._key, next(self._idx)))
-        return np.asarray(parts / parts.sum(axis=-1, keepdims=True))
+    def of_layer(self, linear: Any, threads: ThreadPoolExecutor) -> list[Future[Array]]:
+        """Let threads draw weights, and for each unit some rows and their shares."""
+        points = (linear.weight.shape[1], POINTS)
+        kinds = (random.normal, linear.weight.shape), (random.uniform, points)
+        return [
+            threads.submit(draw, shape, self._key, next(self._idx))
+            for draw, shape in (*kinds, kinds[1])
+        ]
 
-    def rows(self, shape: tuple[int, ...], num_rows: int) -> npt.NDArray[np.int64]:
-        """Return indices of rows, any as often as another."""
-        found = random.uniform(shape, self._key, next(self._idx)) * num_rows
-        return found.astype(np.int64)
 
-
-@no_grad()
 def set_initial_values(
-    network: RealMLP, x: Array, seed: int, frequency_scale: float = FREQUENCY_SCALE
+    network: RealMLP,
+    x: Array,
+    seed: int,
+    frequency_scale: float = FREQUENCY_SCALE,
+    num_threads: int | None = None,
 ) -> None:
     """Set the parameters of a network on the CPU as training begins with them.
 
@@ -175,6 +180,8 @@ def set_initial_values(
     seed : int
     frequency_scale : float
         Standard deviation of the periodic embeddings' frequencies.
+    num_threads : int, optional
+        That share the work, which changes no bit; as many as there are cores.
     """
     draws = _Draws(seed)
     _set(network.codes.weight, draws.normal(network.codes.weight.shape))
@@ -186,30 +193,63 @@ def set_initial_values(
 
     network.eval()
     some = x[:: max(1, -(-len(x) // MOST_ROWS))]
-    hidden = network.embedded(network.input_tensor(some)).numpy()
-    activations: list[Any] = list(network.activations)
-    *hidden_linears, last = network.linears
-    for linear, activation in zip(hidden_linears, activations, strict=True):
-        outputs, own = _set_linear(linear, hidden, draws), activation.activation
-        # The weight of the activation is 1 so far.
-        hidden = own.formula.forward(outputs, own.slope, np.empty_like(outputs))
-    _set_linear(last, hidden, draws)
+    linears, activations = list(network.linears), [*network.activations, None]
+
+    def embedded(rows: Array) -> Array:
+        with no_grad():  # which each thread says for itself
+            return network.embedded(network.input_tensor(rows)).numpy()
+
+    with ThreadPoolExecutor(num_threads or num_cores()) as threads:
+        drawn = [draws.of_layer(linear, threads) for linear in linears]
+        parts = [some[first : first + ROWS_AT_ONCE] for first in range(0, len(some), ROWS_AT_ONCE)]
+        hidden = np.concatenate(list(threads.map(embedded, parts)))
+        for linear, activation, own in zip(linears, activations, drawn, strict=True):
+            hidden = _set_linear(linear, activation, hidden, own, threads)
 
 
-def _set_linear(linear: Any, hidden: Array, draws: _Draws) -> Array:
-    """Set weight and bias of a linear layer, whose bias is 0 so far, by its inputs; return its
-    outputs.
+def _set_linear(
+    linear: Any,
+    activation: Any,
+    hidden: Array,
+    drawn: Sequence[Future[Array]],
+    threads: ThreadPoolExecutor,
+) -> Array:
+    """Set weight and bias of a linear layer by its inputs, some units by each thread; return what
+    its activation, whose weight is 1 so far, makes of its outputs.
     """
-    _set(linear.weight, draws.normal(linear.weight.shape))
-    outputs: Array = linear(Tensor(hidden)).numpy()
-    deviations = _deviations(outputs)
-    _set(linear.weight, linear.weight.data / deviations)
-    outputs /= deviations.astype(outputs.dtype)
-    places = draws.rows((outputs.shape[1], POINTS), len(outputs))
-    chosen = outputs[places, np.arange(outputs.shape[1])[:, None]]
-    _set(linear.bias, -(chosen * draws.simplex(places.shape)).sum(axis=1))
-    outputs += linear.bias.data
-    return outputs
+    weights, rows, shares = (each.result() for each in drawn)
+    scaled = hidden * linear.scale
+    found = np.empty((len(hidden), weights.shape[1]), hidden.dtype)
+
+    def set_units(own: slice) -> None:
+        weight = linear.weight.data[:, own]
+        weight[...] = weights[:, own]
+        outputs = scaled @ weight
+        deviations = _deviations(outputs)
+        weight[...] = weight / deviations
+        outputs /= deviations.astype(outputs.dtype)
+        places = (rows[own] * len(outputs)).astype(np.int64)
+        chosen = outputs[places, np.arange(len(places))[:, None]]
+        linear.bias.data[own] = -(chosen * _simplex(shares[own])).sum(axis=1)
+        outputs += linear.bias.data[own]
+        if activation is not None:
+            kind = activation.activation
+            kind.formula.forward(outputs, kind.slope, found[:, own])
+
+    units = weights.shape[1]
+    # Parts of another width may be added up in another order than a whole layer.
+    at_once = units if units % UNITS_AT_ONCE else UNITS_AT_ONCE
+    parts = [slice(first, first + at_once) for first in range(0, units, at_once)]
+    list(threads.map(set_units, parts))
+    return found
+
+
+def _simplex(uniform: Array) -> Array:
+    """Return weights that add up to 1 along the last axis, uniformly distributed, of numbers in
+    [0, 1).
+    """
+    parts = -np.log1p(-uniform)
+    return np.asarray(parts / parts.sum(axis=-1, keepdims=True))
 
 
 def _set(parameter: Tensor, values: Array) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextvars import ContextVar
 from math import prod
 from typing import Any
 
@@ -23,9 +23,11 @@ from warpfit.checks import as_numbers
 from warpfit.errors import DeviceError, DTypeError
 from warpfit.permutation import domain_bits
 
-__all__ = ["ArrayOps", "blocks_for", "check_record", "power_of_two"]
+__all__ = ["ArrayOps", "blocks_for", "check_record", "power_of_two", "rehearsing"]
 
 THREADS = 256
+# What stands in for a device's shared backend, in a thread that rehearses.
+rehearsing: ContextVar[Any] = ContextVar("rehearsing", default=None)
 # Blocks of a kernel whose threads take several elements each: enough to fill any card.
 BLOCKS_PER_MULTIPROCESSOR = 16
 
@@ -128,8 +130,13 @@ class ArrayOps(Backend):
 
         ops: Any = type(self)(self.runtime, reuse=True)
         ops.kernel = note
-        with suppress(DeviceError):  # lack of room, which matters once they run
+        token = rehearsing.set(ops)
+        try:
             function(ops)
+        except DeviceError:  # lack of room, which matters once they run
+            pass
+        finally:
+            rehearsing.reset(token)
         self.compile_ahead(noted.values())
 
     def _imported(self, value: Any) -> DeviceArray:
@@ -192,7 +199,7 @@ class ArrayOps(Backend):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         out = DeviceArray.allocate(self.runtime, shape, dtype)
-        self.runtime.fill(out.pointer, out.nbytes)
+        self.runtime.fill(out.pointer, out.nbytes, at_once=True)
         return out
 
     def copy(self, array: Array) -> Array:

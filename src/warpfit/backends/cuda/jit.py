@@ -35,23 +35,6 @@ from warpfit.errors import CompileError, ConfigError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = [
-    "ARCHITECTURES",
-    "KERNELS",
-    "Defines",
-    "build",
-    "compile_ahead",
-    "compile_kernel",
-    "cubin",
-    "flattened",
-    "generation",
-    "macros_of",
-    "package_entry",
-    "path_of",
-    "source_of",
-    "unit_of",
-]
-
 Defines = tuple[tuple[str, str], ...]
 
 KERNELS = Path(__file__).parent / "kernels"

@@ -11,8 +11,6 @@ from warpfit.backends.cuda.beside import BesideCommunicator
 from warpfit.errors import DeviceError
 from warpfit.extras import needs
 
-__all__ = ["NcclCommunicator"]
-
 
 class NcclCommunicator(BesideCommunicator):
     """A card among several, on a stream of its own beside the card's.
