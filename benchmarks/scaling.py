@@ -40,7 +40,7 @@ from warpfit.training.devices import ALL_CARDS, all_cards
 
 PARTS = ("right", "fast", "peers", "sweep")
 # Steps whose mean is told, of warpfit as of PyTorch, after as many.
-BATCHES, EPOCHS = 2, 24
+BATCHES, EPOCHS = 4, 12
 # Of the checks: three batches of 96 rows, and one of 37.
 CHECKED_SIZES, CHECKED_ROWS, CHECKED_BATCH = (64, 256, 256, 10), 325, 96
 SWEPT_NETWORKS, SWEPT_ROWS, SWEPT_EPOCHS = 1056, 8192, 600
