@@ -36,7 +36,7 @@ from harness import run_command, run_worker, write_results
 from warpfit import nn, optim
 from warpfit.engines import steps
 from warpfit.errors import DataError
-from warpfit.training.devices import ALL_CARDS, all_cards
+from warpfit.training.devices import ALL_CARDS, PROCESSES, all_cards
 
 PARTS = ("right", "fast", "peers", "sweep")
 # Steps whose mean is told, of warpfit as of PyTorch, after as many.
@@ -174,8 +174,7 @@ def _of_processes(count: int, device: str, asked: dict[str, Any]) -> tuple[Any, 
     """Return the losses of a run of so many processes, and after how many seconds all have ended
     once the last of them is killed.
     """
-    script = Path(__file__).with_name("scaling_process.py")
-    command = [sys.executable, str(script), json.dumps(asked)]
+    command = [sys.executable, __file__, "--process", json.dumps(asked)]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         shared = {"WARPFIT_MEETING": f"{folder}/meeting", "WARPFIT_WORLD_SIZE": str(count)}
         shared |= {"WARPFIT_DEVICE": "cpu"} if device == "cpu" else {}
@@ -200,6 +199,22 @@ def _of_processes(count: int, device: str, asked: dict[str, Any]) -> tuple[Any, 
         for process in processes[:-1]:
             process.communicate(timeout=60)
         return losses.ravel(), perf_counter() - begin
+
+
+class _Telling(wf.Callback):
+    """Says that an epoch is done."""
+
+    def on_epoch_end(self, run: wf.Run) -> None:
+        print("epoch", flush=True)
+
+
+def train_as_process(asked: dict[str, Any]) -> None:
+    """Print the losses of a run as one of several processes, and train on until one is killed."""
+    x, y = rows_of(CHECKED_SIZES, CHECKED_ROWS)
+    _, history = trained(CHECKED_SIZES, x, y, PROCESSES[0], **asked)
+    print(json.dumps(history.step_losses.tolist()), flush=True)
+    endless = {**asked, "epochs": 10**6, "callbacks": [_Telling()]}
+    trained(CHECKED_SIZES, x, y, PROCESSES[0], **endless)
 
 
 # -- fast
@@ -302,6 +317,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--devices", default=ALL_CARDS)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--rows", default=",".join(case.name for case in CASES[:2]))
+    parser.add_argument("--process", help="settings, as JSON, of a run that this process shares")
     parser.add_argument("--counts", default="1,2,4,8", help="of cards, as far as there are so many")
     parser.add_argument("--networks", type=int, default=SWEPT_NETWORKS)
     parser.add_argument("--seconds", type=float, default=400, help="after which nothing is begun")
@@ -310,6 +326,9 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parsed()
+    if arguments.process:
+        train_as_process(json.loads(arguments.process))
+        return
     is_all = arguments.devices == ALL_CARDS
     devices = list(all_cards()) if is_all else arguments.devices.split(",")
     parts = arguments.parts.split(",")
