@@ -193,7 +193,7 @@ class Run(ABC):
         start, ops, state = perf_counter(), self.ops, self.state
         steps, first_epoch = self.reports.steps_per_epoch, state.epoch
         if self.keeps_copies:  # others may have changed the parameters since
-            self._write_copies(self.copies)
+            self._write_copies()
         records, last_rates = ops.zeros((count, steps, 3), "float64"), []
         for idx in range(count):
             rates = self.rates(state.epoch)
@@ -450,7 +450,8 @@ class Run(ABC):
             if isinstance(spec, LinearSpec)
         ]
 
-    def _write_copies(self, names: Collection[str]) -> None:
+    def _write_copies(self, names: Collection[str] | None = None) -> None:
+        names = self.copies if names is None else names
         if names:
             copies = [self.copies[name] for name in names]
             self.ops.cast_into(copies, [self.arrays[name] for name in names])
@@ -462,5 +463,5 @@ class Run(ABC):
         if self.half is None:
             return self.network.vjp(self.ops, self.arrays, x, call)
         if not self.keeps_copies:
-            self._write_copies(self.copies)
+            self._write_copies()
         return self.network.vjp(self.ops, {**self.arrays, **self.copies}, x, call)
