@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer
-from warpfit.cli.options import OF_TRAINING, taking
-from warpfit.training.settings import merged_settings
-
-SETTINGS = (
-    *("hidden", "activation", "dropout", "optimizer", "momentum", "clip_norm", "loss"),
-    "batch_size",
-)
+from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optimizers_with
 
 
-@taking({name: OF_TRAINING[name] for name in SETTINGS})
 def plan(
+    hidden: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Widths of the hidden layers, or none.")
+    ] = "256",
+    activation: Annotated[
+        str, typer.Option(metavar="NAME", help="relu, gelu, silu, tanh, ...")
+    ] = "relu",
+    dropout: Annotated[
+        float, typer.Option(metavar="P", help="Share of hidden units dropped while training.")
+    ] = 0.0,
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{', '.join(OPTIMIZERS)}.")
+    ] = "sgd",
+    momentum: Annotated[
+        float | None,
+        typer.Option(metavar="X", help=f"For {' and '.join(optimizers_with('momentum'))}."),
+    ] = None,
+    clip_norm: Annotated[
+        float, typer.Option(metavar="X", help="Largest norm of all gradients together; 0 for any.")
+    ] = 0.0,
+    loss: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{', '.join(LOSSES)}; auto is cross_entropy.")
+    ] = "auto",
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Rows a step.")] = 64,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="Training rows.")] = 60_000,
     features: Annotated[int, typer.Option(metavar="N", min=1, help="Bytes of a row.")] = 784,
     outputs: Annotated[
@@ -37,22 +53,21 @@ def plan(
     source: Annotated[
         bool, typer.Option("--source", help="Print the kernel's source as well.")
     ] = False,
-    **flags: Any,
 ) -> None:
     """Show how a network would be trained in one kernel launch, and what it takes."""
-    settings = merged_settings({**flags, "precision": precision, "device": device})
+    given = {"hidden": hidden, "activation": activation, "dropout": dropout, "optimizer": optimizer}
+    given |= {"momentum": momentum, "clip_norm": clip_norm, "loss": loss, "batch_size": batch_size}
+    settings = merged_settings({**given, "precision": precision, "device": device})
 
     from warpfit.training.paper import plan_on_paper
-    from warpfit.training.place import widths_of
 
     found, launch = plan_on_paper(
         settings, num_rows=rows, features=features, outputs=outputs, card=card
     )
     printer = Printer()
-    widths = "-".join(map(str, widths_of(found.network) or ()))
+    widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
     printer.line(
-        f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {found.batch_size}",
-        style="bold",
+        f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold"
     )
     printer.line(f"one_launch in {found.precision}: {found.reason}")
     for title, unit, sizes in (
