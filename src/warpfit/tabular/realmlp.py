@@ -149,8 +149,7 @@ def _trained_together(
     compiling = Thread(target=_compile_outputs, args=(shape, training.device, num_predicted))
     compiling.start()  # beside the kernel that trains, for which `Launched` waits
     with ThreadPoolExecutor(num_cores()) as threads:
-        own_threads = max(1, num_cores() // len(members))
-        tasks = list(threads.map(lambda each: _task_of(*each, training, own_threads), with_rows))
+        tasks = list(threads.map(lambda each: _task_of(*each, training), with_rows))
     run = Launched(
         training.device,
         tasks,
@@ -191,15 +190,13 @@ def _compile_outputs(shape: Shape, device: str, num_rows: int) -> None:
     backends.get(device).rehearse(("outputs", shape, rows), predict)
 
 
-def _task_of(
-    member: Member, rows: Rows, validation: Rows, training: Training, num_threads: int
-) -> Task:
+def _task_of(member: Member, rows: Rows, validation: Rows, training: Training) -> Task:
     """Return a member as a kernel trains it, with its initial values; all of it on the host."""
     from warpfit.tabular.launched import Task
 
     targets = member.targets
     bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
-    network = _begun(member, training, rows, num_threads)
+    network = _begun(member, training, rows)
     return Task(network.eval(), rows, validation, bounds, member.seed)
 
 
@@ -211,13 +208,10 @@ def _trained_in_turn(
     return trained_in_turn(first, members, training, _begun, own)
 
 
-def _begun(
-    member: Member, training: Training, rows: Rows, num_threads: int | None = None
-) -> RealMLP:
+def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
     """Return a member's network with its initial values, on the host."""
     network = _network(shape_of(member, training.settings), member.seed)
-    scale = training.settings["frequency_scale"]
-    set_initial_values(network, rows.x, member.seed, scale, num_threads)
+    set_initial_values(network, rows.x, member.seed, training.settings["frequency_scale"])
     return network
 
 
