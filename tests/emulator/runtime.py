@@ -333,6 +333,11 @@ class EmulatedRuntime:
         finally:
             del self._waiting[get_ident()]
 
+    @property
+    def own_thread(self) -> int:
+        """The calling thread within `own_stream`, else 0."""
+        return get_ident() if get_ident() in self._waiting else 0
+
     def _await(self) -> None:
         if (waiting := self._waiting.get(get_ident())) is not None:
             with waiting():

@@ -145,11 +145,11 @@ def test_what_predicts_a_table_is_compiled_while_its_network_is_trained(
     x = X.astype(np.float64)
     model = wf.TabularRegressor(device=cuda, **settings).fit(x[:50], LABELS[:50])
     trained = len(loaded)
-    predicted = model.predict(x[50:])  # as many rows as validate
+    predicted = model.predict(x[48:])  # about as many rows as validate
     assert len(loaded) > trained
     assert {*loaded} <= {*announced}
     model.set_params(device="cpu")
-    np.testing.assert_allclose(predicted, model.predict(x[50:]), rtol=1e-3)
+    np.testing.assert_allclose(predicted, model.predict(x[48:]), rtol=1e-3)
 
 
 def test_a_rehearsal_computes_nothing_and_is_held_once(

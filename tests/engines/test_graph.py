@@ -664,7 +664,7 @@ def test_graphs_keep_buffers_that_are_replaced(cuda: str, runs: list[Any]) -> No
     class Replace(wf.Callback):
         def on_epoch_end(self, run: Any) -> None:
             if runs and run.report.epoch == 2:  # all graphs are there
-                runs[0].ops._buffers, runs[0].ops._arrivals = StepBuffers(runs[0].ops.runtime), None
+                runs[0].ops._buffers, runs[0].ops._arrivals = StepBuffers(runs[0].ops.runtime), {}
 
     assert_same_bits(normed, x, y, adam, device=cuda, epochs=4, callbacks=[Replace()])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import warpfit as wf
 from support.sweeps import build
 from support.training import assert_same_weights, blobs
 from warpfit import nn, optim
+from warpfit.backends.cuda import CudaBackend
 from warpfit.engines import graph
 from warpfit.sweep import side_by_side
 from warpfit.sweep.tasks import Task
@@ -151,6 +153,17 @@ def test_what_graphs_depend_on_makes_others(cuda: str, monkeypatch: pytest.Monke
     candidates = [{"dropout": 0.5, "seed": seed} for seed in range(4)]
     assert sweep(cuda, candidates).counts() == {"done": 4}
     assert len(made) == 4  # whose dropout goes by the seed
+
+
+def test_a_thread_with_its_own_stream_has_its_own_counters(kernel_runtime: Any) -> None:
+    """Kernels of two threads run at once, and each counts its blocks."""
+    ops = CudaBackend(kernel_runtime)
+    shared = ops.arrivals(4)
+    with kernel_runtime.own_stream(nullcontext):
+        own = ops.arrivals(4)
+        assert ops.arrivals(4) is own
+    assert own.pointer != shared.pointer
+    assert ops.arrivals(4) is shared
 
 
 class Breaking(wf.Callback):

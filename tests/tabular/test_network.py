@@ -68,19 +68,6 @@ def test_some_rows_of_many_decide_initial_values(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_in_how_many_parts_threads_find_initial_values_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    x = np.random.default_rng(0).normal(size=(50, 3))
-    networks_ = [RealMLP(Columns(2, 1), 2, "mish", hidden=(64, 40)) for _ in range(2)]
-    set_initial_values(networks_[0], x, 0)
-    monkeypatch.setattr(networks, "ROWS_AT_ONCE", 16)
-    monkeypatch.setattr(networks, "UNITS_AT_ONCE", 8)
-    set_initial_values(networks_[1], x, 0)
-    for one, other in zip(*(network.parameters() for network in networks_), strict=True):
-        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-5)
-
-
 def test_rows_that_are_all_alike_leave_weights_finite() -> None:
     network = RealMLP(Columns(2), 3, "mish")
     set_initial_values(network, np.zeros((5, 2)), 0)

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer
-from warpfit.cli.options import OF_TRAINING, taking
-from warpfit.training.settings import merged_settings
-
-SETTINGS = (
-    *("hidden", "activation", "dropout", "optimizer", "momentum", "clip_norm", "loss"),
-    "batch_size",
-)
+from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optimizers_with
 
 if TYPE_CHECKING:
     from warpfit.training.on_cards import OnCards
 
 
-@taking({name: OF_TRAINING[name] for name in SETTINGS})
 def plan(
+    hidden: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Widths of the hidden layers, or none.")
+    ] = "256",
+    activation: Annotated[
+        str, typer.Option(metavar="NAME", help="relu, gelu, silu, tanh, ...")
+    ] = "relu",
+    dropout: Annotated[
+        float, typer.Option(metavar="P", help="Share of hidden units dropped while training.")
+    ] = 0.0,
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{', '.join(OPTIMIZERS)}.")
+    ] = "sgd",
+    momentum: Annotated[
+        float | None,
+        typer.Option(metavar="X", help=f"For {' and '.join(optimizers_with('momentum'))}."),
+    ] = None,
+    clip_norm: Annotated[
+        float, typer.Option(metavar="X", help="Largest norm of all gradients together; 0 for any.")
+    ] = 0.0,
+    loss: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{', '.join(LOSSES)}; auto is cross_entropy.")
+    ] = "auto",
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Rows a step.")] = 64,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="Training rows.")] = 60_000,
     features: Annotated[int, typer.Option(metavar="N", min=1, help="Bytes of a row.")] = 784,
     outputs: Annotated[
@@ -47,28 +63,26 @@ def plan(
             help="Show what is expected of so many H200s that share each batch, step by step.",
         ),
     ] = None,
-    **flags: Any,
 ) -> None:
     """Show how a network would be trained in one kernel launch, and what it takes."""
-    settings = merged_settings({**flags, "precision": precision, "device": device})
+    given = {"hidden": hidden, "activation": activation, "dropout": dropout, "optimizer": optimizer}
+    given |= {"momentum": momentum, "clip_norm": clip_norm, "loss": loss, "batch_size": batch_size}
+    settings = merged_settings({**given, "precision": precision, "device": device})
 
     printer = Printer()
+    widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
 
     from warpfit.training.paper import cards_on_paper, plan_on_paper
-    from warpfit.training.place import widths_of
 
     of_data = {"num_rows": rows, "features": features, "outputs": outputs}
     if cards is not None:
-        widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
-        title = f"{widths}, {settings.optimizer}, batch {settings.batch_size}"
-        printer.line(f"{title}, shared by {cards} H200s", style="bold")
+        title = f"{widths}, {optimizer}, batch {batch_size}, shared by {cards} H200s"
+        printer.line(title, style="bold")
         _show_cards(printer, cards_on_paper(settings, **of_data, cards=cards))
         return
     found, launch = plan_on_paper(settings, **of_data, card=card)
-    widths = "-".join(map(str, widths_of(found.network) or ()))
     printer.line(
-        f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {found.batch_size}",
-        style="bold",
+        f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold"
     )
     printer.line(f"one_launch in {found.precision}: {found.reason}")
     for title, unit, sizes in (

@@ -141,11 +141,16 @@ class _Threads:
             self._found.put(None)
 
     def _train_all(self) -> None:
-        while self._tasks and not self.is_stopped:
-            outcome = train(self._tasks.popleft())
+        while not self.is_stopped:
+            try:
+                task = self._tasks.popleft()
+            except IndexError:
+                return
+            outcome = train(task)
             self._runtime.hand_over()
             self._found.put(outcome)
-            self.is_stopped |= outcome.status == INTERRUPTED  # by a callback
+            if outcome.status == INTERRUPTED:  # by a callback
+                self.stop()
 
 
 class _Turn:

@@ -55,13 +55,8 @@ class NTKLinear(TabularLayer):
         self.weight = Parameter(np.zeros((in_features, out_features), dtype))
         self.bias = Parameter(np.zeros(out_features, dtype))
 
-    @property
-    def scale(self) -> float:
-        """What inputs are multiplied by."""
-        return 1 / sqrt(max(1, self.weight.shape[0]))
-
     def forward(self, x: Tensor) -> Tensor:
-        ops, scale = backends.of(x.data), self.scale
+        ops, scale = backends.of(x.data), 1 / sqrt(max(1, x.shape[1]))
         scaled = ops.binary("mul", x.data, scale)
         y, pullback = linear(
             ops, scaled, self.weight.data, self.bias.data, needs_dx=x.requires_grad

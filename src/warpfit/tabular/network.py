@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from warpfit import backends, random
 from warpfit.autograd import Tensor, concatenate, no_grad, record
-from warpfit.cores import num_cores
 from warpfit.nn import Module, ModuleList
 from warpfit.nn.dropout import dropout
 from warpfit.tabular.layers import (
@@ -28,10 +27,8 @@ from warpfit.tabular.layers import (
 Array = npt.NDArray[Any]
 
 HIDDEN, FREQUENCY_SCALE = (256, 256, 256), 0.1
-MOST_ROWS = 1 << 12  # that initial values are made of; more say nearly the same
+MOST_ROWS = 1 << 10  # that initial values are made of; more say nearly the same
 POINTS = 5  # of the data, between which each unit's kink lies at first
-ROWS_AT_ONCE = 512  # that a thread embeds
-UNITS_AT_ONCE = 32  # of a layer, which a thread gives their initial values
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ class _Draws:
         return bound * (2 * random.uniform(shape, self._key, next(self._idx)) - 1)
 
     def of_layer(self, linear: Any, threads: ThreadPoolExecutor) -> list[Future[Array]]:
-        """Let threads draw weights, and for each unit some rows and their shares."""
+        """Let threads draw a layer's weights, and for each unit some rows and their shares."""
         points = (linear.weight.shape[1], POINTS)
         kinds = (random.normal, linear.weight.shape), (random.uniform, points)
         return [
@@ -159,12 +156,9 @@ class _Draws:
         ]
 
 
+@no_grad()
 def set_initial_values(
-    network: RealMLP,
-    x: Array,
-    seed: int,
-    frequency_scale: float = FREQUENCY_SCALE,
-    num_threads: int | None = None,
+    network: RealMLP, x: Array, seed: int, frequency_scale: float = FREQUENCY_SCALE
 ) -> None:
     """Set the parameters of a network on the CPU as training begins with them.
 
@@ -176,12 +170,10 @@ def set_initial_values(
     ----------
     network : RealMLP
     x : ndarray (N, columns)
-        Training rows; of more than 2**12 as many at even distances count.
+        Training rows; of more than 2**10 as many at even distances count.
     seed : int
     frequency_scale : float
         Standard deviation of the periodic embeddings' frequencies.
-    num_threads : int, optional
-        That share the work, which changes no bit; as many as there are cores.
     """
     draws = _Draws(seed)
     _set(network.codes.weight, draws.normal(network.codes.weight.shape))
@@ -194,54 +186,32 @@ def set_initial_values(
     network.eval()
     some = x[:: max(1, -(-len(x) // MOST_ROWS))]
     linears, activations = list(network.linears), [*network.activations, None]
-
-    def embedded(rows: Array) -> Array:
-        with no_grad():  # which each thread says for itself
-            return network.embedded(network.input_tensor(rows)).numpy()
-
-    with ThreadPoolExecutor(num_threads or num_cores()) as threads:
+    with ThreadPoolExecutor(len(linears)) as threads:
         drawn = [draws.of_layer(linear, threads) for linear in linears]
-        parts = [some[first : first + ROWS_AT_ONCE] for first in range(0, len(some), ROWS_AT_ONCE)]
-        hidden = np.concatenate(list(threads.map(embedded, parts)))
+        hidden = network.embedded(network.input_tensor(some)).numpy()
         for linear, activation, own in zip(linears, activations, drawn, strict=True):
-            hidden = _set_linear(linear, activation, hidden, own, threads)
+            outputs = _set_linear(linear, hidden, own)
+            if activation is not None:
+                # Its weight is 1 so far.
+                kind = activation.activation
+                hidden = kind.formula.forward(outputs, kind.slope, np.empty_like(outputs))
 
 
-def _set_linear(
-    linear: Any,
-    activation: Any,
-    hidden: Array,
-    drawn: Sequence[Future[Array]],
-    threads: ThreadPoolExecutor,
-) -> Array:
-    """Set weight and bias of a linear layer by its inputs, some units by each thread; return what
-    its activation, whose weight is 1 so far, makes of its outputs.
+def _set_linear(linear: Any, hidden: Array, drawn: Sequence[Future[Array]]) -> Array:
+    """Set weight and bias of a linear layer, whose bias is 0 so far, by its inputs; return its
+    outputs.
     """
     weights, rows, shares = (each.result() for each in drawn)
-    scaled = hidden * linear.scale
-    found = np.empty((len(hidden), weights.shape[1]), hidden.dtype)
-
-    def set_units(own: slice) -> None:
-        weight = linear.weight.data[:, own]
-        weight[...] = weights[:, own]
-        outputs = scaled @ weight
-        deviations = _deviations(outputs)
-        weight[...] = weight / deviations
-        outputs /= deviations.astype(outputs.dtype)
-        places = (rows[own] * len(outputs)).astype(np.int64)
-        chosen = outputs[places, np.arange(len(places))[:, None]]
-        linear.bias.data[own] = -(chosen * _simplex(shares[own])).sum(axis=1)
-        outputs += linear.bias.data[own]
-        if activation is not None:
-            kind = activation.activation
-            kind.formula.forward(outputs, kind.slope, found[:, own])
-
-    units = weights.shape[1]
-    # Parts of another width may be added up in another order than a whole layer.
-    at_once = units if units % UNITS_AT_ONCE else UNITS_AT_ONCE
-    parts = [slice(first, first + at_once) for first in range(0, units, at_once)]
-    list(threads.map(set_units, parts))
-    return found
+    _set(linear.weight, weights)
+    outputs: Array = linear(Tensor(hidden)).numpy()
+    deviations = _deviations(outputs)
+    _set(linear.weight, linear.weight.data / deviations)
+    outputs /= deviations.astype(outputs.dtype)
+    places = (rows * len(outputs)).astype(np.int64)
+    chosen = outputs[places, np.arange(outputs.shape[1])[:, None]]
+    _set(linear.bias, -(chosen * _simplex(shares)).sum(axis=1))
+    outputs += linear.bias.data
+    return outputs
 
 
 def _simplex(uniform: Array) -> Array:

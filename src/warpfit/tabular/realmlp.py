@@ -143,12 +143,11 @@ def _trained_together(
 
     members, settings = [member for member, *_ in with_rows], training.settings
     shape = shape_of(members[0], settings)
-    num_predicted = sum(len(validation.x) for *_, validation in with_rows)
-    compiling = Thread(target=_compile_outputs, args=(shape, training.device, num_predicted))
+    sizes = len(with_rows[0][2].x), len(members)
+    compiling = Thread(target=_compile_outputs, args=(shape, training.device, *sizes))
     compiling.start()  # beside the kernel that trains, for which `Launched` waits
     with ThreadPoolExecutor(num_cores()) as threads:
-        own_threads = max(1, num_cores() // len(members))
-        tasks = list(threads.map(lambda each: _task_of(*each, training, own_threads), with_rows))
+        tasks = list(threads.map(lambda each: _task_of(*each, training), with_rows))
     run = Launched(
         training.device,
         tasks,
@@ -173,11 +172,11 @@ def _trained_together(
         yield Trained.of(member, task.network, shape, outcome)
 
 
-def _compile_outputs(shape: Shape, device: str, num_rows: int) -> None:
-    """Begin to compile what predicts so many rows, if a GPU does."""
-    if predicted_on(device, _widths(shape), num_rows) == "cpu":
+def _compile_outputs(shape: Shape, device: str, num_rows: int, num_networks: int) -> None:
+    """Begin to compile what predicts about so many rows, if a GPU does."""
+    if predicted_on(device, _widths(shape), num_rows * num_networks) == "cpu":
         return
-    rows, columns = min(num_rows, PREDICTED_ROWS), shape.columns
+    rows, columns = min(_rows_of_batches(num_rows), PREDICTED_ROWS), shape.columns
     # Codes would be read on the host: what they become is as wide as so many indicators.
     as_wide = columns.num_indicators + Embedding.SIZE * len(columns.num_codes)
     columns = Columns(columns.num_numbers, as_wide)
@@ -189,15 +188,13 @@ def _compile_outputs(shape: Shape, device: str, num_rows: int) -> None:
     backends.get(device).rehearse(("outputs", shape, rows), predict)
 
 
-def _task_of(
-    member: Member, rows: Rows, validation: Rows, training: Training, num_threads: int
-) -> Task:
+def _task_of(member: Member, rows: Rows, validation: Rows, training: Training) -> Task:
     """Return a member as a kernel trains it, with its initial values; all of it on the host."""
     from warpfit.tabular.launched import Task
 
     targets = member.targets
     bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
-    network = _begun(member, training, rows, num_threads)
+    network = _begun(member, training, rows)
     return Task(network.eval(), rows, validation, bounds, member.seed)
 
 
@@ -209,14 +206,28 @@ def _trained_in_turn(
     return trained_in_turn(first, members, training, _begun, own)
 
 
-def _begun(
-    member: Member, training: Training, rows: Rows, num_threads: int | None = None
-) -> RealMLP:
+def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
     """Return a member's network with its initial values, on the host."""
     network = _network(shape_of(member, training.settings), member.seed)
-    scale = training.settings["frequency_scale"]
-    set_initial_values(network, rows.x, member.seed, scale, num_threads)
+    set_initial_values(network, rows.x, member.seed, training.settings["frequency_scale"])
     return network
+
+
+def _outputs(network: RealMLP, x: Any) -> Any:
+    """Return `outputs_of`, on a GPU in batches of few sizes, whose kernels are there."""
+    ops, (num_rows, num_columns) = network.backend, x.shape
+    if ops.name == "numpy":
+        return outputs_of(network, x)
+    padded = ops.zeros((_rows_of_batches(num_rows), num_columns), "float32")
+    ops.assign(padded[:num_rows], x)
+    return outputs_of(network, padded)[:num_rows]
+
+
+def _rows_of_batches(num_rows: int) -> int:
+    """Return how many rows the batches of so many have: whole ones, or one of a power of two."""
+    if num_rows > PREDICTED_ROWS:
+        return -(-num_rows // PREDICTED_ROWS) * PREDICTED_ROWS
+    return int(1 << (max(1, num_rows) - 1).bit_length())
 
 
 REALMLP = Method(
@@ -225,7 +236,7 @@ REALMLP = Method(
     network=_network,
     widths=_widths,
     train=_train,
-    outputs=outputs_of,
+    outputs=_outputs,
     space=_space,
     onnx=realmlp_onnx,
 )

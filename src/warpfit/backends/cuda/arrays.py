@@ -103,7 +103,8 @@ class ArrayOps(Backend):
         self.kernel = Kernels.of(runtime).get
         self.most_blocks = runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
         self._buffers = StepBuffers(runtime) if reuse else None
-        self._arrivals: DeviceArray | None = None
+        # By the threads that have streams of their own; 0 stands for all others.
+        self._arrivals: dict[int, DeviceArray] = {}
         self.joined_updates: JoinedUpdates | None = None
 
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
@@ -215,9 +216,11 @@ class ArrayOps(Backend):
         """Return at least `count` counters of uint32, which are zero between two kernels of this
         backend.
         """
-        if self._arrivals is None or self._arrivals.size < count:
-            self._arrivals = self.zeros((max(count, 1024),), "uint32")
-        return self._arrivals
+        thread = self.runtime.own_thread
+        found = self._arrivals.get(thread)
+        if found is None or found.size < count:
+            found = self._arrivals[thread] = self.zeros((max(count, 1024),), "uint32")
+        return found
 
     def begin_step(self) -> None:
         if self._buffers is not None:
@@ -228,7 +231,7 @@ class ArrayOps(Backend):
         as it is.
         """
         held = [] if self._buffers is None else self._buffers.arrays()
-        return held if self._arrivals is None else [*held, self._arrivals]
+        return [*held, *self._arrivals.values()]
 
     def cast(self, x: Array, dtype: str, scale: float = 1.0) -> Array:
         check_float("cast", x)

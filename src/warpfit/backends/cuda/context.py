@@ -67,6 +67,11 @@ class Context:
         return self._own_places.get(threading.get_ident(), self._shared_place)
 
     @property
+    def own_thread(self) -> int:
+        """The calling thread if it has a stream of its own, else 0."""
+        return 0 if self._place is self._shared_place else threading.get_ident()
+
+    @property
     def stream(self) -> Any:
         """The calling thread's."""
         return self._place.stream

@@ -56,13 +56,14 @@ class MemoryPool(Streams):
         DeviceError
             If there is not enough; the message says how much was asked for and how much is free.
         """
-        held = self._capturing.held if self._capturing and self.is_capturing() else []
+        held = self._capturing.held if self._capturing is not None else None
         if held is None:
             self._refuse_in_capture(f"an allocation of {nbytes} bytes")
         self.activate()
         try:
             memory = self._from_pool(nbytes)
-            held += [memory]
+            if held is not None and self.is_capturing():
+                held.append(memory)
             return memory
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
