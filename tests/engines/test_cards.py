@@ -12,7 +12,7 @@ import pytest
 
 import warpfit as wf
 from conftest import on_emulator
-from support.fake_nccl import Card, FakeNccl, open_cards
+from support.fake_nccl import FakeNccl, open_cards
 from support.sweeps import build
 from support.training import adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import nn
@@ -44,13 +44,9 @@ def dropped() -> nn.Sequential:
 
 
 @pytest.mark.in_turns(3)
-@pytest.mark.parametrize("has_peers", [True, False])
 @pytest.mark.parametrize("engine", ["graph", "layerwise"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_two_cards_have_the_numbers_of_one(
-    nccl: FakeNccl, engine: str, weighted: bool, has_peers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Card, "has_peers", has_peers)
+def test_two_cards_have_the_numbers_of_one(nccl: FakeNccl, engine: str, weighted: bool) -> None:
     x, y = blobs(NUM_ROWS)
     weight = np.random.default_rng(1).uniform(0, 2, NUM_ROWS) if weighted else None
     settings: dict[str, Any] = {"engine": engine, "sample_weight": weight}
@@ -64,8 +60,7 @@ def test_two_cards_have_the_numbers_of_one(
     assert_same_weights(*others)
     assert (found[0].plan.engine, found[0].plan.devices) == (engine, tuple(CARDS))
     captured = {rank for name, rank, is_captured in nccl.calls if is_captured}
-    assert captured == ({0, 1} if engine == "graph" and not has_peers else set())
-    assert bool(nccl.calls) != has_peers
+    assert captured == ({0, 1} if engine == "graph" else set())
     assert nccl.aborted == []
 
 
@@ -141,11 +136,9 @@ def test_one_launch_is_for_one_card(nccl: FakeNccl) -> None:
         fit(mlp(6, 8, 3), x, y, CARDS, engine="one_launch")
 
 
-@pytest.mark.parametrize("has_peers", [True, False])
 def test_an_error_of_one_card_ends_all_and_the_next_run_begins_anew(
-    nccl: FakeNccl, has_peers: bool, monkeypatch: pytest.MonkeyPatch
+    nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Card, "has_peers", has_peers)
     x, y = blobs(NUM_ROWS)
     train = graph._Run.train_epoch
 
@@ -159,9 +152,9 @@ def test_an_error_of_one_card_ends_all_and_the_next_run_begins_anew(
         with pytest.raises(DeviceError, match="the second card fell off the bus"):
             fit(mlp(6, 8, 3), x, y, CARDS)
     for _ in range(300):
-        if len(nccl.aborted) < 2 and not has_peers:
+        if len(nccl.aborted) < 2:
             sleep(0.1)
-    assert sorted(nccl.aborted) == ([] if has_peers else [0, 1])
+    assert sorted(nccl.aborted) == [0, 1]
     assert fit(mlp(6, 8, 3), x, y, CARDS).stopped_by == "epochs"
 
 

@@ -65,8 +65,6 @@ class FakeDriver:
         What tensor maps were asked for.
     refuses_maps : bool
         Whether none is made.
-    unreachable : set of int
-        Devices that no other can write to.
     calls : Counter
     capturing : dict of int to list of str
         What each stream that captures has captured.
@@ -121,7 +119,6 @@ class FakeDriver:
         self.copies: list[int] = []
         self.maps: list[tuple[Any, ...]] = []
         self.refuses_maps = False
-        self.unreachable: set[int] = set()
         self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
         self.capturing: dict[int, list[str]] = {}  # what streams capture
@@ -161,35 +158,6 @@ class FakeDriver:
     def cuGetErrorString(self, error: int) -> tuple[Result, bytes | None]:
         known = error in set(Result)
         return Result.CUDA_SUCCESS, f"words for {int(error)}".encode() if known else None
-
-    # -- words that devices tell each other something by
-    # --------------------------------------------------------------
-
-    CUstreamBatchMemOpType = SimpleNamespace(
-        CU_STREAM_MEM_OP_WAIT_VALUE_32="wait", CU_STREAM_MEM_OP_WRITE_VALUE_32="write"
-    )
-
-    @staticmethod
-    def CUstreamBatchMemOpParams() -> SimpleNamespace:
-        own = SimpleNamespace()
-        return SimpleNamespace(waitValue=own, writeValue=own)
-
-    def cuStreamBatchMemOp(
-        self, stream: int, count: int, steps: list[Any], flags: int
-    ) -> tuple[Result]:
-        assert (count, flags) == (len(steps), 0)
-        words = {"wait": "wait for {} to be {}", "write": "{} becomes {}"}
-        for step in steps:
-            own = step.writeValue
-            later = " at once" if own.flags else ""
-            self._note(stream, words[own.operation].format(own.address, own.value) + later)
-        return (Result.CUDA_SUCCESS,)
-
-    def _note(self, stream: int, what: str) -> tuple[Result]:
-        if not self._captures(stream, what):
-            self.launched.append(what)
-            self.streams.append(stream)
-        return (Result.CUDA_SUCCESS,)
 
     # -- memory
     # ------------------------------------------------------------------------------------------
@@ -365,7 +333,6 @@ class FakeDriver:
             Device=lambda index: _Device(self, index),
             DeviceMemoryResource=lambda index: SimpleNamespace(
                 allocate=lambda n, stream: _Buffer(n, self),
-                peer_accessible_by=set(),
                 attributes=SimpleNamespace(
                     reserved_mem_current=self.reserved, used_mem_current=self.used
                 ),
@@ -419,9 +386,6 @@ class _Device:
 
     def set_current(self) -> None:
         self._driver.calls[f"current {self._index}"] += 1
-
-    def can_access_peer(self, other: _Device) -> bool:
-        return not {self._index, other._index} & self._driver.unreachable
 
     def create_stream(self) -> Any:
         number = 77 + self._num_streams

@@ -4,14 +4,10 @@ noted there.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from time import sleep
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -23,7 +19,7 @@ from warpfit.backends import communicators
 from warpfit.backends.cuda import runtime
 from warpfit.backends.numpy.threads import ThreadCommunicator
 
-__all__ = ["Card", "FakeNccl", "open_cards"]
+__all__ = ["FakeNccl", "open_cards"]
 
 # One card's kernel after the other: the emulator's threads are those of one kernel.
 _ONE_AT_A_TIME = threading.RLock()
@@ -38,11 +34,7 @@ class Card(EmulatedRuntime):
         How often a stream was to go beside, and how often what follows was to wait for it.
     launched : Counter
         Kernels by their names.
-    has_peers : bool
-        Whether the cards reach each other's memory.
     """
-
-    has_peers = True
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -53,7 +45,7 @@ class Card(EmulatedRuntime):
     def activate(self) -> None:
         """Do nothing: memory is where it is."""
 
-    def fork(self, stream: Any = None, of: Any = None) -> Any:
+    def fork(self, stream: Any = None) -> Any:
         """Return a stream that is the card's own."""
         self.forks += 1
         if stream is None:
@@ -61,34 +53,10 @@ class Card(EmulatedRuntime):
             stream.record = lambda: stream
         return stream
 
-    def merge(self, place: Any, into: Any = None) -> None:
+    def merge(self, place: Any) -> None:
         """Do nothing: a sum is there when it returns."""
         assert place.card is self
-        self.merges += into is None
-
-    def on(self, stream: Any) -> AbstractContextManager[None]:
-        """Do nothing: what is started has ended."""
-        assert stream.card is self
-        return nullcontext()
-
-    def reaches(self, others: Any) -> bool:
-        """Return whether ranks copy into each other's memory."""
-        return self.has_peers
-
-    def tell(self, words: Sequence[int]) -> None:
-        """Write 1."""
-        for word in words:
-            self._run("tell", partial(_set, word, 1))
-
-    def wait_for(self, words: Sequence[int]) -> None:
-        """Wait for a 1, and write 0."""
-        for word in words:
-            self._run("wait", partial(self._wait, word))
-
-    def _wait(self, word: int) -> None:
-        while not ctypes.c_uint32.from_address(word).value:
-            sleep(1e-5)
-        _set(word, 0)
+        self.merges += 1
 
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
         with _ONE_AT_A_TIME:
@@ -98,10 +66,6 @@ class Card(EmulatedRuntime):
         with _ONE_AT_A_TIME:
             self.launched[function.variant[0]] += 1
             super()._call(function, *arguments)
-
-
-def _set(word: int, value: int) -> None:
-    ctypes.c_uint32.from_address(word).value = value
 
 
 class FakeNccl:

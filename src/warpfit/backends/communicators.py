@@ -14,7 +14,7 @@ from warpfit.errors import DivergedError
 
 __all__ = ["of_process", "of_threads"]
 
-# Those of NCCL, by the devices: making them takes a second.
+# Those of cards, by the devices: making them takes a second.
 _IDLE: dict[tuple[str, ...], Sequence[Communicator]] = {}
 _OF_PROCESS: dict[str, Communicator] = {}
 
@@ -35,7 +35,7 @@ def of_threads(devices: Sequence[str]) -> Iterator[Sequence[Communicator]]:
 
 
 def _keep(devices: tuple[str, ...], made: Sequence[Communicator]) -> None:
-    if made[0].is_kept:
+    if len(devices) > 1 and devices[0] != "cpu":
         _IDLE[devices] = made
 
 
@@ -45,15 +45,10 @@ def _made(devices: Sequence[str]) -> Sequence[Communicator]:
     hosts = ThreadCommunicator.of_size(len(devices))
     if devices[0] == "cpu":
         return hosts
-    found: list[Any] = [backends.get(device) for device in devices]
-    cards = [ops.runtime for ops in found]
-    if all(card.reaches(cards) for card in cards):
-        from warpfit.backends.cuda.peers import PeerCommunicator
-
-        return PeerCommunicator.of_threads(hosts, cards)
     from warpfit.backends.cuda.nccl import NcclCommunicator
 
-    return NcclCommunicator.of_threads(hosts, cards)
+    found: list[Any] = [backends.get(device) for device in devices]
+    return NcclCommunicator.of_threads(hosts, [ops.runtime for ops in found])
 
 
 def of_process(device: str) -> Communicator:

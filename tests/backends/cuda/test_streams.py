@@ -268,45 +268,6 @@ def test_a_captured_kernel_behind_a_merge_waits_for_both_streams(
     assert early == [1, None, 1]
 
 
-def test_kernels_and_words_on_a_stream_beside(driver: FakeDriver, device: Runtime) -> None:
-    side = device.fork()
-    with device.on(side):
-        launch(device, "beside")
-        device.tell([64, 65])
-        device.wait_for([68, 69])
-    launch(device, "own")
-    told = ["64 becomes 1", "65 becomes 1 at once"]
-    awaited = ["wait for 68 to be 1", "wait for 69 to be 1"]
-    reset = ["68 becomes 0 at once", "69 becomes 0 at once"]
-    assert driver.launched == ["beside", *told, *awaited, *reset, "own"]
-    own = driver.streams[-1]
-    assert driver.streams == [side.handle] * 7 + [own]
-    assert own != side.handle
-
-
-def test_a_stream_goes_beside_another_that_does(driver: FakeDriver, device: Runtime) -> None:
-    side = device.fork()
-    other = device.fork(of=side)
-    assert driver.records[-1] == (side.handle, "event")
-    assert driver.waits[-1] == (other.handle, "event")
-    device.merge(other.record(), side)
-    assert driver.records[-1] == (other.handle, "event")
-    assert driver.waits[-1] == (side.handle, "event")
-
-
-def test_captured_kernels_beside_wait_for_all_before_them(
-    driver: FakeDriver, device: Runtime
-) -> None:
-    with device.capture():
-        device.launch(function("first", takes_turn=True), GRID, BLOCK, 0, 0)
-        side = device.fork()
-        with device.on(side):
-            device.launch(function("beside", takes_turn=True), GRID, BLOCK, 0, 0)
-        device.launch(function("next", takes_turn=True), GRID, BLOCK, 0, 0)
-    early = [each.get("programmaticStreamSerializationAllowed") for each in driver.attributes]
-    assert early == [1, None, 1]
-
-
 def test_captures_take_turns(driver: FakeDriver, device: Runtime, short_turns: None) -> None:
     def captured(name: str) -> Graph:
         with device.capture() as graph:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from warpfit.backends.contract.terms import Array
 
@@ -29,8 +29,6 @@ class Communicator(ABC):
     rank: int
     size: int
     have_agreed: bool = True
-    # Whether the next run of the same devices may have it, too: making another takes long.
-    is_kept: ClassVar[bool] = False
 
     @abstractmethod
     def all_reduce(self, arrays: Sequence[Array]) -> None:

@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 8
 
 
 @lru_cache(maxsize=4096)
-def split_columns(num_rows: int, num_columns: int, most_blocks: int) -> tuple[int, int, int, int]:
+def _split(num_rows: int, num_columns: int, most_blocks: int) -> tuple[int, int, int, int]:
     """Return width, tiles of columns, parts of rows and rows of a part for `sum_columns`."""
     if num_columns >= THREADS * most_blocks:
         width = THREADS
@@ -64,7 +64,7 @@ class ColumnOps(ArrayOps):
         if not num_columns:
             return out
         x = self.contiguous(x)
-        width, tiles, parts, rows = split_columns(
+        width, tiles, parts, rows = _split(
             num_rows, num_columns, self.runtime.num_multiprocessors * BLOCKS_AT_ONCE
         )
         partials = arrivals = None

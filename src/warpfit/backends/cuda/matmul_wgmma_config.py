@@ -125,9 +125,7 @@ class WgmmaConfig(MatmulConfig):
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         """Return the grid to launch with."""
         pieces = self.tiles_of_clusters(m, n) * self.splits
-        rounds = -(-pieces // (self.num_multiprocessors // self.cluster))
-        # As few as need no more rounds: the rest of the card is for what runs beside.
-        return -(-pieces // rounds) * self.cluster, 1, 1
+        return min(self.num_multiprocessors // self.cluster, pieces) * self.cluster, 1, 1
 
     def sizes(self, m: int, n: int, k: int, lda: int, ldb: int) -> tuple[int, ...]:
         """Return the kernel's last arguments, for a C whose rows lie one after the other."""

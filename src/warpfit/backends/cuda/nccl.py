@@ -1,4 +1,4 @@
-"""Ranks that are cards, whose arrays NCCL adds up; nccl4py is its binding."""
+"""Ranks that are GPUs, whose arrays NCCL adds up; nccl4py is its binding."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from typing import Any
 
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.contract.terms import Array
-from warpfit.backends.cuda.beside import BesideCommunicator
-from warpfit.errors import DeviceError
+from warpfit.errors import DeviceError, ShapeError
 from warpfit.extras import needs
 
 
-class NcclCommunicator(BesideCommunicator):
-    """A card among several, on a stream of its own beside the card's.
+class NcclCommunicator(Communicator):
+    """A GPU among several, on a stream of its own beside the GPU's.
 
     Parameters
     ----------
     host : Communicator
         The same ranks as threads or processes: they agree on Python objects.
     runtime : Runtime
-        The card.
+        The GPU.
     nccl : nccl.core.Communicator
         Of the same rank.
     """
 
-    is_kept = True
-
     def __init__(self, host: Communicator, runtime: Any, nccl: Any) -> None:
-        super().__init__(host, runtime)
-        self._nccl = nccl
+        self._host, self._runtime, self._nccl = host, runtime, nccl
+        self.rank, self.size = host.rank, host.size
+        self._stream: Any = None  # made with the first sum
+        self._ends: list[Any] = []  # of what was started since the last `join`
         host.on_abort(nccl.abort)
 
     @staticmethod
     def of_threads(
         hosts: Sequence[Communicator], runtimes: Sequence[Any]
     ) -> list[NcclCommunicator]:
-        """Return the communicators of cards that threads of this process work with."""
+        """Return the communicators of GPUs that threads of this process work with."""
         nccl = _core().Communicator.init_all([runtime.index for runtime in runtimes])
         return [
             NcclCommunicator(host, runtime, own)
@@ -45,7 +44,7 @@ class NcclCommunicator(BesideCommunicator):
 
     @staticmethod
     def of_process(host: Communicator, runtime: Any) -> NcclCommunicator:
-        """Return the communicator of a card of this process, the only one; all ranks call this."""
+        """Return the communicator of a GPU of this process, the only one; all ranks call this."""
         core = _core()
         own = bytes(core.get_unique_id()) if not host.rank else None
         number = core.UniqueId.from_bytes(host.share(own))
@@ -66,14 +65,37 @@ class NcclCommunicator(BesideCommunicator):
         self.join()
 
     def _start(self, arrays: Sequence[Array], start: Callable[[Array], None]) -> None:
-        self._begin(arrays)
+        if not all(array.is_contiguous for array in arrays):
+            raise ShapeError("expected contiguous arrays for NCCL, got one that is not")
+        self._stream = self._runtime.fork(self._stream)
         try:
             with _core().group():
                 for array in arrays:
                     start(array)
         except Exception as error:
             raise DeviceError(f"NCCL failed on {self._runtime.name}: {error}") from error
-        self._note()
+        self._ends.append(self._stream.record())
+
+    def join(self, but: int = 0) -> None:
+        ends = self._ends[: len(self._ends) - but]
+        if ends:
+            self._runtime.merge(ends[-1])
+        self._ends = self._ends[len(ends) :]
+
+    def barrier(self) -> None:
+        self._host.barrier()
+
+    def exchange(self, value: Any) -> list[Any]:
+        return self._host.exchange(value)
+
+    def share(self, value: Any) -> Any:
+        return self._host.share(value)
+
+    def abort(self, error: BaseException) -> BaseException:
+        return self._host.abort(error)
+
+    def on_abort(self, act: Callable[[], None]) -> None:
+        self._host.on_abort(act)
 
 
 def _core() -> Any:

@@ -434,7 +434,7 @@ class Runtime(Transfers):
             self._check(error, f"launching {function.name}")
         # In a graph the blocks of one kernel come while those of the last are still at work, and
         # wait for them.
-        is_programmatic = function.takes_turn and self._follows_a_kernel()
+        is_programmatic = function.takes_turn and self.is_capturing() and not self._was_merged()
         attributes = self._launch_attributes(cluster, is_cooperative, is_programmatic)
         config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid

@@ -8,7 +8,7 @@ import gc
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ from warpfit.backends.cuda.context import Context, Place
 from warpfit.errors import DeviceError
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
-NO_MEMORY_BARRIER = 1  # CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
 
 
 class Streams(Context):
@@ -219,70 +218,31 @@ class Streams(Context):
             self._let_wait(self._stream_handle, stream.record())
         self._side_streams += streams
 
-    def fork(self, stream: Any = None, of: Any = None) -> Any:
+    def fork(self, stream: Any = None) -> Any:
         """Return a stream, this or a new one, that waits for all that this thread has started so
-        far, or for a stream that it has forked; in a capture it becomes part of that.
+        far; in a capture it becomes part of that.
         """
         self.activate()
         if stream is None:
             stream = self.device.create_stream()
-        self._let_wait(stream.handle, (of or self._started_on).record())
+        self._let_wait(stream.handle, self._started_on.record())
         return stream
 
-    @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
-        """Let this thread start kernels and copies on a stream that it has forked."""
-        thread = threading.get_ident()
-        self._beside[thread] = stream.handle
-        try:
-            yield
-        finally:
-            del self._beside[thread]
-
-    def tell(self, words: Sequence[int]) -> None:
-        """Write 1 to words of 4 bytes that all devices see, after what was started before."""
-        self._start_words([(word, 1, False) for word in words])
-
-    def wait_for(self, words: Sequence[int]) -> None:
-        """Let what is started later wait until such words are 1, and make them 0."""
-        self._start_words(
-            [(word, 1, True) for word in words] + [(word, 0, False) for word in words]
-        )
-
-    def _start_words(self, steps: Sequence[tuple[int, int, bool]]) -> None:
-        """Wait for values of words, or write them; what came before is there at the first write."""
-        driver, found = self._driver, []
-        kinds = driver.CUstreamBatchMemOpType
-        for idx, (word, value, waits) in enumerate(steps):
-            step = driver.CUstreamBatchMemOpParams()
-            own = step.waitValue if waits else step.writeValue
-            own.operation = (
-                kinds.CU_STREAM_MEM_OP_WAIT_VALUE_32
-                if waits
-                else kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32
-            )
-            own.address, own.value = word, value
-            own.flags = 0 if waits or not idx else NO_MEMORY_BARRIER
-            found.append(step)
-        (error,) = driver.cuStreamBatchMemOp(self._handle(), len(found), found, 0)
-        self._check(error, "telling other devices")
-
-    def merge(self, place: Any, into: Any = None) -> None:
-        """Let what this thread starts later, or what a stream does, wait for a place,
-        `stream.record()`, of a stream that it has forked.
+    def merge(self, place: Any) -> None:
+        """Let what this thread starts later wait for a place, `stream.record()`, of a stream that
+        it has forked.
         """
         self.activate()
-        self._let_wait((into or self._started_on).handle, place)
-        if into is None and self._capturing is not None and self.is_capturing():
+        self._let_wait(self._started_on.handle, place)
+        if self._capturing is not None and self.is_capturing():
             self._capturing.is_merged = True
 
-    def _follows_a_kernel(self) -> bool:
-        """Return whether a kernel is captured now that waits for the one before it alone."""
-        capturing = self._capturing
-        if capturing is None or not self.is_capturing() or self._beside.get(capturing.thread):
-            return False
-        was_merged, capturing.is_merged = capturing.is_merged, False
-        return not was_merged
+    def _was_merged(self) -> bool:
+        """Return whether a kernel that is captured now waits for more than the one before it; the
+        next does not.
+        """
+        was, self._capturing.is_merged = self._capturing.is_merged, False  # type: ignore[union-attr]
+        return was
 
     @property
     def _started_on(self) -> Any:
