@@ -1,6 +1,8 @@
-"""What is expected of steps on several cards, beside what they took."""
+"""What is expected of steps on several GPUs, beside what they took on H200s."""
 
 from __future__ import annotations
+
+import pytest
 
 from warpfit.training.on_cards import expected_on_cards
 
@@ -12,20 +14,27 @@ def test_one_card_has_nothing_to_add_up() -> None:
     assert (found.efficiency, found.nbytes, found.sums, found.hidden) == (1.0, 0, 0.0, 1.0)
 
 
-def test_more_cards_send_more_and_more_rows_hide_more() -> None:
+def test_more_cards_send_more_and_more_rows_count_less() -> None:
     two, eight = (expected_on_cards(WIDE, 8192 * count, count, 1) for count in (2, 8))
     num_parameters = 4 * 4096 * 4097
     assert two.alone == eight.alone
     assert (two.nbytes, eight.nbytes) == (4 * num_parameters, 7 * num_parameters)
-    assert two.sums < eight.sums
-    assert 0.9 < eight.efficiency <= two.efficiency < 1
-    few = expected_on_cards(WIDE, 512, 2, 1)
-    assert few.efficiency < 0.7 < two.efficiency
-    assert few.hidden < two.hidden
+    assert eight.efficiency < two.efficiency < 1
+    assert 0 <= eight.hidden < 1
+    assert expected_on_cards(WIDE, 512, 2, 1).efficiency < two.efficiency
 
 
-def test_a_step_is_at_least_its_sums_and_at_most_all_one_after_the_other() -> None:
-    for widths in (WIDE, (784, 8192, 8192, 8192, 10), (10, 20, 3)):
-        for rows in (64, 8192):
-            found = expected_on_cards(widths, 2 * rows, 2, 2)
-            assert max(found.sums, found.alone) < found.seconds < 1.6 * (found.alone + found.sums)
+# Microseconds of a step, 8,192 rows a GPU, sums by NCCL 2.28: docs/log/several-gpus.md.
+MEASURED = [
+    (WIDE, 1, 4825.0),
+    (WIDE, 2, 5896.0),
+    (WIDE, 8, 6500.0),
+    ((784, 8192, 8192, 8192, 10), 1, 11387.0),
+    ((784, 8192, 8192, 8192, 10), 2, 12686.0),
+]
+
+
+@pytest.mark.parametrize(("widths", "count", "microseconds"), MEASURED)
+def test_expected_and_measured(widths: tuple[int, ...], count: int, microseconds: float) -> None:
+    found = expected_on_cards(widths, 8192 * count, count, 1)
+    assert 0.93 < found.seconds * 1e6 / microseconds < 1.07

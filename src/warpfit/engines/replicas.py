@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from threading import Thread
+from time import monotonic
 from typing import Any, NamedTuple
 
 from warpfit import backends
@@ -26,8 +27,8 @@ from warpfit.optim.schedules import PlateauState
 # From a plan, a state, data and the rank's communicator to a run with `epochs`.
 MakeRun = Callable[[Plan, TrainState, TrainingData, Communicator], Any]
 
-# How long a rank is waited for that has an error to hear of.
-SECONDS_TO_END = 10.0
+# How long ranks are waited for that have an error to hear of.
+SECONDS_TO_END = 5.0
 
 
 class _Order(NamedTuple):
@@ -108,8 +109,9 @@ def team_of(plan: Plan, state: TrainState, data: TrainingData, make: MakeRun) ->
                 raise
             raise first from None
         finally:
+            end = monotonic() + SECONDS_TO_END
             for thread in threads:
-                thread.join(SECONDS_TO_END)
+                thread.join(max(0.0, end - monotonic()))
 
 
 def _follow(

@@ -1,8 +1,8 @@
-"""What a step of a network of linear layers is expected to take on several cards that share each
+"""What a step of a network of linear layers is expected to take on several GPUs that share each
 batch, in half precision.
 
-Products, updates and sums of gradients go along as `graph` starts them, at what a card computes,
-what its memory and its links move, as ``benchmarks/scaling.py`` found it (``card_prices.json``).
+Products, updates and sums of gradients take what ``benchmarks/scaling.py`` found on H200s
+(``card_prices.json``). Sums count in full: products beside them wait as long for multiprocessors.
 """
 
 from __future__ import annotations
@@ -14,22 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from warpfit.engines.parts import BUCKET_BYTES
 from warpfit.errors import ConfigError
 
 PRICES = Path(__file__).with_name("card_prices.json")
 # Bytes of a parameter and of a number of its state, and of a copy in half precision.
 FULL, HALF = 4, 2
-
-
-class _Prices(NamedTuple):
-    """What a card does in a second, and seconds that each sum and each product take besides."""
-
-    flops: float
-    memory_bytes: float
-    link_bytes: float
-    sum_seconds: float
-    product_seconds: float
 
 
 class OnCards(NamedTuple):
@@ -38,11 +27,11 @@ class OnCards(NamedTuple):
     Attributes
     ----------
     alone : float
-        Seconds on one card, of a card's rows.
+        Seconds on one GPU, of a GPU's rows.
     seconds : float
         On all.
     nbytes : int
-        That each card sends.
+        That each GPU sends.
     sums : float
         Seconds that sums of gradients take.
     """
@@ -54,20 +43,22 @@ class OnCards(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """The time of one card over that of all."""
+        """The time of one GPU over that of all."""
         return self.alone / self.seconds
 
     @property
     def hidden(self) -> float:
-        """The share of the sums that takes no time, as a step that waits for them would."""
-        waiting = self.seconds - self.alone
-        return max(0.0, 1 - waiting / self.sums) if self.sums else 1.0
+        """The share of the sums by which a step on all GPUs is not longer."""
+        return max(0.0, 1 - (self.seconds - self.alone) / self.sums) if self.sums else 1.0
 
 
 @cache
-def read_prices() -> _Prices:
-    """Return the file's prices."""
-    return _Prices(**json.loads(PRICES.read_text(encoding="utf-8"))["prices"])
+def read_prices() -> dict[str, float]:
+    """Return what a GPU computes, its memory moves and its links send in a second; and which share
+    of the sums' time a step is longer by.
+    """
+    prices: dict[str, float] = json.loads(PRICES.read_text(encoding="utf-8"))["prices"]
+    return prices
 
 
 def expected_on_cards(
@@ -80,7 +71,7 @@ def expected_on_cards(
     widths : sequence of int
         Of input, hidden layers and output.
     batch_size : int
-        Rows of all cards together.
+        Rows of all GPUs together.
     num_cards : int
     num_slots : int
         Numbers of optimizer state that a parameter has.
@@ -88,7 +79,7 @@ def expected_on_cards(
     Raises
     ------
     ConfigError
-        If a card would have no row.
+        If a GPU would have no row.
     """
     if not 1 <= num_cards <= batch_size:
         raise ConfigError(
@@ -96,39 +87,12 @@ def expected_on_cards(
         )
     prices, rows = read_prices(), -(-batch_size // num_cards)
     layers = [(fan_in, fan_out) for fan_in, fan_out in pairwise(widths)]
-    products = [
-        2 * rows * fan_in * fan_out / prices.flops + prices.product_seconds
-        for fan_in, fan_out in layers
-    ]
-    sizes = [fan_in * fan_out + fan_out for fan_in, fan_out in layers]
-    state = 2 * FULL * (1 + num_slots) + HALF
-    computed = 3 * sum(products) - products[0]
-    alone = computed + sum(sizes) * state / prices.memory_bytes
-    if num_cards == 1:
-        return OnCards(alone, alone, 0, 0.0)
-    # A gradient is written, and read by the update; copies are made of what that wrote.
-    now, link_free, waiting, sent = sum(products), 0.0, 0, 0
-    sums, early = 0.0, 0
-    for idx in reversed(range(len(layers))):
-        now += products[idx] + sizes[idx] * FULL / prices.memory_bytes
-        waiting += sizes[idx]
-        if waiting * FULL >= BUCKET_BYTES or not idx:
-            before = link_free
-            took = _seconds_of_sum(waiting * FULL, num_cards, prices)
-            link_free = max(now, link_free) + took
-            sums, early, waiting = sums + took, sent, 0
-            sent = sum(sizes[idx:])
-        now += products[idx] if idx else 0.0
-    update = (state + 2 * FULL) / prices.memory_bytes
-    now = max(now, before if early else 0.0) + early * update
-    seconds = max(now, link_free) + (sent - early) * update
-    nbytes = 2 * (num_cards - 1) * sum(sizes) * FULL // num_cards
-    return OnCards(alone, seconds, nbytes, sums)
-
-
-def _seconds_of_sum(nbytes: int, num_cards: int, prices: _Prices) -> float:
-    """Return how long a sum over all cards takes: parts come, are added up, and go back."""
-    of_others = nbytes * (num_cards - 1) / num_cards
-    return (
-        2 * of_others / prices.link_bytes + 3 * of_others / prices.memory_bytes + prices.sum_seconds
-    )
+    products = [2 * rows * fan_in * fan_out / prices["flops"] for fan_in, fan_out in layers]
+    num_parameters = sum(fan_in * fan_out + fan_out for fan_in, fan_out in layers)
+    changed = 2 * FULL * (1 + num_slots) + HALF
+    alone = 3 * sum(products) - products[0] + num_parameters * changed / prices["memory_bytes"]
+    nbytes = 2 * (num_cards - 1) * num_parameters * FULL // num_cards
+    sums = nbytes / prices["link_bytes"]
+    # Gradients are arrays then, which products write and updates read.
+    more = 2 * FULL * num_parameters / prices["memory_bytes"] if nbytes else 0.0
+    return OnCards(alone, alone + more + sums * prices["waited_for"], nbytes, sums)
