@@ -85,12 +85,13 @@ __device__ inline void play_in_cluster(Shared& shared, bool is_first, unsigned o
                                   : KIND == STORE_ASYNC_16 ? 16
                                   : KIND == BULK_PEER      ? BYTES
                                                            : 512;
-    if (KIND != STORE_ASYNC_WARP && lane > 0) return;
+    const bool sends = KIND == STORE_ASYNC_WARP || lane == 0;
     const auto expect = [&] {
         if (KIND != STORE_REMOTE && lane == 0) mbarrier_expect(shared.full, EXPECTED);
     };
     const auto send = [&](int turn) {
         const unsigned word = turn, words[4] = {word, word, word, word};
+        if (!sends) return;
         if constexpr (KIND == STORE_ASYNC_8) store_async_pair(to, word, word, barrier);
         if constexpr (KIND == STORE_ASYNC_16 || KIND == STORE_ASYNC_WARP)
             store_async_quad(to, words, barrier);
@@ -103,6 +104,7 @@ __device__ inline void play_in_cluster(Shared& shared, bool is_first, unsigned o
     };
     const auto await = [&](int turn) {
         KIND == STORE_REMOTE ? wait_of_cluster(*shared.full, turn) : wait(*shared.full, turn);
+        __syncwarp();
     };
     if (!is_first) expect();
     play(is_first, send, await);

@@ -142,7 +142,7 @@ def test_warp_specialized(
     assert len(found) == len(launches) > 0
     for launch, epochs in zip(found, launches, strict=True):
         config = CONFIGS[launch.kernel].of(launch.settings)
-        assert_known(launch, protocol_of_roles(config, STEPS, epochs), in_roles(config))
+        assert_known(launch, protocol_of_roles(config, STEPS, epochs, config.replicas), in_roles(config))
 
 
 @pytest.mark.parametrize("case", BY_LAYERS, ids=str)

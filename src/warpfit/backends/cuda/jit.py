@@ -29,6 +29,7 @@ from warpfit.backends.cuda.machine_code import (
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.signatures import SIGNATURES, check_of
+from warpfit.backends.cuda.waits_of_kernels import check_waits
 from warpfit.cores import num_cores
 from warpfit.errors import CompileError, ConfigError
 
@@ -213,9 +214,12 @@ def compile_kernel(
     Raises
     ------
     CompileError
-        With the log, each message under the line of source that it is about.
+        With the log, each message under the line of source that it is about; or with who would wait
+        for whom for ever.
     """
     from io import StringIO
+
+    check_waits(name, dict(defines))
 
     with _IMPORTING:
         from cuda.core import Program, ProgramOptions

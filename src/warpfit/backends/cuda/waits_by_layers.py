@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warpfit.backends.cuda.resident_config import CardConfig, LayersConfig
-from warpfit.backends.cuda.trained_network import padded
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Event, Place, Protocol, Wait
 
 __all__ = ["protocol_by_layers", "protocol_on_card"]
@@ -15,8 +14,12 @@ __all__ = ["protocol_by_layers", "protocol_on_card"]
 CHUNK_UNITS, HALF_BYTES = 8, 2
 
 
+def padded(size: int) -> int:
+    return -(-size // 16) * 16
+
+
 def protocol_by_layers(
-    config: LayersConfig, steps: int, validated: int = 1, replicas: int = 1
+    config: LayersConfig, steps: int, validated: int, replicas: int
 ) -> Protocol:
     """Return what all blocks do in some steps and, if the kernel validates, passes after each."""
     protocol = Protocol()

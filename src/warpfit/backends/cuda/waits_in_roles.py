@@ -10,12 +10,14 @@ from warpfit.backends.cuda.waits import MEMORY, Arrive, Event, Place, Protocol, 
 __all__ = ["protocol_of_roles"]
 
 
-def protocol_of_roles(config: OneLaunchConfig, steps: int, epochs: int = 1) -> Protocol:
-    """Return what the warps of all blocks do in some epochs of some steps."""
+def protocol_of_roles(
+    config: OneLaunchConfig, steps: int, epochs: int, replicas: int
+) -> Protocol:
+    """Return what the warps of all blocks of some replicas do in some epochs of some steps."""
     protocol = Protocol()
-    for replica in range(config.replicas):
+    for replica in range(replicas):
         for rank in range(config.cluster):
-            _Block(config, replica, rank, steps, epochs).join(protocol)
+            _Block(config, replica, rank, steps, epochs).join(protocol, replicas)
     return protocol
 
 
@@ -48,7 +50,7 @@ class _Block:
     def at(self, name: str, idx: int = 0, rank: int | None = None) -> Place:
         return Place(self.block if rank is None else self.first + rank, name, idx)
 
-    def join(self, protocol: Protocol) -> None:
+    def join(self, protocol: Protocol, replicas: int) -> None:
         """Add this block's barriers, in the order in which it makes them, and its roles."""
         config = self.config
         readers = self.weight_warps + (self.tiles if self.rows_read_dh else 0)
@@ -67,7 +69,7 @@ class _Block:
         ):
             protocol.add(self.block, name, number, count)
         for name, number in self.numbers_in_memory():
-            protocol.add(MEMORY, name, number, config.replicas)
+            protocol.add(MEMORY, name, number, replicas)
         protocol.play(self.block, "the loader", self.load())
         protocol.play(self.block, "the weight warps", self.weights())
         for warp in range(config.row_warps):
@@ -81,7 +83,11 @@ class _Block:
         if self.config.replicas == 1:
             return ()
         outputs = 2 * self.config.output_warps
-        return (f"gradients of rank {self.rank}", 1), (f"weights of rank {self.rank}", 1), (f"outputs of rank {self.rank}", outputs)
+        return (
+            (f"gradients of rank {self.rank}", 1),
+            (f"weights of rank {self.rank}", 1),
+            (f"outputs of rank {self.rank}", outputs),
+        )
 
     def is_last_of_epoch(self, step: int) -> bool:
         return step % self.epoch == self.epoch - 1
