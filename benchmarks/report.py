@@ -25,6 +25,7 @@ from cnn import STEP_LABELS
 from digests import batch_sizes, engines, how_fast, notebook, one_epoch, widths_short
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
+from hops import rows_of_chains, rows_of_hops
 from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
 from optuna_trials import table_of_values
@@ -610,6 +611,16 @@ def launch_costs(results: Results) -> str:
     return _table(header, rows) + _source(results)
 
 
+def hops(results: Results) -> str:
+    """Return the table of what messages, barriers and fences take."""
+    return _table(*rows_of_hops(results)) + _source(results)
+
+
+def hops_chains(results: Results) -> str:
+    """Return the table of each network's chain of waits beside its step."""
+    return _table(*rows_of_chains(results)) + _source(results)
+
+
 def streaming(results: Results) -> str:
     rows = [
         [
@@ -970,8 +981,11 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "optuna": optuna,
     "optuna_values": optuna_values,
     "waits": waits,
+    "hops": hops,
+    "hops_chains": hops_chains,
 }
 FILES = {
+    "hops_chains": "hops",
     "layerwise_cnn": "layerwise",
     "cnn_convolutions": "cnn",
     "cnn_residual": "cnn",

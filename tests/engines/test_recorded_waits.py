@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -109,19 +109,13 @@ def in_roles(config: OneLaunchConfig) -> Callable[[str], range]:
 
     def threads_of(name: str) -> range:
         kind, *_, number = name.split()
-        if name == "the weight warps":
+        if name == "each weight warp":
             return range(weights * WARP)
         loader = weights + config.row_warps + config.output_warps
         warp = loader if name == "the loader" else first[kind] + int(number)
         return range(warp * WARP, (warp + 1) * WARP)
 
     return threads_of
-
-
-@pytest.fixture
-def steps_of_launches(launches: list[int]) -> Iterator[list[int]]:
-    """The epochs of each launch."""
-    yield launches
 
 
 @pytest.mark.parametrize("case", SPECIALIZED, ids=str)
@@ -142,7 +136,8 @@ def test_warp_specialized(
     assert len(found) == len(launches) > 0
     for launch, epochs in zip(found, launches, strict=True):
         config = CONFIGS[launch.kernel].of(launch.settings)
-        assert_known(launch, protocol_of_roles(config, STEPS, epochs, config.replicas), in_roles(config))
+        protocol = protocol_of_roles(config, STEPS, epochs, config.replicas)
+        assert_known(launch, protocol, in_roles(config))
 
 
 @pytest.mark.parametrize("case", BY_LAYERS, ids=str)

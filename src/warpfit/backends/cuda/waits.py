@@ -11,9 +11,9 @@ The tests let the emulator record every kernel's waits, arrivals and bytes, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 __all__ = ["Arrive", "Event", "Place", "Protocol", "Wait", "hang_of"]
 

@@ -18,9 +18,7 @@ def padded(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def protocol_by_layers(
-    config: LayersConfig, steps: int, validated: int, replicas: int
-) -> Protocol:
+def protocol_by_layers(config: LayersConfig, steps: int, validated: int, replicas: int) -> Protocol:
     """Return what all blocks do in some steps and, if the kernel validates, passes after each."""
     protocol = Protocol()
     for replica in range(replicas):
@@ -28,7 +26,7 @@ def protocol_by_layers(
             block = _LayersBlock(config, replica, rank)
             block.add_barriers(protocol)
             passes = ["t", *"v" * (validated * config.validates)] * steps
-            protocol.play(block.block, "the block", block.run(passes, replicas))
+            protocol.play(block.block, "each warp", block.run(passes, replicas))
         protocol.add(MEMORY, f"meeting of replica {replica}", 1, config.cluster)
     for rank in range(config.cluster if replicas > 1 else 0):
         for name, number in (("gradients", 1), ("weights", 1), ("biases", 2), ("squares", 2)):
@@ -148,7 +146,7 @@ def protocol_on_card(config: CardConfig, steps: int) -> Protocol:
         protocol.add(block, "last_full", 1, 1)
         own = _CardBlock(config, *divmod(block, config.cluster))
         events = (event for step in range(steps) for event in own.take_step(step))
-        protocol.play(block, "the block", events)
+        protocol.play(block, "each warp", events)
     for layer in range(hidden - 1):
         protocol.add(MEMORY, f"units of layer {layer}", 2 * config.clusters, config.cluster)
         protocol.add(MEMORY, f"gradients of layer {layer}", 2 * config.cluster, config.clusters)

@@ -10,9 +10,7 @@ from warpfit.backends.cuda.waits import MEMORY, Arrive, Event, Place, Protocol, 
 __all__ = ["protocol_of_roles"]
 
 
-def protocol_of_roles(
-    config: OneLaunchConfig, steps: int, epochs: int, replicas: int
-) -> Protocol:
+def protocol_of_roles(config: OneLaunchConfig, steps: int, epochs: int, replicas: int) -> Protocol:
     """Return what the warps of all blocks of some replicas do in some epochs of some steps."""
     protocol = Protocol()
     for replica in range(replicas):
@@ -71,7 +69,7 @@ class _Block:
         for name, number in self.numbers_in_memory():
             protocol.add(MEMORY, name, number, replicas)
         protocol.play(self.block, "the loader", self.load())
-        protocol.play(self.block, "the weight warps", self.weights())
+        protocol.play(self.block, "each weight warp", self.weights())
         for warp in range(config.row_warps):
             rows = self.look_ahead(warp) if config.ahead else self.rows(warp)
             protocol.play(self.block, f"row warp {warp}", rows)

@@ -15,9 +15,7 @@ __all__ = ["PROTOCOLS", "check_waits"]
 
 # Two replicas stand for all, and two epochs, or four steps, for a run: rings come round thrice.
 PROTOCOLS: dict[str, Callable[[Any], Protocol]] = {
-    "one_launch": lambda config: protocol_of_roles(
-        config, 3, 2, min(2, config.replicas)
-    ),
+    "one_launch": lambda config: protocol_of_roles(config, 3, 2, min(2, config.replicas)),
     "one_launch_card": lambda config: protocol_on_card(config, 4),
     "one_launch_layers": lambda config: protocol_by_layers(config, 4, 2, min(2, config.replicas)),
 }
