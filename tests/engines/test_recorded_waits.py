@@ -1,4 +1,4 @@
-"""Who waits for whom in kernels of whole runs: what the host knows of it is what the emulator saw."""
+"""Who waits for whom in kernels of whole runs: what the host knows of it is what they do."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ pytestmark = [on_emulator]
 MULTIPROCESSORS = 132
 STEPS = 5  # of an epoch of each case
 WARP = 32
+
+
+def some(cases: list[Case]) -> list[Any]:
+    """Return the cases, of which most are for when there is time."""
+    return [
+        pytest.param(case, marks=pytest.mark.slow if i > 2 else ()) for i, case in enumerate(cases)
+    ]
+
 
 # A role's waits, each as (place, parity), and what it does before the first, between them and after
 # the last: arrivals, and bytes that it owes, by place.
@@ -118,7 +126,7 @@ def in_roles(config: OneLaunchConfig) -> Callable[[str], range]:
     return threads_of
 
 
-@pytest.mark.parametrize("case", SPECIALIZED, ids=str)
+@pytest.mark.parametrize("case", some(SPECIALIZED), ids=str)
 def test_warp_specialized(
     monkeypatch: pytest.MonkeyPatch,
     only_specialized_cluster: Callable[[int], None],
@@ -140,7 +148,7 @@ def test_warp_specialized(
         assert_known(launch, protocol, in_roles(config))
 
 
-@pytest.mark.parametrize("case", BY_LAYERS, ids=str)
+@pytest.mark.parametrize("case", some(BY_LAYERS), ids=str)
 @pytest.mark.usefixtures("by_layers")
 def test_layer_by_layer(
     monkeypatch: pytest.MonkeyPatch,
@@ -161,7 +169,7 @@ def test_layer_by_layer(
         assert_known(launch, protocol, lambda _, own=launch: range(own.threads))
 
 
-@pytest.mark.parametrize("case", ON_A_CARD, ids=str)
+@pytest.mark.parametrize("case", some(ON_A_CARD), ids=str)
 def test_on_a_card(
     monkeypatch: pytest.MonkeyPatch,
     only_card: Callable[[int, int, int], None],

@@ -1,40 +1,36 @@
 """Whether a kernel that trains whole networks can hang: who waits for whom.
 
-A module for each kernel (`waits_in_roles.py`, `waits_by_layers.py`) says, from the settings that
-the kernel is compiled for, which barriers there are, and what each role waits for and arrives at
-over some steps. None of that depends on numbers that are computed. So whatever the order in which
-warps run, the same waits end: `hang_of` runs the roles against each other and finds those that do
-not, or that end one phase early or late, as a barrier tells even phases from odd ones only.
+`waits_in_roles.py` and `waits_by_layers.py` say, from the settings that a kernel is compiled for,
+which barriers it has, and what each role waits for and arrives at over some steps. None of that
+depends on numbers that are computed, so the same waits end in whatever order warps run. `hang_of`
+runs the roles against each other and finds waits that do not end, or that end a phase early or
+late: barriers tell even phases from odd ones only.
 
-The tests let the emulator record every kernel's waits, arrivals and bytes, and compare.
+The tests let the emulator record each kernel's arrivals, bytes and waits, and compare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Arrive", "Event", "Place", "Protocol", "Wait", "hang_of"]
+__all__ = ["MEMORY", "Arrive", "Block", "Event", "Place", "Protocol", "Role", "Wait", "hang_of"]
+
+MEMORY = -1
+Role = tuple[int, str]  # its block, and its name
 
 
 class Place(NamedTuple):
-    """A barrier, or numbers in memory that say themselves that they have come.
-
-    Attributes
-    ----------
-    block : int
-        In whose shared memory it is; `MEMORY` if in none.
-    name : str
-    idx : int
-    """
+    """A barrier of a block; or, of block `MEMORY`, numbers that say themselves that they came."""
 
     block: int
     name: str
     idx: int = 0
 
-
-MEMORY = -1
+    def __str__(self) -> str:
+        where = "in memory" if self.block == MEMORY else f"of block {self.block}"
+        return f"{self.name}[{self.idx}] {where}"
 
 
 class Wait(NamedTuple):
@@ -45,7 +41,7 @@ class Wait(NamedTuple):
 
 
 class Arrive(NamedTuple):
-    """Arrivals of a role's warps, and bytes: those that they say are to come, less those sent."""
+    """Arrivals, and bytes: those that are said to come, less those sent."""
 
     place: Place
     arrivals: int = 1
@@ -53,7 +49,6 @@ class Arrive(NamedTuple):
 
 
 Event = Wait | Arrive
-Role = tuple[int, str]  # its block and its name
 
 
 @dataclass
@@ -63,7 +58,7 @@ class Protocol:
     Attributes
     ----------
     counts : dict of Place to int
-        Arrivals that make up a phase.
+        Arrivals that make up a phase. A block's barriers are in the order in which it makes them.
     roles : dict of (block, name) to list of Event
         What the warps of a role do, in order.
     """
@@ -75,9 +70,48 @@ class Protocol:
         """Add barriers of one name."""
         self.counts.update((Place(block, name, idx), count) for idx in range(number))
 
-    def play(self, block: int, name: str, events: Iterator[Event]) -> None:
+    def play(self, block: int, name: str, events: Iterable[Event]) -> None:
         """Add a role."""
         self.roles[block, name] = list(events)
+
+
+class Block:
+    """What blocks of clusters do alike.
+
+    Parameters
+    ----------
+    cluster, number, rank : int
+        Blocks of a cluster, which cluster it is, and which of its blocks this is.
+    """
+
+    def __init__(self, cluster: int, number: int, rank: int) -> None:
+        self.cluster, self.number, self.rank = cluster, number, rank
+        self.block = self.at("").block
+
+    def at(self, name: str, idx: int = 0, rank: int | None = None) -> Place:
+        """Return a barrier of this block, or of another one of its cluster."""
+        own = self.rank if rank is None else rank
+        return Place(self.number * self.cluster + own, name, idx)
+
+    def in_memory(self, name: str, idx: int = 0) -> Place:
+        """Return a place that the blocks of this rank share."""
+        return Place(MEMORY, f"{name} of rank {self.rank}", idx)
+
+    def exchange(self, name: str, idx: int, phase: int) -> Iterator[Event]:
+        """Leave numbers to the replicas, and wait for theirs."""
+        yield Arrive(self.in_memory(name, idx))
+        yield Wait(self.in_memory(name, idx), phase)
+
+    def send(self, name: str, idx: int, sent: int) -> Iterator[Event]:
+        """Send as many bytes to each other block of the cluster."""
+        for rank in range(self.cluster):
+            if rank != self.rank and sent:
+                yield Arrive(self.at(name, idx, rank), 0, -sent)
+
+    def await_bytes(self, name: str, idx: int, phase: int, owed: int) -> Iterator[Event]:
+        """Say how many bytes are to come, and wait for them."""
+        yield Arrive(self.at(name, idx), 1, owed)
+        yield Wait(self.at(name, idx), phase)
 
 
 class _State:
@@ -101,12 +135,9 @@ class _State:
 def hang_of(protocol: Protocol) -> str | None:
     """Return why a launch would hang, as the end of a sentence, or None.
 
-    Roles run as far as they can, the one that was woken first, and in a second run the last.
+    Each role runs as far as it can, the one that was woken first; in a second run the last.
     """
-    for first in (True, False):
-        if (reason := _Run(protocol).reason(first=first)) is not None:
-            return reason
-    return None
+    return _Run(protocol).hang(next_one=0) or _Run(protocol).hang(next_one=-1)
 
 
 class _Run:
@@ -117,64 +148,48 @@ class _Run:
         self.states = {place: _State(count) for place, count in protocol.counts.items()}
         self.at = dict.fromkeys(self.roles, 0)
 
-    def reason(self, *, first: bool) -> str | None:
-        """Return why not all roles come to their end."""
+    def hang(self, *, next_one: int) -> str | None:
         ready, waiting = list(self.roles), dict[Place, list[Role]]()
         while ready:
-            role = ready.pop(0 if first else -1)
-            events = self.roles[role]
-            for idx in range(self.at[role], len(events)):
-                self.at[role], event = idx, events[idx]
-                if (state := self.states.get(event.place)) is None:
-                    return f"{_of(role)} uses {_text(event.place)}, which there is not"
+            role = ready.pop(next_one)
+            for event in self.roles[role][self.at[role] :]:
+                place = event.place
+                if (state := self.states.get(place)) is None:
+                    return f"{_text(role)} uses {place}, which there is not"
                 if isinstance(event, Wait):
                     if state.phase == event.phase:
-                        waiting.setdefault(event.place, []).append(role)
+                        waiting.setdefault(place, []).append(role)
                         break
                     if state.phase != event.phase + 1:
-                        return (
-                            f"{_of(role)} waits for phase {event.phase} of {_text(event.place)} "
-                            f"when {state.phase} phases may be complete"
-                        )
+                        may_be = f"when {state.phase} phases may be complete"
+                        return f"{_text(role)} waits for phase {event.phase} of {place} {may_be}"
                 elif state.take(event):
-                    ready += waiting.pop(event.place, [])
+                    ready += waiting.pop(place, [])
                 elif state.arrived > state.count:
-                    return f"{_text(event.place)} gets more than {state.count} arrivals in a phase"
-            else:
-                self.at[role] = len(events)
-        stuck = next((role for role, at in self.at.items() if at < len(self.roles[role])), None)
-        return None if stuck is None else self._chain(stuck)
+                    return f"{place} gets more than {state.count} arrivals in a phase"
+                self.at[role] += 1
+        stuck = (role for role, at in self.at.items() if at < len(self.roles[role]))
+        return next((self._chain(role) for role in stuck), None)
 
     def _chain(self, role: Role) -> str:
-        """Return who waits for whom, from a role that waits to one that was named or to nobody."""
-        links, seen = list[str](), set[Role]()
-        while role not in seen:
-            seen.add(role)
+        """Return who waits for whom, until somebody comes again, or nobody is to arrive."""
+        links: dict[Role, str] = {}
+        while role not in links:
             place = self.roles[role][self.at[role]].place
             state = self.states[place]
-            owed = f" and {state.owed} bytes" if state.owed else ""
-            links.append(
-                f"{_of(role)} waits for {_text(place)}, which has {state.arrived} of {state.count} "
-                f"arrivals{owed}"
-            )
+            owed = f" and {state.owed} bytes to come" if state.owed else ""
+            has = f"{state.arrived} of {state.count} arrivals{owed}"
+            links[role] = f"{_text(role)} waits for {place}, which has {has}"
             later = (other for other in self.roles if self._comes_to(other, place))
             if (found := next(later, None)) is None:
-                return "; ".join([*links, "nobody is to arrive there"])
+                return "; ".join([*links.values(), "nobody is to arrive there"])
             role = found
-        return "; ".join([*links, f"and that is for {_of(role)} to do"])
+        return "; ".join([*links.values(), f"and that is for {_text(role)} to do"])
 
     def _comes_to(self, role: Role, place: Place) -> bool:
-        """Return whether a role would arrive somewhere, or send bytes to it, if it went on."""
-        return any(
-            isinstance(event, Arrive) and event.place == place
-            for event in self.roles[role][self.at[role] :]
-        )
+        rest = self.roles[role][self.at[role] :]
+        return any(isinstance(event, Arrive) and event.place == place for event in rest)
 
 
-def _of(role: Role) -> str:
+def _text(role: Role) -> str:
     return f"{role[1]} of block {role[0]}"
-
-
-def _text(place: Place) -> str:
-    where = "in memory" if place.block == MEMORY else f"of block {place.block}"
-    return f"{place.name}[{place.idx}] {where}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warpfit.backends.cuda.resident_config import OneLaunchConfig
-from warpfit.backends.cuda.waits import MEMORY, Arrive, Event, Place, Protocol, Wait
+from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
 __all__ = ["protocol_of_roles"]
+
+COPIED = 33  # arrivals of a tile of x that is copied
 
 
 def protocol_of_roles(config: OneLaunchConfig, steps: int, epochs: int, replicas: int) -> Protocol:
@@ -15,77 +17,65 @@ def protocol_of_roles(config: OneLaunchConfig, steps: int, epochs: int, replicas
     protocol = Protocol()
     for replica in range(replicas):
         for rank in range(config.cluster):
-            _Block(config, replica, rank, steps, epochs).join(protocol, replicas)
+            _Block(config, replica, rank).join(protocol, steps, epochs, replicas)
     return protocol
 
 
-class _Block:
-    """A block; sizes are named as in `trained_block.cuh`."""
+class _Block(Block):
+    """Sizes are named as in `trained_block.cuh`."""
 
-    def __init__(
-        self, config: OneLaunchConfig, replica: int, rank: int, steps: int, epochs: int
-    ) -> None:
-        self.config, self.rank, self.first = config, rank, replica * config.cluster
-        self.block, self.steps, self.epoch = self.first + rank, steps * epochs, steps
+    def __init__(self, config: OneLaunchConfig, replica: int, rank: int) -> None:
+        super().__init__(config.cluster, replica, rank)
+        self.config, self.group = config, config.group
         self.tiles = tiles = -(-config.batch // (16 * config.replicas))
         self.own_tiles = -(-tiles // config.cluster)
         self.own_rows = self.own_tiles * 16 if self.own_tiles > 1 else config.own_of_tile
         self.loads = 2 * tiles - config.kept
         together = config.adaptive or (config.ahead and tiles <= 4)
-        self.back_group = tiles if together else config.group
-        self.hidden_group = tiles if config.ahead or config.adaptive else config.group
+        self.back_group = tiles if together else self.group
+        self.hidden_group = tiles if config.ahead or config.adaptive else self.group
         self.sum_places = 2 * tiles if config.ahead else tiles
         self.sum_barriers = self.sum_places if config.ahead else config.sum_slots
-        self.groups, self.groups_ahead = tiles // config.group, config.x_slots // config.group + 1
-        self.rows_read_dh = config.ahead and config.group < tiles
+        self.groups, self.groups_ahead = tiles // self.group, config.x_slots // self.group + 1
+        self.rows_read_dh = config.ahead and self.group < tiles
         self.weight_warps = config.warps_k * config.warps_u
         columns = [min(16, config.outputs - first) for first in range(0, config.outputs, 16)]
-        self.output_bytes = 16 * sum(min(4, -(-count // 2)) for count in columns)
-        self.gradient_bytes = 16 * sum(-(-count // 8) for count in columns)
-        self.unit_tiles = -(-(-(-config.hidden // config.cluster)) // 16)
-        self.out_tiles = len(columns)
+        self.output_bytes = 16 * sum(min(4, (count + 1) // 2) for count in columns)
+        self.gradient_bytes = 16 * sum((count + 7) // 8 for count in columns)
+        unit_tiles = (config.hidden + 16 * config.cluster - 1) // (16 * config.cluster)
+        self.output_tiles = unit_tiles * len(columns)
+        self.bias_tiles = unit_tiles if config.hidden else len(columns)
 
-    def at(self, name: str, idx: int = 0, rank: int | None = None) -> Place:
-        return Place(self.block if rank is None else self.first + rank, name, idx)
-
-    def join(self, protocol: Protocol, replicas: int) -> None:
-        """Add this block's barriers, in the order in which it makes them, and its roles."""
+    def join(self, protocol: Protocol, steps: int, epochs: int, replicas: int) -> None:
+        self.epoch, self.steps, self.replicas = steps, steps * epochs, replicas
         config = self.config
-        readers = self.weight_warps + (self.tiles if self.rows_read_dh else 0)
         for name, number, count in (
-            ("x_full", self.groups_ahead, 33 * config.group),
+            ("x_full", self.groups_ahead, COPIED * self.group),
             ("x_empty", config.x_slots, self.weight_warps),
             ("sums_empty", config.sum_slots, 1),
             ("sums_full", self.sum_barriers, self.weight_warps),
             ("parts_full", self.own_tiles, 1),
-            ("dz_full", self.groups, config.group),
+            ("dz_full", self.groups, self.group),
             ("dh_full", self.tiles // self.hidden_group, self.hidden_group),
-            ("dh_empty", 1, readers),
+            ("dh_empty", 1, self.weight_warps + self.rows_read_dh * self.tiles),
             ("outputs_ready", 1, config.output_warps),
             ("biases_ready", 1, config.output_warps),
             ("losses_full", 2, 1),
         ):
             protocol.add(self.block, name, number, count)
-        for name, number in self.numbers_in_memory():
-            protocol.add(MEMORY, name, number, replicas)
+        for name, number in (
+            ("gradients", 1),
+            ("weights", 1),
+            ("outputs", 2 * config.output_warps),
+        ):
+            protocol.add(MEMORY, self.in_memory(name).name, number, replicas)
         protocol.play(self.block, "the loader", self.load())
-        protocol.play(self.block, "each weight warp", self.weights())
+        protocol.play(self.block, "each weight warp", self.train_weights())
+        rows = self.look_ahead if config.ahead else self.pass_tiles
         for warp in range(config.row_warps):
-            rows = self.look_ahead(warp) if config.ahead else self.rows(warp)
-            protocol.play(self.block, f"row warp {warp}", rows)
+            protocol.play(self.block, f"row warp {warp}", rows(warp))
         for warp in range(config.output_warps):
-            protocol.play(self.block, f"output warp {warp}", self.outputs(warp))
-
-    def numbers_in_memory(self) -> tuple[tuple[str, int], ...]:
-        """Return what replicas leave each other for this rank, by names and how many places."""
-        if self.config.replicas == 1:
-            return ()
-        outputs = 2 * self.config.output_warps
-        return (
-            (f"gradients of rank {self.rank}", 1),
-            (f"weights of rank {self.rank}", 1),
-            (f"outputs of rank {self.rank}", outputs),
-        )
+            protocol.play(self.block, f"output warp {warp}", self.train_outputs(warp))
 
     def is_last_of_epoch(self, step: int) -> bool:
         return step % self.epoch == self.epoch - 1
@@ -96,18 +86,18 @@ class _Block:
         for load in range(self.steps * self.loads):
             slot, turn = load % self.config.x_slots, load // self.config.x_slots
             yield Wait(self.at("x_empty", slot), turn - 1)
-            yield Arrive(self.x_full(load), 33)
+            yield Arrive(self.x_full(load), COPIED)
 
     def x_full(self, load: int) -> Place:
-        return self.at("x_full", load // self.config.group % self.groups_ahead)
+        return self.at("x_full", load // self.group % self.groups_ahead)
 
     def await_x(self, load: int) -> Wait:
-        return Wait(self.x_full(load), load // self.config.group // self.groups_ahead)
+        return Wait(self.x_full(load), load // self.group // self.groups_ahead)
 
     def free_x(self, load: int) -> Arrive:
         return Arrive(self.at("x_empty", load % self.config.x_slots), self.weight_warps)
 
-    def weights(self) -> Iterator[Event]:
+    def train_weights(self) -> Iterator[Event]:
         following = 0
         for step in range(self.steps):
             ahead = self.config.ahead and not self.is_last_of_epoch(step)
@@ -115,20 +105,14 @@ class _Block:
                 yield from self.multiply(following)
                 following += 1
             yield from self.take_gradients(step)
-            if self.config.replicas > 1:
+            if self.replicas > 1:
                 yield from self.exchange("gradients", 0, step)
                 yield from self.exchange("weights", 0, step)
-
-    def exchange(self, name: str, slot: int, phase: int) -> Iterator[Event]:
-        """Leave numbers to the replicas, and wait for theirs."""
-        place = Place(MEMORY, f"{name} of rank {self.rank}", slot)
-        yield Arrive(place)
-        yield Wait(place, phase)
 
     def multiply(self, step: int) -> Iterator[Event]:
         for tile in range(self.tiles):
             load, place = step * self.loads + tile, step * self.tiles + tile
-            if tile % self.config.group == 0:
+            if tile % self.group == 0:
                 yield self.await_x(load)
             slot = place % self.config.sum_slots
             if self.config.sum_slots < self.sum_places:
@@ -138,7 +122,7 @@ class _Block:
                 yield self.free_x(load)
 
     def take_gradients(self, step: int) -> Iterator[Event]:
-        first_load, group = step * self.loads + self.tiles - self.config.kept, self.config.group
+        first_load, group = step * self.loads + self.tiles - self.config.kept, self.group
         for first in range(0, self.tiles, self.back_group):
             if self.config.kept == 0:
                 yield self.await_x(first_load + first)
@@ -154,7 +138,7 @@ class _Block:
 
     # -- row warps
 
-    def rows(self, warp: int) -> Iterator[Event]:
+    def pass_tiles(self, warp: int) -> Iterator[Event]:
         warps = self.config.row_warps
         for step in range(self.steps):
             for tile in range(warp, self.tiles + 2 * warps, warps):
@@ -194,8 +178,8 @@ class _Block:
             yield Arrive(self.at("sums_empty", place % self.config.sum_slots))
 
     def begin_tile(self, tile: int) -> Iterator[Event]:
-        full = self.at("dz_full", tile // self.config.group)
-        if self.config.cluster == 1:
+        full = self.at("dz_full", tile // self.group)
+        if self.cluster == 1:
             yield Arrive(full)
             return
         rows = min(16, self.own_rows)
@@ -206,44 +190,42 @@ class _Block:
 
     def finish_rows(self, step: int, tile: int) -> Iterator[Event]:
         """Find losses of this block's rows of a tile, if it has any."""
-        first, cluster = self.rank * self.own_rows // 16, self.config.cluster
+        first, cluster = self.rank * self.own_rows // 16, self.cluster
         if cluster == 1 or not first <= tile < first + self.own_tiles:
             return
         rows, full = self.config.own_of_tile, self.at("parts_full", tile - first)
         yield Arrive(full, 1, cluster * rows * self.output_bytes)
         yield Wait(full, step)
         for rank in range(cluster):
-            to = self.at("dz_full", tile // self.config.group, rank)
+            to = self.at("dz_full", tile // self.group, rank)
             yield Arrive(to, 0, -rows * self.gradient_bytes)
         yield Arrive(self.at("losses_full", step % 2, 0), 0, -8 * rows)
 
     def find_unit_gradients(self, step: int, tile: int) -> Iterator[Event]:
-        yield Wait(self.at("dz_full", tile // self.config.group), step)
+        yield Wait(self.at("dz_full", tile // self.group), step)
         yield Arrive(self.at("dh_full", tile // self.hidden_group))
 
     # -- output warps
 
-    def outputs(self, warp: int) -> Iterator[Event]:
+    def train_outputs(self, warp: int) -> Iterator[Event]:
         config, warps = self.config, self.config.output_warps
-        tiles = self.unit_tiles * self.out_tiles if config.hidden else 0
-        has_tiles, has_record = warp < tiles, self.rank == 0 and warp == warps - 1
-        biases = self.unit_tiles if config.hidden else self.out_tiles
-        has_biases = (warp - tiles) % warps < biases
+        has_tiles, has_record = warp < self.output_tiles, self.rank == 0 and warp == warps - 1
+        has_biases = (warp - self.output_tiles) % warps < self.bias_tiles
         for step in range(self.steps):
             if has_tiles:
                 yield from self.await_all("dz_full", self.groups, step)
             if has_biases and not config.ahead:
                 yield from self.await_biases(step)
-            if config.replicas > 1 and (has_tiles or has_biases):
+            if self.replicas > 1 and (has_tiles or has_biases):
                 yield from self.exchange("outputs", warp * 2 + step % 2, step // 2)
             yield from self.await_all("dz_full", self.groups, step)
-            if has_record and config.cluster > 1:
+            if has_record and self.cluster > 1:
                 yield Arrive(self.at("losses_full", step % 2), 1, 8 * 16 * self.tiles)
             yield Arrive(self.at("outputs_ready"))
             if config.ahead:
                 yield from self.await_biases(step)
                 yield Arrive(self.at("biases_ready"))
-            if has_record and config.cluster > 1:
+            if has_record and self.cluster > 1:
                 yield Wait(self.at("losses_full", step % 2), step // 2)
 
     def await_biases(self, step: int) -> Iterator[Event]:
