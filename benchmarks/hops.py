@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -209,7 +209,7 @@ def rows_of_hops(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
     def cell(name: str, size: int) -> str:
         row = found.get((name, size))
-        return f"{row['cycles']['median']:.0f}" if row else "-"
+        return f"{row['cycles']['median']:.0f}, {row['ns']['median']:.0f} ns" if row else "-"
 
     lines = [[label, *(cell(name, size) for size in sizes)] for name, label in LABELS.items()]
     return ["cycles, in clusters of", *(f"{size}" for size in sizes)], lines
@@ -221,11 +221,14 @@ def rows_of_chains(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]
     lines = []
     for row in results["chains"]:
         us, step = row["cycles"] / ghz / 1e3, row["us"]["median"]
-        hops = [f"{row['hops'][kind]:g}" for kind in (WITHIN, ACROSS, THROUGH, LOADED)]
+        hops = [
+            ("" if hop["times"] == 1 else f"{hop['times']:g} × ") + f"{name} {hop['cycles']:.0f}"
+            for name, hop in row["hops"].items()
+        ]
         cells = [f"{us:.2f}", f"{step:.2f}", f"{step - us:.2f}", f"{us / step:.0%}"]
-        lines.append([row["case"], f"`{row['kernel']}`", *hops, *cells])
-    header = ["network, batch", "kernel", *(f"hops {kind}" for kind in (WITHIN, ACROSS, THROUGH))]
-    return [*header, LOADED, "chain, µs", "step, µs", "work between, µs", "chain's share"], lines
+        lines.append([row["case"], f"`{row['kernel']}`", " + ".join(hops), *cells])
+    header = ["network/batch", "kernel", "a step's chain, cycles", "chain, µs", "step, µs"]
+    return [*header, "work between, µs", "chain's share"], lines
 
 
 # -- chains of waits
@@ -238,7 +241,8 @@ NETWORKS = (
     one_launch.Case((784, 128, 128, 128, 10), 32),
     one_launch.Case((784, 512, 512, 512, 10), 32),
 )
-WITHIN, ACROSS, THROUGH, LOADED = "in a block", "in a cluster", "through memory", "loads"
+# What a hop is: an arrival, `st.async`, numbers that are marked, or a copy.
+WITHIN, ACROSS, THROUGH, LOADED = "mbarrier", "store_async_warp", "memory", "bulk_load"
 FEW_STEPS, MORE_STEPS = 8, 16
 
 
@@ -268,7 +272,7 @@ class _Clock:
     """When something is, in cycles, and over which hops it came."""
 
     cycles: float = 0
-    hops: Counter[str] | None = None
+    hops: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def later(self, other: _Clock) -> _Clock:
         return self if self.cycles >= other.cycles else other
@@ -276,9 +280,9 @@ class _Clock:
 
 def end_of(protocol: Protocol, cycles: dict[str, float]) -> _Clock:
     """Return when the last role is done if only hops take time, and which ones that takes."""
-    clocks = {role: _Clock(0, Counter()) for role in protocol.roles}
+    clocks = {role: _Clock() for role in protocol.roles}
     phases: dict[Place, list[_Clock]] = {place: [] for place in protocol.counts}
-    under_way = {place: [0, 0, _Clock(0, Counter())] for place in protocol.counts}
+    under_way = {place: [0, 0, _Clock()] for place in protocol.counts}
     at, ready = dict.fromkeys(protocol.roles, 0), list(protocol.roles)
     waiting: dict[Place, list[tuple[int, str]]] = {}
     while ready:
@@ -296,7 +300,7 @@ def end_of(protocol: Protocol, cycles: dict[str, float]) -> _Clock:
             else:
                 kind, own = kind_of(role, event), clocks[role]
                 if kind is not None:
-                    hops = own.hops + Counter([kind])
+                    hops = own.hops + Counter([(place.name, kind)])
                     own = _Clock(own.cycles + cycles[kind], hops)
                 state = under_way[place]
                 state[0] += event.arrivals
@@ -304,7 +308,7 @@ def end_of(protocol: Protocol, cycles: dict[str, float]) -> _Clock:
                 state[2] = state[2].later(own)
                 if state[0] == protocol.counts[place] and state[1] == 0:
                     phases[place].append(state[2])
-                    under_way[place] = [0, 0, _Clock(0, Counter())]
+                    under_way[place] = [0, 0, _Clock()]
                     ready += waiting.pop(place, [])
             at[role] += 1
     return max(clocks.values(), key=lambda clock: clock.cycles)
@@ -322,7 +326,15 @@ def chain_of(launch: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
     few, more = (end_of(protocol_of(launch, s), cycles) for s in (FEW_STEPS, MORE_STEPS))
     steps = MORE_STEPS - FEW_STEPS
-    hops = {kind: (more.hops[kind] - few.hops[kind]) / steps for kind in cycles}
+    hops = {
+        name: {
+            "what": kind,
+            "times": (more.hops[name, kind] - few.hops[name, kind]) / steps,
+            "cycles": cycles[kind],
+        }
+        for name, kind in more.hops
+        if more.hops[name, kind] - few.hops[name, kind] >= steps / 4
+    }
     return {"hops": hops, "cycles": (more.cycles - few.cycles) / steps}
 
 

@@ -49,9 +49,11 @@ def test_a_step_ahead_waits_for_two_hops_of_the_cluster_and_one_of_the_block(
     launch = launched(one_launch.choose, [network_of(784, 256, 10, batch=8)])[0]
     chain = hops.chain_of(launch, rows)
     assert chain["cycles"] == 2 * IN_CLUSTER + IN_BLOCK
-    assert chain["hops"] == {
-        hops.WITHIN: 1, hops.ACROSS: 2, hops.THROUGH: 0, hops.LOADED: 0
-    }  # fmt: skip
+    assert {name: (hop["what"], hop["times"]) for name, hop in chain["hops"].items()} == {
+        "parts_full": (hops.ACROSS, 1),
+        "dz_full": (hops.ACROSS, 1),
+        "dh_full": (hops.WITHIN, 1),
+    }
 
 
 def test_layers_exchange_units_and_gradients(hops: Any, rows: list[dict[str, Any]]) -> None:
@@ -76,4 +78,5 @@ def test_tables_have_a_line_for_each_label_and_network(
     assert all(any(cell != "-" for cell in line[1:]) for line in lines)
     header, [line] = hops.rows_of_chains(results)
     assert len(header) == len(line)
-    assert line == ["a/8", "`one_launch`", "1", "2", "0", "0", "0.25", "1.50", "1.25", "17%"]
+    links = "parts_full 200 + dz_full 200 + dh_full 100"
+    assert line == ["a/8", "`one_launch`", links, "0.25", "1.50", "1.25", "17%"]
