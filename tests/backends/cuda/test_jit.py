@@ -504,3 +504,10 @@ def test_damage_in_the_package_is_compiled_anew(package: Path, compiler: FakeCom
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     jit.cubin("probe", DEFINES, ARCH)
     assert len(compiler.compiled) == 1
+
+
+def test_kernels_with_bounded_waits_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = ("unary", (("DTYPE", "float"),), "sm_90a")
+    plain = jit.package_entry(*kernel)
+    monkeypatch.setenv("WARPFIT_DEBUG", "1")
+    assert jit.package_entry(*kernel) != plain

@@ -17,7 +17,6 @@ from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE
 from warpfit.backends.cuda.conv_weights_sm90 import WeightOps
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.backends.cuda.runtime import LARGEST_BOX
 
@@ -215,7 +214,6 @@ class BoxTiling(NamedTuple):
             "BLOCK_N": self.block_n,
             "CLUSTER": self.cluster,
             "STAGES": self.stages,
-            "BOUNDED_WAITS": int(is_debugging()),
         }
 
 

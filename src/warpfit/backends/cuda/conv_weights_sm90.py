@@ -25,7 +25,6 @@ from warpfit.backends.cuda.conv_sm90 import (
     plane_bytes,
     row_counts,
 )
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.pool import PooledGradient
 
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
@@ -158,7 +157,6 @@ def weight_defines(
         "BLOCK_C": band.block_c,
         "BLOCK_O": band.block_o,
         "STAGES": band.stages,
-        "BOUNDED_WAITS": int(is_debugging()),
         "X_PIECES": int(is_whole),
         "IS_POOLED": int(is_pooled),
     }

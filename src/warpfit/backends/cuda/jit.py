@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.machine_code import (
     add_entry,
     cache_folder,
@@ -120,10 +121,11 @@ def _declared(name: str, line: str, defines: Defines) -> str | None:
 
 
 def macros_of(name: str, defines: Defines) -> Defines:
-    """Return those settings of a kernel that the compiler takes as macros: none that the host
-    declares.
+    """Return what the compiler takes as macros: a kernel's settings, but for those that the host
+    declares, and whether waits are bounded.
     """
-    return () if name in CONFIGS else defines
+    bounded = ("BOUNDED_WAITS", str(int(is_debugging())))
+    return (bounded, *(() if name in CONFIGS else defines))
 
 
 def flattened(name: str, defines: Defines) -> str:
@@ -181,7 +183,7 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
     for part in (
         unit_of(name, source_of(name), defines),
         name,
-        repr(sorted(defines)),
+        repr(sorted({*defines, *macros_of(name, defines)})),
         repr(OPTIONS),
         compiler,
         arch,
@@ -228,7 +230,7 @@ def compile_kernel(
     options = ProgramOptions(
         name=f"{name}.cu",
         arch=arch,
-        define_macro=list(macros_of(name, defines)) or None,
+        define_macro=list(macros_of(name, defines)),
         include_path=str(KERNELS),
         ptxas_options="-v" if verbose else None,
         **OPTIONS | {"lineinfo": with_lines},

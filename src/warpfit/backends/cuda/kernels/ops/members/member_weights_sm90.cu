@@ -4,7 +4,7 @@
 //            through tensor maps with boxes of 64 by 64; partials as in member_weights.cuh.
 // Launch:    grid: blocks that all run at once; block: a warpgroup that loads and two that multiply
 //            64 inputs by BLOCK_N units each; SHARED_BYTES of shared memory. Defines: that, UNITS
-//            (128, 256 or 512), STAGES, BOUNDED_WAITS.
+//            (128, 256 or 512), STAGES.
 // Numerics:  float32 sums in the order of rows.
 // Cost:      2 rows num_inputs UNITS FLOP a layer; of each unit of work 128 (128 + BLOCK_N) bytes,
 //            from L2, and of each block and tile 512 BLOCK_N bytes to memory.
