@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["MEMORY", "Arrive", "Block", "Event", "Place", "Protocol", "Role", "Wait", "hang_of"]
-
 MEMORY = -1
 Role = tuple[int, str]  # its block, and its name
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from warpfit.backends.cuda.resident_config import CardConfig, LayersConfig
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
-__all__ = ["protocol_by_layers", "protocol_on_card"]
-
 CHUNK_UNITS, HALF_BYTES, FLOAT_BYTES = 8, 2, 4
 COPIED = 33  # arrivals of a batch of x that is copied
 

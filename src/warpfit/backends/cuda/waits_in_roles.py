@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from warpfit.backends.cuda.resident_config import OneLaunchConfig
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
-__all__ = ["protocol_of_roles"]
-
 COPIED = 33  # arrivals of a tile of x that is copied
 
 

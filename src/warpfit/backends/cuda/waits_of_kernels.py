@@ -11,8 +11,6 @@ from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_o
 from warpfit.backends.cuda.waits_in_roles import protocol_of_roles
 from warpfit.errors import CompileError
 
-__all__ = ["PROTOCOLS", "check_waits"]
-
 # Two replicas stand for all, and two epochs, or four steps, for a run: rings come round thrice.
 PROTOCOLS: dict[str, Callable[[Any], Protocol]] = {
     "one_launch": lambda config: protocol_of_roles(config, 3, 2, min(2, config.replicas)),
