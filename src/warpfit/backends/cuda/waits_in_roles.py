@@ -81,10 +81,11 @@ class _Block(Block):
     # -- the loader, and the weight warps, which do all the same
 
     def load(self) -> Iterator[Event]:
-        for load in range(self.steps * self.loads):
-            slot, turn = load % self.config.x_slots, load // self.config.x_slots
-            yield Wait(self.at("x_empty", slot), turn - 1)
-            yield Arrive(self.x_full(load), COPIED)
+        loads, slots = self.steps * self.loads, self.config.x_slots
+        for load in range(loads + slots):
+            yield Wait(self.at("x_empty", load % slots), load // slots - 1)
+            if load < loads:
+                yield Arrive(self.x_full(load), COPIED)
 
     def x_full(self, load: int) -> Place:
         return self.at("x_full", load // self.group % self.groups_ahead)
