@@ -67,7 +67,7 @@ class Context:
             suspects = ""
         if int(error) == STOPPED:
             suspects += (
-                "; kernels stop themselves if what they wait for does not come in ten seconds or more"
-                " (WARPFIT_DEBUG=1 says where)"
+                "; kernels stop themselves if what they wait for does not come in ten seconds or "
+                "more (WARPFIT_DEBUG=1 says where)"
             )
         raise KernelError(f"{act} failed on {self.name}: {describe(error)}{suspects}")
