@@ -137,7 +137,7 @@ struct BatchWarps {
     __device__ void bring(const Batch& batch, const Batch& next) {
         const unsigned stage = x_batches % STAGES;
         meet();  // rows are found
-        wait_or_give_up(shared.x_free[stage], x_batches / STAGES + 1);
+        wait(shared.x_free[stage], x_batches / STAGES + 1);
         fetch(batch, stage);
         find_rows(next, stage ^ 1);
         hand_over(stage);
