@@ -20,8 +20,6 @@ from warpfit.backends.cuda.conv_weights_sm90 import WeightOps
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.backends.cuda.runtime import LARGEST_BOX
 
-__all__ = ["BoxOps", "Geometry", "Pass", "choose_tiling", "choose_weight_tiling", "variants"]
-
 Shape = tuple[int, ...]
 Extent = tuple[int, int, int]
 

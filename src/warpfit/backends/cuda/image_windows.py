@@ -8,8 +8,6 @@ from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.errors import ShapeError
 
-__all__ = ["ImageWindowOps", "variants"]
-
 THREADS = 256
 MOST_NUMBERS = 2**31  # of an image
 

@@ -18,18 +18,6 @@ from warpfit.backends.cuda.config import (
     TypeName,
 )
 
-__all__ = [
-    "CONFIGS",
-    "CardConfig",
-    "LayersConfig",
-    "ManyClustersConfig",
-    "ManyConfig",
-    "ManySmallConfig",
-    "NarrowStepConfig",
-    "OneLaunchConfig",
-    "TableConfig",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig(Config):

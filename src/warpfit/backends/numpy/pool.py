@@ -10,8 +10,6 @@ from warpfit.backends.base import Array, Backend, Pair
 from warpfit.backends.checks import check_float, check_pool2d, check_pool2d_backward
 from warpfit.backends.numpy.windows import taps
 
-__all__ = ["PoolOps"]
-
 
 def _first_taps(num_windows: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Array:
     """Return the index of the first tap of each window that lies inside the image: (OH, OW)."""
