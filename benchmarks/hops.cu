@@ -8,10 +8,9 @@
 // be there; a turn is both ways. What expects the next message is said while the last one is under
 // way, as kernels do.
 #include "base/reduce.cuh"
-#include "ptx/ptx.cuh"
-
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/ptx.cuh"
 #include "resident/exchange/marked_numbers.cuh"
 
 namespace {
@@ -22,9 +21,24 @@ struct alignas(128) Shared {
 };
 
 enum Kind {
-    STORE_ASYNC_8, STORE_ASYNC_16, STORE_ASYNC_WARP, STORE_REMOTE, BULK_PEER, MBARRIER, MEMORY,
-    BULK_LOAD, BLOCK_BARRIER, GROUP_BARRIER, CLUSTER_BARRIER, FENCE_CLUSTER, FENCE_GPU,
-    FENCE_SYSTEM, FENCE_ASYNC, SHUFFLE, MATRIX_LOAD, PRODUCT
+    STORE_ASYNC_8,
+    STORE_ASYNC_16,
+    STORE_ASYNC_WARP,
+    STORE_REMOTE,
+    BULK_PEER,
+    MBARRIER,
+    MEMORY,
+    BULK_LOAD,
+    BLOCK_BARRIER,
+    GROUP_BARRIER,
+    CLUSTER_BARRIER,
+    FENCE_CLUSTER,
+    FENCE_GPU,
+    FENCE_SYSTEM,
+    FENCE_ASYNC,
+    SHUFFLE,
+    MATRIX_LOAD,
+    PRODUCT
 };
 
 __device__ inline int64 nanoseconds() {
@@ -156,8 +170,7 @@ __device__ inline void repeat(Shared& shared, unsigned* memory) {
         if constexpr (KIND == CLUSTER_BARRIER) barrier_of_cluster();
         if constexpr (KIND >= FENCE_CLUSTER && KIND <= FENCE_ASYNC)
             store_relaxed(memory + threadIdx.x, turn);
-        if constexpr (KIND == FENCE_CLUSTER)
-            asm volatile("fence.acq_rel.cluster;" ::: "memory");
+        if constexpr (KIND == FENCE_CLUSTER) asm volatile("fence.acq_rel.cluster;" ::: "memory");
         if constexpr (KIND == FENCE_GPU) fence_of_grid();
         if constexpr (KIND == FENCE_SYSTEM) asm volatile("fence.acq_rel.sys;" ::: "memory");
         if constexpr (KIND == FENCE_ASYNC) fence_async();
@@ -187,8 +200,7 @@ extern "C" __global__ void hops(int64* found, unsigned* memory, int peer) {
     const bool is_first = block == 0, takes_part = is_first || block == peer;
     const int64 start = clock64(), begin = nanoseconds();
     if constexpr (KIND <= BULK_PEER) {
-        if (takes_part && threadIdx.x < 32)
-            play_in_cluster(shared, is_first, is_first ? peer : 0);
+        if (takes_part && threadIdx.x < 32) play_in_cluster(shared, is_first, is_first ? peer : 0);
     } else if constexpr (KIND == MEMORY) {
         if (takes_part && threadIdx.x < 32)
             play_in_memory(reinterpret_cast<uint4*>(memory), is_first);

@@ -70,7 +70,7 @@ struct Mbarrier {
     const void* place;
     unsigned count;
     unsigned block = 0, number = 0;  // whose it is, and of how many that it made before
-    unsigned parity = 0;  // of the phase that is not complete yet
+    unsigned parity = 0;             // of the phase that is not complete yet
     Phase phase{};
     bool last_was_seen = true;  // whether a thread knows that the phase before is complete
 
