@@ -139,7 +139,7 @@ def test_kernels_beside_others_under_way_take_a_quarter_of_the_cores(
     started: list[Any] = []
     monkeypatch.setattr(jit, "_compiling", {})
     monkeypatch.setattr(jit, "num_cores", lambda: 8)
-    monkeypatch.setattr(jit.Thread, "start", started.append)
+    monkeypatch.setattr(jit.Thread, "start", lambda thread: started.append(thread))
     for first, count, threads in ((0, 3, 3), (3, 6, 2)):
         jit.compile_ahead([("probe", (("SCALE", str(first + i)),)) for i in range(count)], ARCH)
         assert len(started) == threads
