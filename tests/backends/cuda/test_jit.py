@@ -133,6 +133,19 @@ def test_kernels_are_compiled_ahead_at_once_and_errors_told_when_asked_for(
     assert not jit._compiling
 
 
+def test_kernels_beside_others_under_way_take_a_quarter_of_the_cores(
+    compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(jit, "_compiling", {})
+    monkeypatch.setattr(jit, "num_cores", lambda: 8)
+    monkeypatch.setattr(jit.Thread, "start", lambda thread: started.append(thread))
+    for first, count, threads in ((0, 3, 3), (3, 6, 2)):
+        jit.compile_ahead([("probe", (("SCALE", str(first + i)),)) for i in range(count)], ARCH)
+        assert len(started) == threads
+        started.clear()
+
+
 def test_threads_that_ask_for_the_same_kernel_wait_for_one_compiler(
     kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

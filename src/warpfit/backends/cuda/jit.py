@@ -274,13 +274,14 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
 
 
 def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
-    """Begin to compile kernels that are not in the cache, as many at once as there are cores;
-    `cubin` waits for its own.
+    """Begin to compile kernels that are not in the cache, as many at once as there are cores, or,
+    lest they delay others under way, a quarter of that; `cubin` waits for its own.
 
     The compiler leaves Python's lock to others meanwhile. An error is raised where the kernel is
     asked for.
     """
     wanted: deque[Any] = deque()
+    are_first = all(future.done() for future in [*_compiling.values()])
     for name, defines in kernels:
         path = _entry(name, defines, arch)
         if path.exists():
@@ -288,7 +289,8 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
         future, is_new = _under_way(path)
         if is_new:
             wanted.append((future, path, name, defines, arch))
-    for _ in range(min(len(wanted), num_cores())):
+    most = num_cores() if are_first else max(1, num_cores() // 4)
+    for _ in range(min(len(wanted), most)):
         Thread(target=_compile_all, args=(wanted,)).start()
 
 
