@@ -11,12 +11,13 @@
 //            bytes: STAGES stages a ring, STRIPS strips a warp, barriers (joined_updates.py).
 //            Defines: these, DTYPE, RULE (a Step of ops/optim/update_rules.cuh) and its SLOTS.
 // Numerics:  float32 sums, w's in the order of rows, b's of tiles over every eighth row first; the
-//   update in float32.
+//   update in float32, its roots and quotients within a few units of the last place.
 // Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each
 //   slot.
 // Reference: linear_backward of backends/numpy, then the rule of backends/update_rules.py.
 #define SHARED_ALIGNMENT 1024
 #define CLUSTER 1
+#define NEAR_ROOTS
 
 #include "base/vec.cuh"
 #include "gemm/strips.cuh"
