@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
@@ -318,7 +318,8 @@ def choose_weight_tiling(
         most = min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1)
         runs = [(1, parts) for parts in range(1, most + 1)]
         if tiles * boxes >= multiprocessors:
-            runs.append((tiles, multiprocessors))
+            num_runs = gcd(tiles, multiprocessors)
+            runs.append((tiles // num_runs, multiprocessors // num_runs))
         for run in runs:
             way = WeightTiling(tiling, is_swapped, *run)
             found.append((_weight_cycles(geometry, way, tiles, boxes, multiprocessors), way))

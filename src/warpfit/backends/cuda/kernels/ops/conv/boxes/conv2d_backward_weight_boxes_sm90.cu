@@ -49,8 +49,9 @@ struct WeightProduct {
     }
 };
 
-// How boxes of windows are dealt out: those of `tiles` tiles, one tile's after the other's, to
-// `blocks` blocks in equal numbers; and then those of the next.
+// How boxes of windows are dealt out: a run has `tiles` tiles, and those of one after the other go
+// to `blocks` blocks in equal numbers. Neighbouring blocks are of different runs, and of
+// neighbouring tiles: they ask for the same windows at the same time.
 struct Runs {
     int tiles, blocks;
     int64 boxes;  // of a tile
@@ -74,10 +75,11 @@ struct Piece {
 template <class Call>
 __device__ inline void for_each_piece(const WeightProduct& product, const Runs& runs, int parts,
                                       Call call) {
-    const int run = blockIdx.x / runs.blocks, block = blockIdx.x - run * runs.blocks;
+    const int num_runs = gridDim.x / runs.blocks;
+    const int block = blockIdx.x / num_runs, run = blockIdx.x - block * num_runs;
     const int64 end = runs.first(block + 1);
     for (int64 box = runs.first(block); box < end;) {
-        const int in_run = static_cast<int>(box / runs.boxes), tile = run * runs.tiles + in_run;
+        const int in_run = static_cast<int>(box / runs.boxes), tile = in_run * num_runs + run;
         const int64 first = in_run * runs.boxes, last = min(first + runs.boxes, end);
         const int part = block - runs.block_of(first);
         call(Piece{tile / product.output_tiles() * X_PANELS,
@@ -99,42 +101,47 @@ __device__ inline void start_barriers(BoxShared& shared) {
     __syncthreads();
 }
 
-// The panels of x that the windows of a box see; beyond the last tap's zeros.
-__device__ inline void load_x(unsigned char* tile, Barrier& full, const TensorMap& x_map,
-                              const WeightProduct& product, const Extent& first, int first_panel) {
-#pragma unroll
-    for (int i = 0; i < X_PANELS; ++i) {
-        const int panel = first_panel + i, tap = panel / product.panels_of_tap();
+// What the first window sees of a panel: a pixel, and a channel; beyond the last tap's there are
+// zeros.
+struct PanelStart {
+    int row, column, channel;
+
+    __device__ void find(const WeightProduct& product, int panel) {
+        const int tap = panel / product.panels_of_tap();
         const int kh = tap / product.columns.taps, kw = tap - kh * product.columns.taps;
-        const int channel = tap < product.num_taps()
-                                ? (panel - tap * product.panels_of_tap()) * PANEL
-                                : product.channels;
-        copy_images(tile + i * TileA::PANEL_BYTES, &x_map, first.images,
-                    product.rows.pixel(first.rows, kh), product.columns.pixel(first.columns, kw),
-                    channel, &full);
+        row = product.rows.pixel(0, kh), column = product.columns.pixel(0, kw);
+        channel = tap < product.num_taps() ? (panel - tap * product.panels_of_tap()) * PANEL
+                                           : product.channels;
     }
-}
+};
 
-__device__ inline void load_dz(unsigned char* tile, Barrier& full, const TensorMap& dz_map,
-                               const Extent& first, int first_output) {
-#pragma unroll
-    for (int i = 0; i < DZ_PANELS; ++i) {
-        copy_images(tile + i * TileB::PANEL_BYTES, &dz_map, first.images, first.rows, first.columns,
-                    first_output + i * PANEL, &full);
-    }
-}
-
+// One thread. What panels and boxes have in common it finds once: others wait for what it asks for.
 __device__ inline void load_boxes(BoxShared& shared, const TensorMap& x_map,
                                   const TensorMap& dz_map, const WeightProduct& product,
                                   const Piece& piece, Cursor<STAGES>& cursor) {
+    PanelStart starts[X_PANELS];
+#pragma unroll
+    for (int i = 0; i < X_PANELS; ++i) starts[i].find(product, piece.first_panel + i);
+    Extent first = product.boxes.first(piece.first_box);
+#pragma unroll 1
     for (int box = 0; box < piece.num_boxes; ++box) {
-        const Extent first = product.boxes.first(piece.first_box + box);
         Barrier& full = shared.full[cursor.slot];
         unsigned char* stage = shared.stages[cursor.slot];
         wait(shared.empty[cursor.slot], cursor.round + 1);
         mbarrier_expect(&full, STAGE_BYTES);
-        load_x(stage + X_PLACE, full, x_map, product, first, piece.first_panel);
-        load_dz(stage + DZ_PLACE, full, dz_map, first, piece.first_output);
+        const int row = first.rows * product.rows.stride,
+                  column = first.columns * product.columns.stride;
+#pragma unroll
+        for (int i = 0; i < X_PANELS; ++i) {
+            copy_images(stage + X_PLACE + i * TileA::PANEL_BYTES, &x_map, first.images,
+                        row + starts[i].row, column + starts[i].column, starts[i].channel, &full);
+        }
+#pragma unroll
+        for (int i = 0; i < DZ_PANELS; ++i) {
+            copy_images(stage + DZ_PLACE + i * TileB::PANEL_BYTES, &dz_map, first.images,
+                        first.rows, first.columns, piece.first_output + i * PANEL, &full);
+        }
+        product.boxes.advance(first);
         cursor.advance<1>();
     }
 }
@@ -170,6 +177,17 @@ __device__ inline void store_sums_of(const float (&sums)[BLOCK_N / 2], float* pa
             }
         } else {
             float* to = place_of(part, product, piece.first_panel + first_row / PANEL, row);
+#if defined(NARROW_STORES)
+            if (to == nullptr) continue;
+#pragma unroll
+            for (int j = 0; j < BLOCK_N / 8; ++j) {
+                const int output = piece.first_output + 8 * j + lane % 4 * 2;
+                if (output >= product.outputs) continue;
+                *reinterpret_cast<float2*>(to + output) =
+                    float2{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
+            }
+            continue;
+#endif
             // Neighbouring lanes exchange pairs of 16 outputs, so that each has four in a row.
             const bool is_odd = lane % 2;
             const int own = piece.first_output + lane % 2 * 8 + lane % 4 / 2 * 4;
