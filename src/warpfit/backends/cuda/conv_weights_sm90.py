@@ -39,8 +39,8 @@ MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 4, 3, 1024
 # warpgroups load beside three.
 MOST_SUMS, SUMS_BESIDE_TWO = {1: 128, 2: 128, 3: 112, 4: 64}, 64
 # Cycles of a multiprocessor for a product of 64 rows and a column, both from shared memory, while
-# others write there, and those of a band whatever its size: measured with 32 channels, 64 outputs.
-CYCLES_OF_SHARED_COLUMN, CYCLES_OF_WEIGHT_BAND = 1.1, 2500
+# others write there, and those of a band whatever its size: measured with 32 and 64 channels.
+CYCLES_OF_SHARED_COLUMN, CYCLES_OF_WEIGHT_BAND = 0.85, 2200
 
 
 class WeightBand(NamedTuple):

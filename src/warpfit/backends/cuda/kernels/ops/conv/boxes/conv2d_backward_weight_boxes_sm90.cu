@@ -41,9 +41,6 @@ struct WeightProduct {
 
     __device__ int panels_of_tap() const { return (channels + PANEL - 1) / PANEL; }
     __device__ int num_taps() const { return rows.taps * columns.taps; }
-    __device__ int panel_tiles() const {
-        return (num_taps() * panels_of_tap() + X_PANELS - 1) / X_PANELS;
-    }
     __device__ int output_tiles() const {
         return (outputs + DZ_PANELS * PANEL - 1) / (DZ_PANELS * PANEL);
     }
