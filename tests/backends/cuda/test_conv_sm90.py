@@ -274,7 +274,7 @@ def test_bands_and_tiles_cover_the_windows(name: str, num_images: int) -> None:
     assert weight_band is not None
     assert weight_band.num_slices * 16 >= weight_band.rows * forward.pitch
     assert weight_band.warpgroups * weight_band.kernel_rows >= forward.kernel[0]
-    assert forward.outputs % weight_band.block_o == 0
+    assert forward.depth % weight_band.block_c == 0
     assert weight_band.shared_bytes <= MOST_SHARED
     for windows in (forward, forward.adjoint):
         if windows.block_n is None:
