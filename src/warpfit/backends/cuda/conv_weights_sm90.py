@@ -57,7 +57,7 @@ class WeightBand(NamedTuple):
     stages : int
     plane_bytes, shared_bytes : int
     parts : int
-        Blocks that share the bands out, and whose sums are added up.
+        Blocks that partition the bands, and whose sums are added up.
     """
 
     rows: int
