@@ -227,7 +227,7 @@ class WeightTiling(NamedTuple):
     is_swapped : bool
         Whether a tile's rows are outputs, and its columns taps and channels.
     run_tiles, run_blocks : int
-        Tiles whose windows so many blocks share out, in equal numbers.
+        Tiles whose windows are partitioned among so many blocks, in equal numbers.
     """
 
     tiling: BoxTiling
