@@ -83,7 +83,9 @@ class PoolOps(Backend):
         op = "max_pool2d_backward"
         num_windows = check_pool2d_backward(op, dy, x_shape, kernel, stride, padding, indices)
         dx = self.empty(x_shape, dy.dtype)
-        dx.fill(0)
+        uncovered = (size % step for size, step in zip(x_shape[1:3], kernel, strict=True))
+        if stride != kernel or any(padding) or any(uncovered):
+            dx.fill(0)
         chosen, share = self.empty(dy.shape, bool), self.empty(dy.shape, dy.dtype)
         windows_overlap = stride[0] < kernel[0] or stride[1] < kernel[1]
         every_tap = taps((x_shape[1], x_shape[2]), num_windows, kernel, stride, padding)
