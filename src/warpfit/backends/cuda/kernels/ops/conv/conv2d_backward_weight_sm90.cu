@@ -32,7 +32,7 @@ constexpr int LOADERS = 128 * LOADING;     // threads that load
 // Registers of a thread: of all at first, and then of those that multiply, which get what the
 // others leave.
 constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8,
-              LOADER_REGISTERS = X_PIECES && !IS_POOLED ? 48 : 56;
+              LOADER_REGISTERS = IS_POOLED ? 64 : X_PIECES ? 48 : 56;
 constexpr int LEFT_REGISTERS =
     ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
@@ -69,7 +69,7 @@ struct Stages {
                 {first + line_bytes(), plane_bytes}};
     }
 
-    // What no band fills must be finite, as it is multiplied by the zeros of dz.
+    // What no band fills: zeros around images, and what is multiplied by those of dz.
     __device__ void clear() const {
         const int count = STAGES * stage_bytes() / PIECE_BYTES;
         for (int i = threadIdx.x; i < count; i += THREADS + LOADERS) {
@@ -102,10 +102,27 @@ struct Bands {
             pitch,
             first_channel,
             PLANES};
-        x_rows.template copy_to<LOADERS>(stage.x, thread);
-        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
-                                         0,  rows,      pitch,     first_output, O_PIECES};
-        copy_gradient<LOADERS, IS_POOLED>(stage.dz, places, number, dz_rows, thread);
+        if constexpr (X_PIECES) {
+            x_rows.template copy_rows_to<LOADERS, PLANES>(stage.x, thread);
+        } else {
+            x_rows.template copy_to<LOADERS>(stage.x, thread);
+        }
+        const int64 image_size = static_cast<int64>(windows.h) * windows.w * outputs;
+        const ImageRows<T, true> dz_rows{dz + (IS_POOLED ? 0 : number * image_size),
+                                         windows.h,
+                                         windows.w,
+                                         outputs,
+                                         top,
+                                         0,
+                                         rows,
+                                         pitch,
+                                         first_output,
+                                         O_PIECES};
+        if constexpr (IS_POOLED) {
+            copy_pooled<LOADERS>(stage.dz, dz, places, number, dz_rows, thread);
+        } else {
+            dz_rows.template copy_rows_to<LOADERS, O_PIECES>(stage.dz, thread);
+        }
         copy_async_commit();
         copy_async_wait<0>();
     }
