@@ -74,12 +74,13 @@ struct ImageRows {
         static_assert(WHOLE && THREADS % PLANES == 0, "a thread stays in its plane");
         const int plane = thread % PLANES, channel = first_channel + plane * IN_PIECE<T>;
         if (channel >= channels) return;
+        const int first = max(left, 0) + thread / PLANES, last = min(left + pitch, width);
 #pragma unroll 1
         for (int r = 0; r < rows; ++r) {
             const bool inside = static_cast<unsigned>(top + r) < static_cast<unsigned>(height);
             const T* from = image + static_cast<int64>(inside ? top + r : 0) * width * channels;
 #pragma unroll 2
-            for (int col = thread / PLANES; col < width; col += THREADS / PLANES) {
+            for (int col = first; col < last; col += THREADS / PLANES) {
                 copy_async_16(planes.piece(r * pitch + col - left, plane),
                               from + static_cast<int64>(col) * channels + channel, inside);
             }
