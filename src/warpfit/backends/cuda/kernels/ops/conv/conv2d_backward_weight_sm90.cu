@@ -100,29 +100,11 @@ struct Bands {
             -padding.w,
             rows + (KERNEL_HEIGHT - 1) * dilation.h,
             pitch,
-            first_channel,
-            PLANES};
-        if constexpr (X_PIECES) {
-            x_rows.template copy_rows_to<LOADERS, PLANES>(stage.x, thread);
-        } else {
-            x_rows.template copy_to<LOADERS>(stage.x, thread);
-        }
-        const int64 image_size = static_cast<int64>(windows.h) * windows.w * outputs;
-        const ImageRows<T, true> dz_rows{dz + (IS_POOLED ? 0 : number * image_size),
-                                         windows.h,
-                                         windows.w,
-                                         outputs,
-                                         top,
-                                         0,
-                                         rows,
-                                         pitch,
-                                         first_output,
-                                         O_PIECES};
-        if constexpr (IS_POOLED) {
-            copy_pooled<LOADERS>(stage.dz, dz, places, number, dz_rows, thread);
-        } else {
-            dz_rows.template copy_rows_to<LOADERS, O_PIECES>(stage.dz, thread);
-        }
+            first_channel};
+        x_rows.template copy_to<LOADERS, PLANES>(stage.x, thread);
+        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,     top,
+                                         0,  rows,      pitch,     first_output};
+        copy_gradient<LOADERS, O_PIECES, IS_POOLED>(stage.dz, places, number, dz_rows, thread);
         copy_async_commit();
         copy_async_wait<0>();
     }

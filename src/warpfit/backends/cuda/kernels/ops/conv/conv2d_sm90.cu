@@ -144,15 +144,12 @@ struct Bands {
             -padding.w,
             copied_rows,
             pitch,
-            0,
-            CHANNELS / IN_PIECE<T>};
+            0};
         constexpr int PLANES = CHANNELS / IN_PIECE<T>;
         if constexpr (IS_POOLED) {
-            copy_pooled<THREADS_OF>(to, x, places, number, own, thread);
-        } else if constexpr (X_PIECES && THREADS_OF % PLANES == 0) {
-            own.template copy_rows_to<THREADS_OF, PLANES>(to, thread);
+            copy_pooled<THREADS_OF, PLANES>(to, x, places, number, own, thread);
         } else {
-            own.template copy_to<THREADS_OF>(to, thread);
+            own.template copy_to<THREADS_OF, PLANES>(to, thread);
         }
         copy_async_commit();
         copy_async_wait<0>();

@@ -34,22 +34,20 @@ struct ImageRows {
     const T* image;
     int height, width, channels;
     int top, left;
-    int rows, pitch;                // to be copied
-    int first_channel, num_planes;  // to be copied
+    int rows, pitch;  // to be copied
+    int first_channel;
 
-    // `planes` are `Planes`, or `Lines` (mma/lines.cuh); THREADS share the work, of which this is
-    // number `thread`.
-    template <int THREADS, class Pieces>
+    // To PLANES `planes`, which are `Planes`, or `Lines` (mma/lines.cuh); THREADS share the work, of
+    // which this is number `thread`. What lies beside the image, and channels that it does not have,
+    // are zeros already.
+    template <int THREADS, int PLANES, class Pieces>
     __device__ void copy_to(const Pieces& planes, int thread) const {
-        Counter at(thread, THREADS, pitch, num_planes);
         if constexpr (WHOLE) {
-            for (; at.a < rows; at.advance()) {
-                const Source from = source(at);
-                copy_async_16(planes.piece(at.a * pitch + at.b, at.c), from.first, from.count > 0);
-            }
+            copy_whole<THREADS / PLANES, PLANES>(planes, thread);
         } else {
             // Some at once, as each is waited for.
             constexpr int AT_ONCE = 4;
+            Counter at(thread, THREADS, pitch, PLANES);
             while (at.a < rows) {
                 uint4 pieces[AT_ONCE];
                 unsigned char* to[AT_ONCE];
@@ -67,20 +65,18 @@ struct ImageRows {
         }
     }
 
-    // The same where what lies beside the image, and channels that it does not have, are zeros
-    // already: a thread has a plane of every THREADS / PLANES-th pixel of a row.
-    template <int THREADS, int PLANES, class Pieces>
-    __device__ void copy_rows_to(const Pieces& planes, int thread) const {
-        static_assert(WHOLE && THREADS % PLANES == 0, "a thread stays in its plane");
+    // A thread has a plane of every STEP-th pixel of a row.
+    template <int STEP, int PLANES, class Pieces>
+    __device__ void copy_whole(const Pieces& planes, int thread) const {
         const int plane = thread % PLANES, channel = first_channel + plane * IN_PIECE<T>;
-        if (channel >= channels) return;
+        if (thread >= STEP * PLANES || channel >= channels) return;
         const int first = max(left, 0) + thread / PLANES, last = min(left + pitch, width);
 #pragma unroll 1
         for (int r = 0; r < rows; ++r) {
             const bool inside = static_cast<unsigned>(top + r) < static_cast<unsigned>(height);
             const T* from = image + static_cast<int64>(inside ? top + r : 0) * width * channels;
 #pragma unroll 2
-            for (int col = first; col < last; col += THREADS / PLANES) {
+            for (int col = first; col < last; col += STEP) {
                 copy_async_16(planes.piece(r * pitch + col - left, plane),
                               from + static_cast<int64>(col) * channels + channel, inside);
             }
