@@ -31,8 +31,8 @@ constexpr int THREADS = 128 * WARPGROUPS;  // that multiply
 constexpr int LOADERS = 128 * LOADING;     // threads that load
 // Registers of a thread: of all at first, and then of those that multiply, which get what the
 // others leave.
-constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8,
-              LOADER_REGISTERS = IS_POOLED ? 64 : X_PIECES ? 48 : 56;
+constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8;
+constexpr int LOADER_REGISTERS = IS_POOLED ? 64 : X_PIECES ? 48 : 56;
 constexpr int LEFT_REGISTERS =
     ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
@@ -176,7 +176,7 @@ __device__ inline void multiply_band(Sums& sums, Slices& slices, const Stage& st
     }
 #pragma unroll 2
     for (int slice = 0; slice < num_slices; ++slice) {
-        unsigned(&a)[4] = slices[slice % 2];
+        unsigned (&a)[4] = slices[slice % 2];
         load_slice(a, stage.dz, slice);
         wgmma_fence();
 #pragma unroll
