@@ -65,18 +65,21 @@ struct ImageRows {
         }
     }
 
-    // A thread has a plane of every STEP-th pixel of a row.
+    // A thread has a plane of every STEP-th pixel of a row; of narrow images some rows at once.
     template <int STEP, int PLANES, class Pieces>
     __device__ void copy_whole(const Pieces& planes, int thread) const {
         const int plane = thread % PLANES, channel = first_channel + plane * IN_PIECE<T>;
-        if (thread >= STEP * PLANES || channel >= channels) return;
-        const int first = max(left, 0) + thread / PLANES, last = min(left + pitch, width);
+        const int begin = max(left, 0), last = min(left + pitch, width);
+        const int of_row = max(1, min(STEP, last - begin)), at_once = STEP / of_row;
+        const int first_row = thread / PLANES / of_row;
+        if (first_row >= at_once || channel >= channels) return;
+        const int first = begin + thread / PLANES - first_row * of_row;
 #pragma unroll 1
-        for (int r = 0; r < rows; ++r) {
+        for (int r = first_row; r < rows; r += at_once) {
             const bool inside = static_cast<unsigned>(top + r) < static_cast<unsigned>(height);
             const T* from = image + static_cast<int64>(inside ? top + r : 0) * width * channels;
 #pragma unroll 2
-            for (int col = first; col < last; col += STEP) {
+            for (int col = first; col < last; col += of_row) {
                 copy_async_16(planes.piece(r * pitch + col - left, plane),
                               from + static_cast<int64>(col) * channels + channel, inside);
             }
