@@ -357,6 +357,15 @@ def test_gradients_of_pooled_windows_are_spread_as_they_are_read(
     assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
 
 
+def test_a_gradient_of_pooled_windows_is_spread_once(kernel_runtime: Any) -> None:
+    dy, _ = whole_numbers((1, 2, 3, 8), (1,))
+    ops, places = CudaBackend(kernel_runtime), np.zeros(dy.shape, np.uint8)
+    dz = ops.max_pool2d_backward_joined(
+        ops.asarray(dy, "float16"), ops.asarray(places), (1, 4, 6, 8), HALVING
+    )
+    assert ops.spread(dz) is ops.spread(dz)
+
+
 @pytest.mark.parametrize(
     ("pool", "dtype"),
     [

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array
 from warpfit.backends.checks import (
+    check_activation_backward,
     check_batch_norm,
     check_float,
     check_layer_norm,
@@ -20,7 +21,8 @@ from warpfit.backends.checks import (
     check_same_shape,
     check_shape,
 )
-from warpfit.backends.cuda.arrays import ArrayOps, power_of_two
+from warpfit.backends.cuda.arrays import power_of_two
+from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 
 __all__ = ["NormOps", "variants"]
@@ -115,7 +117,7 @@ def _address(array: Array | None) -> int:
     return 0 if array is None else array.pointer
 
 
-class NormOps(ArrayOps):
+class NormOps(ColumnOps):
     """y = (x - mean) / √(variance + eps) · weight + bias."""
 
     def batch_norm_forward(
@@ -258,14 +260,14 @@ class NormOps(ArrayOps):
         self,
         dy: Array,
         x: Array,
-        statistics: Array,
+        statistics: Array | None,
         shape: tuple[int, ...],
         *,
         per_row: bool,
         after: _After = NOTHING_AFTER,
     ) -> tuple[Array, Array, float]:
         """Return dweight and dbias, of the given shape, and the factor that is in them: half
-        precision's loss scale.
+        precision's loss scale. Without statistics x̂ is x.
         """
         acc = acc_dtype(x.dtype)
         dweight, dbias = self.empty(shape, acc), self.empty(shape, acc)
@@ -287,6 +289,20 @@ class NormOps(ArrayOps):
         numbers = (per_row, factor, after.activation.slope)
         kernel(columns.grid, columns.threads, *arrays, *sums, *columns.layout, *numbers)
         return dweight, dbias, factor
+
+    def bias_gradient(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
+        if activation.needs_input:
+            # dz need not be written: f'(z) is found on the way to the sums.
+            check_float("bias_gradient", dy, z)
+            check_activation_backward("bias_gradient", activation, dy, y, z)
+            saved: Any = z
+            operands = (self.contiguous(dy), self.contiguous(saved), None, y.shape[-1:])
+            after = _After(None, None, activation)
+            return self._parameter_gradients(*operands, per_row=False, after=after)[1]
+        dz = dy if activation == IDENTITY else self.activation_backward(activation, dy, y, z)
+        scale = 1 / self.loss_scale if dz.itemsize == 2 else 1.0
+        rows = self.reshape(dz, (prod(dz.shape[:-1]), dz.shape[-1]))
+        return self.column_sums(rows, acc_dtype(dz.dtype), scale)
 
     def layer_norm_forward(
         self,

@@ -29,7 +29,7 @@ HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 PLACES_BYTES = 8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PooledGradient:
     """The gradient of what was pooled by `HALVING`, yet to be spread, in half precision.
 
@@ -40,12 +40,15 @@ class PooledGradient:
         As `max_pool2d_forward` returns them.
     shape : tuple of int
         (M, H, W, C).
+    whole : array of that shape, optional
+        Once somebody has asked for it.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = DEVICE_FLOATS
     dy: Array
     indices: Array
     shape: tuple[int, ...]
+    whole: Array | None = None
 
     @property
     def dtype(self) -> Any:
@@ -116,9 +119,11 @@ class PoolOps(ArrayOps):
 
     def spread(self, dz: Array | PooledGradient) -> Array:
         """Return an array for kernels that do not."""
-        if isinstance(dz, PooledGradient):
-            return self.max_pool2d_backward(dz.dy, dz.indices, dz.shape, **HALVING)
-        return dz
+        if not isinstance(dz, PooledGradient):
+            return dz
+        if dz.whole is None:
+            dz.whole = self.max_pool2d_backward(dz.dy, dz.indices, dz.shape, **HALVING)
+        return dz.whole
 
     def avg_pool2d_forward(
         self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)

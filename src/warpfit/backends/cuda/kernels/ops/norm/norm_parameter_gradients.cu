@@ -1,9 +1,9 @@
 // Computes: dweight = factor · Σ dz · x̂ and dbias = factor · Σ dz over the rows, with x̂ = (x -
 //           mean) / σ and dz = dy f'(x̂ weight + bias), f the define ACTIVATION.
 // Layout:   dy, x (num_rows, channels); weight and bias (channels,) of PARAMETER or null, read if f
-//           is not the identity, which it is if per_row; statistics, mean, its rest and 1 / σ, (3, rows) if per_row
-//           (layer norm), else (3, channels), dweight and dbias (channels,), of the arithmetic
-//           type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
+//           is not the identity, which it is if per_row; statistics, mean, its rest and 1 / σ, (3,
+//           rows) if per_row (layer norm), else (3, channels), or null for x̂ = x; dweight and dbias
+//           (channels,), of the arithmetic type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
 //           tile of columns, zero before and after. Where wide, channels is a multiple of a
 //           vector's elements and dy and x are aligned.
 // Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
@@ -49,9 +49,9 @@ __device__ inline Sums<W> sum_rows(const T* dy, const T* x, const P* weights, co
 #pragma unroll
     for (int e = 0; e < W; ++e) {
         const int64 at = per_row ? 0 : place.column + e;
-        mean[e] = statistics[at];
-        rest[e] = statistics[num_statistics + at];
-        inverse[e] = statistics[2 * num_statistics + at];
+        mean[e] = statistics ? statistics[at] : Acc(0);
+        rest[e] = statistics ? statistics[num_statistics + at] : Acc(0);
+        inverse[e] = statistics ? statistics[2 * num_statistics + at] : Acc(1);
         if (IS_PLAIN) continue;
         scale[e] = weights ? inverse[e] * load(weights[at]) : inverse[e];
         shift[e] = biases ? load(biases[at]) : Acc(0);
@@ -107,9 +107,9 @@ __device__ inline Sums<W> sum_half_rows(const T* dy, const T* x, const P* weight
 #pragma unroll
     for (int e = 0; e < W; ++e) {
         const int c = place.column + e;
-        mean[e] = statistics[c] + statistics[channels + c];
+        mean[e] = statistics ? statistics[c] + statistics[channels + c] : Acc(0);
         if (IS_PLAIN) continue;
-        const Acc inverse = statistics[2ll * channels + c];
+        const Acc inverse = statistics ? statistics[2ll * channels + c] : Acc(1);
         scale[e] = weights ? inverse * load(weights[c]) : inverse;
         shift[e] = biases ? load(biases[c]) : Acc(0);
     }
@@ -142,7 +142,7 @@ __device__ inline Sums<W> sum_half_rows(const T* dy, const T* x, const P* weight
     Sums<W> sums;
 #pragma unroll
     for (int e = 0; e < W; ++e) {
-        const Acc inverse = statistics[2ll * channels + place.column + e];
+        const Acc inverse = statistics ? statistics[2ll * channels + place.column + e] : Acc(1);
         sums.weight[e] = static_cast<double>(weight[e]) * inverse;
         sums.bias[e] = bias[e];
     }
