@@ -36,7 +36,7 @@ from warpfit.cli.options import (
 from warpfit.cli.train import INTERRUPTED
 from warpfit.errors import ConfigError
 from warpfit.training.plan import ENGINES
-from warpfit.training.settings import OPTIMIZERS, SCHEDULES, default_folder
+from warpfit.training.settings import DEFAULT_BATCH, OPTIMIZERS, SCHEDULES, default_folder
 
 if TYPE_CHECKING:
     from warpfit.sweep.jobs import SweepJob, SweepOutcome
@@ -115,9 +115,7 @@ def sweep(
     epochs: Annotated[
         Text, option(RUN, "N,...", "Passes over the data.", "as for `warpfit train`")
     ] = None,
-    batch_size: Annotated[
-        Text, option(RUN, "N,...", "Rows a step.", default_of("batch_size"))
-    ] = None,
+    batch_size: Annotated[Text, option(RUN, "N,...", "Rows a step.", str(DEFAULT_BATCH))] = None,
     precision: Annotated[
         Text,
         option(

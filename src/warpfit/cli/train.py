@@ -42,6 +42,7 @@ from warpfit.training.callbacks import Callback
 from warpfit.training.plan import ENGINES
 from warpfit.training.progress import epoch_line
 from warpfit.training.settings import (
+    DEFAULT_BATCH,
     OPTIMIZERS,
     RECIPES,
     SCHEDULES,
@@ -166,7 +167,7 @@ def train(
         ),
     ] = None,
     batch_size: Annotated[
-        Integer, option(RUN, "N", "Rows a step.", default_of("batch_size"))
+        Integer, option(RUN, "N", "Rows a step.", f"{DEFAULT_BATCH}; 2000 with --recipe")
     ] = None,
     precision: Annotated[
         Text,
