@@ -39,6 +39,7 @@ NETWORKS = {
     "wide tiles": (264, [(72, 264)]),
     "wide tiles of two slots": (1032, [(24, 264)]),
     "thin": (20, [(136, 10), (70, 3)]),
+    "thin, of more rows than lanes": (75, [(3, 2)]),
     "one row": (1, [(8, 8), (8, 1)]),
     "odd": (9, [(15, 40), (40, 33)]),
     "many layers": (4, [(8, 8)] * 9 + [(8, 2)]),

@@ -31,7 +31,7 @@ from warpfit.backends.cuda.pool import PooledGradient
 __all__ = ["FewBand", "FewOps", "FewTiles", "choose_few_band", "choose_few_tiles", "variants"]
 
 KERNEL, WEIGHT_KERNEL, THREADS = "conv2d_few_mma", "conv2d_backward_weight_few_mma", 256
-BLOCKS_O = (64, 32, 16)
+BLOCKS_O = (64, 32, 24, 16)
 # Words of weights, or sums, of a thread; bands on their way or at work; blocks of a multiprocessor,
 # and those of the forward pass for which it has room.
 MOST_WORDS, MOST_SUMS, STAGES, BLOCKS, FORWARD_BLOCKS = 32, 64, 3, 2, 4
@@ -91,7 +91,7 @@ def _few_band(windows: Windows, rows: int, block_o: int, row_tiles: int, parts: 
     num_slices = -(-rows * windows.pitch // DEPTH)
     last_pixel = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
     x_numbers = max((rows + span_h) * windows.pitch, last_pixel + 1) * windows.channels
-    stage = 2 * num_slices * DEPTH * (block_o + IN_PIECE) + -(-2 * x_numbers // 16) * 16
+    stage = 2 * num_slices * DEPTH * _line_of(block_o) + -(-2 * x_numbers // 16) * 16
     # The sums of all warps pass through shared memory in the end.
     of_sums = 4 * THREADS // 32 * DEPTH * row_tiles * block_o
     return FewBand(rows, num_slices, block_o, x_numbers, max(STAGES * stage, of_sums), parts)
@@ -141,7 +141,12 @@ def _few_shared_bytes(windows: Windows, rows: int, block_n: int, slices: int) ->
     span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
     last_col = -(-windows.result[1] // SIDE) * SIDE - 1 + span_w
     num_pixels = (rows - 1 + span_h) * windows.pitch + max(windows.pitch, last_col + 1)
-    return 2 * (slices * DEPTH * (block_n + IN_PIECE) + num_pixels * windows.channels)
+    return 2 * (slices * DEPTH * _line_of(block_n) + num_pixels * windows.channels)
+
+
+def _line_of(outputs: int) -> int:
+    """Return the numbers from a line of shared memory to the next: an odd number of pieces."""
+    return (outputs // IN_PIECE | 1) * IN_PIECE
 
 
 class FewOps(WeightOps):
@@ -149,8 +154,8 @@ class FewOps(WeightOps):
 
     def tiles_of(self, windows: Windows, dtype: str, num_images: int) -> Band | FewTiles | None:
         """Return how a kernel computes a convolution, as `band_of`; None if none does."""
-        found = self.band_of(windows, dtype, num_images)
-        return self._few(choose_few_tiles, windows, dtype, num_images) or found
+        few = self._few(choose_few_tiles, windows, dtype, num_images)
+        return few or self.band_of(windows, dtype, num_images)
 
     def convolve(
         self,
@@ -191,10 +196,8 @@ class FewOps(WeightOps):
         self, windows: Windows, dtype: str, num_images: int
     ) -> WeightBand | FewBand | None:
         """Return how a kernel computes gradients, as `weight_band_of`; None if none does."""
-        found = self.weight_band_of(windows, dtype, num_images)
-        is_possible = found is not None
-        few = self._few(choose_few_band, windows, dtype, num_images) if is_possible else None
-        return few or found
+        few = self._few(choose_few_band, windows, dtype, num_images)
+        return few or self.weight_band_of(windows, dtype, num_images)
 
     def sums_of_gradients(
         self, windows: Windows, band: WeightBand | FewBand, dz: Array | PooledGradient, x: Array
@@ -215,8 +218,8 @@ class FewOps(WeightOps):
         return sums
 
     def _few(self, choose: Any, windows: Windows, dtype: str, num_images: int) -> Any:
-        """Return what is chosen where the device has kernels, and the windows are possible."""
-        if not self.has_kernels(dtype, num_images) or not windows.are_possible:
+        """Return what is chosen where the device has kernels, and there is something to compute."""
+        if not self.has_kernels(dtype, num_images) or 0 in (windows.channels, windows.outputs):
             return None
         runtime = self.runtime
         return choose(windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes)
@@ -250,7 +253,8 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the kernels with a choice of the defines that they are asked for."""
     sizes = (512, 132, shared_bytes_of("sm_90a"))
     for dtype in HALF_DTYPES:
-        for windows in example_windows():
+        of_24 = Windows.forward((1, 28, 28, 1), (5, 5, 1, 24), (24, 24), (0, 0), (1, 1))
+        for windows in (*example_windows(), of_24):
             tiles, band = choose_few_tiles(windows, *sizes), choose_few_band(windows, *sizes)
             if tiles is None or band is None:
                 continue

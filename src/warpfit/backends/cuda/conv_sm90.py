@@ -26,8 +26,10 @@ Shape = tuple[int, ...]
 PIECE_BYTES, IN_PIECE, DEPTH = 16, 8, 16
 TILE, SIDE = 64, 8
 KERNEL, WARPGROUP = "conv2d_sm90", 128
-# Columns of a block's products, each a number that wgmma is declared for.
-BLOCKS_N = (64, 48, 32, 16)
+# Columns of a block's products, each a number that wgmma is declared for; and those that are whole
+# lines where outputs lie side by side.
+BLOCKS_N = (64, 48, 32, 24, 16)
+BLOCKS_OF_LINES = tuple(n for n in BLOCKS_N if n % DEPTH == 0)
 MOST_WARPGROUPS, MOST_BLOCKS = 3, 2
 BARRIER_BYTES = 8
 # Of what a multiprocessor has, for each of two blocks.
@@ -129,7 +131,8 @@ class Windows(NamedTuple):
     @property
     def block_n(self) -> int:
         """Outputs of a block; 0 if the kernel has no products of so many."""
-        return next((n for n in BLOCKS_N if self.outputs % n == 0), 0)
+        blocks = BLOCKS_N if self.is_adjoint else BLOCKS_OF_LINES
+        return next((n for n in blocks if self.outputs % n == 0), 0)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from warpfit.backends.base import HALF_DTYPES, Array
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import (
     BARRIER_BYTES,
-    BLOCKS_N,
+    BLOCKS_OF_LINES,
     BYTES_A_CYCLE,
     DEPTH,
     IN_PIECE,
@@ -102,7 +102,7 @@ def _shares(windows: Windows) -> tuple[int, int, int, int, int] | None:
     rows = -(-height // min(MOST_WEIGHT_WARPGROUPS, height))
     warpgroups = -(-height // rows)
     block_c = next(c for c in BLOCKS_C if windows.depth % c == 0)
-    for block_o in BLOCKS_N:
+    for block_o in BLOCKS_OF_LINES:
         sums = rows * _groups(windows, block_c) * block_o // 2
         if windows.outputs % block_o == 0 and sums <= MOST_SUMS[warpgroups]:
             loading = 1 if warpgroups > 3 or sums > SUMS_BESIDE_TWO else 2

@@ -37,7 +37,7 @@ __all__ = [
 
 # As in kernels/gemm/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 5, 6
-THIN_ROWS, WARPGROUP, CONSUMERS = 8, 128, 2
+THIN_ROWS, WARPGROUP, CONSUMERS = 2, 128, 2
 MAP_BYTES, BOX, STRIP = 128, Box(64, 64), Box(16, 32)
 _HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={5 * MAP_BYTES}s4Q4Q2Q6i24x")
 # As in kernels/narrow/narrow_update.cu.

@@ -76,7 +76,7 @@ struct UpdateList {
 
 static_assert(sizeof(UpdatedLayer) == 768, "joined_updates.py packs this struct");
 
-constexpr int THIN_ROWS = 8;
+constexpr int THIN_ROWS = 2;
 
 using Strips = StripRing<STRIPS, 1 + SLOTS>;
 
@@ -349,7 +349,7 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
 }
 
 // Whole rows of w, of a layer with few outputs or whose arrays begin anywhere, and below the first
-// ones b, as weights of an input 1: a number a thread.
+// ones b, as weights of an input 1. Lanes side by side share a sum, as many as there are threads for.
 __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
                                    float scale) {
     const int inputs = layer.inputs, outputs = layer.outputs, rows = layer.rows;
@@ -358,15 +358,22 @@ __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece
     const Masters w = layer.w, b = layer.b;
     const int num_weights = min(THIN_ROWS, inputs - piece.row) * outputs;
     const int num_biases = piece.row == 0 && b.values ? outputs : 0;
-    for (int i = own_thread(); i < num_weights + num_biases; i += PIECE_THREADS) {
+    const int count = num_weights + num_biases;
+    int lanes = 1;
+    while (2 * lanes * count <= PIECE_THREADS && lanes < 32) lanes *= 2;
+    const int own = own_thread() / lanes, lane = own_thread() % lanes;
+    for (int first = 0; first < count; first += PIECE_THREADS / lanes) {
+        const int i = min(first + own, count - 1);
         const bool is_bias = i >= num_weights;
         const T *own_x = x + (is_bias ? 0 : i / outputs), *own_dz = dz + i % outputs;
         float sum = 0;
 #pragma unroll 16
-        for (int row = 0; row < rows; ++row) {
+        for (int row = lane; row < rows; row += lanes) {
             const float of_row = load(own_x[static_cast<int64>(row) * inputs]);
             sum += (is_bias ? 1.0f : of_row) * load(own_dz[row * stride]);
         }
+        for (int step = 1; step < lanes; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (lane > 0 || first + own >= count) continue;
         if (is_bias) {
             update_at(rule, b, i - num_weights, scale * sum);
         } else {

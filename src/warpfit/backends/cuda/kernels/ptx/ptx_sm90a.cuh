@@ -141,6 +141,7 @@ __device__ inline void wgmma_wait() {
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define D_16 D_FROM(0)
 #define D_8 D_EIGHT(0)
+#define D_12 D_8, "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
 #define D_24 D_16, D_EIGHT(16)
 #define D_32 D_16, D_FROM(16)
 #define D_64 D_32, D_FROM(32), D_FROM(48)
@@ -148,6 +149,7 @@ __device__ inline void wgmma_wait() {
 #define D_128 D_96, D_FROM(96), D_FROM(112)
 
 #define REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define REGISTERS_12 REGISTERS_8 ", %8, %9, %10, %11"
 #define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define REGISTERS_32                                                                    \
@@ -179,6 +181,7 @@ __device__ inline void wgmma_wait() {
     "%127"
 
 DEFINE_WGMMAS(16, 8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+DEFINE_WGMMAS(24, 12, "%12", "%13", "%14", "%15", "%16", "%17", "%18")
 DEFINE_WGMMAS(32, 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 DEFINE_WGMMAS(48, 24, "%24", "%25", "%26", "%27", "%28", "%29", "%30")
 DEFINE_WGMMAS(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")

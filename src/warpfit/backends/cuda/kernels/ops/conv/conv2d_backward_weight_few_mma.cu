@@ -25,10 +25,11 @@ constexpr int DEPTH = SLICE<T>;
 constexpr int FEATURES = KERNEL_HEIGHT * KERNEL_WIDTH * CHANNELS + 1;  // the last one is 1
 constexpr int ROW_TILES = (FEATURES + 15) / 16;
 constexpr int O_PIECES = BLOCK_O / IN_PIECE<T>;
-constexpr int LINE = BLOCK_O + IN_PIECE<T>;  // so that rows lie in different banks
-static_assert(BLOCK_O % 16 == 0 && THREADS % O_PIECES == 0, "columns are whole fragments");
+constexpr int LINE = (O_PIECES | 1) * IN_PIECE<T>;  // so that rows lie in different banks
+constexpr int EIGHTS = BLOCK_O / 8;
+static_assert(BLOCK_O % 8 == 0, "columns are whole fragments");
 
-using Sums = float[ROW_TILES][BLOCK_O / 8][4];
+using Sums = float[ROW_TILES][EIGHTS][4];
 
 // Rows of dz's windows.
 struct OutputRows {
@@ -137,14 +138,13 @@ __device__ inline void multiply_band(Sums& sums, const Stage& stage, const Featu
             }
         }
 #pragma unroll
-        for (int col = 0; col < BLOCK_O / 16; ++col) {
+        for (int j = 0; j < EIGHTS; j += 2) {
             unsigned low[2], high[2];
-            load_b_pair_transposed(low, high, stage.dz.data + slice * DEPTH * LINE + 16 * col,
-                                   LINE);
+            load_b_pair_transposed(low, high, stage.dz.data + slice * DEPTH * LINE + 8 * j, LINE);
 #pragma unroll
             for (int tile = 0; tile < ROW_TILES; ++tile) {
-                TensorCore<T>::multiply(sums[tile][2 * col], a[tile], low);
-                TensorCore<T>::multiply(sums[tile][2 * col + 1], a[tile], high);
+                TensorCore<T>::multiply(sums[tile][j], a[tile], low);
+                if (j + 1 < EIGHTS) TensorCore<T>::multiply(sums[tile][j + 1], a[tile], high);
             }
         }
     }
@@ -160,7 +160,7 @@ __device__ inline void store_sums(const Sums& sums, float* scratch, float* to, i
 #pragma unroll
     for (int tile = 0; tile < ROW_TILES; ++tile) {
 #pragma unroll
-        for (int j = 0; j < BLOCK_O / 8; ++j) {
+        for (int j = 0; j < EIGHTS; ++j) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 float* pair = own + (16 * tile + 8 * half + lane / 4) * BLOCK_O + 8 * j;

@@ -18,8 +18,8 @@ constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int DEPTH = SLICE<T>, IN_CHUNK = CHUNK<T>;
 constexpr int FEATURES = KERNEL_HEIGHT * KERNEL_WIDTH * CHANNELS;
 constexpr int SLICES = (FEATURES + DEPTH - 1) / DEPTH;
-constexpr int LINE = BLOCK_N + IN_CHUNK;  // so that rows lie in different banks
-static_assert(BLOCK_N % 16 == 0, "columns are whole fragments");
+constexpr int LINE = (BLOCK_N / IN_CHUNK | 1) * IN_CHUNK;  // so that rows lie in different banks
+static_assert(BLOCK_N % 8 == 0, "columns are whole fragments");
 
 // Weights of this block's outputs, a feature a line; zeros beyond the last.
 __device__ inline void copy_weights(T* to, const T* w, int outputs, int first_output) {
@@ -32,9 +32,9 @@ __device__ inline void copy_weights(T* to, const T* w, int outputs, int first_ou
     }
 }
 
-// The fragments B of all weights.
+// The fragments B of all weights, and one more if they are no pairs.
 struct Weights {
-    unsigned words[SLICES][EIGHTS][2];
+    unsigned words[SLICES][EIGHTS + EIGHTS % 2][2];
 
     __device__ explicit Weights(const T* lines) {
 #pragma unroll

@@ -27,9 +27,10 @@ __device__ inline void transpose_quad(unsigned (&words)[4]) {
 }
 
 // words[j] of lane q of four are numbers 8 STEP j + 2 q and the next of a row of 16-bit numbers,
-// which begins at `to`.
+// which begins at `to`; without `has_last` the last one is none, and no quad has it.
 template <int STEP, class T, int COUNT>
-__device__ inline void store_quads(const unsigned (&words)[COUNT], T* to, bool is_inside) {
+__device__ inline void store_quads(const unsigned (&words)[COUNT], T* to, bool is_inside,
+                                   bool has_last = true) {
     const int q = threadIdx.x % 4;
 #pragma unroll
     for (int first = 0; first < COUNT / 4 * 4; first += 4) {
@@ -41,6 +42,8 @@ __device__ inline void store_quads(const unsigned (&words)[COUNT], T* to, bool i
     }
 #pragma unroll
     for (int j = COUNT / 4 * 4; j < COUNT; ++j) {
-        if (is_inside) *reinterpret_cast<unsigned*>(to + 8 * STEP * j + 2 * q) = words[j];
+        if (is_inside & (has_last | (j + 1 < COUNT))) {
+            *reinterpret_cast<unsigned*>(to + 8 * STEP * j + 2 * q) = words[j];
+        }
     }
 }

@@ -21,14 +21,16 @@ using Words = unsigned[EIGHTS];  // pairs of numbers of a window, eight outputs 
 
 // Of four windows, two of this lane and two of the one four further on or before, the largest
 // numbers of half the outputs, those of words 2 i, or 2 i + 1 in the lane on the right; and where
-// they are. Masks have all bits of a number, or none.
+// they are. Of an odd number of words there is no last one on the right. Masks have all bits of a
+// number, or none.
 struct Pooled {
-    static_assert(EIGHTS % 2 == 0 && EIGHTS <= 16, "lanes share words, and a word has their rows");
+    static_assert(EIGHTS <= 16, "a word has the rows of all");
+    static constexpr int COUNT = (EIGHTS + 1) / 2;
     static constexpr unsigned ONES = 0x10001u;  // the lowest bits of both numbers of a word
 
     bool is_right;
-    unsigned largest[EIGHTS / 2];
-    unsigned taps[EIGHTS / 2];  // row 2 + column; of ReLU 4 more, which is none, unless above 0
+    unsigned largest[COUNT];
+    unsigned taps[COUNT];  // row 2 + column; of ReLU 4 more, which is none, unless above 0
 
     __device__ Pooled(const Words (&of_half)[2]) : is_right(threadIdx.x / 4 % 2) {
         Words upright;
@@ -41,8 +43,9 @@ struct Pooled {
         }
         const unsigned other_rows = __shfl_xor_sync(FULL_WARP, rows, 4);
 #pragma unroll
-        for (int i = 0; i < EIGHTS / 2; ++i) {
-            const unsigned low = upright[2 * i], high = upright[2 * i + 1];
+        for (int i = 0; i < COUNT; ++i) {
+            const unsigned low = upright[2 * i];
+            const unsigned high = 2 * i + 1 < EIGHTS ? upright[2 * i + 1] : 0;
             const unsigned own = is_right ? high : low;
             const unsigned other = __shfl_xor_sync(FULL_WARP, is_right ? low : high, 4);
             const int bit = 2 * i + is_right;
@@ -63,6 +66,8 @@ struct Pooled {
             taps[i] |= ~greater<T>(largest[i], 0) & 4 * ONES;
         }
     }
+
+    __device__ bool has_last() const { return EIGHTS % 2 == 0 || !is_right; }
 
     // Taps of the two numbers of a word, a byte each.
     __device__ uint16 tap_pair(int i) const { return static_cast<uint16>(taps[i] | taps[i] >> 8); }
@@ -166,10 +171,11 @@ struct TwoWindows {
         const bool is_inside = lower.is_own & (row < height) & (col < width);
         const int64 pixel = is_inside ? (to.image * height + row) * width + col : 0;
         const int64 at = pixel * to.outputs + to.first_output + 8 * pooled.is_right;
-        store_quads<2>(pooled.largest, to.y + at, is_inside);
+        store_quads<2>(pooled.largest, to.y + at, is_inside, pooled.has_last());
         if (!is_inside) return;
 #pragma unroll
-        for (int i = 0; i < EIGHTS / 2; ++i) {
+        for (int i = 0; i < Pooled::COUNT; ++i) {
+            if (i + 1 == Pooled::COUNT && !pooled.has_last()) break;
             *reinterpret_cast<uint16*>(to.indices + at + 16 * i + threadIdx.x % 4 * 2) =
                 pooled.tap_pair(i);
         }
