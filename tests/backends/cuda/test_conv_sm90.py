@@ -13,13 +13,14 @@ import pytest
 from conftest import on_emulator
 from support.devices import assert_bits_when_late
 from warpfit.backends import Activation, NumpyBackend
-from warpfit.backends.cuda import CudaBackend, conv_sm90
+from warpfit.backends.cuda import CudaBackend, conv_few, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.conv_few import choose_few_band
+from warpfit.backends.cuda.conv_few import FewBand, FewTiles, choose_few_band
 from warpfit.backends.cuda.conv_sm90 import Band, Windows, choose_band, row_counts
 from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
 from warpfit.backends.cuda.pool import HALVING, PooledGradient
 from warpfit.backends.cuda.runtime import open_device
+from warpfit.errors import ShapeError
 
 MOST_SHARED = shared_bytes_of("sm_90a")
 
@@ -169,6 +170,22 @@ POOLED = {
     "halved_gray_to_24": Setting((2, 12, 12, 1), (5, 5, 1, 24)),
     "halved_of_24": Setting((2, 7, 8, 24), (3, 3, 24, 32)),
 }
+
+
+def test_images_whose_numbers_32_bits_do_not_count(
+    kernel_runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other kernels take few channels of them; their gradient is not left to be spread."""
+    ops, windows = CudaBackend(kernel_runtime), SETTINGS["gray"].windows
+    assert isinstance(ops.tiles_of(windows, "float16", 1), FewTiles)
+    monkeypatch.setattr(conv_few, "MOST_NUMBERS", windows.image[0] * windows.image[1])
+    assert not isinstance(ops.tiles_of(windows, "float16", 1), FewTiles)
+    assert not isinstance(ops.weight_tiles_of(windows, "float16", 1), FewBand)
+    size = (1, 2**15, 2**15, 2)
+    dy = ops.zeros((1, 1, 1, 1), "float32").view(size, (0,) * 4)
+    indices = ops.zeros((1, 1, 1, 1), "uint8").view(size, (0,) * 4)
+    with pytest.raises(ShapeError, match="expected images of less than 2"):
+        ops.max_pool2d_backward_joined(dy, indices, (1, 2**16, 2**16, 2), HALVING)
 
 
 @pytest.mark.in_turns(2)
@@ -333,6 +350,22 @@ def test_pieces_that_are_copied_together_go_to_different_banks(channels: int) ->
     assert len(set(pieces)) == 8 or 8 % planes
 
 
+def test_images_whose_numbers_32_bits_do_not_count(kernel_runtime: Any) -> None:
+    """Other kernels take few channels of them; their gradient is not left to be spread."""
+    ops = CudaBackend(kernel_runtime)
+    shape = (1, 2**15, 2**15, 3)
+    forward = Windows.forward(shape, (3, 3, 3, 32), (2**15 - 2, 2**15 - 2), (0, 0), (1, 1))
+    narrow = forward._replace(image=(2**15, 2**14), result=(2**15 - 2, 2**14 - 2))
+    assert isinstance(ops.tiles_of(narrow, "float16", 1), FewTiles)
+    assert not isinstance(ops.tiles_of(forward, "float16", 1), FewTiles)
+    assert not isinstance(ops.weight_tiles_of(forward, "float16", 1), FewBand)
+    size = (1, 2**15, 2**15, 2)
+    dy = ops.zeros((1, 1, 1, 1), "float32").view(size, (0,) * 4)
+    indices = ops.zeros((1, 1, 1, 1), "uint8").view(size, (0,) * 4)
+    with pytest.raises(ShapeError, match="expected images of less than 2"):
+        ops.max_pool2d_backward_joined(dy, indices, (1, 2**16, 2**16, 2), HALVING)
+
+
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", POOLED)
@@ -358,15 +391,6 @@ def test_gradients_of_pooled_windows_are_spread_as_they_are_read(
     np.testing.assert_array_equal(found.numpy(), dx)
     by_other = set() if setting.x[3] % 16 in (0, 8) else {"conv2d_backward_input"}
     assert {op for op, is_own in kernels_of(ops).items() if not is_own} == by_other
-
-
-def test_a_gradient_of_pooled_windows_is_spread_once(kernel_runtime: Any) -> None:
-    dy, _ = whole_numbers((1, 2, 3, 8), (1,))
-    ops, places = CudaBackend(kernel_runtime), np.zeros(dy.shape, np.uint8)
-    dz = ops.max_pool2d_backward_joined(
-        ops.asarray(dy, "float16"), ops.asarray(places), (1, 4, 6, 8), HALVING
-    )
-    assert ops.spread(dz) is ops.spread(dz)
 
 
 @pytest.mark.parametrize(

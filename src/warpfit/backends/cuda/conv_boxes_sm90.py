@@ -45,6 +45,7 @@ CYCLES_OF_BLOCK, CYCLES_OF_TILE = 3000, 600
 LEAST_CHANNELS = 128
 # Blocks that share the windows of a gradient of weights; phases of an axis that a launch takes.
 MOST_PARTS, MOST_PHASES = 64, 2
+LOADS_A = 1
 
 
 class AxisTaps(NamedTuple):
@@ -203,8 +204,7 @@ class BoxTiling(NamedTuple):
 
     def tiles(self, windows: Extent, outputs: int) -> int:
         """Return the number of tiles of clusters."""
-        boxes = prod(-(-size // own) for size, own in zip(windows, self.box, strict=True))
-        return -(-boxes // self.cluster) * -(-outputs // self.block_n)
+        return -(-_num_boxes(windows, self.box) // self.cluster) * -(-outputs // self.block_n)
 
     def defines(self, dtype: str) -> dict[str, str | int]:
         """Return what gemm/stages.cuh is told."""
@@ -220,19 +220,22 @@ class BoxTiling(NamedTuple):
 
 
 class WeightTiling(NamedTuple):
-    """How the gradient of weights is cut: tiles, as `BoxTiling` has them, and parts of the windows.
+    """How the gradient of weights is cut: tiles, as `BoxTiling` has them, and runs of windows.
 
     Attributes
     ----------
     tiling : BoxTiling
     is_swapped : bool
         Whether a tile's rows are outputs, and its columns taps and channels.
+    units_of_block : int
+        Boxes of windows of one tile after the other, which are dealt out in such runs.
     parts : int
-        Whose sums are added up.
+        Most blocks that share a tile, whose sums are added up.
     """
 
     tiling: BoxTiling
     is_swapped: bool
+    units_of_block: int
     parts: int
 
 
@@ -247,9 +250,12 @@ def choose_box(windows: Extent, count: int, step: int) -> Extent:
         images = count // (columns * rows)
         if images and max(columns, rows) * step <= LARGEST_BOX:
             box = (images, rows, columns)
-            boxes = prod(-(-size // own) for size, own in zip(windows, box, strict=True))
-            found.append((boxes, -columns, -rows, box))
+            found.append((_num_boxes(windows, box), -columns, -rows, box))
     return min(found)[3]
+
+
+def _num_boxes(windows: Extent, box: Extent) -> int:
+    return prod(-(-size // own) for size, own in zip(windows, box, strict=True))
 
 
 def _stages(stage_bytes: int, max_shared_bytes: int) -> int:
@@ -292,22 +298,32 @@ def choose_weight_tiling(
     found = []
     windows: Extent = (geometry.y[0], geometry.y[1], geometry.y[2])
     box = choose_box(windows, LINE, geometry.stride[0])
-    boxes = prod(-(-size // own) for size, own in zip(windows, box, strict=True))
+    boxes = _num_boxes(windows, box)
     for (mma_rows, block_n), is_swapped in product(TILES, (False, True)):
         tiling = BoxTiling(mma_rows, block_n, 1, box, 0, 0.0)
         tiles, block_m = _weight_tiles(geometry, tiling, is_swapped), 64 * mma_rows * CONSUMERS
         of_number, of_row, of_column = CYCLES_ACROSS
         of_block = of_number * block_m * block_n + of_row * block_m + of_column * block_n
         stages = _stages(tiling.stage_bytes, shared_bytes)
-        for parts in range(1, min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1) + 1):
-            rounds = -(-tiles * parts // multiprocessors)
+        for parts in range(1, min(boxes, MOST_PARTS) + 1):
+            units = max(-(-boxes // parts), -(-tiles * boxes // multiprocessors))
+            pieces, most = _most_touched(units, boxes), _most_touched(boxes, units)
             written = 4 * block_m * block_n / WRITTEN_A_CYCLE
-            read = 4 * prod(geometry.w) * parts / (multiprocessors * WRITTEN_A_CYCLE)
-            of_tile = -(-boxes // parts) * of_block
-            cycles = CYCLES_OF_BLOCK + rounds * (of_tile + written + CYCLES_OF_TILE) + read
+            read = 4 * prod(geometry.w) * most / (multiprocessors * WRITTEN_A_CYCLE)
+            of_pieces = pieces * (written + CYCLES_OF_TILE)
+            cycles = CYCLES_OF_BLOCK + units * of_block + of_pieces + read
             own = tiling._replace(stages=stages, cycles=cycles)
-            found.append(WeightTiling(own, is_swapped, parts))
+            found.append(WeightTiling(own, is_swapped, units, most))
     return min(found, key=lambda found: found.tiling.cycles)
+
+
+def _most_touched(length: int, piece: int) -> int:
+    """Return how many pieces a run of a length touches at most, where runs and pieces both follow
+    each other from 0 on.
+    """
+    if not length % piece or not piece % length:
+        return max(1, length // piece)
+    return (length - 2) // piece + 2
 
 
 def _weight_tiles(geometry: Geometry, tiling: BoxTiling, is_swapped: bool) -> int:
@@ -379,18 +395,20 @@ class BoxOps(WeightOps):
         KW C O + O) float32, with the loss scale, of which the last O are none.
         """
         runtime = self.runtime
-        tiling, is_swapped, parts = choose_weight_tiling(
+        tiling, is_swapped, units_of_block, parts = choose_weight_tiling(
             geometry, runtime.num_multiprocessors, runtime.max_shared_bytes
         )
         height, width, channels, outputs = geometry.w
+        windows = (geometry.y[0], geometry.y[1], geometry.y[2])
+        units = _weight_tiles(geometry, tiling, is_swapped) * _num_boxes(windows, tiling.box)
         sums = self.empty((parts, prod(geometry.w) + outputs), "float32")
         x_map = self.image_map_of(x, tiling.box, geometry.stride)
         dz_map = self.image_map_of(dz, tiling.box)
-        defines = {**tiling.defines(x.dtype.name), "SWAPPED": int(is_swapped)}
+        defines = {**tiling.defines(x.dtype.name), "SWAPPED": int(is_swapped), "LOADS_A": LOADS_A}
         self.kernel(WEIGHT_KERNEL, **defines)(
-            _weight_tiles(geometry, tiling, is_swapped) * parts,
+            -(-units // units_of_block),
             WARPGROUP * (1 + CONSUMERS),
-            *(x_map, dz_map, sums, parts, *geometry.y[:3], *tiling.box),
+            *(x_map, dz_map, sums, parts, units_of_block, *windows, *tiling.box),
             *(channels, outputs, height, width),
             *(*geometry.stride, *geometry.padding, *geometry.dilation),
             shared_bytes=tiling.shared_bytes,

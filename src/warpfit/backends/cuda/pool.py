@@ -40,15 +40,15 @@ class PooledGradient:
         As `max_pool2d_forward` returns them.
     shape : tuple of int
         (M, H, W, C).
-    whole : array of that shape, optional
-        Once somebody has asked for it.
+    array : array (M, H, W, C) or None
+        Once it is spread.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = DEVICE_FLOATS
     dy: Array
     indices: Array
     shape: tuple[int, ...]
-    whole: Array | None = None
+    array: Array | None = None
 
     @property
     def dtype(self) -> Any:
@@ -106,6 +106,8 @@ class PoolOps(ArrayOps):
         """Return a `PooledGradient` where that can be."""
         op = "max_pool2d_backward_joined"
         check_pool2d_backward(op, dy, x_shape, **pool, indices=indices)
+        if prod(dy.shape[1:]) > MOST_ELEMENTS:
+            return super().max_pool2d_backward_joined(dy, indices, x_shape, pool)
         dy, indices = self.contiguous(dy), self.contiguous(indices)
         in_pieces = not (x_shape[3] % PLACES_BYTES or dy.pointer % VECTOR_BYTES)
         in_pieces = in_pieces and not indices.pointer % PLACES_BYTES
@@ -121,9 +123,9 @@ class PoolOps(ArrayOps):
         """Return an array for kernels that do not."""
         if not isinstance(dz, PooledGradient):
             return dz
-        if dz.whole is None:
-            dz.whole = self.max_pool2d_backward(dz.dy, dz.indices, dz.shape, **HALVING)
-        return dz.whole
+        if dz.array is None:
+            dz.array = self.max_pool2d_backward(dz.dy, dz.indices, dz.shape, **HALVING)
+        return dz.array
 
     def avg_pool2d_forward(
         self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)

@@ -24,14 +24,15 @@
 #include "gemm/tile_walk.cuh"
 #include "gemm/warp_slices.cuh"
 
-static_assert(!A_FROM_REGISTERS || !STORES_TENSOR,
+constexpr bool IN_PAIRS = A_FROM_REGISTERS && sizeof(T) == 4;
+static_assert(!IN_PAIRS || !STORES_TENSOR,
               "rows that are not in order go to their places by themselves");
 
-template <bool IN_PAIRS>
+template <bool>
 struct RowsOf : RowsInOrder {};
 template <>
 struct RowsOf<true> : RowsInPairs {};
-using Rows = RowsOf<A_FROM_REGISTERS>;
+using Rows = RowsOf<IN_PAIRS>;
 
 struct GemmShared {
     unsigned char stages[STAGES][STAGE_BYTES];

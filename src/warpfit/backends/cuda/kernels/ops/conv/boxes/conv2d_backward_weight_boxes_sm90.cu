@@ -48,22 +48,32 @@ struct WeightProduct {
     }
 };
 
-// Which tile of dw a block has, and which boxes of windows.
-struct Share {
-    int part, first_panel, first_output;
+// Of a tile of dw the boxes of windows that a block has, whose sums are row `part` of the partials,
+// and rows up to `end_part` are to be written, too.
+struct Piece {
+    int first_panel, first_output, part, end_part;
     int first_box, num_boxes;
-
-    __device__ Share(const WeightProduct& product, int parts) {
-        const int tiles = product.panel_tiles() * product.output_tiles();
-        const int tile = static_cast<int>(blockIdx.x) % tiles;
-        part = static_cast<int>(blockIdx.x) / tiles;
-        first_panel = tile / product.output_tiles() * X_PANELS;
-        first_output = tile % product.output_tiles() * DZ_PANELS * PANEL;
-        const int64 count = product.boxes.counts().count();
-        first_box = static_cast<int>(count * part / parts);
-        num_boxes = static_cast<int>(count * (part + 1) / parts) - first_box;
-    }
 };
+
+// All units, the boxes of one tile after the other, are dealt out in runs of units_of_block. Calls
+// call(piece) for each of this block's.
+template <class Call>
+__device__ inline void for_each_piece(const WeightProduct& product, int parts, int units_of_block,
+                                      Call call) {
+    const int64 boxes = product.boxes.counts().count(),
+                end = min(boxes * product.panel_tiles() * product.output_tiles(),
+                          static_cast<int64>(blockIdx.x + 1) * units_of_block);
+    for (int64 unit = static_cast<int64>(blockIdx.x) * units_of_block; unit < end;) {
+        const int tile = static_cast<int>(unit / boxes);
+        const int64 first = tile * boxes, last = min(first + boxes, end);
+        const int part = static_cast<int>(blockIdx.x - first / units_of_block);
+        call(Piece{tile / product.output_tiles() * X_PANELS,
+                   tile % product.output_tiles() * DZ_PANELS * PANEL, part,
+                   last == first + boxes ? parts : part + 1, static_cast<int>(unit - first),
+                   static_cast<int>(last - unit)});
+        unit = last;
+    }
+}
 
 __device__ inline void start_barriers(BoxShared& shared) {
     if (threadIdx.x == 0) {
@@ -103,16 +113,15 @@ __device__ inline void load_dz(unsigned char* tile, Barrier& full, const TensorM
 
 __device__ inline void load_boxes(BoxShared& shared, const TensorMap& x_map,
                                   const TensorMap& dz_map, const WeightProduct& product,
-                                  const Share& share) {
-    Cursor<STAGES> cursor(0);
-    for (int box = 0; box < share.num_boxes; ++box) {
-        const Extent first = product.boxes.first(share.first_box + box);
+                                  const Piece& piece, Cursor<STAGES>& cursor) {
+    for (int box = 0; box < piece.num_boxes; ++box) {
+        const Extent first = product.boxes.first(piece.first_box + box);
         Barrier& full = shared.full[cursor.slot];
         unsigned char* stage = shared.stages[cursor.slot];
         wait(shared.empty[cursor.slot], cursor.round + 1);
         mbarrier_expect(&full, STAGE_BYTES);
-        load_x(stage + X_PLACE, full, x_map, product, first, share.first_panel);
-        load_dz(stage + DZ_PLACE, full, dz_map, first, share.first_output);
+        load_x(stage + X_PLACE, full, x_map, product, first, piece.first_panel);
+        load_dz(stage + DZ_PLACE, full, dz_map, first, piece.first_output);
         cursor.advance<1>();
     }
 }
@@ -129,29 +138,29 @@ __device__ inline float* place_of(float* part, const WeightProduct& product, int
 // Stores the sums of 64 rows of a tile, from `first_row` on: channels of a tap, or outputs if
 // SWAPPED.
 __device__ inline void store_sums_of(const float (&sums)[BLOCK_N / 2], float* part,
-                                     const WeightProduct& product, const Share& share,
+                                     const WeightProduct& product, const Piece& piece,
                                      int first_row) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int row = threadIdx.x / 32 % 4 * 16 + h * 8 + lane / 4;
         if constexpr (SWAPPED) {
-            const int output = share.first_output + first_row + row;
+            const int output = piece.first_output + first_row + row;
             if (output >= product.outputs) continue;
 #pragma unroll
             for (int j = 0; j < BLOCK_N / 8; ++j) {
-                const int column = 8 * j + lane % 4 * 2, panel = share.first_panel + column / PANEL;
+                const int column = 8 * j + lane % 4 * 2, panel = piece.first_panel + column / PANEL;
                 float* to = place_of(part, product, panel, column % PANEL);
                 if (to == nullptr) continue;
                 to[output] = sums[4 * j + 2 * h];
                 to[product.outputs + output] = sums[4 * j + 2 * h + 1];
             }
         } else {
-            float* to = place_of(part, product, share.first_panel + first_row / PANEL, row);
+            float* to = place_of(part, product, piece.first_panel + first_row / PANEL, row);
             if (to == nullptr) continue;
 #pragma unroll
             for (int j = 0; j < BLOCK_N / 8; ++j) {
-                const int output = share.first_output + 8 * j + lane % 4 * 2;
+                const int output = piece.first_output + 8 * j + lane % 4 * 2;
                 if (output >= product.outputs) continue;
                 *reinterpret_cast<float2*>(to + output) =
                     float2{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
@@ -160,10 +169,24 @@ __device__ inline void store_sums_of(const float (&sums)[BLOCK_N / 2], float* pa
     }
 }
 
+// Stores a piece's sums, and zeros where no other block has some of its tile.
+__device__ inline void store_piece(Sums& sums, float* partials, int64 numbers,
+                                   const WeightProduct& product, const Piece& piece, int own_rows) {
+#pragma unroll 1
+    for (int part = piece.part; part < piece.end_part; ++part) {
+#pragma unroll
+        for (int i = 0; i < MMA_ROWS; ++i) {
+            store_sums_of(sums[i], partials + part * numbers, product, piece, own_rows + 64 * i);
+#pragma unroll
+            for (float& sum : sums[i]) sum = 0;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_backward_weight_boxes_sm90(const __grid_constant__ TensorMap x_map,
                                       const __grid_constant__ TensorMap dz_map, float* partials,
-                                      int parts, int num_images, int num_rows, int num_columns,
+                                      int parts, int units_of_block, int num_images, int num_rows, int num_columns,
                                       int box_images, int box_rows, int box_columns, int channels,
                                       int outputs, int kernel_height, int kernel_width,
                                       int row_stride, int column_stride, int row_padding,
@@ -175,26 +198,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         {kernel_width, 0, 1, column_stride, -column_padding, column_dilation},
         channels,
         outputs};
-    const Share share(product, parts);
     const int warpgroup = threadIdx.x / WARPGROUP;
     start_barriers(*shared);
     take_turn();
 
     if (warpgroup == 0) {
         leave_registers<LOADER_REGISTERS>();
-        if (threadIdx.x == 0) load_boxes(*shared, x_map, dz_map, product, share);
+        if (threadIdx.x != 0) return;
+        Cursor<STAGES> cursor(0);
+        for_each_piece(product, parts, units_of_block, [&](const Piece& piece) {
+            load_boxes(*shared, x_map, dz_map, product, piece, cursor);
+        });
     } else {
         take_registers<CONSUMER_REGISTERS>();
         const int own_rows = (warpgroup - 1) * CONSUMER_ROWS;
-        Cursor<STAGES> cursor(0);
-        Sums sums = {};
-        if (share.num_boxes > 0) multiply_piece(sums, *shared, cursor, share.num_boxes, own_rows);
         const int64 numbers =
             (static_cast<int64>(product.num_taps()) * channels + 1) * product.outputs;
-        float* part = partials + share.part * numbers;
-#pragma unroll
-        for (int i = 0; i < MMA_ROWS; ++i) {
-            store_sums_of(sums[i], part, product, share, own_rows + 64 * i);
-        }
+        Cursor<STAGES> cursor(0);
+        for_each_piece(product, parts, units_of_block, [&](const Piece& piece) {
+            Sums sums = {};
+            multiply_piece(sums, *shared, cursor, piece.num_boxes, own_rows);
+            store_piece(sums, partials, numbers, product, piece, own_rows);
+        });
     }
 }
