@@ -30,8 +30,9 @@ __all__ = ["NormOps", "variants"]
 THREADS, WARP, VECTOR_BYTES = 256, 32, 16
 # Rows that a thread takes at least where it sums, and where it maps.
 ROWS_SUMMED, ROWS_MAPPED = 8, 8
-# Blocks for each multiprocessor where blocks sum and must be added, and where they map.
-BLOCKS_SUMMED, BLOCKS_MAPPED = 2, 32
+# Threads that sum, but for statistics of more than half precision. Blocks for each multiprocessor
+# where blocks sum and must be added, and where they map.
+THREADS_SUMMED, BLOCKS_SUMMED, BLOCKS_MAPPED = 512, 1, 32
 # Rows that a thread sums at most, in float32 of half precision.
 MOST_ROWS = 512
 MOST_ROW_BLOCKS = 65535
@@ -65,7 +66,13 @@ class _Columns(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _columns(
-    num_rows: int, channels: int, in_vector: int, most_blocks: int, rows: int, most_width: int
+    num_rows: int,
+    channels: int,
+    in_vector: int,
+    most_blocks: int,
+    rows: int,
+    most_width: int,
+    most_threads: int = THREADS,
 ) -> _Columns:
     """Spread a matrix, at least `rows` rows a thread; threads take vectors of `in_vector`
     columns.
@@ -73,7 +80,7 @@ def _columns(
     groups = channels // in_vector
     tiles = -(-groups // most_width)
     width = -(-groups // tiles)
-    lines = THREADS // width
+    lines = most_threads // width
     at_least = -(-num_rows // (lines * MOST_ROWS))
     at_most = max(at_least, most_blocks // tiles)
     row_blocks = max(1, min(-(-num_rows // (lines * rows)), at_most, MOST_ROW_BLOCKS))
@@ -177,10 +184,10 @@ class NormOps(ColumnOps):
         )
 
     def _spread_to_sum(
-        self, num_rows: int, channels: int, itemsize: int, pointers: int
+        self, num_rows: int, channels: int, itemsize: int, pointers: int, threads: int
     ) -> _Columns:
         """Spread matrices whose addresses have the bits `pointers` over blocks that sum them."""
-        most = self.runtime.num_multiprocessors * BLOCKS_SUMMED
+        most = self.runtime.num_multiprocessors * BLOCKS_SUMMED * THREADS_SUMMED // threads
         return _columns(
             num_rows,
             channels,
@@ -188,6 +195,7 @@ class NormOps(ColumnOps):
             most,
             ROWS_SUMMED,
             WIDTH_SUMMED,
+            threads,
         )
 
     def _batch_statistics(
@@ -201,7 +209,8 @@ class NormOps(ColumnOps):
         eps: float,
     ) -> None:
         """Write a batch's statistics to `saved`, and move the running ones."""
-        columns = self._spread_to_sum(num_rows, x.shape[-1], x.itemsize, x.pointer)
+        threads = THREADS_SUMMED if x.itemsize == 2 else THREADS
+        columns = self._spread_to_sum(num_rows, x.shape[-1], x.itemsize, x.pointer, threads)
         sums = self._block_sums(columns)
         kernel = self.kernel("batch_norm_statistics", DTYPE=x.dtype, PARAMETER=means.dtype.name)
         kernel(
@@ -278,8 +287,9 @@ class NormOps(ColumnOps):
                 self.runtime.fill(gradient.pointer, gradient.nbytes)
             return dweight, dbias, factor
         channels = prod(shape)
+        pointers = dy.pointer | x.pointer
         columns = self._spread_to_sum(
-            size // channels, channels, x.itemsize, dy.pointer | x.pointer
+            size // channels, channels, x.itemsize, pointers, THREADS_SUMMED
         )
         arrays = (dy, x, after.weight, after.bias, statistics)
         sums = (dweight, dbias, *self._block_sums(columns))
