@@ -45,7 +45,6 @@ CYCLES_OF_BLOCK, CYCLES_OF_TILE = 3000, 600
 LEAST_CHANNELS = 128
 # Blocks that share the windows of a gradient of weights; phases of an axis that a launch takes.
 MOST_PARTS, MOST_PHASES = 64, 2
-LOADS_A = 1
 
 
 class AxisTaps(NamedTuple):
@@ -227,16 +226,29 @@ class WeightTiling(NamedTuple):
     tiling : BoxTiling
     is_swapped : bool
         Whether a tile's rows are outputs, and its columns taps and channels.
-    units_of_block : int
-        Boxes of windows of one tile after the other, which are dealt out in such runs.
-    parts : int
-        Most blocks that share a tile, whose sums are added up.
+    run_tiles, run_blocks : int
+        Tiles whose windows so many blocks share out, in equal numbers.
     """
 
     tiling: BoxTiling
     is_swapped: bool
-    units_of_block: int
-    parts: int
+    run_tiles: int
+    run_blocks: int
+
+    @property
+    def parts(self) -> int:
+        """Most blocks that share a tile, whose sums are added up."""
+        return _most_touched(self.run_blocks, self.run_tiles)
+
+    @property
+    def pieces(self) -> int:
+        """Most tiles of a block."""
+        return _most_touched(self.run_tiles, self.run_blocks)
+
+
+def _most_touched(pieces: int, others: int) -> int:
+    """Return how many of equal pieces of a length one of its other equal pieces touches at most."""
+    return pieces // others if pieces % others == 0 else pieces // others + 2
 
 
 @lru_cache(maxsize=1024)
@@ -301,29 +313,30 @@ def choose_weight_tiling(
     boxes = _num_boxes(windows, box)
     for (mma_rows, block_n), is_swapped in product(TILES, (False, True)):
         tiling = BoxTiling(mma_rows, block_n, 1, box, 0, 0.0)
-        tiles, block_m = _weight_tiles(geometry, tiling, is_swapped), 64 * mma_rows * CONSUMERS
-        of_number, of_row, of_column = CYCLES_ACROSS
-        of_block = of_number * block_m * block_n + of_row * block_m + of_column * block_n
-        stages = _stages(tiling.stage_bytes, shared_bytes)
-        for parts in range(1, min(boxes, MOST_PARTS) + 1):
-            units = max(-(-boxes // parts), -(-tiles * boxes // multiprocessors))
-            pieces, most = _most_touched(units, boxes), _most_touched(boxes, units)
-            written = 4 * block_m * block_n / WRITTEN_A_CYCLE
-            read = 4 * prod(geometry.w) * most / (multiprocessors * WRITTEN_A_CYCLE)
-            of_pieces = pieces * (written + CYCLES_OF_TILE)
-            cycles = CYCLES_OF_BLOCK + units * of_block + of_pieces + read
-            own = tiling._replace(stages=stages, cycles=cycles)
-            found.append(WeightTiling(own, is_swapped, units, most))
-    return min(found, key=lambda found: found.tiling.cycles)
+        tiling = tiling._replace(stages=_stages(tiling.stage_bytes, shared_bytes))
+        tiles = _weight_tiles(geometry, tiling, is_swapped)
+        most = min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1)
+        runs = [(1, parts) for parts in range(1, most + 1)]
+        if tiles * boxes >= multiprocessors:
+            runs.append((tiles, multiprocessors))
+        for run in runs:
+            way = WeightTiling(tiling, is_swapped, *run)
+            found.append((_weight_cycles(geometry, way, tiles, boxes, multiprocessors), way))
+    return min(found, key=lambda found: found[0])[1]
 
 
-def _most_touched(length: int, piece: int) -> int:
-    """Return how many pieces a run of a length touches at most, where runs and pieces both follow
-    each other from 0 on.
-    """
-    if not length % piece or not piece % length:
-        return max(1, length // piece)
-    return (length - 2) // piece + 2
+def _weight_cycles(
+    geometry: Geometry, way: WeightTiling, tiles: int, boxes: int, multiprocessors: int
+) -> float:
+    """Return about how many cycles a multiprocessor works until the sums of all parts are there."""
+    block_m, block_n = 64 * way.tiling.mma_rows * CONSUMERS, way.tiling.block_n
+    of_number, of_row, of_column = CYCLES_ACROSS
+    of_box = of_number * block_m * block_n + of_row * block_m + of_column * block_n
+    rounds = -(-tiles * way.run_blocks // (way.run_tiles * multiprocessors))
+    own_boxes = -(-way.run_tiles * boxes // way.run_blocks)
+    written = 4 * block_m * block_n / WRITTEN_A_CYCLE + CYCLES_OF_TILE
+    read = 4 * prod(geometry.w) * way.parts / (multiprocessors * WRITTEN_A_CYCLE)
+    return CYCLES_OF_BLOCK + rounds * (own_boxes * of_box + way.pieces * written) + read
 
 
 def _weight_tiles(geometry: Geometry, tiling: BoxTiling, is_swapped: bool) -> int:
@@ -395,20 +408,18 @@ class BoxOps(WeightOps):
         KW C O + O) float32, with the loss scale, of which the last O are none.
         """
         runtime = self.runtime
-        tiling, is_swapped, units_of_block, parts = choose_weight_tiling(
-            geometry, runtime.num_multiprocessors, runtime.max_shared_bytes
-        )
+        way = choose_weight_tiling(geometry, runtime.num_multiprocessors, runtime.max_shared_bytes)
+        tiling, is_swapped, *run = way
         height, width, channels, outputs = geometry.w
-        windows = (geometry.y[0], geometry.y[1], geometry.y[2])
-        units = _weight_tiles(geometry, tiling, is_swapped) * _num_boxes(windows, tiling.box)
-        sums = self.empty((parts, prod(geometry.w) + outputs), "float32")
+        tiles = _weight_tiles(geometry, tiling, is_swapped)
+        sums = self.empty((way.parts, prod(geometry.w) + outputs), "float32")
         x_map = self.image_map_of(x, tiling.box, geometry.stride)
         dz_map = self.image_map_of(dz, tiling.box)
-        defines = {**tiling.defines(x.dtype.name), "SWAPPED": int(is_swapped), "LOADS_A": LOADS_A}
+        defines = {**tiling.defines(x.dtype.name), "SWAPPED": int(is_swapped)}
         self.kernel(WEIGHT_KERNEL, **defines)(
-            -(-units // units_of_block),
+            tiles // way.run_tiles * way.run_blocks,
             WARPGROUP * (1 + CONSUMERS),
-            *(x_map, dz_map, sums, parts, units_of_block, *windows, *tiling.box),
+            *(x_map, dz_map, sums, way.parts, *run, *geometry.y[:3], *tiling.box),
             *(channels, outputs, height, width),
             *(*geometry.stride, *geometry.padding, *geometry.dilation),
             shared_bytes=tiling.shared_bytes,

@@ -220,8 +220,8 @@ class FewOps(WeightOps):
         return sums
 
     def _few(self, choose: Any, windows: Windows, dtype: str, num_images: int) -> Any:
-        """Return what is chosen where the device has kernels, and there is something to compute; these
-        kernels count an image's numbers by 32 bits.
+        """Return what is chosen where the device has kernels, and there is something to compute;
+        these kernels count an image's numbers by 32 bits.
         """
         is_counted = 0 < prod(windows.image) * windows.channels < MOST_NUMBERS
         if not (is_counted and windows.outputs and self.has_kernels(dtype, num_images)):

@@ -106,8 +106,8 @@ class PoolOps(ArrayOps):
         """Return a `PooledGradient` where that can be."""
         op = "max_pool2d_backward_joined"
         check_pool2d_backward(op, dy, x_shape, **pool, indices=indices)
-        if prod(dy.shape[1:]) > MOST_ELEMENTS:
-            return super().max_pool2d_backward_joined(dy, indices, x_shape, pool)
+        if dy.size:
+            _images_at_a_time(op, x_shape, (dy.shape[1], dy.shape[2]))  # refuses larger images
         dy, indices = self.contiguous(dy), self.contiguous(indices)
         in_pieces = not (x_shape[3] % PLACES_BYTES or dy.pointer % VECTOR_BYTES)
         in_pieces = in_pieces and not indices.pointer % PLACES_BYTES

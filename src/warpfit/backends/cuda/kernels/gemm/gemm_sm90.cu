@@ -24,15 +24,14 @@
 #include "gemm/tile_walk.cuh"
 #include "gemm/warp_slices.cuh"
 
-constexpr bool IN_PAIRS = A_FROM_REGISTERS && sizeof(T) == 4;
-static_assert(!IN_PAIRS || !STORES_TENSOR,
+static_assert(!A_FROM_REGISTERS || !STORES_TENSOR,
               "rows that are not in order go to their places by themselves");
 
-template <bool>
+template <bool IN_PAIRS>
 struct RowsOf : RowsInOrder {};
 template <>
 struct RowsOf<true> : RowsInPairs {};
-using Rows = RowsOf<IN_PAIRS>;
+using Rows = RowsOf<A_FROM_REGISTERS>;
 
 struct GemmShared {
     unsigned char stages[STAGES][STAGE_BYTES];

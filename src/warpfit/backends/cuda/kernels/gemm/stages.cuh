@@ -28,10 +28,7 @@ using TileB = OperandTile<T, !TRANSPOSE_B, BLOCK_N>;
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 
 // wgmma takes 32-bit numbers along k alone, but A also from registers.
-#ifndef LOADS_A
-#define LOADS_A 0
-#endif
-constexpr bool A_FROM_REGISTERS = TileA::ACROSS && (sizeof(T) == 4 || LOADS_A);
+constexpr bool A_FROM_REGISTERS = TileA::ACROSS && sizeof(T) == 4;
 
 using Sums = float[MMA_ROWS][BLOCK_N / 2];
 
@@ -81,7 +78,7 @@ struct OwnRows<Tile, true> {
 
     template <int COUNT>
     __device__ void multiply(float (&sums)[COUNT], uint64 b, int i, int slice, bool adds) const {
-        RegisterProduct<T>::template add_to<TileB::ACROSS>(sums, words[i][slice], b, adds);
+        wgmma_tf32_of_registers(sums, words[i][slice], b, adds);
     }
 };
 

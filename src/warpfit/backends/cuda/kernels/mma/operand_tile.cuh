@@ -125,15 +125,6 @@ struct RegisterProduct<bfloat16> {
     }
 };
 
-template <>
-struct RegisterProduct<float32> {
-    template <bool B_ACROSS, int COUNT>
-    __device__ static void add_to(float (&d)[COUNT], const unsigned (&a)[4], uint64 b, bool adds) {
-        static_assert(!B_ACROSS, "32-bit numbers of shared memory lie along k");
-        wgmma_tf32_of_registers(d, a, b, adds);
-    }
-};
-
 // The descriptor of what lies so many bytes behind what one tells of.
 __device__ inline uint64 moved(uint64 descriptor, int bytes) { return descriptor + (bytes >> 4); }
 
@@ -158,33 +149,22 @@ struct RowsInPairs {
     }
 };
 
-// What a thread has of a slice of 64 rows, from `first_row` on, of an operand across, in wgmma's
-// order: 32-bit numbers of RowsInPairs, others of RowsInOrder.
+// What a thread has of a slice of 64 rows, from `first_row` on, of an operand across: RowsInPairs,
+// in wgmma's order.
 template <class Tile>
 __device__ inline void load_across(unsigned (&words)[4], const unsigned char* tile, int first_row,
                                    int slice) {
-    static_assert(Tile::ACROSS, "rows of a k lie side by side");
-    if constexpr (Tile::LINE == 64) {
-        const int lane = threadIdx.x % 32;
-        const int row = first_row + RowsInOrder::of_warp(threadIdx.x / 32) + lane / 8 % 2 * 8,
-                  line = slice * 16 + lane / 16 * 8 + lane % 8;
-        const int piece = row % Tile::LINE / 8 ^ lane % 8;
-        ldmatrix_x4_trans(
-            words[0], words[1], words[2], words[3],
-            tile + row / Tile::LINE * Tile::PANEL_BYTES + line * LINE_BYTES + piece * 16);
-    } else {
-        const int row =
-                      first_row + RowsInPairs::of_warp(threadIdx.x / 32) + RowsInPairs::of_lane(),
-                  k = threadIdx.x % 4;
-        const unsigned char* panel = tile + row / Tile::LINE * Tile::PANEL_BYTES + row % 4 * 4;
-        const int piece = row % Tile::LINE / 4;
+    static_assert(Tile::ACROSS && Tile::LINE == 32, "rows of a k lie side by side, 32 in a line");
+    const int row = first_row + RowsInPairs::of_warp(threadIdx.x / 32) + RowsInPairs::of_lane(),
+              k = threadIdx.x % 4;
+    const unsigned char* panel = tile + row / Tile::LINE * Tile::PANEL_BYTES + row % 4 * 4;
+    const int piece = row % Tile::LINE / 4;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int line = 8 * slice + 4 * half;  // and k
-            const uint2 pair = *reinterpret_cast<const uint2*>(panel + (line + k) * LINE_BYTES +
-                                                               (piece ^ (4 * half + k)) * 16);
-            words[2 * half] = pair.x;
-            words[2 * half + 1] = pair.y;
-        }
+    for (int half = 0; half < 2; ++half) {
+        const int line = 8 * slice + 4 * half;  // and k
+        const uint2 pair = *reinterpret_cast<const uint2*>(panel + (line + k) * LINE_BYTES +
+                                                           (piece ^ (4 * half + k)) * 16);
+        words[2 * half] = pair.x;
+        words[2 * half + 1] = pair.y;
     }
 }

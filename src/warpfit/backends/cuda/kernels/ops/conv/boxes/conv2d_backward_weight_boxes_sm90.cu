@@ -19,6 +19,7 @@
 #define TRANSPOSE_A 1
 #define TRANSPOSE_B 0
 
+#include "base/reduce.cuh"
 #include "gemm/stages.cuh"
 #include "ops/conv/boxes/image_boxes.cuh"
 
@@ -48,30 +49,42 @@ struct WeightProduct {
     }
 };
 
-// Of a tile of dw the boxes of windows that a block has, whose sums are row `part` of the partials,
-// and rows up to `end_part` are to be written, too.
+// How boxes of windows are dealt out: those of `tiles` tiles, one tile's after the other's, to
+// `blocks` blocks in equal numbers; and then those of the next.
+struct Runs {
+    int tiles, blocks;
+    int64 boxes;  // of a tile
+
+    __device__ int64 count() const { return tiles * boxes; }
+    // Where a block of a run begins, and which block has a box.
+    __device__ int64 first(int block) const { return block * count() / blocks; }
+    __device__ int block_of(int64 box) const {
+        return static_cast<int>(((box + 1) * blocks - 1) / count());
+    }
+};
+
+// The boxes that a block has of a tile of dw, whose sums are row `part` of the partials. Rows up to
+// end_part have no others'.
 struct Piece {
     int first_panel, first_output, part, end_part;
     int first_box, num_boxes;
 };
 
-// All units, the boxes of one tile after the other, are dealt out in runs of units_of_block. Calls
-// call(piece) for each of this block's.
+// Calls call(piece) for each of this block's.
 template <class Call>
-__device__ inline void for_each_piece(const WeightProduct& product, int parts, int units_of_block,
+__device__ inline void for_each_piece(const WeightProduct& product, const Runs& runs, int parts,
                                       Call call) {
-    const int64 boxes = product.boxes.counts().count(),
-                end = min(boxes * product.panel_tiles() * product.output_tiles(),
-                          static_cast<int64>(blockIdx.x + 1) * units_of_block);
-    for (int64 unit = static_cast<int64>(blockIdx.x) * units_of_block; unit < end;) {
-        const int tile = static_cast<int>(unit / boxes);
-        const int64 first = tile * boxes, last = min(first + boxes, end);
-        const int part = static_cast<int>(blockIdx.x - first / units_of_block);
+    const int run = blockIdx.x / runs.blocks, block = blockIdx.x - run * runs.blocks;
+    const int64 end = runs.first(block + 1);
+    for (int64 box = runs.first(block); box < end;) {
+        const int in_run = static_cast<int>(box / runs.boxes), tile = run * runs.tiles + in_run;
+        const int64 first = in_run * runs.boxes, last = min(first + runs.boxes, end);
+        const int part = block - runs.block_of(first);
         call(Piece{tile / product.output_tiles() * X_PANELS,
                    tile % product.output_tiles() * DZ_PANELS * PANEL, part,
-                   last == first + boxes ? parts : part + 1, static_cast<int>(unit - first),
-                   static_cast<int>(last - unit)});
-        unit = last;
+                   last == first + runs.boxes ? parts : part + 1, static_cast<int>(box - first),
+                   static_cast<int>(last - box)});
+        box = last;
     }
 }
 
@@ -157,28 +170,35 @@ __device__ inline void store_sums_of(const float (&sums)[BLOCK_N / 2], float* pa
             }
         } else {
             float* to = place_of(part, product, piece.first_panel + first_row / PANEL, row);
-            if (to == nullptr) continue;
+            // Neighbouring lanes exchange pairs of 16 outputs, so that each has four in a row.
+            const bool is_odd = lane % 2;
+            const int own = piece.first_output + lane % 2 * 8 + lane % 4 / 2 * 4;
 #pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; ++j) {
-                const int output = piece.first_output + 8 * j + lane % 4 * 2;
-                if (output >= product.outputs) continue;
-                *reinterpret_cast<float2*>(to + output) =
-                    float2{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
+            for (int j = 0; j < BLOCK_N / 8; j += 2) {
+                const float *low = &sums[4 * j + 2 * h], *high = low + 4;
+                const float2 other{__shfl_xor_sync(FULL_WARP, is_odd ? low[0] : high[0], 1),
+                                   __shfl_xor_sync(FULL_WARP, is_odd ? low[1] : high[1], 1)};
+                if (to == nullptr || own + 8 * j >= product.outputs) continue;
+                *reinterpret_cast<float4*>(to + own + 8 * j) =
+                    is_odd ? float4{other.x, other.y, high[0], high[1]}
+                           : float4{low[0], low[1], other.x, other.y};
             }
         }
     }
 }
 
-// Stores a piece's sums, and zeros where no other block has some of its tile.
-__device__ inline void store_piece(Sums& sums, float* partials, int64 numbers,
-                                   const WeightProduct& product, const Piece& piece, int own_rows) {
-#pragma unroll 1
-    for (int part = piece.part; part < piece.end_part; ++part) {
-#pragma unroll
-        for (int i = 0; i < MMA_ROWS; ++i) {
-            store_sums_of(sums[i], partials + part * numbers, product, piece, own_rows + 64 * i);
-#pragma unroll
-            for (float& sum : sums[i]) sum = 0;
+// Writes zeros to a piece's tile, by the lanes of some warps, of which this is number `thread`,
+// where no other block has some of it.
+__device__ inline void clear_rest(float* partials, int64 numbers, const WeightProduct& product,
+                                  const Piece& piece, int thread, int num_threads) {
+    constexpr int CHUNKS = DZ_PANELS * PANEL / 4;
+    for (int part = piece.part + 1; part < piece.end_part; ++part) {
+        for (int i = thread; i < X_PANELS * PANEL * CHUNKS; i += num_threads) {
+            const int row = i / CHUNKS, output = piece.first_output + i % CHUNKS * 4;
+            float* to = place_of(partials + part * numbers, product,
+                                 piece.first_panel + row / PANEL, row % PANEL);
+            if (to == nullptr || output >= product.outputs) continue;
+            *reinterpret_cast<float4*>(to + output) = float4{0, 0, 0, 0};
         }
     }
 }
@@ -186,7 +206,7 @@ __device__ inline void store_piece(Sums& sums, float* partials, int64 numbers,
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_backward_weight_boxes_sm90(const __grid_constant__ TensorMap x_map,
                                       const __grid_constant__ TensorMap dz_map, float* partials,
-                                      int parts, int units_of_block, int num_images, int num_rows, int num_columns,
+                                      int parts, int run_tiles, int run_blocks, int num_images, int num_rows, int num_columns,
                                       int box_images, int box_rows, int box_columns, int channels,
                                       int outputs, int kernel_height, int kernel_width,
                                       int row_stride, int column_stride, int row_padding,
@@ -198,27 +218,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         {kernel_width, 0, 1, column_stride, -column_padding, column_dilation},
         channels,
         outputs};
+    const Runs runs{run_tiles, run_blocks, product.boxes.counts().count()};
+    const int64 numbers =
+        (static_cast<int64>(product.num_taps()) * channels + 1) * product.outputs;
     const int warpgroup = threadIdx.x / WARPGROUP;
     start_barriers(*shared);
     take_turn();
 
     if (warpgroup == 0) {
         leave_registers<LOADER_REGISTERS>();
-        if (threadIdx.x != 0) return;
         Cursor<STAGES> cursor(0);
-        for_each_piece(product, parts, units_of_block, [&](const Piece& piece) {
-            load_boxes(*shared, x_map, dz_map, product, piece, cursor);
+        for_each_piece(product, runs, parts, [&](const Piece& piece) {
+            if (threadIdx.x >= 32) {
+                clear_rest(partials, numbers, product, piece, threadIdx.x - 32, WARPGROUP - 32);
+            } else if (threadIdx.x == 0) {
+                load_boxes(*shared, x_map, dz_map, product, piece, cursor);
+            }
         });
     } else {
         take_registers<CONSUMER_REGISTERS>();
         const int own_rows = (warpgroup - 1) * CONSUMER_ROWS;
-        const int64 numbers =
-            (static_cast<int64>(product.num_taps()) * channels + 1) * product.outputs;
         Cursor<STAGES> cursor(0);
-        for_each_piece(product, parts, units_of_block, [&](const Piece& piece) {
+        for_each_piece(product, runs, parts, [&](const Piece& piece) {
             Sums sums = {};
             multiply_piece(sums, *shared, cursor, piece.num_boxes, own_rows);
-            store_piece(sums, partials, numbers, product, piece, own_rows);
+            float* part = partials + piece.part * numbers;
+#pragma unroll
+            for (int i = 0; i < MMA_ROWS; ++i) {
+                wgmma_end(sums[i]);
+                store_sums_of(sums[i], part, product, piece, own_rows + 64 * i);
+            }
         });
     }
 }
