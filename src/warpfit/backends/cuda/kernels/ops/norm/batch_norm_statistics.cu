@@ -21,6 +21,8 @@ using T = DTYPE;
 using P = PARAMETER;
 using Acc = accumulator<T>;
 
+constexpr int MOST_THREADS = sizeof(T) == 2 ? MOST_SUMMED_THREADS : COLUMN_THREADS;
+
 using Room = SumRoom<Acc, Vec<T>::SIZE>;
 
 // One for vectors of columns and single ones.
@@ -241,7 +243,7 @@ __device__ inline void find(Arguments... arguments) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(sizeof(T) == 2 ? MOST_SUMMED_THREADS : COLUMN_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
     batch_norm_statistics(const T* __restrict__ x, P* running_mean, P* running_var, Acc* statistics,
                           double* partials, unsigned* arrivals, int64 num_rows, int channels,
                           int width, int wide, int64 rows_per_block, double momentum, double eps) {
