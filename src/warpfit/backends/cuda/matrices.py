@@ -20,7 +20,7 @@ from warpfit.backends.matrix_updates import COEFFICIENTS, MatrixNumbers, matrix_
 __all__ = ["MatrixOps", "variants"]
 
 # As in kernels/ops/optim/matrix_products.cu and matrix_tiles.cuh.
-MAX_PRODUCTS, TILE, THREADS, STAGES = 32, 64, 256, 3
+MAX_PRODUCTS, TILE, THREADS, STAGES = 32, 64, 256, 4
 _COUNT, _PRODUCT = struct.Struct("=q"), struct.Struct("=6Q3d7i4xq")
 LIST_BYTES = _COUNT.size + MAX_PRODUCTS * _PRODUCT.size
 

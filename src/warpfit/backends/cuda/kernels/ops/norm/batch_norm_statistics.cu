@@ -100,32 +100,20 @@ __device__ inline Moments<W> moments_of(const T* column, const Acc (&origin)[W],
     return moments;
 }
 
-// Of half precision: sums of a thread's rows relative to the origin, and of their squares. What is
-// beyond the last row counts as 0.
+// Of half precision: sums of a thread's rows relative to the origin, and of their squares.
 template <int W>
 __device__ inline void sum_half_rows(Acc (&sums)[2][W], const T* column, const Acc (&origin)[W],
                                      const ColumnPlace<W>& place, int channels) {
-    constexpr int UNROLL = 8;
-    for (int64 row = place.first_row + place.line; row < place.end_row;
-         row += UNROLL * place.num_lines) {
-        Group<T, W> rows[UNROLL];
-        bool are_there[UNROLL];
+    const auto take = [&](const Group<T, W>& values, bool is_there) {
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const int64 own = row + u * place.num_lines;
-            are_there[u] = own < place.end_row;
-            rows[u] = load_group<W>(column + (are_there[u] ? own : 0) * channels, 0, W, true);
+        for (int e = 0; e < W; ++e) {
+            const Acc value = is_there ? load(values.element[e]) - origin[e] : Acc(0);
+            sums[0][e] += value;
+            sums[1][e] += value * value;
         }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-#pragma unroll
-            for (int e = 0; e < W; ++e) {
-                const Acc value = are_there[u] ? load(rows[u].element[e]) - origin[e] : Acc(0);
-                sums[0][e] += value;
-                sums[1][e] += value * value;
-            }
-        }
-    }
+    };
+    for_each_row<4>(
+        place, [&](int64 row) { return load_group<W>(column + row * channels, 0, W, true); }, take);
 }
 
 // The sum of two numbers, and its rounding error in `error`.

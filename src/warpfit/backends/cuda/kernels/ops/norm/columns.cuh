@@ -30,6 +30,36 @@ struct ColumnPlace {
     }
 };
 
+// Takes a thread's rows AT_ONCE at a time, of which the next are asked for before the last are
+// taken: load(place, row) gives what take(loaded, is_there) gets; beyond the last row that is what
+// the first one has.
+template <int AT_ONCE, int W, class Load, class Take>
+__device__ inline void for_each_row(const ColumnPlace<W>& place, Load load, Take take) {
+    using Loaded = decltype(load(int64()));
+    const auto load_some = [&](Loaded(&to)[AT_ONCE], int64 first) {
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int64 row = first + i * place.num_lines;
+            to[i] = load(row < place.end_row ? row : place.first_row);
+        }
+    };
+    int64 row = place.first_row + place.line;
+    Loaded next[AT_ONCE];
+    load_some(next, row);
+#pragma unroll 2
+    while (row < place.end_row) {
+        Loaded own[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) own[i] = next[i];
+        load_some(next, row + AT_ONCE * place.num_lines);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            take(own[i], row + i * place.num_lines < place.end_row);
+        }
+        row += AT_ONCE * place.num_lines;
+    }
+}
+
 // dz = dy f'(z) with z as batch_norm_forward finds it; f is KIND.
 template <Activation KIND, class A>
 __device__ inline A before_activation(A dy, A z, A slope) {
@@ -50,6 +80,7 @@ struct SumRoom {
 template <int W, class Number, int MOST>
 struct ColumnSums {
     static constexpr int OWN = 2 * W, LINE = OWN + 1;  // an odd number: no bank conflicts
+    static constexpr int AT_ONCE = 16;                 // numbers that are asked for together
 
     SumRoom<Number, MOST>& room;
     int width, channels;
@@ -67,9 +98,12 @@ struct ColumnSums {
     __device__ double sum(int count, Load load) const {
         const int num_parts = blockDim.x / outs(), part = threadIdx.x / outs();
         double sum = 0;
-        if (part < num_parts) {
-#pragma unroll 16
-            for (int i = part; i < count; i += num_parts) sum += load(i);
+        for (int first = part; first < count && part < num_parts; first += AT_ONCE * num_parts) {
+            double found[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) found[i] = load(min(first + i * num_parts, count - 1));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) sum += first + i * num_parts < count ? found[i] : 0.0;
         }
         room.parts[threadIdx.x] = sum;
         __syncthreads();
@@ -95,10 +129,9 @@ struct ColumnSums {
         const int64 at = static_cast<int64>(kind()) * channels + column();
         if (is_out()) partials[static_cast<int64>(blockIdx.y) * 2 * channels + at] = result;
         if (!is_last_block(arrivals + blockIdx.x, gridDim.y)) return false;
-        const bool is_column = column() < channels;
+        const double* from = partials + (column() < channels ? at : 0);
         result = sum(gridDim.y, [&](int i) {
-            return is_column ? __ldcg(partials + static_cast<int64>(i) * 2 * channels + at)
-                             : 0.0;
+            return __ldcg(from + static_cast<int64>(i) * 2 * channels);
         });
         return true;
     }

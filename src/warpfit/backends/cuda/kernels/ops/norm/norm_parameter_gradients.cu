@@ -101,32 +101,26 @@ __device__ inline void sum_half_rows(Sums<W>& sums, const T* dy, const T* x, con
         scale[e] = weights ? inverse * load(weights[c]) : inverse;
         shift[e] = biases ? load(biases[c]) : Acc(0);
     }
-    for (int64 row = place.first_row + place.line; row < place.end_row;
-         row += UNROLL * place.num_lines) {
-        Group<T, W> gradients[UNROLL], values[UNROLL];
+    struct Row {
+        Group<T, W> gradients, values;
+    };
+    const auto load_row = [&](int64 row) {
+        const int64 at = row * channels + place.column;
+        return Row{load_group<W>(dy + at, 0, W, true), load_group<W>(x + at, 0, W, true)};
+    };
+    for_each_row<2>(place, load_row, [&](const Row& row, bool is_there) {
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const int64 own = row + u * place.num_lines;
-            const int64 at = own * channels + place.column;
-            const bool is_there = own < place.end_row;
-            gradients[u] = is_there ? load_group<W>(dy + at, 0, W, true) : Group<T, W>{};
-            values[u] = is_there ? load_group<W>(x + at, 0, W, true) : Group<T, W>{};
-        }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-#pragma unroll
-            for (int e = 0; e < W; ++e) {
-                Acc gradient = load(gradients[u].element[e]);
-                const Acc centred = load(values[u].element[e]) - mean[e];
-                if constexpr (!IS_PLAIN) {
-                    gradient = before_activation<Activation::ACTIVATION>(
-                        gradient, centred * scale[e] + shift[e], slope);
-                }
-                sums[0][e] += gradient * centred;
-                sums[1][e] += gradient;
+        for (int e = 0; e < W; ++e) {
+            Acc gradient = is_there ? load(row.gradients.element[e]) : Acc(0);
+            const Acc centred = load(row.values.element[e]) - mean[e];
+            if constexpr (!IS_PLAIN) {
+                gradient = before_activation<Activation::ACTIVATION>(
+                    gradient, centred * scale[e] + shift[e], slope);
             }
+            sums[0][e] += gradient * centred;
+            sums[1][e] += gradient;
         }
-    }
+    });
 }
 
 template <int W>

@@ -6,7 +6,7 @@
 //           bit 1; c and added (rows, columns); of DTYPE, or bfloat16 if TENSOR_CORES, but for c if
 //           UPDATES; squares of w and of d (num_squares,) float64. No c is read by another block.
 // Launch:   as many blocks as the products have tiles of 64 by 64, those of each from first_block
-//           on; block 256; shared bytes: three stages of both operands if TENSOR_CORES, else two
+//           on; block 256; shared bytes: four stages of both operands if TENSOR_CORES, else two
 //           tiles of 16 by 65 (`_shared_bytes`); defines DTYPE, UPDATES, TENSOR_CORES (float32
 //           only).
 // Numerics: sums in DTYPE, k ascending; r and n in float64.

@@ -28,7 +28,7 @@ struct TileSums;
 template <>
 struct TileSums<bfloat16> {
     using X = bfloat16;
-    static constexpr int STEP = 64, STAGES = 3, LINE = TILE + 8, IN_CHUNK = CHUNK<X>;
+    static constexpr int STEP = 64, STAGES = 4, LINE = TILE + 8, IN_CHUNK = CHUNK<X>;
     static constexpr int STAGE_NUMBERS = 2 * TILE * LINE;
     static_assert(STEP == TILE, "tiles along and across have the same lines");
 
@@ -43,26 +43,53 @@ struct TileSums<bfloat16> {
         return warp_column() + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
     }
 
-    // Sixteen bytes at once where lines begin at multiples of them; zeros beyond the ends.
-    __device__ static void copy(X* tile, const Operand<X>& of, int first_k) {
-        const int rows = of.along ? of.outers : of.depth, columns = of.along ? of.depth : of.outers;
-        const int top = of.along ? of.first : first_k, left = of.along ? first_k : of.first;
-        const bool wide = columns % IN_CHUNK == 0;
-        for (int i = threadIdx.x; i < TILE * TILE / IN_CHUNK; i += THREADS) {
-            const int line = i / (TILE / IN_CHUNK), at = i % (TILE / IN_CHUNK) * IN_CHUNK;
-            const int row = top + line, column = left + at;
-            const X* from = of.from + static_cast<int64>(row) * columns + column;
-            X* to = tile + line * LINE + at;
-            const bool inside = row < rows && column < columns;
-            if (wide) {
-                copy_async_16(to, inside ? from : of.from, inside);
-                continue;
-            }
-            for (int e = 0; e < IN_CHUNK; ++e) {
-                to[e] = inside && column + e < columns ? from[e] : X{};
+    // A thread's chunks of an operand's tiles, sixteen bytes at once where lines begin at multiples
+    // of them; zeros beyond the ends.
+    struct Chunks {
+        static constexpr int COUNT = TILE * TILE / IN_CHUNK / THREADS;
+        static constexpr int LINES_APART = TILE / COUNT;
+
+        const X* from;
+        int place, line_numbers, k, depth;
+        bool along, wide;
+        int left;               // numbers of a line, across
+        bool are_inside[COUNT];  // along
+
+        __device__ explicit Chunks(const Operand<X>& of) : depth(of.depth), along(of.along) {
+            const int line = threadIdx.x / (TILE / IN_CHUNK);
+            const int at = threadIdx.x % (TILE / IN_CHUNK) * IN_CHUNK;
+            line_numbers = along ? depth : of.outers;
+            wide = line_numbers % IN_CHUNK == 0;
+            place = line * LINE + at;
+            k = along ? at : line;
+            const int64 row = along ? of.first + line : line, column = along ? at : of.first + at;
+            from = of.from + row * line_numbers + column;
+            left = of.outers - of.first - at;
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                are_inside[i] = of.first + line + i * LINES_APART < of.outers;
             }
         }
-    }
+
+        // Those of the next STEP of k.
+        __device__ void copy(X* tile) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                const int apart = i * LINES_APART;
+                const int count =
+                    along ? (are_inside[i] ? depth - k : 0) : (k + apart < depth ? left : 0);
+                const X* own = from + static_cast<int64>(apart) * line_numbers;
+                X* to = tile + place + apart * LINE;
+                if (wide) {
+                    copy_async_16(to, own, count > 0);
+                } else {
+                    for (int e = 0; e < IN_CHUNK; ++e) to[e] = e < count ? own[e] : X{};
+                }
+            }
+            k += STEP;
+            from += along ? STEP : static_cast<int64>(STEP) * line_numbers;
+        }
+    };
 
     template <bool A_ALONG, bool B_ALONG>
     __device__ void add_products(const X* tile_a, const X* tile_b) {
@@ -92,11 +119,12 @@ struct TileSums<bfloat16> {
     template <bool A_ALONG, bool B_ALONG>
     __device__ void multiply_as(const Operand<X>& a, const Operand<X>& b, X* ring) {
         const int steps = (a.depth + STEP - 1) / STEP;
+        Chunks of_a(a), of_b(b);
         const auto load_step = [&](int step) {
             X* stage = ring + step % STAGES * STAGE_NUMBERS;
             if (step < steps) {
-                copy(stage, a, step * STEP);
-                copy(stage + TILE * LINE, b, step * STEP);
+                of_a.copy(stage);
+                of_b.copy(stage + TILE * LINE);
             }
             copy_async_commit();
         };
