@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, Array
@@ -32,18 +31,16 @@ from warpfit.backends.cuda.pool import PooledGradient
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
 KERNEL = "conv2d_backward_weight_sm90"
-# Rows of a product, and the channels of a tap that they may be; where they are outputs, the
-# channels that are columns, and pixels that are multiplied at once.
-PRODUCT_ROWS, BLOCKS_C, COLUMNS_C, PIXELS = 64, (64, 32, 16), (16, 24, 32, 48, 64), 32
-# Bands on their way or at work, and where each begins.
+# Channels of a block, columns of a product whose rows are outputs, and pixels that are multiplied
+# at once; bands on their way or at work, and where each begins.
+BLOCKS_C, PIXELS = (64, 48, 32, 24, 16), 32
 MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 4, 3, 1024
 # Sums for which threads have registers, by the warpgroups that multiply; and those up to which two
 # warpgroups load beside three.
 MOST_SUMS, SUMS_BESIDE_TWO = {1: 128, 2: 128, 3: 112, 4: 64}, 64
-# Cycles of a multiprocessor for a product of 64 rows and a column, both from shared memory, while
-# others write there, or the rows from registers; and those of a band whatever its size: measured
-# with 32 channels, 64 outputs.
-CYCLES_OF_SHARED_COLUMN, CYCLES_OF_COLUMN, CYCLES_OF_WEIGHT_BAND = 1.1, 0.6, 2500
+# Cycles of a multiprocessor for a product of 64 rows, from registers, and a column, and those of a
+# band whatever its size.
+CYCLES_OF_OWN_COLUMN, CYCLES_OF_WEIGHT_BAND = 0.6, 2500
 
 
 class WeightBand(NamedTuple):
@@ -62,8 +59,6 @@ class WeightBand(NamedTuple):
     plane_bytes, shared_bytes : int
     parts : int
         Blocks that share the bands out, and whose sums are added up.
-    has_output_rows : bool
-        Whether the rows of products are outputs, not channels of taps.
     """
 
     rows: int
@@ -77,7 +72,6 @@ class WeightBand(NamedTuple):
     plane_bytes: int
     shared_bytes: int
     parts: int
-    has_output_rows: bool
 
 
 @lru_cache(maxsize=1024)
@@ -88,84 +82,43 @@ def choose_weight_band(
     fits.
     """
     found = []
-    for rows, has_output_rows in product(row_counts(windows.result[0]), (False, True)):
-        shares = _output_shares(windows) if has_output_rows else _shares(windows)
-        if shares is None:
-            continue
-        sizes = (num_images, num_multiprocessors, max_shared_bytes)
-        band = _weight_band(windows, rows, shares, has_output_rows, *sizes)
+    for rows in row_counts(windows.result[0]):
+        band = _weight_band(windows, rows, num_images, num_multiprocessors, max_shared_bytes)
         if band is not None:
             found.append((_weight_cycles(windows, band, num_images), band))
     return min(found)[1] if found else None
 
 
-class _Shares(NamedTuple):
-    """The channels and outputs of a block, its warpgroups, the kernel's rows of each, and the
-    warpgroups that load.
+def _shares(windows: Windows) -> tuple[int, int, int, int, int] | None:
+    """Return the channels and outputs of a block, its warpgroups, the kernel's rows of each, and
+    the warpgroups that load.
     """
-
-    block_c: int
-    block_o: int
-    warpgroups: int
-    kernel_rows: int
-    loading: int
-
-
-def _groups(windows: Windows, block_c: int) -> int:
-    """Return into how many groups of neighbouring taps a row of the kernel falls."""
-    return -(-windows.kernel[1] // (PRODUCT_ROWS // block_c))
-
-
-def _kernel_rows(windows: Windows) -> tuple[int, int]:
-    """Return the warpgroups that share out the kernel's rows, and those of each."""
-    height = windows.kernel[0]
+    height, width = windows.kernel
     rows = -(-height // min(MOST_WEIGHT_WARPGROUPS, height))
-    return -(-height // rows), rows
-
-
-def _with_loaders(block_c: int, block_o: int, warpgroups: int, rows: int, sums: int) -> _Shares:
-    loading = 1 if warpgroups > 3 or sums > SUMS_BESIDE_TWO else 2
-    return _Shares(block_c, block_o, warpgroups, rows, loading)
-
-
-def _shares(windows: Windows) -> _Shares | None:
-    """Return those of products whose rows are channels of taps."""
-    warpgroups, rows = _kernel_rows(windows)
-    block_c = next(c for c in BLOCKS_C if windows.depth % c == 0)
-    for block_o in BLOCKS_OF_LINES:
-        sums = rows * _groups(windows, block_c) * block_o // 2
-        if windows.outputs % block_o == 0 and sums <= MOST_SUMS[warpgroups]:
-            return _with_loaders(block_c, block_o, warpgroups, rows, sums)
-    return None
-
-
-def _output_shares(windows: Windows) -> _Shares | None:
-    """Return those of products whose rows are outputs."""
-    warpgroups, rows = _kernel_rows(windows)
-    block_c = next((c for c in COLUMNS_C if c >= windows.channels), COLUMNS_C[-1])
-    sums = rows * windows.kernel[1] * block_c // 2
-    if windows.outputs % PRODUCT_ROWS or sums > MOST_SUMS[warpgroups]:
+    warpgroups = -(-height // rows)
+    block_o = next((o for o in BLOCKS_OF_LINES if windows.outputs % o == 0), 0)
+    possible = [c for c in BLOCKS_C if rows * width * c // 2 <= MOST_SUMS[warpgroups]]
+    if not block_o or not possible:
         return None
-    return _with_loaders(block_c, PRODUCT_ROWS, warpgroups, rows, sums)
+    # The fewest blocks, and of these the narrowest.
+    block_c = min(possible, key=lambda c: (-(-windows.channels // c), c))
+    sums = rows * width * block_c // 2
+    loading = 1 if warpgroups > 3 or sums > SUMS_BESIDE_TWO else 2
+    return block_c, block_o, warpgroups, rows, loading
 
 
 def _weight_band(
-    windows: Windows,
-    rows: int,
-    shares: _Shares,
-    has_output_rows: bool,
-    num_images: int,
-    num_multiprocessors: int,
-    max_shared_bytes: int,
+    windows: Windows, rows: int, num_images: int, num_multiprocessors: int, max_shared_bytes: int
 ) -> WeightBand | None:
+    shares = _shares(windows)
+    if shares is None:
+        return None
     block_c, block_o, warpgroups, *_ = shares
     span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
-    at_once = PIXELS if has_output_rows else DEPTH
-    num_slices = -(-rows * windows.pitch // at_once) * at_once // DEPTH
+    num_slices = -(-rows * windows.pitch // PIXELS) * PIXELS // DEPTH
     last = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
     plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), block_c)
-    planes = (block_c if has_output_rows else PRODUCT_ROWS) // IN_PIECE
-    stage = 2 * num_slices * DEPTH * block_o + planes * plane
+    stage = 2 * num_slices * DEPTH * block_o + block_c // IN_PIECE * plane
     stage += -stage % ALIGNMENT
     stages = min(MOST_STAGES, max_shared_bytes // (stage + 2 * BARRIER_BYTES))
     if stages < 2:
@@ -176,21 +129,16 @@ def _weight_band(
     # Sums of dz pass through shared memory in the end, eight of each thread.
     of_stages = stages * (stage + 2 * BARRIER_BYTES)
     shared = max(of_stages, warpgroups * WARPGROUP * IN_PIECE * 4)
-    ways = (stages, plane, shared, parts, has_output_rows)
-    return WeightBand(rows, num_slices, *shares, *ways)
+    return WeightBand(rows, num_slices, *shares, stages, plane, shared, parts)
 
 
 def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float:
     """Return about how many cycles a block works."""
     num_bands = -(-num_images * -(-windows.result[0] // band.rows) // band.parts)
     read = band.shared_bytes / band.stages / BYTES_A_CYCLE
-    products = band.warpgroups * band.kernel_rows
-    if band.has_output_rows:
-        of_slice = products * windows.kernel[1] * band.block_c * CYCLES_OF_COLUMN
-    else:
-        products *= _groups(windows, band.block_c)
-        of_slice = products * band.block_o * CYCLES_OF_SHARED_COLUMN
-    return read + num_bands * (CYCLES_OF_WEIGHT_BAND + max(read, band.num_slices * of_slice))
+    columns = band.warpgroups * band.kernel_rows * windows.kernel[1] * band.block_c
+    multiplied = band.num_slices * columns * CYCLES_OF_OWN_COLUMN
+    return read + num_bands * (CYCLES_OF_WEIGHT_BAND + max(read, multiplied))
 
 
 def weight_defines(
@@ -206,7 +154,6 @@ def weight_defines(
         "KERNEL_WIDTH": windows.kernel[1],
         "BLOCK_C": band.block_c,
         "BLOCK_O": band.block_o,
-        "OUTPUT_ROWS": int(band.has_output_rows),
         "STAGES": band.stages,
         "BOUNDED_WAITS": int(is_debugging()),
         "X_PIECES": int(is_whole),

@@ -1,24 +1,22 @@
 // Computes:  for each block its part of dw[k, l, c, o] = sum of x[m, i + k dilation - padding, ...,
 //            c] dz[m, i, j, o] over windows (m, i, j), and of db[o] = that of dz[m, i, j, o], on
-//            Hopper's tensor cores through wgmma. OUTPUT_ROWS: dz transposed, from registers, times
-//            x, a product for each tap, which finds its channels in the same planes further on. Else
-//            x transposed times dz: of x lie COPIES in shared memory, each a tap of a row of the
-//            kernel further on, so that 64 rows of a product are channels of as many taps.
+//            Hopper's tensor cores through wgmma: dz transposed, from registers, times x, a product
+//            for each tap, which finds its channels in the same planes further on.
 // Layout:    x (M, height, width, channels), dz (M, out_height, out_width, outputs), contiguous,
 //            dz and, if X_PIECES, x with pixels of whole pieces at multiples of 16 bytes; outputs
-//            are a multiple of BLOCK_O, which is 64 if OUTPUT_ROWS. IS_POOLED: dz is that of pooled
-//            windows, which `places` tells how to spread (pooled_rows.cuh). partials: a row for each
-//            blockIdx.x, of KH KW channels outputs numbers as dw, then outputs as db.
+//            are a multiple of BLOCK_O, at most 64. IS_POOLED: dz is that of pooled windows, which
+//            `places` tells how to spread (pooled_rows.cuh). partials: a row for each blockIdx.x, of
+//            KH KW channels outputs numbers as dw, then outputs as db.
 // Launch:    grid (parts, outputs / BLOCK_O, ceil(channels / BLOCK_C)); block: WARPGROUPS, each
 //            with OWN_ROWS of the kernel's, and LOADING that load bands. Block x takes every
 //            parts-th band of band_rows rows of windows, num_slices of 16 pixels in shared memory,
-//            an even number if OUTPUT_ROWS. shared bytes: STAGES of dz, in lines, and of planes of
-//            x, plane_bytes each, and barriers (`WeightBand.shared_bytes`). Defines: these, DTYPE,
-//            KERNEL_HEIGHT, KERNEL_WIDTH.
+//            an even number. shared bytes: STAGES of dz, in lines, and of planes of x, plane_bytes
+//            each, and barriers (`WeightBand.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT,
+//            KERNEL_WIDTH.
 // Numerics:  float32 sums, in the order of bands and pixels; db's of a thread's pieces first.
-// Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices and
-//            copies; reads x COPIES times, with KH - 1 rows more for each band, and dz once, for
-//            each blockIdx.y and z.
+// Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices, and
+//            outputs to 64; reads x, with KH - 1 rows more for each band, and dz once for each
+//            blockIdx.y and z.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.15 (wgmma), 9.7.9.25.3
 //            (cp.async).
 #define SHARED_ALIGNMENT 1024
@@ -39,14 +37,11 @@ constexpr int LEFT_REGISTERS =
     ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
-constexpr int PRODUCT_ROWS = 64;
-constexpr int COPIES = OUTPUT_ROWS ? 1 : PRODUCT_ROWS / BLOCK_C;
-constexpr int GROUPS = (KERNEL_WIDTH + COPIES - 1) / COPIES;  // of taps of a row
-constexpr int COPY_PLANES = BLOCK_C / IN_PIECE<T>, PLANES = COPIES * COPY_PLANES;
+constexpr int PLANES = BLOCK_C / IN_PIECE<T>;
 constexpr int O_PIECES = BLOCK_O / IN_PIECE<T>;
 
 using OutputLines = Lines<BLOCK_O* static_cast<int>(sizeof(T))>;
-using Sums = float[OWN_ROWS][GROUPS][(OUTPUT_ROWS ? BLOCK_C : BLOCK_O) / 2];
+using Sums = float[OWN_ROWS][KERNEL_WIDTH][BLOCK_C / 2];
 
 struct Pair {
     int h, w;
@@ -97,21 +92,17 @@ struct Bands {
     __device__ void copy(int idx, const Stage& stage, int thread) const {
         const int number = idx / in_image(), top = idx % in_image() * rows;
         const T* own_x = x + static_cast<int64>(number) * image.h * image.w * channels;
-#pragma unroll
-        for (int copy = 0; copy < COPIES && copy < KERNEL_WIDTH; ++copy) {
-            const ImageRows<T, X_PIECES> x_rows{own_x,
-                                                image.h,
-                                                image.w,
-                                                channels,
-                                                top - padding.h,
-                                                copy * dilation.w - padding.w,
-                                                rows + (KERNEL_HEIGHT - 1) * dilation.h,
-                                                pitch,
-                                                first_channel,
-                                                COPY_PLANES};
-            unsigned char* to = stage.x.data + copy * COPY_PLANES * stage.x.stride;
-            x_rows.template copy_to<LOADERS>(Planes{to, stage.x.stride}, thread);
-        }
+        const ImageRows<T, X_PIECES> x_rows{own_x,
+                                            image.h,
+                                            image.w,
+                                            channels,
+                                            top - padding.h,
+                                            -padding.w,
+                                            rows + (KERNEL_HEIGHT - 1) * dilation.h,
+                                            pitch,
+                                            first_channel,
+                                            PLANES};
+        x_rows.template copy_to<LOADERS>(stage.x, thread);
         const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
                                          0,  rows,      pitch,     first_output, O_PIECES};
         copy_gradient<LOADERS, IS_POOLED>(stage.dz, places, number, dz_rows, thread);
@@ -177,21 +168,25 @@ struct KernelRows {
     }
 };
 
-// dz of a slice's pixels, 64 outputs, as wgmma takes A.
+// dz of a slice's pixels, 64 outputs, as wgmma takes A: 16 of each warp, or zeros beyond BLOCK_O.
 struct OutputRows {
     unsigned words[4];
 
     __device__ void load(const OutputLines& dz, int slice) {
         const int lane = threadIdx.x % 32;
         const int pixel = slice * DEPTH + lane / 16 * 8 + lane % 8;
-        const int piece = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2;
-        ldmatrix_x4_trans(words[0], words[1], words[2], words[3], dz.piece(pixel, piece));
+        const int warp = threadIdx.x / 32 % 4, piece = warp * 2 + lane / 8 % 2;
+        if (warp * DEPTH < BLOCK_O) {
+            ldmatrix_x4_trans(words[0], words[1], words[2], words[3], dz.piece(pixel, piece));
+        } else {
+            words[0] = words[1] = words[2] = words[3] = 0;
+        }
     }
 };
 
 // sums += the products of a band. What registers hold of two slices stays until both are
 // multiplied, be it after the return; meanwhile others hold the next two.
-__device__ inline void multiply_outputs(Sums& sums, OutputRows (&outputs)[2][2], const Stage& stage,
+__device__ inline void multiply_band(Sums& sums, OutputRows (&outputs)[2][2], const Stage& stage,
                                         const KernelRows& kernel, Pair tap_step, int num_slices) {
 #pragma unroll 2
     for (int pair = 0; pair < num_slices / 2; ++pair) {
@@ -204,7 +199,7 @@ __device__ inline void multiply_outputs(Sums& sums, OutputRows (&outputs)[2][2],
 #pragma unroll
             for (int r = 0; r < OWN_ROWS; ++r) {
 #pragma unroll
-                for (int kw = 0; kw < GROUPS; ++kw) {
+                for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
                     const int bytes = kw * tap_step.w + (2 * pair + i) * DEPTH * PIECE_BYTES;
                     RegisterProduct<T>::template add_to<true>(
                         sums[r][kw], own[i].words, moved(kernel.rows[r], bytes), true);
@@ -216,54 +211,16 @@ __device__ inline void multiply_outputs(Sums& sums, OutputRows (&outputs)[2][2],
     }
 }
 
-__device__ inline void multiply_channels(Sums& sums, const Stage& stage, const KernelRows& kernel,
-                                         Pair tap_step, int num_slices) {
-    const uint64 outputs = stage.dz.descriptor();
-    wgmma_fence();
-#pragma unroll 4
-    for (int slice = 0; slice < num_slices; ++slice) {
-        const uint64 b = moved(outputs, slice * DEPTH * OutputLines::LINE);
-#pragma unroll
-        for (int r = 0; r < OWN_ROWS; ++r) {
-#pragma unroll
-            for (int group = 0; group < GROUPS; ++group) {
-                const int bytes = group * COPIES * tap_step.w + slice * DEPTH * PIECE_BYTES;
-                SliceProduct<T, true, true>::add_to(sums[r][group], moved(kernel.rows[r], bytes), b,
-                                                    true);
-            }
-        }
-    }
-    wgmma_commit();
-}
-
 // Stores what a thread has of a tap: `to` has outputs numbers for each channel.
-template <int COUNT>
-__device__ inline void store_tap(const float (&sums)[COUNT], float* to, int channels, int outputs) {
+__device__ inline void store_tap(const float (&sums)[BLOCK_C / 2], float* to, int channels,
+                                 int outputs) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
+    for (int i = 0; i < BLOCK_C / 2; ++i) {
         const int channel = i / 4 * 8 + lane % 4 * 2 + i % 2;
         const int output = threadIdx.x / 32 % 4 * 16 + i / 2 % 2 * 8 + lane / 4;
-        if (channel < channels) to[static_cast<int64>(channel) * outputs + output] = sums[i];
-    }
-}
-
-// The same of a group of taps, from kw on, whose channels are rows.
-template <int COUNT>
-__device__ inline void store_group(const float (&sums)[COUNT], float* to, int kw, int channels,
-                                   int64 of_tap, int outputs) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
-        const int channel = row % BLOCK_C, copy = row / BLOCK_C;
-        if (channel >= channels || kw + copy >= KERNEL_WIDTH) continue;
-        float* own = to + copy * of_tap +
-                     static_cast<int64>(channel) * outputs + lane % 4 * 2;
-#pragma unroll
-        for (int j = 0; j < COUNT / 4; ++j) {
-            const float* pair = &sums[4 * j + 2 * half];
-            *reinterpret_cast<float2*>(own + 8 * j) = float2{pair[0], pair[1]};
+        if (channel < channels && output < BLOCK_O) {
+            to[static_cast<int64>(channel) * outputs + output] = sums[i];
         }
     }
 }
@@ -314,11 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
         wait(ring.full[cursor.slot], cursor.round);
         const Stage stage = stages.at(cursor.slot);
         const KernelRows kernel(stage, first_row, tap_step);
-        if constexpr (OUTPUT_ROWS) {
-            multiply_outputs(sums, rows_in_flight, stage, kernel, tap_step, num_slices);
-        } else {
-            multiply_channels(sums, stage, kernel, tap_step, num_slices);
-        }
+        multiply_band(sums, rows_in_flight, stage, kernel, tap_step, num_slices);
         of_outputs.add(stage.dz, num_slices * DEPTH);
         wgmma_wait<0>();
         arrive_warp(ring.empty[cursor.slot]);
@@ -334,14 +287,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
     for (int r = 0; r < OWN_ROWS; ++r) {
         if (first_row + r >= KERNEL_HEIGHT) continue;
 #pragma unroll
-        for (int group = 0; group < GROUPS; ++group) {
-            const int kw = group * COPIES;
+        for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
             float* to = part + ((first_row + r) * KERNEL_WIDTH + kw) * of_tap;
-            if constexpr (OUTPUT_ROWS) {
-                store_tap(sums[r][group], to, own_channels, outputs);
-            } else {
-                store_group(sums[r][group], to, kw, own_channels, of_tap, outputs);
-            }
+            store_tap(sums[r][kw], to, own_channels, outputs);
         }
     }
 }
