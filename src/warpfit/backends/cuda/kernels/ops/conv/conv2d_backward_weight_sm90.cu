@@ -257,8 +257,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
     const int count = num_images * bands.in_image();
     if (ring.is_loader()) {
         leave_registers<LOADER_REGISTERS>();
-        ring.load_all(
-            count, [&](int band, int stage) { bands.copy(band, stages.at(stage), ring.loader()); });
+        ring.load_all(count, [&](int band, int, int stage) {
+            bands.copy(band, stages.at(stage), ring.loader());
+        });
         return;
     }
     take_registers<REGISTERS>();
