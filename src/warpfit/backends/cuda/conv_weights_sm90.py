@@ -17,12 +17,12 @@ from warpfit.backends.cuda.conv_sm90 import (
     BYTES_A_CYCLE,
     DEPTH,
     IN_PIECE,
+    SIDE,
     WARPGROUP,
     Windows,
     WindowsOps,
     example_windows,
     is_in_pieces,
-    plane_bytes,
     row_counts,
 )
 from warpfit.backends.cuda.driver import is_debugging
@@ -31,9 +31,9 @@ from warpfit.backends.cuda.pool import PooledGradient
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
 KERNEL = "conv2d_backward_weight_sm90"
-# Channels of a block, columns of a product whose rows are outputs, and pixels that are multiplied
-# at once; bands on their way or at work, and where each begins.
-BLOCKS_C, PIXELS = (64, 48, 32, 24, 16), 32
+# Channels of a block, columns of a product whose rows are outputs, and of a line that they lie in;
+# pixels that are multiplied at once; bands on their way or at work, and where each begins.
+BLOCKS_C, LINES_C, PIXELS = (64, 48, 32, 24, 16), (16, 32, 64), 32
 MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 4, 3, 1024
 # Sums for which threads have registers, by the warpgroups that multiply; and those up to which two
 # warpgroups load beside three.
@@ -56,7 +56,8 @@ class WeightBand(NamedTuple):
         Warpgroups of a block that multiply, the rows of the kernel that each has, and warpgroups
         that load.
     stages : int
-    plane_bytes, shared_bytes : int
+    num_pixels, shared_bytes : int
+        Pixels of an image that a stage has room for, and bytes of a block.
     parts : int
         Blocks that share the bands out, and whose sums are added up.
     """
@@ -69,7 +70,7 @@ class WeightBand(NamedTuple):
     kernel_rows: int
     loading: int
     stages: int
-    plane_bytes: int
+    num_pixels: int
     shared_bytes: int
     parts: int
 
@@ -117,8 +118,9 @@ def _weight_band(
     span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
     num_slices = -(-rows * windows.pitch // PIXELS) * PIXELS // DEPTH
     last = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
-    plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), block_c)
-    stage = 2 * num_slices * DEPTH * block_o + block_c // IN_PIECE * plane
+    num_pixels = -(-max((rows + span_h) * windows.pitch, last + 1) // SIDE) * SIDE
+    line = next(c for c in LINES_C if c >= block_c)
+    stage = 2 * (num_slices * DEPTH * block_o + num_pixels * line)
     stage += -stage % ALIGNMENT
     stages = min(MOST_STAGES, max_shared_bytes // (stage + 2 * BARRIER_BYTES))
     if stages < 2:
@@ -129,7 +131,7 @@ def _weight_band(
     # Sums of dz pass through shared memory in the end, eight of each thread.
     of_stages = stages * (stage + 2 * BARRIER_BYTES)
     shared = max(of_stages, warpgroups * WARPGROUP * IN_PIECE * 4)
-    return WeightBand(rows, num_slices, *shares, stages, plane, shared, parts)
+    return WeightBand(rows, num_slices, *shares, stages, num_pixels, shared, parts)
 
 
 def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float:
@@ -163,7 +165,7 @@ def weight_defines(
 
 def weight_sizes(windows: Windows, band: WeightBand, num_images: int) -> tuple[int, ...]:
     """Return its last arguments."""
-    return (num_images, *windows.sizes, band.rows, band.num_slices, band.plane_bytes)
+    return (num_images, *windows.sizes, band.rows, band.num_slices, band.num_pixels)
 
 
 class WeightOps(WindowsOps):

@@ -1,7 +1,7 @@
 // Computes:  for each block its part of dw[k, l, c, o] = sum of x[m, i + k dilation - padding, ...,
 //            c] dz[m, i, j, o] over windows (m, i, j), and of db[o] = that of dz[m, i, j, o], on
 //            Hopper's tensor cores through wgmma: dz transposed, from registers, times x, a product
-//            for each tap, which finds its channels in the same planes further on.
+//            for each tap, which finds its channels in the same lines further on.
 // Layout:    x (M, height, width, channels), dz (M, out_height, out_width, outputs), contiguous,
 //            dz and, if X_PIECES, x with pixels of whole pieces at multiples of 16 bytes; outputs
 //            are a multiple of BLOCK_O, at most 64. IS_POOLED: dz is that of pooled windows, which
@@ -10,8 +10,8 @@
 // Launch:    grid (parts, outputs / BLOCK_O, ceil(channels / BLOCK_C)); block: WARPGROUPS, each
 //            with OWN_ROWS of the kernel's, and LOADING that load bands. Block x takes every
 //            parts-th band of band_rows rows of windows, num_slices of 16 pixels in shared memory,
-//            an even number. shared bytes: STAGES of dz, in lines, and of planes of x, plane_bytes
-//            each, and barriers (`WeightBand.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT,
+//            an even number. shared bytes: STAGES of dz, and of num_pixels of x, in lines, and
+//            barriers (`WeightBand.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT,
 //            KERNEL_WIDTH.
 // Numerics:  float32 sums, in the order of bands and pixels; db's of a thread's pieces first.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices, and
@@ -37,10 +37,11 @@ constexpr int LEFT_REGISTERS =
     ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
-constexpr int PLANES = BLOCK_C / IN_PIECE<T>;
+constexpr int LINE_C = BLOCK_C <= 16 ? 16 : BLOCK_C <= 32 ? 32 : 64;  // channels of a line
 constexpr int O_PIECES = BLOCK_O / IN_PIECE<T>;
 
 using OutputLines = Lines<BLOCK_O* static_cast<int>(sizeof(T))>;
+using InputLines = Lines<LINE_C* static_cast<int>(sizeof(T))>;
 using Sums = float[OWN_ROWS][KERNEL_WIDTH][BLOCK_C / 2];
 
 struct Pair {
@@ -50,23 +51,23 @@ struct Pair {
 // What a band is in shared memory.
 struct Stage {
     OutputLines dz;
-    Planes x;
+    InputLines x;
 };
 
 struct Stages {
     unsigned char* data;
-    int num_slices, plane_bytes;
+    int num_slices, num_pixels;
 
     __device__ int line_bytes() const {
         return num_slices * DEPTH * BLOCK_O * static_cast<int>(sizeof(T));
     }
     __device__ int stage_bytes() const {
-        return (line_bytes() + PLANES * plane_bytes + 1023) / 1024 * 1024;
+        return (line_bytes() + num_pixels * InputLines::LINE + 1023) / 1024 * 1024;
     }
     __device__ Stage at(int stage) const {
         unsigned char* first = data + stage * stage_bytes();
         return {{first, num_slices * DEPTH * OutputLines::LINE},
-                {first + line_bytes(), plane_bytes}};
+                {first + line_bytes(), num_pixels * InputLines::LINE}};
     }
 
     // What no band fills must be finite, as it is multiplied by the zeros of dz.
@@ -101,7 +102,7 @@ struct Bands {
                                             rows + (KERNEL_HEIGHT - 1) * dilation.h,
                                             pitch,
                                             first_channel,
-                                            PLANES};
+                                            BLOCK_C / IN_PIECE<T>};
         x_rows.template copy_to<LOADERS>(stage.x, thread);
         const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
                                          0,  rows,      pitch,     first_output, O_PIECES};
@@ -153,14 +154,13 @@ struct OutputSums {
     }
 };
 
-// The planes that the rows of the kernel from first_row on see; those that it does not have are its
+// The pixels that the rows of the kernel from first_row on see; those that it does not have are its
 // last one.
 struct KernelRows {
     uint64 rows[OWN_ROWS];
 
     __device__ KernelRows(const Stage& stage, int first_row, Pair tap_step) {
-        const uint64 pixels =
-            planes_descriptor(shared_address(stage.x.data), EIGHT_PIECES, stage.x.stride);
+        const uint64 pixels = stage.x.descriptor();
 #pragma unroll
         for (int r = 0; r < OWN_ROWS; ++r) {
             rows[r] = moved(pixels, min(first_row + r, KERNEL_HEIGHT - 1) * tap_step.h);
@@ -200,7 +200,7 @@ __device__ inline void multiply_band(Sums& sums, OutputRows (&outputs)[2][2], co
             for (int r = 0; r < OWN_ROWS; ++r) {
 #pragma unroll
                 for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
-                    const int bytes = kw * tap_step.w + (2 * pair + i) * DEPTH * PIECE_BYTES;
+                    const int bytes = kw * tap_step.w + (2 * pair + i) * DEPTH * InputLines::LINE;
                     RegisterProduct<T>::template add_to<true>(
                         sums[r][kw], own[i].words, moved(kernel.rows[r], bytes), true);
                 }
@@ -230,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
                                 int num_images, int height, int width, int channels, int out_height,
                                 int out_width, int outputs, int padding_height, int padding_width,
                                 int dilation_height, int dilation_width, int band_rows,
-                                int num_slices, int plane_bytes) {
+                                int num_slices, int num_pixels) {
     DYNAMIC_SHARED(unsigned char, shared);
     const Bands bands{x,
                       dz,
@@ -245,8 +245,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
                       out_width + (KERNEL_WIDTH - 1) * dilation_width,
                       static_cast<int>(blockIdx.z) * BLOCK_C,
                       static_cast<int>(blockIdx.y) * BLOCK_O};
-    const Stages stages{shared, num_slices, plane_bytes};
-    const Pair tap_step{dilation_height * bands.pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
+    const Stages stages{shared, num_slices, num_pixels};
+    const Pair tap_step{dilation_height * bands.pitch * InputLines::LINE,
+                        dilation_width * InputLines::LINE};
     const int first_row = uniform(threadIdx.x / 128) * OWN_ROWS;
     const BandRing<STAGES, THREADS, LOADERS> ring(shared + STAGES * stages.stage_bytes());
     stages.clear();
