@@ -60,6 +60,7 @@ def trainer(peer: Any, network: Any) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_steps_of_the_recipe_are_the_peers(peer: Any) -> None:
     rng = np.random.default_rng(0)
     x = rng.random((BATCH * STEPS, 25, 25, 3)).astype("float32")

@@ -303,6 +303,7 @@ def test_steps_on_the_cpu(
     assert lines["warpfit, NumPy float32"] == [32, 64]
 
 
+@pytest.mark.slow
 def test_what_has_no_time_left_is_left_to_the_next_call(
     train: Any, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -539,6 +540,7 @@ def test_mnist_fast_trains_each_seed_and_all_at_once(
     assert found["first_call"]["engine"] == "layerwise"
 
 
+@pytest.mark.slow
 def test_airbench_trains_its_recipe(
     scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

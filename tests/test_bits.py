@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from conftest import on_emulator
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +26,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @on_emulator
 def test_a_case_that_differs_is_told(tmp_path: Path) -> None:
     first = run()

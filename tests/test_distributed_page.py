@@ -67,6 +67,7 @@ def start(stack: ExitStack, folder: Path, commands: Sequence[str]) -> None:
         wait_for(folder / "cluster.json")
 
 
+@pytest.mark.slow
 def test_several_devices_of_one_machine(folder: Path) -> None:
     assert "in turn by cpu, cpu, whichever is free" in run(folder, *THREADS).stdout
 
@@ -77,6 +78,7 @@ def test_one_network_on_several_devices(folder: Path) -> None:
     assert "2 ranks share each batch" in done
 
 
+@pytest.mark.slow
 @with_mpi
 def test_one_network_in_processes(folder: Path) -> None:
     process = mpiexec(folder, PROGRAMS["with_mpi.py"])

@@ -122,11 +122,15 @@ def test_errors_are_described(name: str) -> None:
     assert ("Raises" in sections(CALLABLES[name])) == (name not in RAISE_NOTHING)
 
 
+# Each once, by the last of its names.
 EXAMPLES = {
-    f"{module.__name__}.{name}": getattr(module, name)
-    for module in map(import_module, MODULES)
-    for name in module.__all__
-    if callable(getattr(module, name))
+    name: thing
+    for thing, name in {
+        getattr(module, name): f"{module.__name__}.{name}"
+        for module in map(import_module, MODULES)
+        for name in module.__all__
+        if callable(getattr(module, name))
+    }.items()
 }
 
 

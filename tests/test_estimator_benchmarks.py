@@ -82,6 +82,7 @@ def test_clocks_leave_nothing_behind(bench: Any) -> None:
     assert (engine.run, import_module("warpfit.training.fit").as_rows) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_mnist() is None, reason="no MNIST on this machine")
 def test_rows_are_mnists_where_it_is(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WARPFIT_DATA", raising=False)

@@ -50,6 +50,7 @@ def wrong_at(entry: tuple[int, int], by: float) -> Callable[[Tensor], Tensor]:
     return function
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("name", CHECKS)
 def test_standard_checks_pass(name: str) -> None:
     result = CHECKS[name]()

@@ -110,6 +110,7 @@ assert "scipy.stats" not in sys.modules
 """
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     "use",
     [
@@ -125,6 +126,7 @@ def test_a_module_of_others_is_imported_when_it_is_asked_for(use: str) -> None:
     subprocess.run([sys.executable, "-c", LATER + use], check=True, timeout=60)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "use",
     [

@@ -108,6 +108,7 @@ def made_up(trial: Any) -> Any:
     return model, optimizer
 
 
+@pytest.mark.slow
 def test_tpe_finds_better_values_than_chance_with_as_many_trials() -> None:
     def best(sampler: Any, batch: int) -> float:
         study = new_study(sampler=sampler)
@@ -374,6 +375,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return optuna.storages.JournalStorage(backend)
 
 
+@pytest.mark.in_turns(2)
 def test_storages_hold_usual_trials(storage: Any) -> None:
     study = new_study(storage=storage, study_name="one")
     optimize(study, n_trials=4, batch=2)

@@ -49,6 +49,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_all_programs_make_the_same_trials(bench: Any) -> None:
     given = ["--trials", "10", "--batch", "4", "--device", "cpu"]
     arguments = bench.parsed([*given, "--parts", "ours,journal,sqlite"])

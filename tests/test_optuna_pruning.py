@@ -220,6 +220,7 @@ def test_the_rule_of_a_halving_pruner(settings: dict[str, Any], rule: wf.Halving
     assert pruning.rule_of(pruner, [], 1) == rule
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "pruner",
     [

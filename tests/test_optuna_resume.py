@@ -85,7 +85,7 @@ def killed(path: Path, where: str, count: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("file", ["study.db", "study.log"])
 @pytest.mark.parametrize(
     ("where", "count", "complete", "running"),

@@ -97,6 +97,7 @@ def test_other_threads_have_no_clock(stages: Any) -> None:
     assert shown(clocks) == {"other": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "clocks",
     [

@@ -146,6 +146,7 @@ def test_the_floor_is_that_of_the_cards_tensor_cores(bench: Any) -> None:
     assert (case.rates[0], case.rates[-1]) == pytest.approx(bench.RATES)
 
 
+@pytest.mark.slow
 def test_rows_are_measured_kept_and_rendered(
     bench: Any, monkeypatch: pytest.MonkeyPatch, torch_bmm: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +189,7 @@ def test_programs_that_fail_or_have_no_time_do_not_take_the_others_with_them(
     assert "nowhere" in points["1"]["warpfit float16"]
 
 
+@pytest.mark.slow
 def test_the_search_is_the_same_for_all(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_variant_lacks_its_part_and_nothing_stays_of_that(name: str) -> None:
     assert (variant.network_.numbers.frequency.size == 0) == ("embeddings" in name)
 
 
+@pytest.mark.slow
 def test_a_program_is_fitted_scored_and_goes_on_with_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,7 @@ def test_every_row_has_a_command(waits: Any, tmp_path: Path) -> None:
             assert (name in calls.CALLS) == any("waits_calls.py" in word for word in command)
 
 
+@pytest.mark.slow
 def test_a_process_gets_caches_of_its_own(waits: Any, tmp_path: Path) -> None:
     found = waits.Process(tmp_path).run("import", "warpfit auto", tmp_path / "caches")
     assert 0 < found["seconds"][waits.IMPORT] < 60

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
-__all__ = ["one_blas_thread"]
-
 _lock = Lock()
 _num_inside = 0
 _limit: Any = None

@@ -7,8 +7,6 @@ import warnings
 from os.path import basename
 from types import FrameType
 
-__all__ = ["user_line", "warn"]
-
 # What lies between a user's line and the code that warns: scikit-learn calls its estimators'
 # methods, joblib and executors call scikit-learn.
 BETWEEN = frozenset({"warpfit", "sklearn", "joblib", "concurrent", "threading", "contextlib"})

@@ -13,23 +13,6 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError, WarpfitError
 
-__all__ = [
-    "as_array",
-    "as_integers",
-    "as_numbers",
-    "as_tuple",
-    "brief",
-    "check_choice",
-    "check_count",
-    "check_fields",
-    "check_flag",
-    "check_number",
-    "check_readable",
-    "kind_of",
-    "register",
-    "some",
-]
-
 NUMERIC = "fiub"
 LONGEST = 80
 DECLARED: dict[str, tuple[type, str]] = {

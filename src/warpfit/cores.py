@@ -6,8 +6,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["num_cores"]
-
 # Microseconds of all cores that a container may use in each period, and the period; "max" is all.
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 

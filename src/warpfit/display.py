@@ -10,15 +10,6 @@ from io import BytesIO
 from time import monotonic
 from typing import Any
 
-__all__ = [
-    "SECONDS_BETWEEN_UPDATES",
-    "LiveLine",
-    "html_picture",
-    "html_table",
-    "is_notebook",
-    "png",
-]
-
 SECONDS_BETWEEN_UPDATES = 0.1
 DPI = 80
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 from warpfit.errors import ConfigError
 
-__all__ = ["needs"]
-
 _DISTRIBUTIONS = {"PIL": "Pillow"}  # where a package is called otherwise than what is installed
 
 

@@ -6,8 +6,6 @@ from matplotlib.figure import Figure
 
 from warpfit.display import png
 
-__all__ = ["ShownFigure"]
-
 
 class ShownFigure(Figure):
     """matplotlib's Figure; IPython shows one only after ``%matplotlib`` or an import of pyplot."""

@@ -13,8 +13,6 @@ from typing import Any
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, FileFormatError
 
-__all__ = ["ResultsFolder", "as_path", "atomic_path", "check_is_file", "make_folder"]
-
 
 def as_path(name: str, value: Any) -> Path:
     """Return a path of the file system, or raise ConfigError if `value` is none."""

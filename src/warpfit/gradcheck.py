@@ -31,19 +31,6 @@ from warpfit.nn import Module
 from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.spec import Shape
 
-__all__ = [
-    "EPS",
-    "SMALLEST_SCALE",
-    "TOLERANCE",
-    "GradcheckResult",
-    "InputCheck",
-    "check_module",
-    "distinct_values",
-    "gradcheck",
-    "gradcheck_model",
-    "tensor_of",
-]
-
 Numbers = npt.NDArray[Any]
 Evaluate = Callable[[Sequence[Numbers]], Numbers]
 Function = Callable[..., Tensor]

@@ -13,8 +13,6 @@ from typing import Any
 
 from warpfit.other_packages import WithHints, refuse_attribute
 
-__all__ = ["Maker", "OnDemand", "imported_later", "imports_on_demand"]
-
 # Returns attributes by their names.
 Maker = Callable[[], Mapping[str, Any]]
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-__all__ = ["WithHints", "instead_of", "refuse_attribute"]
-
 RECURRENT = "no recurrent layers"
 ATTENTION = "no attention layers"
 OPERATIONS = "modules of tensor operations for that (docs/extending.md)"

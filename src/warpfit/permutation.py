@@ -21,8 +21,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ROUNDS", "domain_bits", "permutations", "permuted"]
-
 ROUNDS = 8
 MIN_BITS = 8
 

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["confusion_svg", "curves_svg"]
-
 # In pixels.
 PANEL_WIDTH, PANEL_HEIGHT, LEFT, RIGHT, BOTTOM = 400, 280, 64, 16, 44
 LINE_HEIGHT, CHARACTER_WIDTH, MARGIN = 18, 7, 12

@@ -14,15 +14,6 @@ from warpfit.errors import ConfigError
 from warpfit.extras import needs
 from warpfit.files import atomic_path
 
-__all__ = [
-    "NO_PICTURES",
-    "has_matplotlib",
-    "new_figure",
-    "plot_history",
-    "plot_rates",
-    "save_figure",
-]
-
 NO_PICTURES = "matplotlib is not installed, so there are no pictures: pip install 'warpfit[plot]'"
 
 

@@ -29,20 +29,6 @@ import numpy.typing as npt
 from warpfit.checks import brief
 from warpfit.errors import ConfigError
 
-__all__ = [
-    "DROPOUT",
-    "INIT",
-    "ORDER",
-    "check_seed",
-    "manual_seed",
-    "next_seed",
-    "philox",
-    "philox_words",
-    "seeded",
-    "stream_key",
-    "stream_keys",
-]
-
 Words = npt.NDArray[np.uint32]
 Key = tuple[int, int]
 

@@ -34,8 +34,6 @@ from warpfit.nn.junction import JunctionSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec, Shape
 
-__all__ = ["standard_checks", "unchecked"]
-
 Numbers = npt.NDArray[Any]
 Function = Callable[..., Tensor]
 Check = Callable[[], GradcheckResult]

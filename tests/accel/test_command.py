@@ -196,6 +196,7 @@ def test_programs_as_in_the_gallery_run_unchanged(tmp_path: Path, name: str) -> 
     assert re.search(rf"^MLP\w+\.(partial_)?fit +{name}:\d+ +", report, re.MULTILINE)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("value", ["1", "0", "", None])
 def test_the_variable_installs_it_in_a_whole_process(tmp_path: Path, value: str | None) -> None:
     program = """
@@ -222,6 +223,7 @@ def test_the_wheel_has_what_hears_the_variable() -> None:
     assert (ROOT / "src" / "warpfit_accel.pth").read_text().count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_program_without_perceptrons_imports_nothing_of_training(tmp_path: Path) -> None:
     program = """
         import sys

@@ -103,6 +103,7 @@ def test_cross_validation_returns_scikit_learns_estimators(gpu: str) -> None:
     assert found["train_neg_log_loss"].shape == (2,)
 
 
+@pytest.mark.slow
 def test_scores_and_curves(gpu: str) -> None:
     def scores() -> Any:
         return cross_val_score(CLASSIFIER, X, Y, cv=2, params={"sample_weight": np.ones(len(Y))})
@@ -115,6 +116,7 @@ def test_scores_and_curves(gpu: str) -> None:
     assert told() == [("cross_val_score", gpu, "2 fits"), ("learning_curve", gpu, "4 fits")]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     "ensemble",
     [BaggingClassifier(CLASSIFIER, 3, max_features=0.5, random_state=0), OneVsRestClassifier],
@@ -249,6 +251,7 @@ def test_pipelines_by_processes_have_the_scores_of_one_by_one() -> None:
     )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("grid", "why"),
     [

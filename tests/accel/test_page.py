@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("command", COMMANDS.splitlines())
 def test_the_commands(folder: Path, command: str) -> None:

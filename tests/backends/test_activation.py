@@ -115,6 +115,7 @@ def test_activation_in_place(backend: Backend, name: str) -> None:
     np.testing.assert_array_equal(backend.to_numpy(out), expected)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_backward_is_the_derivative(backend: Backend, name: str) -> None:
     activation, z, dy = Activation(name, SLOPE), normal(6, 5), normal(6, 5, seed=1)
@@ -142,6 +143,7 @@ def test_activation_backward_adds_two_gradients(backend: Backend, name: str) -> 
         backend.activation_backward(activation, *on_device, plus=upload(backend, plus[:2]))
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_backward_in_float32(backend: Backend, name: str) -> None:
     activation, z, dy = Activation(name, SLOPE), normal(50, 7), normal(50, 7, seed=1)

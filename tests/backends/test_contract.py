@@ -154,7 +154,7 @@ SIMILAR = tuple(
 )
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [

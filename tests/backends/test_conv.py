@@ -26,7 +26,7 @@ from warpfit.backends.numpy import windows
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(4)
 
 PAIRS = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 
@@ -221,6 +221,7 @@ GROUPED = {
 }
 
 
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GROUPED)
 def test_groups_are_convolutions_of_their_own(backend: Backend, name: str, dtype: str) -> None:

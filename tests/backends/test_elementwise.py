@@ -403,6 +403,7 @@ def test_joining_refusals(backend: Backend, op: str) -> None:
         join([np.zeros(2), np.zeros(2, "float32")])
 
 
+@pytest.mark.in_turns(2)
 @given(pair=shapes.mutually_broadcastable_shapes(num_shapes=2, min_side=0, max_side=3, max_dims=4))
 @settings(deadline=None, max_examples=150)
 def test_unbroadcast_is_the_adjoint_of_broadcast_to(backend: Backend, pair: Any) -> None:
@@ -427,6 +428,7 @@ def test_unbroadcast_refuses_what_does_not_broadcast_to_x(
 # ----------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(2)
 @given(
     shape=shapes.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5),
     unary=st.sampled_from(UNARY),

@@ -282,6 +282,7 @@ def backward_op(backend: Backend, name: str) -> Callable[..., Any]:
     return getattr(backend, f"{ELEMENTWISE[name][0]}_backward")
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -304,6 +305,7 @@ def test_loss_forward(
     assert_within_tolerance(weight, expected_weight)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ELEMENTWISE)

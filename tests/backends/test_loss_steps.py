@@ -142,6 +142,7 @@ def any_loss(
     return elements(backend, name, (rows, columns), dtype, **options)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("rows", "classes"), [(1, 1), (6, 4), (70, 10), (300, 16), (9, 33), (5, 256)]
@@ -150,6 +151,7 @@ def test_cross_entropy(backend: Backend, rows: int, classes: int, dtype: str) ->
     cross_entropy(backend, rows, classes, dtype).check(scale=1024.0)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("classes", [1000, 1001, 9000])
 def test_cross_entropy_of_many_classes(backend: Backend, classes: int, dtype: str) -> None:
@@ -173,7 +175,7 @@ def test_cross_entropy_with_weights(
     cross_entropy(backend, 90, 7, dtype, **options).check(scale=2.0)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "shape", [(1,), (7, 1), (6, 5), (40, 33), (3, 4, 2), (33, 64), (3, 5000), (2, 1029)]

@@ -69,6 +69,7 @@ def batch_norm_gradients(backend: Backend, dy: Any, x: Any, training: bool, **ar
 # --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_batch_norm_in_training(backend: Backend, shape: tuple[int, ...], dtype: str) -> None:
@@ -99,6 +100,7 @@ def test_batch_norm_in_evaluation(backend: Backend, shape: tuple[int, ...], dtyp
         np.testing.assert_array_equal(after[name], array)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_batch_norm_backward(backend: Backend, shape: tuple[int, ...], training: bool) -> None:
@@ -113,6 +115,7 @@ def test_batch_norm_backward(backend: Backend, shape: tuple[int, ...], training:
     assert_derivative(dbias, lambda value: inner(bias=value), arrays["bias"])
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["relu", "leaky_relu", "silu"])
 def test_batch_norm_takes_an_activation(backend: Backend, name: str, training: bool) -> None:
@@ -430,6 +433,7 @@ def precise_norm(x: Any, dy: Any, weight: Any, axis: int, eps: float = 1e-5) -> 
 
 
 # Many rows; several tiles of columns, with and without vectors.
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1201, 1), (611, 3), (300, 8), (9, 1030), (9, 1032)])
 def test_batch_norm_of_larger_matrices(
@@ -446,6 +450,7 @@ def test_batch_norm_of_larger_matrices(
 
 
 # A warp for every row, a block for every row, and rows longer than what a block's threads keep.
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(70, 17), (9, 1030), (9, 1032), (3, 8201)])
 def test_layer_norm_of_larger_matrices(

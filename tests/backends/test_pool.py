@@ -171,6 +171,7 @@ def test_against_torch(backend: Backend, torch: Any) -> None:
 # ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_max_pool2d_backward(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]
@@ -182,6 +183,7 @@ def test_max_pool2d_backward(backend: Backend, name: str) -> None:
     )
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_avg_pool2d_backward(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]
@@ -192,6 +194,7 @@ def test_avg_pool2d_backward(backend: Backend, name: str) -> None:
     )
 
 
+@pytest.mark.in_turns(2)
 @given(
     rows=st.integers(0, 3),
     channels=st.integers(0, 4),

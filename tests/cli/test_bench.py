@@ -103,6 +103,7 @@ def test_a_suite_for_a_gpu_says_in_a_line_that_there_is_none() -> None:
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_two_files_are_compared_from_anywhere(tmp_path: Path) -> None:
     for name, us in (("a", 1.0), ("b", 2.0)):
         (tmp_path / f"{name}.json").write_text(

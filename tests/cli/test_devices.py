@@ -42,6 +42,7 @@ def test_training_and_evaluating_on_a_device(invoke: Invoke, blobs: Path, cuda: 
     assert results[0]["accuracy"] == results[1]["accuracy"]
 
 
+@pytest.mark.slow
 def test_a_device_trains_by_graphs_if_asked_to(invoke: Invoke, blobs: Path, cuda: str) -> None:
     settings = (*SMALL, "--engine", "graph", "--checkpoint-every", "1")
     outcome = invoke("train", "--data", blobs, *settings, "--device", cuda)

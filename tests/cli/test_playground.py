@@ -37,6 +37,7 @@ def test_a_device_that_is_not_there(misuse: Invoke, monkeypatch: pytest.MonkeyPa
     assert "expected a CUDA device for 'cuda:0', but" in outcome.err
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("package", ["starlette", "uvicorn", "websockets"])
 def test_the_extra_that_is_missing(package: str) -> None:
     code = (

@@ -179,6 +179,7 @@ def test_misuse(misuse: Invoke, blobs: Path, flags: list[str], message: str) -> 
     assert message in misuse("sweep", "--data", blobs, "--lr", "0.1", "--device", "cpu", *flags).err
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_what_is_finished(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -45,6 +45,7 @@ def test_diabetes(invoke: Invoke) -> None:
     assert test["mae"] < 50
 
 
+@pytest.mark.slow
 def test_diabetes_split_otherwise_does_as_well_as_ridge_regression(invoke: Invoke) -> None:
     ours, ridge = [], []
     for seed in range(4):
@@ -59,12 +60,14 @@ def test_diabetes_split_otherwise_does_as_well_as_ridge_regression(invoke: Invok
     assert np.mean(ours) > np.mean(ridge) - 0.05
 
 
+@pytest.mark.slow
 def test_an_income_like_column_does_no_harm(invoke: Invoke) -> None:
     incomes = np.random.default_rng(0).lognormal(11, 1, 442).round()
     diabetes().assign(income=incomes).to_csv("table.csv", index=False)
     assert train(invoke, "--data", "table.csv", "--label-column", "target")["r2"] >= 0.4
 
 
+@pytest.mark.slow
 def test_breast_cancer(invoke: Invoke) -> None:
     cancer = load_breast_cancer(as_frame=True)
     cancer.frame.to_csv("table.csv", index=False)
@@ -73,6 +76,7 @@ def test_breast_cancer(invoke: Invoke) -> None:
         assert train(invoke, "--data", name)["accuracy"] >= 0.96
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("options", [{"index": False}, {"index": False, "header": False}, {}])
 def test_iris(invoke: Invoke, options: dict[str, Any]) -> None:
     iris().to_csv("table.csv", **options)
@@ -226,6 +230,7 @@ def test_a_table_that_lacks_columns(invoke: Invoke, misuse: Invoke, priced: str)
     )
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("options", [{"index": False}, {"index": False, "header": False}, {}])
 def test_classes_are_predicted_by_name(invoke: Invoke, options: dict[str, Any]) -> None:
     frame = iris().sample(frac=1, random_state=0)
@@ -365,6 +370,7 @@ def test_a_loss_of_counts_gets_counts(invoke: Invoke) -> None:
     assert np.array(predicted("counts-predictions.csv")[1], float).min() >= 0
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("part", ["columns", "targets", "numbers"])
 def test_a_forged_table_in_a_model_file(misuse: Invoke, priced: str, part: str) -> None:
     model, card = (
@@ -379,6 +385,7 @@ def test_a_forged_table_in_a_model_file(misuse: Invoke, priced: str, part: str) 
     )
 
 
+@pytest.mark.slow
 def test_photos_of_mixed_sizes(invoke: Invoke) -> None:
     rng = np.random.default_rng(0)
     for index in range(40):

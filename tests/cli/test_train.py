@@ -280,6 +280,7 @@ def test_data_without_test_rows(invoke: Invoke, tmp_path: Path) -> None:
     assert "test" not in json.loads((tmp_path / "run" / "history.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a terminal is opened as on Unix")
 def test_a_terminal_sees_the_progress_bars_lines_only(blobs: Path) -> None:
     import pty

@@ -212,7 +212,7 @@ def test_epochs_and_seeds_differ(num_rows: int) -> None:
     assert len({order.tobytes() for order in orders}) == len(orders)
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(10)
 @pytest.mark.parametrize(
     ("num_rows", "epochs"), [(2, 2000), (3, 2000), (10, 2000), (64, 1000), (257, 1500)]
 )
@@ -240,6 +240,7 @@ def test_every_part_of_the_data_is_spread_over_the_epoch(num_rows: int) -> None:
     assert P_VALUE < chi2.sf(statistic, epochs * (parts - 1) ** 2) < 1 - P_VALUE
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("num_rows", [100, 257, 5000])
 def test_neighbours_do_not_stay_together(num_rows: int) -> None:
     epochs = 400

@@ -203,6 +203,7 @@ def forged(**changes: Any) -> dict[str, Any]:
     return {**TablePreprocessor().fit(frame(), RNG.normal(size=ROWS)).to_dict(), **changes}
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -132,8 +132,8 @@ FAMILIES = {
         takes_slow=True,
     ),
 }
-# The others build many kernels.
-QUICK = {"layers", "members", "matrices", "tables", "windows"}
+# The others take seconds each.
+QUICK = {"windows"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

@@ -455,6 +455,7 @@ ONCE_MORE = (
 )
 
 
+@pytest.mark.in_turns(2)
 @ORDERS
 @pytest.mark.parametrize(
     ("bug", "message"),
@@ -850,6 +851,8 @@ def reports() -> dict[str, tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.in_turns(4)
 @needs_sanitizer
 @pytest.mark.parametrize("bug", SANITIZER_REPORTS)
 def test_the_sanitizer_catches(bug: str, reports: dict[str, tuple[str, str]]) -> None:
@@ -882,6 +885,7 @@ print("came to its end")
 """
 
 
+@pytest.mark.slow
 @needs_sanitizer
 def test_sound_kernels_pass_the_sanitizer() -> None:
     """Barriers, collectives, copies, clusters, failed launches and those after them: the sanitizer

@@ -472,6 +472,7 @@ print("came to its end")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     gxx_missing() is None and sanitizer_missing() is not None,
     reason="this g++ comes without libasan",

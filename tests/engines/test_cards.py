@@ -43,6 +43,7 @@ def dropped() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8, seed=1), *layers)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("engine", ["graph", "layerwise"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_two_cards_have_the_numbers_of_one(nccl: FakeNccl, engine: str, weighted: bool) -> None:
@@ -63,6 +64,7 @@ def test_two_cards_have_the_numbers_of_one(nccl: FakeNccl, engine: str, weighted
     assert nccl.aborted == []
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("engine", ["graph", "layerwise"])
 def test_a_card_without_rows_of_the_last_batch(nccl: FakeNccl, engine: str) -> None:
     x, y = blobs(2 * BATCH + 1)

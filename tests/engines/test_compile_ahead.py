@@ -35,6 +35,7 @@ def watched(cuda: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list
     return announced, loaded
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("hidden", [(8,), (8, 8)])
 def test_all_kernels_of_a_run_are_compiled_at_once(
     cuda: str, hidden: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -85,6 +86,7 @@ def test_a_device_finds_it_by_kernels_that_are_compiled_at_once(
     assert announced == loaded
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("restore_best", [False, True])
 def test_kernels_of_a_sweeps_shapes_are_compiled_at_once(
     cuda: str, restore_best: bool, monkeypatch: pytest.MonkeyPatch
@@ -114,6 +116,7 @@ def test_kernels_of_a_sweeps_shapes_are_compiled_at_once(
     assert announced == loaded
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_what_scores_the_fits_of_a_search_is_compiled_with_what_trains_them(
     cuda: str, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ SO_FEW = 1e-9  # launches, that graphs are as long as they may be
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 
 
-pytestmark = pytest.mark.in_turns(8)
+pytestmark = pytest.mark.in_turns(16)
 
 
 @pytest.fixture
@@ -203,6 +203,7 @@ def data_for(make_model: Any) -> tuple[Any, Any]:
 # -----------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("precision", ["float32", "tf32", "float16", "bfloat16"])
 def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None:
@@ -216,6 +217,7 @@ def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None
     assert all(graph is not None for graph in runs[0].graphs.values())
 
 
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_optimizers(cuda: str, runs: list[Any], name: str, dtype: str) -> None:
@@ -237,6 +239,7 @@ def test_losses_with_weights(cuda: str, runs: list[Any], loss: str) -> None:
         assert_same_bits(small, x, np.eye(3, dtype="f4")[labels], batch_size=batch_size, **settings)
 
 
+@pytest.mark.in_turns(32)
 @pytest.mark.parametrize("loss", ["mse", "binary_cross_entropy"])
 @pytest.mark.parametrize("outputs", [1, 4, 5, 16])
 @pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -309,6 +312,7 @@ def test_rows_that_begin_at_any_address(cuda: str, runs: list[Any], num_features
     )
 
 
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 def test_images_that_begin_at_any_address(
@@ -354,6 +358,7 @@ def test_arrays_too_large_to_be_put_in_order(
     assert_same_bits(small, x, y, device=cuda, sample_weight=weights)
 
 
+@pytest.mark.slow
 def test_long_graphs(cuda: str) -> None:
     x, y = blobs(NUM_ROWS)
     assert_same_bits(normed, x, y, adam, device=cuda, batch_size=4, epochs=4)
@@ -371,6 +376,7 @@ def test_ten_thousand_replays() -> None:
     assert history.reports[-1].loss < history.reports[0].loss / 10
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_model(cuda: str, runs: list[Any]) -> None:
     x, y = blobs(NUM_ROWS)
     models, optimizers = [small(), small()], []
@@ -677,6 +683,7 @@ def test_many_graphs_take_no_more_memory(gpu: Any) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_plan_says_how_many_steps_a_graph_has(
     cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

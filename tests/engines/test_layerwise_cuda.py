@@ -52,6 +52,7 @@ OPTIMIZERS = {
 # --------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_training_follows_the_cpu(cuda: str, name: str, dtype: str) -> None:
@@ -67,6 +68,7 @@ def test_training_follows_the_cpu(cuda: str, name: str, dtype: str) -> None:
     assert [r.accuracy for r in history.reports] == [r.accuracy for r in expected.reports]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("loss", ["mse", "absolute_error", "huber", "binary_cross_entropy"])
 def test_every_loss_follows_the_cpu(cuda: str, loss: str) -> None:
     x, labels = blobs(NUM_ROWS)
@@ -119,6 +121,7 @@ def test_a_module_of_ones_own_runs_through_the_tape(cuda: str) -> None:
     assert relative_difference(on_device, on_cpu) < 1e-5
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("precision", ["tf32", "float16", "bfloat16"])
 @pytest.mark.parametrize("model", [lambda: mlp(6, 16, 3), cnn, normed])
 def test_lower_precision_stays_near(cuda: str, precision: str, model: Any) -> None:

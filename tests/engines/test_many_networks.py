@@ -22,7 +22,7 @@ from warpfit.errors import Obstacle
 from warpfit.nn.network import NetworkSpec
 from warpfit.training.state import state_of, trained_names, write_back
 
-pytestmark = [pytest.mark.in_turns(3)]
+pytestmark = [pytest.mark.in_turns(6)]
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda model, i: optim.SGD(model.parameters(), optim.Cosine(0.05 * (i + 1))),
@@ -245,6 +245,7 @@ def test_penalties_join_losses_and_gradients_of_weights(cuda: str, name: str) ->
     assert_follows_numpy(**PENALIZED[name], optimizer=name)
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("cluster", "sizes"), [(1, (40, 20, 3)), (2, (200, 70, 10))])
 @pytest.mark.parametrize("name", PENALIZED)
 def test_penalties_in_clusters(
@@ -265,6 +266,7 @@ def test_each_follows_numpy(cuda: str, name: str) -> None:
 RELU_LIMITS = {"float16": 0.06, "bfloat16": 0.12}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", RELU_LIMITS)
 @pytest.mark.usefixtures("in_blocks")
 def test_relu_follows_numpy(cuda: str, precision: str) -> None:
@@ -290,6 +292,7 @@ def test_lion_follows_numpy_in_clusters(cuda: str, in_clusters: Callable[[int], 
     assert_follows_numpy(LIONS * LIMITS["float16"], sizes=(60, 70, 3), **LION)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_small")
 def test_lion_follows_numpy_in_small_ones(cuda: str) -> None:
     assert_follows_numpy(LIONS * LIMITS["float16"], sizes=(16, 20, 20, 12), **LION)
@@ -301,6 +304,7 @@ def test_newer_optimizers_follow_numpy(cuda: str, name: str) -> None:
     assert_follows_numpy(LIMITS["float16"], sizes=(12, 24, 5), batch=32, optimizer=name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_small")
 @pytest.mark.parametrize("name", ["nadam", "adagrad", "adadelta"])
 def test_newer_optimizers_follow_numpy_in_small_ones(cuda: str, name: str) -> None:
@@ -451,6 +455,7 @@ def in_clusters(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return of
 
 
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_clusters_follow_numpy(cuda: str, in_clusters: Callable[[int], None], name: str) -> None:
     cluster, case = CLUSTERS[name]
@@ -468,6 +473,7 @@ CLUSTERS_RELU: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", CLUSTERS_RELU)
 def test_clusters_with_relu_follow_numpy(
@@ -510,6 +516,7 @@ def test_clusters_come_to_the_same_bits_whichever_warp_is_late(
     assert_bits_of_sweeps(monkeypatch, min(cluster, 3), 16, sizes=sizes, batch=60, num_rows=130)
 
 
+@pytest.mark.slow
 @on_emulator
 @pytest.mark.usefixtures("as_small")
 def test_small_ones_come_to_the_same_bits_whichever_warp_is_late(

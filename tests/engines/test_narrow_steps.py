@@ -17,7 +17,7 @@ from warpfit.backends.cuda import narrow_step
 from warpfit.errors import DivergedError
 from warpfit.optim import schedules
 
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 NUM_ROWS, BATCH = 700, 300  # two batches of 300 and one of 100
 AT_ONCE = "each through all layers at once"
@@ -90,6 +90,7 @@ def assert_alike(
     assert relative_difference(models[0], models[2]) <= 5 * tolerance
 
 
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_optimizers(cuda: str, takes: Callable[[int], None], name: str, precision: str) -> None:
@@ -97,6 +98,7 @@ def test_optimizers(cuda: str, takes: Callable[[int], None], name: str, precisio
     assert_alike(takes, small, x, y, OPTIMIZERS[name], device=cuda, precision=precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mse", "absolute_error", "huber", "binary_cross_entropy"])
 def test_losses_of_numbers(cuda: str, takes: Callable[[int], None], name: str) -> None:
     x, labels = blobs(NUM_ROWS)
@@ -115,6 +117,7 @@ def test_rows_of_any_dtype(
     assert_alike(takes, lambda: mlp(num_features, 24, 3), x, y, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.SiLU])
 def test_activations(cuda: str, takes: Callable[[int], None], activation: Any) -> None:
     x, y = blobs(NUM_ROWS)

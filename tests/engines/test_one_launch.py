@@ -35,7 +35,7 @@ from warpfit.engines import launch_plan, launch_run, launch_settings, pace
 from warpfit.errors import ConfigError, DivergedError, Obstacle
 
 # In every run at least every third case of each test.
-pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(4)]
+pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(8)]
 
 MULTIPROCESSORS = 132  # of an emulated device that has replicas
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -671,7 +671,7 @@ def test_many_cases(case: Case) -> None:
     assert_follows_numpy(case.sizes, **case.settings)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("least", [False, True], ids=["most", "least"])
 @pytest.mark.parametrize(
     ("case", "words"),
@@ -765,6 +765,7 @@ def test_300_steps_of_the_network_for_mnist(
 # Between a run and NumPy's with the same roundings only the order of sums is left, which takes
 # numbers that are halfway to one side or the other, and units across 0. That is up to 3.3e-4 here,
 # where the two are up to 2e-2 from NumPy's run in float32.
+@pytest.mark.slow
 @pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("precision", "momentum"),

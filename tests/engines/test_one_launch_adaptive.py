@@ -29,7 +29,7 @@ from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch import OneLaunch, choose
 
 # In every run at least every third case of each test.
-pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(3)]
+pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(6)]
 
 IN_ROLES = "warps over features and units"
 
@@ -44,7 +44,7 @@ def assert_in_roles_follows_numpy(sizes: tuple[int, ...], **settings: Any) -> wf
 # ----------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(10)
 @pytest.mark.parametrize("name", ADAPTIVE)
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 3)], ids=str)
 def test_optimizers(cuda: str, sizes: tuple[int, ...], name: str) -> None:

@@ -27,7 +27,7 @@ from warpfit.backends.cuda.cards import CARDS
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.engines import launch_plan
 
-pytestmark = [pytest.mark.in_turns(3)]
+pytestmark = [pytest.mark.in_turns(6)]
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {
     "sgd": lambda model: optim.SGD(model.parameters(), 0.05),

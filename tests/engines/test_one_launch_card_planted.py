@@ -16,7 +16,7 @@ from support.training import assert_same_weights, mlp
 from warpfit.backends.cuda import jit
 from warpfit.errors import DeviceError, DivergedError
 
-pytestmark = [on_emulator, pytest.mark.usefixtures("launches"), pytest.mark.in_turns(2)]
+pytestmark = [on_emulator, pytest.mark.usefixtures("launches"), pytest.mark.in_turns(4)]
 
 SIZES = (20, 40, 33, 20, 3)
 X, LABELS = data(SIZES)
@@ -60,10 +60,12 @@ def train(
     return train_wrongly
 
 
+@pytest.mark.slow
 def test_a_copy_without_a_mistake(train: Callable[..., Any]) -> None:
     assert_same_weights(*(train({}, reverse) for reverse in (False, True)))
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
@@ -89,6 +91,7 @@ def test_what_is_told(train: Callable[..., Any], mistake: Mistake, message: str)
             train(mistake, reverse)
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     "mistake",
     [

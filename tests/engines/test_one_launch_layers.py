@@ -36,7 +36,7 @@ from warpfit.backends.cuda import one_launch_layers_layout
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.errors import ConfigError, DivergedError
 
-pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(3)]
+pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(6)]
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {
     "sgd": lambda model: optim.SGD(model.parameters(), 0.05),
@@ -152,6 +152,7 @@ def test_lion(cuda: str, settings: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(cuda: str, name: str) -> None:
     assert_follows_numpy((6, 20, 9, 3), activation=nn.Tanh, optimizer=OPTIMIZERS[name], epochs=4)
@@ -261,6 +262,7 @@ def test_a_penalty_over_what_rows_weigh(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_errors_in_the_hundreds(cuda: str, precision: str) -> None:
     """Of targets, and of outputs to begin with, as x is far from 0."""
@@ -344,6 +346,7 @@ def test_300_steps(cuda: str, precision: str) -> None:
     assert history["loss"][-1] < 0.5 * history["loss"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_dropout_is_that_of_the_step_and_not_of_the_launch(
     cuda: str, tmp_path: Any, only_replicas: Callable[[int], None], replicas: int
@@ -506,6 +509,7 @@ def test_where_the_optimizer_remembers_changes_no_bit(
         assert_same_weights(other, models[0])
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(cuda: str) -> None:
     x, y = data((6, 3))
     x[20] = 1e6  # beyond float16

@@ -90,7 +90,7 @@ WAITS_FOR_EVER = (
 )
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
@@ -145,6 +145,7 @@ def test_what_replicas_do_wrongly(train: Callable[..., Any], mistake: Mistake) -
 STOPS: dict[str, Any] = {"epochs": 12, "callbacks": [wf.EarlyStopping("loss", patience=1)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "orders"),
     [
@@ -167,6 +168,7 @@ def test_replicas_that_do_not_decide_alike(
             train(mistake, reverse, replicas=2, **STOPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{}, pytest.param(STOPS, marks=pytest.mark.slow)], ids=["", "stops"]
 )

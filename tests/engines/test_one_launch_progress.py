@@ -226,6 +226,7 @@ def test_divergence_is_told_at_once(concurrent: Concurrent) -> None:
     assert 1 < error.value.epoch < EPOCHS
 
 
+@pytest.mark.slow
 @on_emulator
 @pytest.mark.parametrize("stopping", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_no_epoch_is_told_twice_where_float16_overflows(

@@ -22,7 +22,7 @@ from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.one_launch_layers_layout import STOPPING_STATE_BYTES
 from warpfit.engines import launch_talk, pace
 
-pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(3)]
+pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(6)]
 
 SIZES = (6, 20, 9, 3)
 X, LABELS = data(SIZES)
@@ -97,6 +97,7 @@ def assert_decides_as_the_host(
 RULE = ("monitor", "patience", "min_delta", "restore_best")
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("rule", "is_over"),
     [

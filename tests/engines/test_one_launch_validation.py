@@ -19,7 +19,7 @@ from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.engines import launch_plan
 
-pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(2)]
+pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(4)]
 
 SIZES = (6, 20, 9, 3)
 X, LABELS = data(SIZES)
@@ -85,6 +85,7 @@ def test_it_validates_as_numpy(
     assert_validates_as_numpy(case, launches, (x[4:], y[4:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replicas", "case"),
     [

@@ -21,7 +21,7 @@ from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
 
 NUM_ROWS, BATCH = 70, 16
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 STEPS_OF_LOSS = {"softmax_cross_entropy_step", "element_loss_step"}
 LOSSES = [
@@ -108,6 +108,7 @@ def test_a_module_of_ones_own_takes_separate_operations(cuda: str, launched: lis
     assert STEPS_OF_LOSS.isdisjoint(launched)
 
 
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("loss", LOSSES, ids=str)

@@ -428,7 +428,7 @@ def test_pieces_are_as_large_as_makes_sense(monkeypatch: pytest.MonkeyPatch) -> 
     cut = cut_of(data, 16, 1024, 3 * least, 100)
     assert cut.steps == 3
     assert cut.bytes_of(data, 1024) <= 3 * least
-    obstacle = f"expected at most 1700 bytes for single batches, 2 on .*, got {1024 + 2 * 768}"
+    obstacle = f"expected at most 1700 bytes for single batches, 2 in flight, got {1024 + 2 * 768}"
     assert re.fullmatch(obstacle, str(cut_of(data, 16, 1024, 1700, 100)))
 
 

@@ -97,6 +97,7 @@ def test_the_same_fit(
         assert fits[0].n_iter_ < fits[0].max_iter  # the rule did end it
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("tol", "epochs", "expected"),
     [

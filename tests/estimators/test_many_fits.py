@@ -88,7 +88,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_all_candidates_and_folds_are_one_launch_over_one_copy_of_the_rows(
     cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], name: str
@@ -153,6 +153,7 @@ def test_rows_are_checked_and_converted_once(
             np.testing.assert_array_equal(estimator.predict_proba(X), probabilities)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("num_rows", [60, 1500])
 @pytest.mark.parametrize("names", [np.array([3, 5, 9]), np.array(["a", "bc", "d"])])
 def test_rows_that_are_right_are_counted_on_the_device(
@@ -210,6 +211,7 @@ STAYING: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("name", STAYING)
 def test_weights_that_only_predict_stay_on_the_device(
     cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch, name: str
@@ -271,6 +273,7 @@ def test_weights_that_are_not_finite_at_the_end_fail_alone(
     assert np.isfinite(ours.cv_results_["mean_test_score"]).tolist() == [True, False]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("solver", ["sgd", "adam"])
 def test_equal_initial_values_come_to_the_device_once(
     cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch, solver: str
@@ -411,6 +414,7 @@ def test_a_fold_that_lacks_a_class_has_its_own_rows(
     assert_same_scores(ours, GridSearchCV(estimator, grid, **settings).fit(X, y), 1.5 / 20)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     ("settings", "calls"),
     [
@@ -462,6 +466,7 @@ def stops_after(watched: list[float], tol: float, patience: int, is_score: bool)
     return None
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_kernels_end_fits_where_scikit_learn_would(
     cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], early_stopping: bool

@@ -39,6 +39,7 @@ MIB = 1 << 20
 # ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("n_ensemble", [1, 2])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, sparse.csc_array])
 def test_predictions_come_some_rows_at_a_time(
@@ -149,7 +150,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 TOLD = r"^out of memory on cuda:0: asked for|data that cuda:0 has room for|bytes for single batches"
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_wherever_memory_runs_out_it_is_said(
     narrow: NarrowRuntime, data: tuple[Array, Array], settings: str

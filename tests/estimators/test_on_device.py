@@ -49,6 +49,7 @@ def test_the_same_run_on_a_device(
     np.testing.assert_allclose(there.predict(X), here.predict(X), atol=1e-4)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_one_launch_is_taken_where_it_can(
     cuda: str, data: tuple[Array, Array], early_stopping: bool
@@ -62,6 +63,7 @@ def test_one_launch_is_taken_where_it_can(
     assert there.coefs_[0].dtype == np.float64
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.parametrize("rate", ["constant", "invscaling", "adaptive"])
 def test_graphs_have_the_bits_of_layerwise(
@@ -121,6 +123,7 @@ def test_workers_share_a_gpu(data: tuple[Array, Array], backend: str) -> None:
     np.testing.assert_array_equal(several.predict_proba(data[0]), one.predict_proba(data[0]))
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("engine", ["layerwise", "graph"])
 def test_a_search_on_a_device_has_the_scores_of_single_fits(
     cuda: str, data: tuple[Array, Array], engine: str

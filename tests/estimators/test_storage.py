@@ -153,6 +153,7 @@ def test_arrays_are_written_once(path: Path) -> None:
         assert sum(file.get_tensor(name).nbytes for name in file.keys()) == 2 * weights  # noqa: SIM118
 
 
+@pytest.mark.slow
 def test_loading_needs_no_device(path: Path, cuda: str) -> None:
     fitted = MLPClassifier(device=cuda, n_ensemble=2, batch_size=40, **FEW).fit(
         X.astype(np.float32), Y

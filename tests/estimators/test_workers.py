@@ -78,6 +78,7 @@ def test_threads_share_one_fitted_estimator(data: Data) -> None:
         np.testing.assert_array_equal(predicted, alone)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("engine", ["layerwise", "one_launch"])
 def test_threads_share_one_device(cuda: str, data: Data, engine: str) -> None:
     X, y = data[0].astype(np.float32), data[1]
@@ -108,6 +109,7 @@ assert (labels == expected).all()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked_for", ["auto", pytest.param("cuda", marks=pytest.mark.slow)])
 def test_fitted_on_a_device_and_loaded_without_one(
     cuda: str, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_for: str

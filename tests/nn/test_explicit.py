@@ -66,6 +66,7 @@ def train_list(dataloader: DataLoader) -> tuple[list[float], Any]:
     return losses, Sequential(*model)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("train", [train_chain, train_list])
 def test_the_printed_loop_learns(train: Any) -> None:
     manual_seed(0)
@@ -108,6 +109,7 @@ def test_a_step_is_the_formula() -> None:
     np.testing.assert_allclose(model[0].bias.data, b, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_example_learns_digits() -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     run = subprocess.run(

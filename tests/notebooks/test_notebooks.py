@@ -74,6 +74,17 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.Monk
     executed(read(path), monkeypatch)
 
 
+def test_the_first_cells_of_the_demo_run(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    cells = [cell for cell in read(ROOT / "notebooks" / "demo.ipynb").cells if "outputs" in cell]
+    for cell in cells[:2]:
+        exec(cell.source, names)
+    assert names["demo"].run is not None
+    assert names["run"].accuracy > 0.9
+    assert " right after " in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_the_demo_runs_and_its_sliders_retrain(monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = read(ROOT / "notebooks" / "demo.ipynb")
     notebook.cells.append(nbformat.v4.new_code_cell(MOVE_EVERY_SLIDER))

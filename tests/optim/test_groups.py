@@ -85,6 +85,7 @@ def torch() -> Iterator[Any]:
     found.set_default_dtype(before)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_runs_are_pytorchs(torch: Any, cuda: str, name: str, clip_norm: float | None) -> None:
@@ -185,6 +186,7 @@ OPTIMIZERS: dict[str, Make] = {
 }
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("still", [(), ("2.weight", "0.bias")])
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -204,6 +206,7 @@ def test_graph_has_the_bits_of_layerwise(
     np.testing.assert_equal(optimizers[0].state_dict(), optimizers[1].state_dict())
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("sizes", "batch"), [((64, 128, 64, 8), 128), ((16, 32, 8), 512)])
 def test_updates_joined_with_products_know_groups(
     cuda: str, sizes: tuple[int, ...], batch: int

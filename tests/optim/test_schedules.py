@@ -88,6 +88,7 @@ def one_cycle_step_by_step(schedule: OneCycle, progress: Progress) -> float:
 # ------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("schedule", [*ALL, Cosine(1), OneCycle(1)], ids=repr)
 @given(epochs=st.integers(1, 7), steps_per_epoch=st.integers(1, 9), data=st.data())
 @settings(deadline=None)

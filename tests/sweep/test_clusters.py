@@ -75,6 +75,7 @@ def killed(kind: str, where: str, folder: Path, *searches: str) -> Any:
     return found, here, {path.name.partition("-")[2] for path in notes.glob("*/[0-9]*-*")}
 
 
+@pytest.mark.slow
 def test_a_pool_of_processes() -> None:
     given = ("processes", "--searches", "fit_many", "SweepCV")
     found = results(sys.executable, str(SCRIPT), *given)

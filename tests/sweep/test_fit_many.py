@@ -113,6 +113,7 @@ def test_results_do_not_depend_on_the_number_of_processes() -> None:
         assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
 
 
+@pytest.mark.slow
 def test_models_that_cannot_be_sent_to_processes() -> None:
     class Local(wf.nn.Module):
         def __init__(self) -> None:

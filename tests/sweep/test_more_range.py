@@ -60,6 +60,7 @@ MORE: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", MORE)
 def test_one_that_overflows_is_trained_anew_in_bfloat16(cuda: str, name: str) -> None:
     rates = ["calm", "spike", "calm", "spike"]

@@ -301,6 +301,7 @@ print(found.interrupted, found.counts())
 """
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     ("n_jobs", "halving"), [(1, None), (2, None), (2, wf.Halving(3, min_epochs=50))]
 )

@@ -111,6 +111,7 @@ def test_a_pickled_sweep_has_its_models(cuda: str) -> None:
 
 
 # That of rate 0, too, whose derivatives are rounded like the others'.
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("cluster", [None, 1])
 def test_rates_of_dropout_are_a_networks_own(
     cuda: str, monkeypatch: pytest.MonkeyPatch, cluster: int | None
@@ -131,6 +132,7 @@ def test_rates_of_dropout_are_a_networks_own(
         np.testing.assert_allclose(got["loss"], expected["loss"], rtol=2e-3)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("cluster", [None, 2])
 def test_rows_have_weights(cuda: str, monkeypatch: pytest.MonkeyPatch, cluster: int | None) -> None:
     in_clusters(monkeypatch, cluster)
@@ -270,6 +272,7 @@ def test_a_plan_counts_rows_once_and_parameters_for_each(cuda: str) -> None:
     assert 0 <= few.plan.bytes - 2 * of_network - 1.5 * X.nbytes < 2 * 64  # float32, and half of it
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("kind", ["block", "small", "cluster"])
 def test_networks_without_epochs_keep_nobody_waiting(
     cuda: str, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -418,7 +421,7 @@ SHAPES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("kind", "settings", "halving"),
     [
@@ -564,7 +567,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("side_by_side", "name"),
     [

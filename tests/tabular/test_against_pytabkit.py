@@ -50,6 +50,7 @@ RECORDED = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_are_those_recorded_of_pytabkit(kind: str) -> None:
     found = small_table.losses_of_steps(task_of(kind))

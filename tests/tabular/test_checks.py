@@ -25,11 +25,22 @@ ROUNDED = "check_methods_subset_invariance"
 FAILED = "check_sample_weight_equivalence_on_dense_data"
 
 
-@pytest.mark.in_turns(3)
+# Those of TabM take longest.
+@pytest.mark.in_turns(24)
+@parametrize_with_checks([kind(**TABM) for kind in (TabularClassifier, TabularRegressor)])
+def test_checks_of_tabm(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes(estimator, check, monkeypatch)
+
+
+@pytest.mark.in_turns(6)
 @parametrize_with_checks(
-    [kind(**own) for own in (SMALL, BAG, TABM) for kind in (TabularClassifier, TabularRegressor)]
+    [kind(**own) for own in (SMALL, BAG) for kind in (TabularClassifier, TabularRegressor)]
 )
 def test_checks(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes(estimator, check, monkeypatch)
+
+
+def passes(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     name = check.func.__name__
     if name == ROUNDED:
         nearly = partial(estimator_checks.assert_allclose, rtol=1e-5)

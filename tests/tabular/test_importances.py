@@ -39,6 +39,7 @@ def table() -> tuple[pd.DataFrame, np.ndarray]:
     return frame, 2 * frame["x"].to_numpy() + 3 * (frame["plan"] == "b").to_numpy()
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("n_folds", [None, 3])
 def test_columns_that_matter_have_the_largest_importances(n_folds: int | None) -> None:
     frame, y = table()

@@ -192,6 +192,7 @@ def test_an_error_that_is_not_finite_is_never_the_best(cuda: str) -> None:
     )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("row_tiles", [1, 2])
 def test_a_network_among_others_has_the_bits_that_it_has_alone(cuda: str, row_tiles: int) -> None:
     case = replace(CLASSES, epochs=2)
@@ -258,6 +259,7 @@ def test_an_estimator_trains_its_bag_as_one_launch(
     assert sizes == [2]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("num_rows", [63, 31])
 def test_folds_with_batches_of_their_own_are_launched_apart(
     cuda: str, monkeypatch: pytest.MonkeyPatch, num_rows: int

@@ -74,6 +74,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert curves == (again.losses, again.errors, again.best_epoch, again.seed)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("case", CASES)
 def test_all_of_an_estimator_comes_back(path: Path, case: str) -> None:
     estimator, y = CASES[case]

@@ -125,6 +125,7 @@ def losses_of_steps(task: Task, num_bins: int) -> Any:
         return [epochs.step(rows) for rows in batches()]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("kind", "num_bins"),
     [

@@ -16,7 +16,7 @@ from warpfit.errors import ConfigError
 
 METHODS = ("tabm", "tabm_ple")
 FAST: dict[str, Any] = {
-    "n_epochs": 16,
+    "n_epochs": 8,
     "batch_size": 32,
     "lr": 0.01,
     "hidden_layer_sizes": (24, 24),
@@ -41,6 +41,7 @@ def people(num_rows: int = 120) -> pd.DataFrame:
     return frame
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_two_classes_and_pickle(method: str) -> None:
     frame = people()
@@ -59,6 +60,7 @@ def test_patience_is_not_taken_for_a_time_limit() -> None:
     assert len(model.loss_curve_) == model.best_epoch_ + 17 < 1000
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_files(method: str, tmp_path: Path) -> None:
     frame = people().assign(same=1.0)
@@ -86,6 +88,7 @@ def test_no_onnx_files(tmp_path: Path) -> None:
         model.to_onnx(tmp_path / "model.onnx")
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_three_classes(method: str) -> None:
     x, y = load_iris(return_X_y=True)
@@ -94,6 +97,7 @@ def test_three_classes(method: str) -> None:
     assert model.best_epoch_ == 1 + int(np.argmin(model.validation_errors_))
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_numbers(method: str) -> None:
     x, y = load_diabetes(return_X_y=True)

@@ -81,6 +81,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize(("name", "make_optimizer"), RUNS)
 @pytest.mark.parametrize("stop_after", [0, 1, 2 * STEPS, 3 * STEPS + 2])
 def test_resumed_after_an_interrupt(

@@ -64,6 +64,7 @@ def test_memory_does_not_grow_from_epoch_to_epoch(x: np.ndarray, wrap: Any) -> N
     assert peaks[4] <= peaks[1] + 40_000  # far less than a batch
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow), "uint8"]
 )

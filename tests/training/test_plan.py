@@ -304,6 +304,7 @@ def within_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_plan, "MICROSECONDS_BETWEEN_LAUNCHES", 1e6)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("sizes", [(6, 8, 3), (6, 8, 8, 3)], ids=str)
 def test_a_launch_is_found_once(
     cuda: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, sizes: tuple[int, ...]

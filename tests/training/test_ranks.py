@@ -85,6 +85,7 @@ def assert_like_one_device(
                 np.testing.assert_allclose(own, array, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("make", [small, dropped, normed, shared, taped])
 def test_networks(make: Any) -> None:
     assert_like_one_device(make, *blobs(NUM_ROWS, dtype="float64"))
@@ -96,6 +97,7 @@ def test_images_are_augmented_by_their_place_in_the_batch() -> None:
     assert_like_one_device(images, x, y)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("num_rows", [1, 17, 33, 48])
 def test_a_last_batch_that_leaves_some_ranks_without_rows(num_rows: int) -> None:
     x, y = blobs(max(num_rows, 3), dtype="float64")
@@ -107,6 +109,7 @@ def test_rows_in_their_order_and_one_batch_of_all() -> None:
     assert_like_one_device(small, x, y, shuffle=False, batch_size=500)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("weights", ["sample", "class", "both"])
 def test_weights(weights: str) -> None:
     x, y = blobs(NUM_ROWS, dtype="float64")
@@ -120,6 +123,7 @@ def test_weights(weights: str) -> None:
     assert_like_one_device(small, x, y, **settings)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "optimizer",
     [

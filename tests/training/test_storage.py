@@ -254,18 +254,6 @@ def test_what_the_checksum_was_not_computed_from_is_refused(path: Path) -> None:
         refused(path, "is damaged: its content is not what its checksum was computed from")
 
 
-def test_files_from_before_there_were_checksums(path: Path) -> None:
-    wf.save(mlp(6, 8, 3), path)
-    rewrite(path, lambda header, arrays: header.update(version=1))
-    with safe_open(path, framework="numpy") as file:
-        text = file.metadata()[HEADER]
-    save_file(load_file(path), path, {HEADER: unsealed(text)[0]})
-    with pytest.warns(DataWarning, match="was written without a checksum") as caught:
-        loaded = wf.load(path)
-    assert [warning.filename for warning in caught] == [__file__]
-    assert_same_weights(loaded, mlp(6, 8, 3))
-
-
 def test_many_arrays_that_are_not_finite_make_one_sentence(path: Path) -> None:
     forge(
         path, arrays={"0.weight": np.full((6, 8), np.nan, "f4"), "2.bias": np.full(3, np.inf, "f4")}
@@ -339,8 +327,8 @@ def test_files_of_other_kinds(path: Path) -> None:
             {"format": "warpfit-checkpoint"},
             r"a warpfit-checkpoint file, which fit\(..., resume_from",
         ),
-        ({"version": 3}, "to have version 1 or 2, found 3"),
-        ({"version": True}, "to have version 1 or 2, found True"),
+        ({"version": 3}, "to have version 2, found 3"),
+        ({"version": True}, "to have version 2, found True"),
         (
             {"dtype": "float64"},
             "expected all arrays in its dtype, float32 or float64, found 'float64'",

@@ -41,17 +41,6 @@ def test_saved_model_comes_back_with_its_card(tmp_path: Path) -> None:
     assert stored.model.loss == wf.losses.SoftmaxCrossEntropy(0.1)
 
 
-def test_file_from_before_models_knew_their_loss(tmp_path: Path) -> None:
-    wf.save(
-        trained(None, 1).model,
-        tmp_path / "model",
-        metadata={**CARD, "loss": {"name": "binary_cross_entropy"}},
-    )
-    x = np.random.default_rng(0).uniform(-1, 1, (20, 2, 2))
-    found = load_trained(tmp_path / "model").predictions(x)
-    np.testing.assert_array_equal(found, trained("binary_cross_entropy", 1).predictions(x))
-
-
 @pytest.mark.parametrize(
     "changes",
     [

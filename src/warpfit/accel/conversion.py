@@ -19,8 +19,6 @@ from warpfit.estimators.sklearn_models import take
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
-__all__ = ["ours_of", "ours_to_predict", "where_trained"]
-
 
 class _Watch(Callback):
     """Keeps the plan of a run."""

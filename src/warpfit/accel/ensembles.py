@@ -15,8 +15,6 @@ from warpfit.accel.records import SKLEARN, recorded
 from warpfit.estimators.fitting import ending_of, tasks_of
 from warpfit.sweep.here import run_here
 
-__all__ = ["fit_all"]
-
 
 @backends.expecting_no_device()
 def fit_all(loop: Loop) -> list[Any]:

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from warpfit.accel.perceptrons import is_perceptron
 
-__all__ = ["Loop", "loop"]
-
 # What a loop calls, and the module and function of ours that do the whole loop.
 FITTED_AND_SCORED = ("warpfit.accel.together", "fit_and_score")
 ONLY_FITTED = ("warpfit.accel.ensembles", "fit_all")

@@ -16,8 +16,6 @@ from warpfit.accel.records import SKLEARN, UNTOLD, Where, recorded
 if TYPE_CHECKING:
     from warpfit.estimators.fitting import Ending
 
-__all__ = ["Fit", "deferred", "fit_by", "is_perceptron", "outputs_by", "why_error", "why_not"]
-
 THEIRS = "sklearn.neural_network._multilayer_perceptron"
 # What sparse rows may become as dense ones, in bytes.
 MOST_DENSE = 1 << 30

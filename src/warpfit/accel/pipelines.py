@@ -18,16 +18,6 @@ from sklearn.utils.validation import _num_samples
 
 from warpfit.accel.perceptrons import is_perceptron
 
-__all__ = [
-    "Made",
-    "Portion",
-    "is_pipeline",
-    "perceptron_of",
-    "portions",
-    "take_transformers",
-    "why_not_apart",
-]
-
 # Transformed rows that lie in memory side by side, in bytes.
 MOST_STACKED = 1 << 30
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from warpfit.callers import user_line
 
-__all__ = ["SKLEARN", "UNTOLD", "Call", "Report", "Where", "forget", "recorded", "report"]
-
 SKLEARN, UNTOLD = "scikit-learn", ""  # places; what is nowhere yet is recorded later
 HEADER = ("call", "line", "where", "calls", "seconds", "why")
 NUMBERS = (3, 4)  # columns that are aligned to the right

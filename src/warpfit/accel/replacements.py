@@ -11,8 +11,6 @@ if TYPE_CHECKING:  # at run time they would be what a start takes longest for
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["install", "uninstall"]
-
 
 class Replacement(NamedTuple):
     """An attribute of a module, or of a class in it, and what makes another of it."""

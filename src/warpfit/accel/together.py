@@ -34,8 +34,6 @@ from warpfit.estimators.many_fits import (
 from warpfit.estimators.splits import Fits
 from warpfit.sweep.workers import JoblibsWorkers, Workers, workers_for
 
-__all__ = ["fit_and_score"]
-
 SIGNATURE = inspect.signature(_fit_and_score)
 # What is alike in all tasks of a loop, and what is each one's own.
 SHARED = ("X", "y", "scorer", "fit_params", "score_params", "error_score")

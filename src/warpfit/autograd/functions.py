@@ -12,21 +12,6 @@ from warpfit.backends import Activation, Array
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
-__all__ = [
-    "activate",
-    "concatenate",
-    "log_softmax",
-    "maximum",
-    "minimum",
-    "relu",
-    "sigmoid",
-    "softmax",
-    "stack",
-    "tanh",
-    "where",
-]
-
-
 MAX_AXES = 65  # one more than NumPy's arrays have
 
 

@@ -11,8 +11,6 @@ from warpfit.backends.transfer import home_of, moved
 from warpfit.checks import as_integers, brief
 from warpfit.errors import ShapeError
 
-__all__ = ["check_axis", "sizes", "values_of"]
-
 
 def values_of(ops: Backend, value: Any, dtype: str) -> Array:
     """Return a number or an array as `dtype`; integers mean themselves here, uint8 is not divided

@@ -9,8 +9,6 @@ from contextvars import ContextVar
 from warpfit import backends
 from warpfit.backends import Array
 
-__all__ = ["Node", "Pullback", "no_grad"]
-
 # From the gradient of a result to the gradients of its inputs, None where an input needs none.
 Pullback = Callable[[Array], Sequence[Array | None]]
 

@@ -25,8 +25,6 @@ from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, IndexingError, ShapeError, WarpfitError
 from warpfit.other_packages import WithHints
 
-__all__ = ["Formula", "Tensor", "apply", "record", "tensor"]
-
 Formula = Callable[..., tuple[Array, formulas.Pullback]]
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from warpfit.backends.activations import IDENTITY, Activation
 from warpfit.backends.contract.terms import Array, Pair
 
-__all__ = ["backward_input_by_group", "backward_weight_by_group", "forward_by_group"]
-
 
 def _parts(ops: Any, array: Array, groups: int) -> Iterator[Array]:
     """Yield the part of an array's last axis that each group has."""

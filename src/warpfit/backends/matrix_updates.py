@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from warpfit.backends.contract.terms import Number
 
-__all__ = ["COEFFICIENTS", "LEAST_NORM", "MatrixNumbers", "matrix_of", "orthogonalised"]
-
 # Of x, x³ and x⁵ in a step of Newton and Schulz: the steepest at 0 that leaves all in (0.7, 1.2).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 LEAST_NORM = 1e-7

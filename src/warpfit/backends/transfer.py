@@ -11,8 +11,6 @@ from warpfit import backends
 from warpfit.backends.base import Array, Backend
 from warpfit.checks import as_numbers
 
-__all__ = ["device_of", "home_of", "moved", "to_host"]
-
 _DLPACK_CUDA = 2  # kDLCUDA
 
 

@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 
-__all__ = ["UPDATE_RULES", "UpdateNumbers", "UpdateRule", "rule_of"]
-
 Array = npt.NDArray[Any]
 Empty = Callable[[tuple[int, ...], Any], Array]
 

@@ -41,8 +41,6 @@ from warpfit.errors import (
     WarpfitWarning,
 )
 
-__all__ = ["app", "main"]
-
 OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 WARPFIT_DEBUG = "WARPFIT_DEBUG"
 

@@ -13,8 +13,6 @@ import typer
 import warpfit
 from warpfit.errors import ConfigError
 
-__all__ = ["bench"]
-
 # Options go to the suite as they are, `--help` after its name too.
 CONTEXT_SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 

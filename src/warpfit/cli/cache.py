@@ -9,10 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from warpfit.cli.console import Printer
-from warpfit.cli.options import Integer, Text
 from warpfit.errors import ConfigError
-
-__all__ = ["cache", "kernel_cache"]
 
 ACTIONS = ("show", "clear", "build")
 
@@ -23,19 +20,19 @@ def cache(
         str, typer.Argument(help=f"{', '.join(ACTIONS)}.", metavar="[ACTION]")
     ] = "show",
     arch: Annotated[
-        Text,
+        str | None,
         typer.Option(metavar="NAME", help="Build for this, such as sm_90, not the first GPU's."),
     ] = None,
     hidden: Annotated[
-        Text, typer.Option(metavar="N,N,...", help="Build for these widths of hidden layers.")
+        str | None, typer.Option(metavar="N,N,...", help="Build for these widths of hidden layers.")
     ] = None,
-    activation: Annotated[Text, typer.Option(metavar="NAME", help="As for train.")] = None,
-    optimizer: Annotated[Text, typer.Option(metavar="NAME", help="As for train.")] = None,
-    batch_size: Annotated[Integer, typer.Option(metavar="N", help="Rows a step.")] = None,
-    rows: Annotated[Integer, typer.Option(metavar="N", min=1, help="Training rows.")] = None,
-    features: Annotated[Integer, typer.Option(metavar="N", min=1, help="Of a row.")] = None,
+    activation: Annotated[str | None, typer.Option(metavar="NAME", help="As for train.")] = None,
+    optimizer: Annotated[str | None, typer.Option(metavar="NAME", help="As for train.")] = None,
+    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Rows a step.")] = None,
+    rows: Annotated[int | None, typer.Option(metavar="N", min=1, help="Training rows.")] = None,
+    features: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a row.")] = None,
     outputs: Annotated[
-        Integer, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")
+        int | None, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")
     ] = None,
 ) -> None:
     """Show how many compiled kernels are kept, and where; or remove them, and what

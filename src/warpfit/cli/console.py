@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from warpfit.training.trained import Score
 
-__all__ = ["DEVICE_HELP", "Printer", "percent", "print_json", "r_squared", "score_rows"]
-
 DEVICE_HELP = (
     "auto, cpu, cuda, cuda:1, ...; auto is the first GPU, or the CPU where there is none, and for "
     "short training."

@@ -8,8 +8,6 @@ import typer
 
 from warpfit.cli.console import Printer
 
-__all__ = ["datasets"]
-
 
 def datasets(
     data_dir: Annotated[

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from warpfit.tabular.jobs import StoredTable
     from warpfit.training.trained import TrainedModel
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     model: Annotated[

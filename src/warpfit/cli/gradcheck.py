@@ -9,8 +9,6 @@ import typer
 from warpfit.cli.console import DEVICE_HELP, Printer
 from warpfit.errors import ConfigError
 
-__all__ = ["gradcheck"]
-
 DTYPES = {"float64": ("float64",), "float32": ("float32",), "both": ("float64", "float32")}
 
 

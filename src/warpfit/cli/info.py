@@ -18,8 +18,6 @@ from warpfit.cli.console import Printer
 from warpfit.cores import num_cores
 from warpfit.errors import ConfigError
 
-__all__ = ["info"]
-
 # What a report names besides, of those that are installed.
 LIBRARIES = (
     *(

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from warpfit.apps.ladder.results import Record
     from warpfit.apps.ladder.steps import Step
 
-__all__ = ["ladder"]
-
 
 def ladder(
     network: Annotated[

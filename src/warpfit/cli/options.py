@@ -2,135 +2,189 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from warpfit.backends.base import PRECISIONS
 from warpfit.cli.console import DEVICE_HELP
 from warpfit.data.targets import TASKS
 from warpfit.optim import Optimizer
-from warpfit.training.settings import LOSSES, MODELS, TrainSettings
-
-__all__ = [
-    "DATA",
-    "NETWORK",
-    "OPTIMIZER",
-    "RESULTS",
-    "RUN",
-    "DataDir",
-    "Device",
-    "ImageSize",
-    "Integer",
-    "LabelColumn",
-    "LabelSmoothing",
-    "LossName",
-    "Model",
-    "Nesterov",
-    "Number",
-    "Out",
-    "Preprocess",
-    "Quiet",
-    "Seed",
-    "Task",
-    "Text",
-    "default_of",
-    "option",
-    "suggested",
-    "switch",
-]
+from warpfit.training.plan import ENGINES
+from warpfit.training.settings import (
+    DEFAULT_BATCH,
+    LOSSES,
+    MODELS,
+    OPTIMIZERS,
+    SCHEDULES,
+    TrainSettings,
+)
 
 DATA, NETWORK, OPTIMIZER, RUN, RESULTS = "Data", "Network", "Optimizer", "Run", "Results"
 
+Command = TypeVar("Command", bound=Callable[..., None])
 
-def option(panel: str, metavar: str, text: str, default: str | None = None) -> Any:
+
+def option(kind: Any, panel: str, metavar: str, text: str, default: str | None = None) -> Any:
     """Return an option that is None if not given, so that a settings file can stand in for it."""
-    return typer.Option(
-        help=text + (f" (default: {default})" if default else ""),
-        metavar=metavar,
-        rich_help_panel=panel,
-    )
+    words = text + (f" (default: {default})" if default else "")
+    declared = typer.Option(help=words, metavar=metavar, rich_help_panel=panel)
+    return Annotated[kind | None, declared]
 
 
 def switch(panel: str, flags: str, text: str) -> Any:
     """Return a pair of options, or one, that is None if not given."""
-    return typer.Option(flags, help=text, rich_help_panel=panel)
+    return Annotated[bool | None, typer.Option(flags, help=text, rich_help_panel=panel)]
 
 
-def default_of(name: str) -> str:
-    """Return the default of a setting, as text."""
+def several(declared: Any) -> Any:
+    """Return an option that takes several values, separated by commas, as text."""
+    told = declared.__metadata__[0]
+    return option(str, told.rich_help_panel, f"{told.metavar},...", told.help)
+
+
+def taking(options: Mapping[str, Any]) -> Callable[[Command], Command]:
+    """Return a decorator for a command that takes ``**flags``: these options."""
+
+    def declare(command: Command) -> Command:
+        flags = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=declared)
+            for name, declared in options.items()
+        ]
+        command.__signature__ = Signature(flags)  # type: ignore[attr-defined]
+        return command
+
+    return declare
+
+
+def _default(name: str) -> str:
     return str(getattr(TrainSettings, name))
 
 
-Text = str | None
-Integer = int | None
-Number = float | None
-
-# Of `warpfit train` and `warpfit sweep`.
-DataDir = Annotated[Text, option(DATA, "DIR", "Folder to look for known datasets in first.")]
-LabelColumn = Annotated[
-    Text,
-    option(
-        DATA,
-        "NAME",
-        "Column of a .csv file that has the labels.",
-        "label, target, class or y, else the last",
-    ),
-]
-Task = Annotated[
-    Text,
-    option(
-        DATA,
-        "NAME",
-        f"{', '.join(TASKS)}: what the labels are. auto takes floats, and integers with many "
-        "values, as a regression.",
-        default_of("task"),
-    ),
-]
-ImageSize = Annotated[
-    Text,
-    option(
-        DATA,
-        "H,W|N",
-        "Size that the images of a folder are resized to.",
-        "their own; of mixed sizes their median, at most 64",
-    ),
-]
-Preprocess = Annotated[
-    bool | None,
-    switch(
-        DATA,
-        "--preprocess/--no-preprocess",
-        "Standardise columns and float targets, encode text and few-valued columns, fill missing "
-        "cells; or take numbers as they are. (default: preprocess)",
-    ),
-]
-Model = Annotated[Text, option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", default_of("model"))]
-Nesterov = Annotated[
-    bool | None, switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum.")
-]
-LossName = Annotated[
-    Text,
-    option(
-        OPTIMIZER,
-        "NAME",
-        f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats.",
-    ),
-]
-LabelSmoothing = Annotated[Number, option(OPTIMIZER, "X", "For cross_entropy.")]
-Device = Annotated[
-    Text, option(RUN, "NAME", f"{DEVICE_HELP} cuda:all is every GPU.", default_of("device"))
-]
-Seed = Annotated[
-    Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))
-]
-Out = Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")]
-Quiet = Annotated[bool | None, switch(RESULTS, "--quiet", "Print nothing but errors.")]
-
-
-def suggested(setting: str) -> str:
+def _suggested(setting: str) -> str:
     """Return what the optimizers suggest for a setting, as an option's default."""
     names: dict[float, list[str]] = {}
     for name, kind in Optimizer.by_name.items():
         if setting in kind.suggested:
             names.setdefault(kind.suggested[setting], []).append(name)
     return ", ".join(f"{value:g} for {' and '.join(of_value)}" for value, of_value in names.items())
+
+
+# Of `warpfit train` and `warpfit sweep`, by the names of `TrainSettings`.
+OF_TRAINING = {
+    "data": option(
+        str,
+        DATA,
+        "NAME|PATH",
+        "A known dataset (see `warpfit datasets`), an .npz file, a .csv file, or a folder of "
+        "images with a sub-folder a class.",
+        "mnist; digits without MNIST and network",
+    ),
+    "data_dir": option(str, DATA, "DIR", "Folder to look for known datasets in first."),
+    "label_column": option(
+        str,
+        DATA,
+        "NAME",
+        "Column of a .csv file that has the labels.",
+        "label, target, class or y, else the last",
+    ),
+    "task": option(
+        str,
+        DATA,
+        "NAME",
+        f"{', '.join(TASKS)}: what the labels are. auto takes floats, and integers with many "
+        "values, as a regression.",
+        _default("task"),
+    ),
+    "image_size": option(
+        str,
+        DATA,
+        "H,W|N",
+        "Size that the images of a folder are resized to.",
+        "their own; of mixed sizes their median, at most 64",
+    ),
+    "preprocess": switch(
+        DATA,
+        "--preprocess/--no-preprocess",
+        "Standardise columns and float targets, encode text and few-valued columns, fill missing "
+        "cells; or take numbers as they are. (default: preprocess)",
+    ),
+    "limit": option(int, DATA, "N", "Train on the first N rows only; 0 for all."),
+    "model": option(str, NETWORK, "NAME", f"{' or '.join(MODELS)}.", _default("model")),
+    "hidden": option(
+        str, NETWORK, "N,N,...", "Widths of the hidden layers, or none.", "256; 128 for cnn"
+    ),
+    "activation": option(
+        str, NETWORK, "NAME", "relu, gelu, silu, tanh, ...", _default("activation")
+    ),
+    "dropout": option(
+        float, NETWORK, "P", "Share of hidden units dropped while training.", "0; 0.5 for cnn"
+    ),
+    "optimizer": option(str, OPTIMIZER, "NAME", f"{', '.join(OPTIMIZERS)}.", _default("optimizer")),
+    "lr": option(float, OPTIMIZER, "X", "Learning rate.", _suggested("lr")),
+    "momentum": option(
+        float, OPTIMIZER, "X", "Share of the last velocity kept.", _suggested("momentum")
+    ),
+    "nesterov": switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum."),
+    "weight_decay": option(
+        float,
+        OPTIMIZER,
+        "X",
+        "Weight decay.",
+        f"{_suggested('weight_decay')}, 10 / rows for tables, else 0",
+    ),
+    "clip_norm": option(
+        float, OPTIMIZER, "X", "Largest norm of all gradients together; 0 for any."
+    ),
+    "schedule": option(
+        str,
+        OPTIMIZER,
+        "NAME",
+        f"Of the learning rate: {', '.join(SCHEDULES)}.",
+        _default("schedule"),
+    ),
+    "loss": option(
+        str,
+        OPTIMIZER,
+        "NAME",
+        f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats.",
+    ),
+    "label_smoothing": option(float, OPTIMIZER, "X", "For cross_entropy."),
+    "epochs": option(
+        int,
+        RUN,
+        "N",
+        "Passes over the data.",
+        "5, 10 for cnn; more for small data: 1,000 steps, at most 100",
+    ),
+    "batch_size": option(int, RUN, "N", "Rows a step.", f"{DEFAULT_BATCH}; 2000 with --recipe"),
+    "precision": option(
+        str,
+        RUN,
+        "NAME",
+        f"auto, {', '.join(PRECISIONS)}; the last three on a GPU. auto is float16 or bfloat16 "
+        "for the engines one_launch and graph, as the data needs, and float32 for layerwise.",
+        _default("precision"),
+    ),
+    "device": option(str, RUN, "NAME", f"{DEVICE_HELP} cuda:all is every GPU.", _default("device")),
+    "engine": option(
+        str,
+        RUN,
+        "NAME",
+        f"auto, {', '.join(ENGINES)}. auto is one_launch on a GPU where that can run the "
+        "network, else graph, and layerwise on the CPU; what is printed says why.",
+        _default("engine"),
+    ),
+    "seed": option(int, RUN, "N", "Of initial values, epoch order and dropout.", _default("seed")),
+    "early_stopping": option(
+        int,
+        RUN,
+        "N",
+        "Stop after N epochs without a better validation loss, and keep the best weights. A "
+        "tenth of the training rows is held out for it.",
+    ),
+    "out": option(str, RESULTS, "DIR", "Folder for the results.", "runs/<time>"),
+    "quiet": switch(RESULTS, "--quiet", "Print nothing but errors."),
+}

@@ -9,8 +9,6 @@ import typer
 from warpfit.cli.console import DEVICE_HELP, Printer
 from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optimizers_with
 
-__all__ = ["plan"]
-
 
 def plan(
     hidden: Annotated[

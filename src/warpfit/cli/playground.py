@@ -8,8 +8,6 @@ import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer
 
-__all__ = ["playground"]
-
 DEFAULT_PORT = 8421
 
 

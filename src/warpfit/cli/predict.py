@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from warpfit.training.images import ImagePrediction, Skipped
     from warpfit.training.tables import TablePredictions
 
-__all__ = ["predict"]
-
 SHOWN_COLUMNS = 8
 
 

@@ -20,8 +20,6 @@ from warpfit.checks import brief
 from warpfit.errors import ConfigError, DataError, FileFormatError
 from warpfit.extras import needs
 
-__all__ = ["Table", "read_features", "read_table"]
-
 Array = npt.NDArray[Any]
 
 LABEL_COLUMNS = ("label", "target", "class", "y")

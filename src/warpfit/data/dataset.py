@@ -12,17 +12,6 @@ from warpfit.checks import as_numbers, as_tuple, brief
 from warpfit.data.order import epoch_order
 from warpfit.errors import DataError
 
-__all__ = [
-    "Dataset",
-    "as_floats",
-    "is_frame",
-    "is_table",
-    "joined",
-    "split_rows",
-    "taken",
-    "unit_floats",
-]
-
 Array = npt.NDArray[Any]
 
 

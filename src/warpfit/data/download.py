@@ -16,8 +16,6 @@ from warpfit.files import atomic_path, make_folder
 if TYPE_CHECKING:
     from requests import RequestException
 
-__all__ = ["ProgressBar", "fetch"]
-
 TIMEOUT = (5, 30)  # seconds to connect, and between two packets
 
 

@@ -26,8 +26,6 @@ from warpfit.checks import as_array
 from warpfit.errors import DataError, DTypeError, FileFormatError, ShapeError
 from warpfit.files import as_path, atomic_path
 
-__all__ = ["gunzip", "is_gzip", "parse_idx", "read_bytes", "read_idx", "unpacked", "write_idx"]
-
 PathLike = str | os.PathLike[str]
 
 DTYPES: dict[int, np.dtype[Any]] = {

@@ -18,8 +18,6 @@ from warpfit.extras import needs
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "as_pixels", "opened_image", "read_folder"]
-
 Array = npt.NDArray[Any]
 Rows = tuple[Array, Array]
 

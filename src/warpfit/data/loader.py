@@ -14,8 +14,6 @@ from warpfit.data.order import epoch_order
 from warpfit.errors import ShapeError
 from warpfit.random import check_seed
 
-__all__ = ["DataLoader"]
-
 Array = npt.NDArray[Any]
 
 

@@ -13,8 +13,6 @@ from numpy.lib import format as npy
 
 from warpfit.errors import DataError, FileFormatError
 
-__all__ = ["npz_arrays"]
-
 Array = npt.NDArray[Any]
 
 LARGEST_RATIO = 1032  # of deflate, RFC 1951: 258 bytes in two bits

@@ -35,8 +35,6 @@ from warpfit.extras import needs
 with needs("data", "tables need"):
     import pandas as pd
 
-__all__ = ["TablePreprocessor"]
-
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 

@@ -25,16 +25,6 @@ from warpfit.errors import ConfigError, DataError, FileFormatError
 from warpfit.extras import needs
 from warpfit.files import as_path
 
-__all__ = [
-    "DATASETS",
-    "DataFile",
-    "DatasetListing",
-    "DatasetRecord",
-    "available_datasets",
-    "dataset_names",
-    "load_dataset",
-]
-
 Array = npt.NDArray[Any]
 Splits = tuple[Array, Array, Array, Array]
 Contents = Sequence[tuple[bytes, Path]]

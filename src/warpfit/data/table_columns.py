@@ -18,18 +18,6 @@ from warpfit.extras import needs
 with needs("data", "tables need"):
     import pandas as pd
 
-__all__ = [
-    "CATEGORY",
-    "LEFT_OUT",
-    "NUMBER",
-    "Column",
-    "as_frame",
-    "as_numbers",
-    "as_texts",
-    "check_stored_count",
-    "examined",
-]
-
 NUMBER, CATEGORY, LEFT_OUT = "number", "category", "left out"
 KINDS = (NUMBER, CATEGORY, LEFT_OUT)
 MISSING = "(missing)"

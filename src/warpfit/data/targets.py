@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError, DataError
 
-__all__ = ["CLASSIFICATION", "REGRESSION", "TASKS", "as_targets", "check_kind", "check_task"]
-
 Array = npt.NDArray[Any]
 
 CLASSIFICATION, REGRESSION = "classification", "regression"

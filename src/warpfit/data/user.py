@@ -21,8 +21,6 @@ from warpfit.data.targets import as_targets, check_kind, check_task
 from warpfit.errors import ConfigError, DataError
 from warpfit.files import as_path
 
-__all__ = ["load_user_data", "npz_samples"]
-
 Array = npt.NDArray[Any]
 
 NPZ_SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")

@@ -62,7 +62,7 @@ class Prepared:
     precision : str
         That of the plan, or the engine's choice where the plan leaves it open.
     gradient_precision : str
-        What gradients are rounded to on their way from layer to layer.
+        What gradients are rounded to between layers.
     reason : str
         The choice and the layout in words, if there is anything to say; not compared.
     copied_bytes : int

@@ -11,8 +11,6 @@ from warpfit import backends
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.optim.base import OptimizerSpec
 
-__all__ = ["needs_host"]
-
 # The shapes of parameters on which an optimizer is tried.
 SHAPES = ((3, 2), (2,))
 # Steps of the trial, and their learning rates.

@@ -21,8 +21,6 @@ from warpfit.optim.base import OptimizerSpec
 if TYPE_CHECKING:
     from warpfit.backends.cuda.trained_network import TrainedNetwork
 
-__all__ = ["Layer", "layers_of", "trained_network"]
-
 
 class Layer(NamedTuple):
     """A linear layer with its activation, and the dropout that follows it."""

@@ -49,7 +49,7 @@ class _Inputs(NamedTuple):
 
 
 class _Launch(NamedTuple):
-    """A launch on its way: since when, its epochs, their rates (steps,), its record, whether all
+    """A launch in flight: since when, its epochs, their rates (steps,), its record, whether all
     arrays are finite.
     """
 

@@ -22,18 +22,6 @@ from warpfit.nn.dropout import DropoutSpec
 from warpfit.optim.base import OptimizerSpec
 from warpfit.random import DROPOUT, stream_key
 
-__all__ = [
-    "dropout_settings",
-    "loss_settings",
-    "network_dropout_settings",
-    "rule_settings",
-    "scale_of_weights",
-    "step_settings",
-    "stopping_settings",
-    "unknown_loss",
-    "unknown_optimizer",
-]
-
 LARGEST_SCALE = 2.0**60
 # Of an eps: what two denominators share is the reciprocal of their product, which must not be 0.
 LEAST_EPS = 2.0**-60

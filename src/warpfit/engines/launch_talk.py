@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from warpfit.backends.launch_structs import PROGRESS_FIELDS
 
-__all__ = ["NEVER", "SharedRecord", "Talk"]
-
 # Of a record for which there is room at first: to pin more takes the host longer than many a
 # launch.
 RECORD_BYTES = 1 << 22

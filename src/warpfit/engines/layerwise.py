@@ -32,8 +32,6 @@ from warpfit.engines.reports import LOSS
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.engines.steps import Batch, RowSource, Run, StepNumbers, row_sources
 
-__all__ = ["Layerwise"]
-
 
 class Layerwise(Engine):
     """Runs a plan's network forward and backward, layer by layer."""

@@ -15,8 +15,6 @@ from warpfit.errors import DivergedError
 from warpfit.nn.init import InitialValues
 from warpfit.optim.schedules import Progress
 
-__all__ = ["Member", "Outcome", "Records", "Rows"]
-
 Rows = npt.NDArray[np.int32]
 
 

@@ -20,8 +20,6 @@ from warpfit.random import INIT, stream_keys
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["PackedParameters"]
-
 Packed = npt.NDArray[np.float32]
 
 ALIGNMENT = 16  # bytes, which kernels move at once

@@ -16,8 +16,6 @@ from warpfit.engines.many_members import Member, Rows
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["DeviceRows"]
-
 
 class DeviceRows:
     """All rows of a sweep as the kernel takes them, on the device from one launch to the next.

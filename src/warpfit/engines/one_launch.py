@@ -28,8 +28,6 @@ from warpfit.errors import Obstacle
 if TYPE_CHECKING:
     from warpfit.engines.launch_plan import PreparedLaunch
 
-__all__ = ["OneLaunchEngine"]
-
 
 class OneLaunchEngine(Engine):
     """Runs as many epochs as may be trained at once as one kernel."""

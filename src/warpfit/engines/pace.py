@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from warpfit.engines.base import BorderTest
 
-__all__ = ["LAUNCH_SECONDS", "epochs_next_time", "epochs_to_border"]
-
 # How long epochs that are trained at once should take at most: Ctrl-C is heard after them.
 LAUNCH_SECONDS = 0.25
 # How many times as many epochs as the time before: what they need is found while those run.

@@ -24,8 +24,6 @@ from warpfit.errors import DivergedError
 from warpfit.nn.taped import TapedNetwork
 from warpfit.optim.schedules import PlateauState
 
-__all__ = ["Team", "team_of"]
-
 # From a plan, a state, data and the rank's communicator to a run with `epochs`.
 MakeRun = Callable[[Plan, TrainState, TrainingData, Communicator], Any]
 

@@ -15,8 +15,6 @@ from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import DivergedError
 from warpfit.optim.schedules import Progress
 
-__all__ = ["Reports"]
-
 # Columns of a record.
 LOSS, WEIGHT, CORRECT = 0, 1, 2
 

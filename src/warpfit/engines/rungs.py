@@ -14,8 +14,6 @@ import numpy.typing as npt
 from warpfit.backends import Array
 from warpfit.backends.launch_structs import CANDIDATE_BYTES, QUEUE_FIELDS
 
-__all__ = ["DeviceQueue", "Halved", "Rungs", "halved_of"]
-
 # After the last rung, when networks are not compared any more.
 NO_RUNG = np.iinfo(np.int32).max
 

@@ -14,8 +14,6 @@ from warpfit import backends
 from warpfit.backends import Array
 from warpfit.errors import ConfigError
 
-__all__ = ["AUTO", "DYNAMIC", "LossScale", "magnitude", "resolve_loss_scale"]
-
 AUTO, DYNAMIC = "auto", "dynamic"
 LARGEST, SMALLEST = 2.0**24, 2.0**-24
 # Of an array on the host that are looked at together.

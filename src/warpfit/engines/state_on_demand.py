@@ -8,8 +8,6 @@ from warpfit.backends import Array
 from warpfit.engines.base import TrainState
 from warpfit.on_demand import Maker, OnDemand
 
-__all__ = ["OnDevice", "StateOnDemand"]
-
 ARRAYS = ("parameters", "buffers", "slots")
 
 

@@ -32,8 +32,6 @@ from warpfit.data.order import MAX_ROWS, order_at
 from warpfit.engines.base import TrainingData
 from warpfit.errors import Obstacle
 
-__all__ = ["Cut", "Piece", "Stream", "cut_of"]
-
 # The most bytes of a piece, on the host and as batches. A launch costs the host some tenths of a
 # millisecond, and gathering a piece of this size some milliseconds. Larger pieces would spread the
 # fixed cost of a piece's order (docs/log/streaming.md). But they take more pinned memory, more time
@@ -121,7 +119,7 @@ def cut_of(
     needed = least.bytes_of(data, step_bytes)
     if needed > most_bytes:
         return Obstacle(
-            f"expected at most {most_bytes} bytes for single batches, {BUFFERS} on their way, got "
+            f"expected at most {most_bytes} bytes for single batches, {BUFFERS} in flight, got "
             f"{needed}"
         )
     fetched = batch * sum(map(_row_bytes, _arrays(data)))

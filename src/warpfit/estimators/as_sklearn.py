@@ -22,8 +22,6 @@ from warpfit.estimators.binarizer import as_label_binarizer
 from warpfit.estimators.fitted import NETWORK
 from warpfit.estimators.rows import SEEN
 
-__all__ = ["SLOTS", "fill", "share", "to_sklearn"]
-
 # Attributes that only ours has, or has otherwise.
 OURS = ("validation_loss_curve_", "_best_weights", "_optimizer_state", "_rate_scale")
 

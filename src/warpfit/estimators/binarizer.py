@@ -16,8 +16,6 @@ from sklearn.utils.multiclass import type_of_target, unique_labels
 if TYPE_CHECKING:
     from sklearn.preprocessing import LabelBinarizer
 
-__all__ = ["OneLabelBinarizer", "are_integers", "as_label_binarizer", "as_ours", "binarizer_of"]
-
 Array = npt.NDArray[Any]
 
 

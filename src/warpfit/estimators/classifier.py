@@ -21,8 +21,6 @@ from warpfit.estimators.targets import Labels
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
 
-__all__ = ["MLPClassifier"]
-
 Array = npt.NDArray[Any]
 
 

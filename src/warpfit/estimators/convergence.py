@@ -12,8 +12,6 @@ from warpfit.estimators.fitted import keep_best
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
-__all__ = ["Convergence", "EpochLog", "reported_score"]
-
 SMALLEST_RATE = 1e-6
 DIVISOR = 5
 # That a kernel counts without improvement, at most.

@@ -22,24 +22,6 @@ from warpfit.estimators.recipes import Weights, weights_of
 from warpfit.estimators.rows import SEEN
 from warpfit.nn.init import memory_for
 
-__all__ = [
-    "COUNTS",
-    "CURVES",
-    "NETWORK",
-    "NUMBERS",
-    "WEIGHTS",
-    "Drawn",
-    "begin",
-    "begin_validation",
-    "check_members",
-    "hold",
-    "hold_on_device",
-    "holders_of",
-    "keep_best",
-    "networks_of",
-    "show_members",
-]
-
 # Attributes of a network, beside those of the rows that it has `SEEN`, by what they are.
 COUNTS = ("n_outputs_", "n_layers_", "n_iter_", "t_", "_no_improvement_count")
 NUMBERS = ("loss_", "best_loss_", "best_validation_score_", "_rate_scale")

@@ -41,18 +41,6 @@ if TYPE_CHECKING:
     from warpfit.sweep.folds import SweepData
     from warpfit.sweep.tasks import Outcome, Task
 
-__all__ = [
-    "Ending",
-    "Prepared",
-    "ending_of",
-    "finish",
-    "fit",
-    "lbfgs_device",
-    "prepare",
-    "tasks_of",
-    "train",
-]
-
 # Why a network's training ended, as `History.stopped_by` has it, or its error.
 Ending = str | Exception
 

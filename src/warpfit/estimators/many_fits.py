@@ -49,8 +49,6 @@ from warpfit.sweep.sending import check_sendable
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.sweep.workers import JoblibsWorkers, Raised, Workers, thrown
 
-__all__ = ["Result", "fit_elsewhere", "fit_in_processes", "fit_together", "only_predicts"]
-
 Indices = npt.NDArray[np.int64]
 # What scikit-learn's search makes its results of.
 Result = dict[str, Any]

@@ -17,8 +17,6 @@ from warpfit.estimators.predictions import PredictedRows
 from warpfit.estimators.targets import Labels, Numbers
 from warpfit.training.run import Run
 
-__all__ = ["BaseMLP", "is_stochastic"]
-
 
 def is_stochastic(estimator: Any) -> bool:
     """Return whether a solver has epochs, as partial fits need, or raise AttributeError."""

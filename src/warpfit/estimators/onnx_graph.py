@@ -14,8 +14,6 @@ from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import hidden_activation
 from warpfit.nn.onnx_graph import Graph, check_size
 
-__all__ = ["write_onnx"]
-
 # `out_activation_` as an operator; 'identity' needs none.
 OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
 

@@ -17,15 +17,6 @@ from warpfit.errors import ConfigWarning
 from warpfit.estimators.recipes import ACTIVATIONS, POLICIES, SCHEDULES
 from warpfit.optim import Schedule
 
-__all__ = [
-    "CONSTRAINTS",
-    "LBFGS",
-    "STOCHASTIC_SOLVERS",
-    "batch_rows",
-    "hidden_sizes",
-    "validating_parameters",
-]
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 LBFGS, STOCHASTIC_SOLVERS = "lbfgs", ("sgd", "adam", "adamw")

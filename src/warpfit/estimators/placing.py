@@ -16,8 +16,6 @@ from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
 from warpfit.estimators.splits import Fits
 from warpfit.training.place import PlaceOfMany, RunCosts, is_for_both, place_of_many, run_costs
 
-__all__ = ["place_of_fits"]
-
 # Parameters by which a GPU has one more kernel to compile.
 OF_KERNELS = ("hidden_layer_sizes", "activation", "solver", "batch_size", "loss", "early_stopping")
 

@@ -34,18 +34,6 @@ from warpfit.training.evaluate import counts_correct, predict_network, predict_r
 from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.place import predicting_place
 
-__all__ = [
-    "Among",
-    "Counted",
-    "PredictedRows",
-    "count_ahead",
-    "count_right",
-    "predicted",
-    "predicting",
-    "share_of_right",
-    "shares_of",
-]
-
 Array = npt.NDArray[Any]
 
 SPARSE_ROWS = 1 << 14

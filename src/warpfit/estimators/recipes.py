@@ -21,24 +21,6 @@ from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Schedule
 
-__all__ = [
-    "ACTIVATIONS",
-    "OUTPUT_FUNCTIONS",
-    "POLICIES",
-    "REGRESSION_LOSSES",
-    "Weights",
-    "dtype_on",
-    "hidden_activation",
-    "layer_widths",
-    "make_model",
-    "make_optimizer",
-    "make_schedule",
-    "named_weights",
-    "network_of_widths",
-    "optimizer_of",
-    "weights_of",
-]
-
 Array = npt.NDArray[Any]
 Weights = tuple[list[Array], list[Array]]
 

@@ -18,8 +18,6 @@ from warpfit.losses import Loss
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
 
-__all__ = ["MLPRegressor"]
-
 Array = npt.NDArray[Any]
 
 

@@ -15,20 +15,6 @@ from warpfit.checks import check_readable
 from warpfit.estimators.targets import one_column
 from warpfit.training.inputs import some_above_0
 
-__all__ = [
-    "SEEN",
-    "Indices",
-    "Rows",
-    "Split",
-    "Whole",
-    "check",
-    "check_features",
-    "check_whole",
-    "dense",
-    "row_weights",
-    "validation_rows",
-]
-
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 

@@ -13,8 +13,6 @@ from warpfit.checks import brief
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
 
-__all__ = ["Rounds", "sampled_rounds"]
-
 # Yields the candidates of a round, and takes the results of their fits, split after split.
 Rounds = Generator[list[dict[str, Any]], Sequence[Mapping[str, Any]], None]
 

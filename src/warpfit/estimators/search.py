@@ -46,8 +46,6 @@ from warpfit.estimators.sampled import Rounds, sampled_rounds
 from warpfit.estimators.splits import Fits
 from warpfit.sweep.workers import workers_for
 
-__all__ = ["RandomizedSweepCV", "SweepCV"]
-
 Candidate = dict[str, Any]
 
 

@@ -19,8 +19,6 @@ from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.regressor import MLPRegressor
 
-__all__ = ["KINDS", "from_sklearn", "take"]
-
 Array = npt.NDArray[Any]
 
 KINDS: dict[type, type[BaseMLP]] = {

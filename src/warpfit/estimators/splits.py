@@ -24,8 +24,6 @@ from warpfit.sweep.folds import Fold, SweepData
 if TYPE_CHECKING:
     from warpfit.estimators.fitting import Prepared
 
-__all__ = ["Fits", "Side", "Split", "Splits"]
-
 Indices = npt.NDArray[np.int64]
 
 

@@ -24,8 +24,6 @@ from warpfit.losses import Loss
 from warpfit.optim.schedules import Schedule, as_schedule
 from warpfit.training.storage import ESTIMATOR, MALFORMED, read_file, write_file
 
-__all__ = ["load_estimator", "save_estimator"]
-
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 E = TypeVar("E")

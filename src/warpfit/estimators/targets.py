@@ -14,8 +14,6 @@ from warpfit.estimators.binarizer import are_integers, binarizer_of
 from warpfit.estimators.recipes import REGRESSION_LOSSES
 from warpfit.losses import BinaryCrossEntropy, Loss, Poisson, SoftmaxCrossEntropy
 
-__all__ = ["Labels", "Numbers", "one_column"]
-
 Array = npt.NDArray[Any]
 
 

@@ -18,8 +18,6 @@ from warpfit.checks import brief, check_fields, kind_of, register
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 from warpfit.other_packages import instead_of
 
-__all__ = ["TINY", "FunctionLoss", "Loss", "LossLike", "float_targets", "resolve"]
-
 # Stands for 0 where there is a logarithm or a quotient; float32 has it.
 TINY = 1e-30
 

@@ -16,8 +16,6 @@ from warpfit.errors import ConfigError, DataError
 from warpfit.losses.base import float_targets
 from warpfit.losses.elements import ElementLoss
 
-__all__ = ["BinaryCrossEntropy"]
-
 SIGMOID = Activation("sigmoid")
 
 

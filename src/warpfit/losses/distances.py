@@ -11,8 +11,6 @@ from warpfit.backends.base import LossTerms
 from warpfit.errors import ConfigError
 from warpfit.losses.elements import ElementLoss
 
-__all__ = ["DISTANCES", "AbsoluteError", "Huber", "MeanSquaredError"]
-
 
 @dataclass(frozen=True)
 class MeanSquaredError(ElementLoss):

@@ -11,8 +11,6 @@ from warpfit.backends.base import Number
 from warpfit.errors import ConfigError
 from warpfit.losses.base import Loss
 
-__all__ = ["ElementLoss"]
-
 
 @dataclass(frozen=True)
 class ElementLoss(Loss):

@@ -12,8 +12,6 @@ from warpfit.backends import Array, Backend
 from warpfit.errors import DataError
 from warpfit.losses.base import TINY, Loss, float_targets
 
-__all__ = ["Poisson"]
-
 
 @dataclass(frozen=True)
 class Poisson(Loss):

@@ -17,8 +17,6 @@ from warpfit.checks import as_tuple, brief
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
 from warpfit.losses.base import Loss
 
-__all__ = ["SoftmaxCrossEntropy"]
-
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy(Loss):

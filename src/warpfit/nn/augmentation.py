@@ -29,17 +29,6 @@ from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.sizes import as_pair
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = [
-    "RandomCrop",
-    "RandomCropSpec",
-    "RandomCutout",
-    "RandomCutoutSpec",
-    "RandomFlip",
-    "RandomFlipSpec",
-    "RandomShift",
-    "RandomShiftSpec",
-]
-
 PADDING_MODES = ("zeros", "reflect")
 
 

@@ -17,8 +17,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_padding, as_size
 from warpfit.nn.spec import Call, ParameterSpec, Pullback, Shape
 
-__all__ = ["Conv1d", "Conv1dSpec"]
-
 
 @dataclass(frozen=True)
 class Conv1dSpec(Conv2dSpec):

@@ -13,8 +13,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = ["Dropout", "DropoutSpec", "dropout"]
-
 
 def dropout(
     ops: Backend,

@@ -16,8 +16,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
-__all__ = ["Embedding", "EmbeddingSpec", "as_indices", "embedding"]
-
 # Engines hand x over as float32, which holds all integers up to here.
 MOST_INDICES = 1 << 24
 

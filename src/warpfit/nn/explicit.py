@@ -19,8 +19,6 @@ from warpfit.errors import ConfigError
 from warpfit.nn.module import Module, Parameter
 from warpfit.nn.sequential import Sequential
 
-__all__ = ["backward", "forward", "parameters"]
-
 Model = Module | Sequence[Module]
 
 

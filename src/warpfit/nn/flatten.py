@@ -14,8 +14,6 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = ["Flatten", "FlattenSpec"]
-
 
 @dataclass(frozen=True)
 class FlattenSpec(LayerSpec):

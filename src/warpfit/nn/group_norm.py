@@ -17,8 +17,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
-__all__ = ["GroupNorm", "GroupNormSpec", "group_norm"]
-
 
 def group_norm(
     ops: Backend,

@@ -12,19 +12,6 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.base import ImageWindows, Number, Pair
 from warpfit.nn.spec import Call, Shape
 
-__all__ = [
-    "AXES",
-    "Formula",
-    "cut_out",
-    "drawn",
-    "flipped",
-    "flipped_in_turns",
-    "placed",
-    "random_bits",
-    "smaller_by",
-    "windowed",
-]
-
 Formula = tuple[Array, Callable[[Array], Array]]
 
 BITS = 16  # of where a window begins, along each axis

@@ -28,16 +28,6 @@ from warpfit.checks import check_choice
 from warpfit.errors import ConfigError
 from warpfit.nn.spec import ParameterSpec
 
-__all__ = [
-    "INITIALIZERS",
-    "InitialValues",
-    "initial_values",
-    "initial_values_on_demand",
-    "memory_for",
-    "uniform_bound",
-    "values_are_on_demand",
-]
-
 _are_on_demand: ContextVar[bool] = ContextVar("on_demand", default=False)
 
 

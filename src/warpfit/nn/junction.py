@@ -20,8 +20,6 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph
 from warpfit.nn.spec import LayerSpec, Shape
 
-__all__ = ["Junction", "JunctionSpec"]
-
 PARTS = ("keep", "swap", "add")
 
 X = TypeVar("X")

@@ -23,8 +23,6 @@ from warpfit.nn.module import Buffer, Module, Parameter, check_dtype
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback
 from warpfit.random import check_seed, next_seed
 
-__all__ = ["Layer", "calling"]
-
 _current_call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 

@@ -15,8 +15,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
-__all__ = ["Linear", "LinearSpec", "linear"]
-
 Gradients = tuple[Array | None, Array, Array | None]
 
 

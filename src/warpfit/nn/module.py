@@ -19,9 +19,6 @@ from warpfit.nn.init import InitialValues, memory_for
 from warpfit.on_demand import Maker, OnDemand
 from warpfit.other_packages import WithHints
 
-__all__ = ["Buffer", "Module", "Parameter"]
-
-
 # While `summary` runs: every module called so far with the shape of one sample of its output.
 _trace: ContextVar[list[tuple[Module, tuple[int, ...]]] | None] = ContextVar("trace", default=None)
 

@@ -8,8 +8,6 @@ from warpfit.checks import brief
 from warpfit.errors import ConfigError
 from warpfit.nn.module import Module
 
-__all__ = ["ModuleList"]
-
 
 class ModuleList(Module):
     """Modules by number, whose parameters belong to the module that holds the list.

@@ -20,8 +20,6 @@ from warpfit.nn.pooling import MaxPool2dSpec
 from warpfit.nn.remedies import remedy
 from warpfit.nn.spec import Call, GradientListener, LayerSpec, NetworkPullback, Pullback, Shape
 
-__all__ = ["NetworkPullback", "NetworkSpec", "network_of"]
-
 
 @dataclass(frozen=True)
 class NetworkSpec:

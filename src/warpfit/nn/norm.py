@@ -17,17 +17,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
-__all__ = [
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNormSpec",
-    "LayerNorm",
-    "LayerNormSpec",
-    "batch_norm",
-    "check_eps",
-    "layer_norm",
-]
-
 # y, and the function from dy to (dx, dweight, dbias).
 Normalised = tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]
 

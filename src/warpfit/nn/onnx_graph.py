@@ -16,8 +16,6 @@ from warpfit.extras import needs
 from warpfit.files import atomic_path
 from warpfit.version import __version__
 
-__all__ = ["Graph", "HostArrays", "check_size"]
-
 HostArrays = Mapping[str, npt.NDArray[Any]]
 
 # Old enough for the runtimes of years past; all that is needed has been there since.

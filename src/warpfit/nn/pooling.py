@@ -15,18 +15,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_pair
 from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
-__all__ = [
-    "AvgPool2d",
-    "AvgPool2dSpec",
-    "GlobalAvgPool2d",
-    "GlobalMaxPool2d",
-    "GlobalPool2dSpec",
-    "MaxPool2d",
-    "MaxPool2dSpec",
-    "avg_pool2d",
-    "max_pool2d",
-]
-
 Pooled = tuple[Array, Callable[[Array], Array]]
 
 

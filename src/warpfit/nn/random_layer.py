@@ -6,8 +6,6 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.spec import Call, LayerSpec
 from warpfit.random import check_seed, next_seed
 
-__all__ = ["RandomLayer"]
-
 
 class RandomLayer(Layer):
     """A layer whose random numbers `fit` decides, by the run's seed and step, and elsewhere its own

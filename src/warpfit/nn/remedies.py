@@ -8,8 +8,6 @@ from warpfit.errors import ShapeError
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec, Shape
 
-__all__ = ["remedy"]
-
 
 def _takes(spec: LayerSpec, shape: Shape) -> bool:
     try:

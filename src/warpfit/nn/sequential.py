@@ -19,8 +19,6 @@ from warpfit.nn.network import NetworkSpec, network_of
 from warpfit.nn.onnx_graph import Graph, check_size
 from warpfit.nn.spec import Shape
 
-__all__ = ["Residual", "Sequential", "computes_its_spec", "number_random_layers"]
-
 
 class Sequential(Module):
     """Layers one after the other.

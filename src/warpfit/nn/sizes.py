@@ -8,9 +8,6 @@ from warpfit.backends.base import Pair
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 
-__all__ = ["as_padding", "as_pair", "as_size"]
-
-
 LIMIT = 2**60
 
 

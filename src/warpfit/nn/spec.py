@@ -12,17 +12,6 @@ from warpfit.checks import check_fields, register
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.onnx_graph import Graph, HostArrays
 
-__all__ = [
-    "Call",
-    "GradientListener",
-    "LayerSpec",
-    "NetworkPullback",
-    "ParameterSpec",
-    "Pullback",
-    "Shape",
-    "named",
-]
-
 Shape = tuple[int, ...]
 
 # From dy to (dx or None, the gradients of the layer's parameters by name).

@@ -15,8 +15,6 @@ from warpfit.nn.module import Module
 from warpfit.nn.sequential import number_random_layers
 from warpfit.nn.spec import Call, GradientListener, NetworkPullback, Shape
 
-__all__ = ["TapedNetwork"]
-
 
 @dataclass(frozen=True)
 class TapedNetwork:

@@ -11,8 +11,6 @@ from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
 
-__all__ = ["Adagrad", "AdagradSpec"]
-
 
 @dataclass(frozen=True)
 class AdagradSpec(OptimizerSpec):

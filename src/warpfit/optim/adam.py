@@ -14,8 +14,6 @@ from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
 
-__all__ = ["Adam", "AdamSpec", "AdamW"]
-
 
 @dataclass(frozen=True)
 class AdamSpec(OptimizerSpec):

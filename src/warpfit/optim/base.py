@@ -33,8 +33,6 @@ from warpfit.on_demand import OnDemand
 from warpfit.optim.groups import ParameterGroup, Parameters, read_groups
 from warpfit.optim.schedules import Constant, Schedule
 
-__all__ = ["Optimizer", "OptimizerSpec"]
-
 # Of `UpdateNumbers` those that may differ from step to step: the first ones.
 NUMBERS_OF_STEP = 4
 

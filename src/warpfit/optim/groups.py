@@ -13,8 +13,6 @@ from warpfit.autograd import Tensor
 from warpfit.checks import brief, check_number, some
 from warpfit.errors import ConfigError
 
-__all__ = ["ParameterGroup", "Parameters", "read_groups"]
-
 # What optimizers are made of: parameters, or groups of them.
 Parameters = Sequence[Tensor | Mapping[str, Any]]
 

@@ -18,8 +18,6 @@ from warpfit.optim.base import NUMBERS_OF_STEP, Optimizer, OptimizerSpec
 from warpfit.optim.groups import ParameterGroup, Parameters
 from warpfit.optim.schedules import Constant, Schedule, as_schedule
 
-__all__ = ["Muon", "MuonSpec"]
-
 # What a matrix's rate is multiplied by, given its outputs and inputs.
 ADJUSTMENTS = {
     "original": lambda outputs, inputs: sqrt(max(1.0, outputs / inputs)),

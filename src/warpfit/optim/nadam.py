@@ -16,8 +16,6 @@ from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
 
-__all__ = ["NAdam", "NAdamSpec"]
-
 
 def _momentum(step: Any, beta: float, decay: float) -> Any:
     return beta * (1 - 0.5 * 0.96 ** (step * decay))

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from warpfit.checks import check_fields, register
 from warpfit.errors import ConfigError
 
-__all__ = ["PlateauState", "Progress", "Rates", "Schedule", "require"]
-
 Rates = npt.NDArray[np.float64]
 
 

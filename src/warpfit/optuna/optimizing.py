@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-__all__ = ["Optimized", "optimize"]
-
 StudyCallback = Callable[["Study", "FrozenTrial"], None]
 Errors = tuple[type[Exception], ...]
 

@@ -14,8 +14,6 @@ from warpfit.training.history import History
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
 
-__all__ = ["Pruning", "rule_of", "values_of_epochs"]
-
 
 def rule_of(pruner: BasePruner, batch: Sequence[AskedTrial], sign: int) -> Rule | None:
     """Return the rule by which a batch of trials is pruned; None if no trial is.

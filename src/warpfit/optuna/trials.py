@@ -17,8 +17,6 @@ from warpfit.sweep.fit_many import model_and_optimizer, starting_from
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
-__all__ = ["ERROR", "AskedTrial", "Build", "logger", "needs_optuna", "running_trials"]
-
 Build = Callable[["Trial"], Sequence[Any]]
 
 ERROR = "error"  # the user attribute that says why a trial failed

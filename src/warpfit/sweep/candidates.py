@@ -10,16 +10,6 @@ import numpy as np
 
 from warpfit.errors import ConfigError, DivergedError, WarpfitError
 
-__all__ = [
-    "FIT_ARGUMENTS",
-    "Candidate",
-    "as_candidates",
-    "candidate_name",
-    "error_of_candidate",
-    "fit_arguments",
-    "value_text",
-]
-
 Candidate = dict[str, Any]
 
 # What a candidate may set of `fit` by its name; every other name is for `build` alone.

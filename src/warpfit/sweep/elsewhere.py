@@ -22,8 +22,6 @@ from warpfit.sweep.sending import check_sendable, for_sending, is_set
 from warpfit.sweep.tasks import Outcome, Task, train, unfinished
 from warpfit.sweep.workers import Function, JoblibsWorkers, Raised, Workers, own_device, thrown
 
-__all__ = ["Cards", "Processes", "Shards", "run_shard"]
-
 # Data by its `id` here, which goes to workers once, and tasks without it.
 SharedData = dict[int, SweepData]
 Sent = list[tuple[int, Task]]

@@ -45,8 +45,6 @@ from warpfit.training.inputs import (
     warn_of_probabilities,
 )
 
-__all__ = ["fit_many", "model_and_optimizer", "starting_from"]
-
 Build = Callable[[Candidate], tuple[Module, str | Optimizer]]
 
 
@@ -178,9 +176,7 @@ def fit_many(
     found = as_candidates(grid, candidates)
     _check_callbacks(callbacks)
     places = Places.of(device, executor, n_jobs)
-    check_seed(seed)
-    check_flag("verbose", verbose)
-    keep_models = check_flag("keep_models", keep_models)
+    verbose, keep_models = check_flag("verbose", verbose), check_flag("keep_models", keep_models)
     _check_listener(on_plan)
     defaults = {
         "loss": loss,
@@ -191,7 +187,7 @@ def fit_many(
         "precision": precision,
         "loss_scale": loss_scale,
         "engine": engine,
-        "seed": seed,
+        "seed": check_seed(seed),
         "shuffle": shuffle,
         "report_every": report_every,
     }
@@ -203,20 +199,37 @@ def fit_many(
     groups = places.planned(tasks, names)
     _warn(data, groups[0].plan)
     decider = _decider(metric, groups, data, tells=verbose)
-    runner = places.runner(groups, keeps_models=keep_models)
-    plan = _described(groups, runner, places, len(found), len(data.folds))
+    collector = Collector(found, folds_of_each, decider, keep_models)
+    plan, interrupted = _trained(groups, places, rule, collector, on_plan, is_shown=verbose)
+    _check_any_trained(collector, len(tasks), names)
+    return collector.sweep(plan, perf_counter() - start, interrupted)
+
+
+def _trained(
+    groups: Sequence[Group],
+    places: Places,
+    rule: Rule | None,
+    collector: Collector,
+    on_plan: Callable[[SweepPlan], None] | None,
+    *,
+    is_shown: bool,
+) -> tuple[SweepPlan, bool]:
+    """Train all networks into a collector; return the plan, and whether Ctrl-C came before the
+    last.
+    """
+    runner = places.runner(groups, keeps_models=collector.keeps_models)
+    plan = _described(groups, runner, places, collector)
     if on_plan is not None:
         on_plan(plan)
+    num_folds = len(collector.folds)
     outcomes = (
-        runner.run_in_rungs(groups, rule, decider, len(folds_of_each))
+        runner.run_in_rungs(groups, rule, collector.metric, num_folds)
         if rule
         else runner.run(groups)
     )
-    collector = Collector(found, folds_of_each, decider, keep_models)
-    with SweepProgress(len(tasks), plan.at_once, collector, is_shown=verbose) as progress:
-        interrupted = _collect(outcomes, collector, progress)
-    _check_any_trained(collector, len(tasks), names)
-    return collector.sweep(plan, perf_counter() - start, interrupted)
+    num_tasks = num_folds * len(collector.candidates)
+    with SweepProgress(num_tasks, plan.at_once, collector, is_shown=is_shown) as progress:
+        return plan, _collect(outcomes, collector, progress)
 
 
 def _check_listener(on_plan: Any) -> None:
@@ -242,12 +255,12 @@ def _decider(metric: Any, groups: Sequence[Group], data: SweepData, *, tells: bo
 
 
 def _described(
-    groups: Sequence[Group], runner: Runner, places: Places, num_candidates: int, num_folds: int
+    groups: Sequence[Group], runner: Runner, places: Places, collector: Collector
 ) -> SweepPlan:
     return describe(
         groups,
-        num_candidates=num_candidates,
-        num_folds=num_folds,
+        num_candidates=len(collector.candidates),
+        num_folds=sum(fold is not None for fold in collector.folds),
         device=", ".join(places.devices),
         at_once=runner.at_once(groups),
         num_bytes=runner.num_bytes(groups),

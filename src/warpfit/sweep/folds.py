@@ -17,8 +17,6 @@ from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DataError
 from warpfit.training.inputs import check_held
 
-__all__ = ["Fold", "SweepData", "as_folds"]
-
 Indices = npt.NDArray[np.int64]
 
 

@@ -22,8 +22,6 @@ from warpfit.training.fit import prepared_targets, prepared_validation
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["GroupRows", "labels_to_weigh"]
-
 
 def labels_to_weigh(task: Task, rows: GroupRows) -> Any:
     """Return the labels of a task's rows if class weights may depend on them."""

@@ -15,9 +15,6 @@ from warpfit.sweep.tasks import Task
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["Group", "grouped", "kernel_key", "network_name"]
-
-
 UNPREPARED = Obstacle("nothing was prepared")
 
 

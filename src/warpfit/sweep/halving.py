@@ -17,8 +17,6 @@ from warpfit.sweep.groups import Group
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.tasks import INTERRUPTED, PAUSED, STOPPED, Outcome, Task
 
-__all__ = ["Halving", "Rule", "as_halving", "have_results", "message_of", "run_in_rungs"]
-
 
 class Rule(ABC):
     """A rule by which some candidates do not go on after some epochs, the rungs."""

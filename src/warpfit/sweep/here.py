@@ -15,8 +15,6 @@ from warpfit.sweep.sending import is_set
 from warpfit.sweep.tasks import Outcome, Task, errors_told, unfinished
 from warpfit.sweep.together import Together
 
-__all__ = ["CPU", "run_here", "runner_here"]
-
 CPU = "cpu"
 
 

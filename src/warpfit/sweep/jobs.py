@@ -24,8 +24,6 @@ from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings
 from warpfit.training.trained import ModelCard, Score, TrainedModel
 
-__all__ = ["SweepJob", "SweepOutcome", "prepare_sweep"]
-
 Rows = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 TABLE, PICTURE, BEST, MODEL = "sweep.csv", "sweep.png", "best.toml", "model.safetensors"

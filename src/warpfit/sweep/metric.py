@@ -13,8 +13,6 @@ from warpfit.losses import Loss
 from warpfit.sweep.tasks import Outcome
 from warpfit.training.metrics import Scorer, hint_of_metric
 
-__all__ = ["COLUMNS", "Metric", "as_metric", "as_scoring"]
-
 COLUMNS = ("val_accuracy", "val_loss", "accuracy", "loss")
 TRAINING = ("accuracy", "loss")
 SCORE = "score"

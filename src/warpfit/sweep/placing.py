@@ -35,8 +35,6 @@ from warpfit.training.place import (
     widths_of,
 )
 
-__all__ = ["Places", "place_of_tasks"]
-
 Widths = tuple[int, ...]
 
 

@@ -24,8 +24,6 @@ from warpfit.training.state import state_of
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["GroupPlan", "SweepPlan", "describe", "memory_left", "plan_groups"]
-
 MEMORY_SHARE = 0.8  # of what is free, for processes
 
 

@@ -13,8 +13,6 @@ from warpfit.plots import new_figure
 from warpfit.sweep.candidates import value_text
 from warpfit.sweep.metric import Metric
 
-__all__ = ["plot_sweep"]
-
 # Of a candidate; see `Sweep.candidates`.
 Summary = dict[str, Any]
 

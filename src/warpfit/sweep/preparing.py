@@ -24,8 +24,6 @@ from warpfit.training.state import state_of
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["prepare_group", "takes", "weighed", "with_more_range"]
-
 
 def prepare_group(plan: Plan, tasks: Sequence[Task]) -> ManyLaunch | Obstacle:
     """Return the launch that trains a group's networks at once, or why `fit` does; `plan` is of the

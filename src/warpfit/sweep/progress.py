@@ -14,8 +14,6 @@ from warpfit.sweep.metric import Metric
 from warpfit.sweep.records import Collector
 from warpfit.sweep.tasks import DONE, Outcome
 
-__all__ = ["SweepProgress", "tell_no_validation"]
-
 SECONDS_BETWEEN_LINES = 10.0
 
 

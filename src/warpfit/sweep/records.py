@@ -20,8 +20,6 @@ from warpfit.sweep.planning import SweepPlan
 from warpfit.sweep.tasks import DONE, FAILED, INTERRUPTED, NOT_STARTED, STOPPED, Outcome
 from warpfit.training.history import History
 
-__all__ = ["Collector", "Record", "Sweep"]
-
 Record = dict[str, Any]
 
 MEASURED = ("loss", "accuracy", "val_loss", "val_accuracy")

@@ -18,15 +18,13 @@ from warpfit.sweep.halving import Rule, run_in_rungs
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
-__all__ = ["OneByOne", "Runner", "in_order"]
-
 
 class Runner(ABC):
     """A way to train networks.
 
     An engine that trains a group's networks at once derives from this. Tasks on the same rows have
     the same `SweepData`, or others with the same array x, on the device if that has room. The
-    engine may run groups in any order and share the device out to them as it likes, and owes for
+    engine may run groups in any order and give them parts of the device as it likes, and owes for
     each task
 
     * an `Outcome` as soon as it is known, with the weights in the outcome's model, the slots in its

@@ -11,8 +11,6 @@ from typing import Any
 from warpfit.cores import num_cores
 from warpfit.errors import ConfigError, DeviceError
 
-__all__ = ["check_sendable", "for_sending", "is_set", "joblibs_pickle", "stop_of", "workers_of"]
-
 
 def check_sendable(value: Any, what: str, error: Exception, dumps: Callable[[Any], bytes]) -> None:
     """Raise ConfigError from `error` if this value cannot be pickled."""

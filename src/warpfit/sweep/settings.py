@@ -13,24 +13,8 @@ from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 from warpfit.sweep.candidates import Candidate, as_candidates
 from warpfit.sweep.halving import Halving
-from warpfit.training.settings import TrainSettings, merged_settings, parse_hidden
+from warpfit.training.settings import SWEPT, TrainSettings, merged_settings, parse_hidden
 
-__all__ = ["SWEPT", "SweepSettings", "sweep_settings"]
-
-# Options that take several values, separated by commas.
-SWEPT = (
-    "hidden",
-    "activation",
-    "dropout",
-    "optimizer",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "clip_norm",
-    "schedule",
-    "epochs",
-    "batch_size",
-)
 MOST_CANDIDATES = 100_000
 
 

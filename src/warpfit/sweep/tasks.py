@@ -25,24 +25,6 @@ from warpfit.training.fit import draft_of, fit_rows
 from warpfit.training.history import History
 from warpfit.training.run import Run
 
-__all__ = [
-    "DIVERGED",
-    "DONE",
-    "FAILED",
-    "INTERRUPTED",
-    "NOT_STARTED",
-    "PAUSED",
-    "STOPPED",
-    "Outcome",
-    "Task",
-    "draft_of_task",
-    "errors_told",
-    "report_of_weights",
-    "tell_diverged",
-    "train",
-    "unfinished",
-]
-
 # How a network can end. PAUSED ones go on or are STOPPED, by a rule between epochs; callbacks stop
 # networks as well.
 DONE, STOPPED, DIVERGED, FAILED = "done", "stopped", "diverged", "failed"

@@ -37,8 +37,6 @@ from warpfit.sweep.trained_task import OwnPlans, TrainedTask, close, interrupted
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
 
-__all__ = ["Together"]
-
 # Seconds that a launch should take, so that progress is seen and Ctrl-C heard between two, and how
 # much longer than the one before one may be.
 LAUNCH_SECONDS, GROWTH = 2.0, 8
@@ -243,10 +241,10 @@ class Together(Runner):
         group = replace(queue.group, plan=plan, launch=launch)
         with self._awaited():
             rows = GroupRows.of(group)
-        plans = OwnPlans(group, rows)
+        plans, most = OwnPlans(group, rows), max(1, self._most(launch))
         while overflown:
-            taken = overflown[: queue.most]
-            del overflown[: queue.most]
+            taken = overflown[:most]
+            del overflown[:most]
             try:
                 with self._awaited():
                     runs = [each.run.anew(plans.of(each.run.task)) for each in taken]

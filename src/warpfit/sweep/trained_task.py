@@ -51,8 +51,6 @@ from warpfit.training.state import (
     write_back_on_demand,
 )
 
-__all__ = ["OwnPlans", "TrainedTask", "close", "interrupted"]
-
 
 class HistoryOnDemand(OnDemand, History):
     """A network's history, whose reports are made when they are asked for."""

@@ -22,18 +22,6 @@ from typing import Any, NamedTuple
 from warpfit.errors import ConfigError
 from warpfit.sweep.sending import for_sending, joblibs_pickle, stop_of, workers_of
 
-__all__ = [
-    "DeviceWorkers",
-    "ExecutorsWorkers",
-    "JoblibsWorkers",
-    "Raised",
-    "Workers",
-    "cluster_of_joblib",
-    "own_device",
-    "thrown",
-    "workers_for",
-]
-
 # A function of what all calls share, of a call's own share, and of what says that it is to stop.
 Function = Callable[[Any, Any, Event | None], Any]
 

@@ -18,8 +18,6 @@ from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import Rows
 
-__all__ = ["HeldOut", "Split", "Table", "folds_of", "members_of", "seeds_of", "set_aside"]
-
 Array = npt.NDArray[Any]
 Places = npt.NDArray[np.int64]
 

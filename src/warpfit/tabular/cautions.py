@@ -9,8 +9,6 @@ from warpfit.callers import warn
 from warpfit.errors import TrainingWarning
 from warpfit.tabular.members import Trained
 
-__all__ = ["warn_of_divergence", "warn_of_time_limit"]
-
 
 def warn_of_time_limit(
     trained: Sequence[Trained], num_networks: int, n_epochs: int, time_limit: float

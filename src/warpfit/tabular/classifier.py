@@ -22,8 +22,6 @@ from warpfit.tabular.targets import Classes
 with needs("data", "tables need"):
     import pandas as pd
 
-__all__ = ["TabularClassifier"]
-
 Array = npt.NDArray[Any]
 
 

@@ -50,8 +50,6 @@ from warpfit.tabular.training import Outcome
 with needs("data", "tables need"):
     import pandas as pd
 
-__all__ = ["CONSTRAINTS", "BaseTabular"]
-
 Array = npt.NDArray[Any]
 
 MOST_NETWORKS = 1_000_000

@@ -12,8 +12,6 @@ from warpfit.errors import ConfigError
 from warpfit.tabular.bags import HeldOut
 from warpfit.tabular.members import Trained
 
-__all__ = ["NoRowsError", "importances_of"]
-
 Array = npt.NDArray[Any]
 Outputs = Callable[[Trained, Array], Array]
 

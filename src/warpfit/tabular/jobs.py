@@ -32,8 +32,6 @@ from warpfit.training.settings import parse_hidden
 from warpfit.training.tables import TablePredictions, predictions_of, read_rows
 from warpfit.training.trained import RegressionScore, Score
 
-__all__ = ["StoredTable", "TableJob", "load_table", "prepare"]
-
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 Estimator = TabularClassifier | TabularRegressor

@@ -22,17 +22,6 @@ from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Classes, Targets
 from warpfit.tabular.training import Outcome, Rows
 
-__all__ = [
-    "AUTO",
-    "Member",
-    "Method",
-    "Shape",
-    "Trained",
-    "Training",
-    "shape_of",
-    "trained_in_turn",
-]
-
 Array = npt.NDArray[Any]
 
 MOST_WEIGHTS = 1 << 30

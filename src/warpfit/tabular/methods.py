@@ -8,6 +8,4 @@ from warpfit.tabular.members import Method
 from warpfit.tabular.realmlp import REALMLP
 from warpfit.tabular.tabm import TABM, TABM_PLE
 
-__all__ = ["METHODS"]
-
 METHODS: Mapping[str, Method] = {"realmlp": REALMLP, "tabm": TABM, "tabm_ple": TABM_PLE}

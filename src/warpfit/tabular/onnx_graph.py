@@ -12,8 +12,6 @@ from warpfit.tabular.methods import METHODS
 from warpfit.tabular.preprocessing import Categories, Preprocessor
 from warpfit.tabular.targets import Classes, Numbers
 
-__all__ = ["write_onnx"]
-
 
 def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator's graph to a file; see `BaseTabular.to_onnx`."""

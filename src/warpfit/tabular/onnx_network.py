@@ -11,8 +11,6 @@ import numpy as np
 from warpfit.nn.onnx_graph import Graph
 from warpfit.tabular.preprocessing import FARTHEST, LARGEST, Preprocessor
 
-__all__ = ["realmlp_onnx"]
-
 
 def realmlp_onnx(graph: Graph, member: Any, plain: str, codes: str) -> str:
     """Add a network with its scaling, and return the name of its outputs (N, K).

@@ -19,8 +19,6 @@ from warpfit.backends import Array, Backend
 from warpfit.backends import of as backend_of
 from warpfit.nn import Buffer, Module, Parameter
 
-__all__ = ["PiecewiseLinear", "quantile_edges"]
-
 Numbers = npt.NDArray[Any]
 
 NAMES = ("weight", "bias", "pieces")

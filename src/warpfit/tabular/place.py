@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 from warpfit.training.place import Place, place_of, predicting_place
 
-__all__ = ["CPU_FACTOR", "predicted_on", "trained_on"]
-
 CPU_FACTOR = 8.6
 
 

@@ -14,8 +14,6 @@ from warpfit.losses import Loss, MeanSquaredError
 from warpfit.tabular.estimator import BaseTabular
 from warpfit.tabular.targets import Numbers
 
-__all__ = ["TabularRegressor"]
-
 Array = npt.NDArray[Any]
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.schedules import as_schedule
 
-__all__ = ["ADAM", "DROPOUT", "WEIGHT_DECAY", "coslog4", "flat_cos"]
-
 DROPOUT, WEIGHT_DECAY = 0.15, 0.02
 ADAM = AdamSpec(as_schedule(1.0), betas=(0.9, 0.95))
 

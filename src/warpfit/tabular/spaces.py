@@ -8,8 +8,6 @@ from typing import Any
 from warpfit.checks import check_choice
 from warpfit.tabular.methods import METHODS
 
-__all__ = ["search_space"]
-
 TASKS = ("classification", "regression")
 
 

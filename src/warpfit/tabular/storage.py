@@ -19,8 +19,6 @@ from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Classes, Numbers, Targets
 from warpfit.training.storage import ESTIMATOR, MALFORMED, HostArrays, read_file, write_file
 
-__all__ = ["load_estimator", "load_with_metadata", "save_estimator"]
-
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 E = TypeVar("E")

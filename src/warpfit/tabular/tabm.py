@@ -26,8 +26,6 @@ from warpfit.tabular.quantiles import QuantilePreprocessor
 from warpfit.tabular.tabm_network import TabM
 from warpfit.tabular.training import Rows
 
-__all__ = ["TABM", "TABM_PLE"]
-
 NUM_BINS, LARGEST_NORM = 48, 1.0
 # What patience leaves of 10,000: medians of three tables were 46, 88 and 150 (docs/log/tables.md).
 LIKELY_EPOCHS = 88

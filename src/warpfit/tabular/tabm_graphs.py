@@ -15,8 +15,6 @@ from warpfit.tabular.tabm_network import TabM, is_shared_weight
 from warpfit.tabular.tabm_steps import Batch, StepNumbers, Steps
 from warpfit.tabular.training import Rows
 
-__all__ = ["GraphEpochs", "outputs_of"]
-
 # Rows whose predictions are made at once; where kernels take all layers at once, these need no
 # memory between layers.
 ROWS_AT_ONCE, ROWS_OF_ALL_LAYERS = 1024, 8192

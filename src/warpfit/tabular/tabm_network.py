@@ -25,8 +25,6 @@ from warpfit.nn import Buffer, Module, ModuleList, Parameter
 from warpfit.tabular.network import Columns
 from warpfit.tabular.piecewise_linear import PiecewiseLinear, quantile_edges
 
-__all__ = ["Draw", "TabM", "flat", "is_shared_weight", "set_initial_values"]
-
 Numbers = npt.NDArray[Any]
 # From the gradient of outputs to those of parameters, by name.
 Pullback = Callable[[Array], dict[str, Array]]
@@ -189,63 +187,65 @@ class TabM(Module):
         array (E, M, num_outputs), function
         """
         embedded, to_embedding = self._embedded(ops, x)
-        first, values = members.start or 0, self.values() | dict(values or {})
+        values = self.values() | dict(values or {})
         at_once = self.layered(values)
         if ops.computes_member_layers(at_once):
             return self._vjp_at_once(ops, embedded, to_embedding, draw, at_once, update)
-        dtype = str(values["ones"].dtype)
-        if embedded.dtype != dtype:
-            embedded = ops.cast(embedded, dtype)
-        layers = [
-            _own(ops, values, f"layers.{idx}", members) for idx in range(len(list(self.layers)))
-        ]
-        next_scales = [
-            *(layer["scale_in"] for layer in layers[1:]),
-            ops.take(values["ones"], members),
-        ]
-        hidden = ops.binary("mul", embedded, _of_rows(ops, layers[0]["scale_in"]))
-        passed = []
-        for idx, (layer, next_scale) in enumerate(zip(layers, next_scales, strict=True)):
-            rows = flat(ops, hidden)
-            z = ops.matmul(rows, layer["weight"])
-            z = ops.reshape(z, (*hidden.shape[:2], z.shape[1]))
-            scales = (layer["scale_out"], layer["bias"], next_scale)
-            hidden, kept = ops.member_relu_forward(
-                z, *scales, **draw._asdict(), layer_idx=idx, first_member=first
-            )
-            passed.append((rows, z, kept, scales))
-        head = _own(ops, values, "head", members, shared=())
-        outputs = ops.batched_matmul(hidden, head["weight"])
-        outputs = ops.binary("add", outputs, _of_rows(ops, head["bias"]))
+        outputs, to_layers = self._vjp_by_layers(ops, embedded, draw, members, values)
 
         def pullback(dy: Array) -> dict[str, Array]:
+            arrived, gradients = to_layers(dy)
+            found = _cast(ops, gradients, str(x.dtype))
+            if self.embedding is None:
+                return found
+            scale_in = ops.take(values["layers.0.scale_in"], members)
+            return found | to_embedding(ops.binary("mul", arrived, _of_rows(ops, scale_in)))
+
+        return outputs, pullback
+
+    def _vjp_by_layers(
+        self,
+        ops: Backend,
+        embedded: Array,
+        draw: Draw,
+        members: slice,
+        values: Mapping[str, Array],
+    ) -> tuple[Array, Callable[[Array], tuple[Array, dict[str, Array]]]]:
+        """Return the outputs for a first layer's inputs, and the function from their gradient to
+        that of the scaled inputs and those of the layers' parameters.
+        """
+        ones = ops.take(values["ones"], members)
+        if embedded.dtype != ones.dtype:
+            embedded = ops.cast(embedded, str(ones.dtype))
+        names = [f"layers.{idx}" for idx in range(len(list(self.layers)))]
+        layers = [_own(ops, values, name, members) for name in names]
+        hidden = ops.binary("mul", embedded, _of_rows(ops, layers[0]["scale_in"]))
+        pullbacks = []
+        for idx, layer in enumerate(layers):
+            next_scale = layers[idx + 1]["scale_in"] if idx + 1 < len(layers) else ones
+            places = {**draw._asdict(), "layer_idx": idx, "first_member": members.start or 0}
+            hidden, of_layer = _layer_vjp(ops, hidden, layer, next_scale, places)
+            pullbacks.append(of_layer)
+        head = _own(ops, values, "head", members, shared=())
+        outputs = ops.batched_matmul(hidden, head["weight"])
+
+        def pullback(dy: Array) -> tuple[Array, dict[str, Array]]:
             found = {
                 "head.weight": ops.batched_matmul(hidden, dy, transpose_a=True),
                 "head.bias": _sums(ops, dy),
             }
             arrived = ops.batched_matmul(dy, head["weight"], transpose_b=True)
-            for idx in reversed(range(len(layers))):
-                rows, z, kept, scales = passed[idx]
-                dz, dscale, dbias, dnext = ops.member_relu_backward(
-                    arrived, z, kept, *scales, p=draw.p
-                )
-                dx, dweight, _ = ops.linear_backward(
-                    flat(ops, dz), rows, layers[idx]["weight"], needs_db=False
-                )
-                arrived = ops.reshape(dx, (*dz.shape[:2], rows.shape[1]))
-                names = ("weight", "scale_out", "bias")
-                for name, gradient in zip(names, (dweight, dscale, dbias), strict=True):
-                    found[f"layers.{idx}.{name}"] = gradient
-                if idx + 1 < len(layers):
-                    found[f"layers.{idx + 1}.scale_in"] = dnext
-            found["layers.0.scale_in"] = _sums(ops, ops.binary("mul", arrived, embedded))
-            found = _cast(ops, found, str(x.dtype))
-            if self.embedding is not None:
-                arrived = ops.binary("mul", arrived, _of_rows(ops, layers[0]["scale_in"]))
-                found |= to_embedding(arrived)
-            return found
+            for name, of_layer in zip(reversed(names), reversed(pullbacks), strict=True):
+                arrived, own = of_layer(arrived)
+                found |= {f"{name}.{part}": gradient for part, gradient in own.items()}
+            # Each layer has found the gradient of the next one's scales, the last that of ones.
+            scales = [found.pop(f"{name}.next_scale") for name in names]
+            first = _sums(ops, ops.binary("mul", arrived, embedded))
+            for name, gradient in zip(names, [first, *scales[:-1]], strict=True):
+                found[f"{name}.scale_in"] = gradient
+            return arrived, found
 
-        return outputs, pullback
+        return ops.binary("add", outputs, _of_rows(ops, head["bias"])), pullback
 
     def is_at_once(self, ops: Backend, values: Mapping[str, Array]) -> bool:
         """Whether kernels take all layers at once, with what stands in for some of `values`."""
@@ -320,6 +320,31 @@ class TabM(Module):
 
 def _to_nothing(dy: Array) -> dict[str, Array]:
     return {}
+
+
+def _layer_vjp(
+    ops: Backend,
+    x: Array,
+    layer: Mapping[str, Array],
+    next_scale: Array,
+    places: Mapping[str, Any],
+) -> tuple[Array, Callable[[Array], tuple[Array, dict[str, Array]]]]:
+    """Return a layer's outputs for scaled inputs x (E, M, K), scaled as the next one takes them,
+    and the function from their gradient to that of x and those of parameters and next scale.
+    """
+    rows = flat(ops, x)
+    z = ops.matmul(rows, layer["weight"])
+    z = ops.reshape(z, (*x.shape[:2], z.shape[1]))
+    scales = (layer["scale_out"], layer["bias"], next_scale)
+    outputs, kept = ops.member_relu_forward(z, *scales, **places)
+
+    def pullback(dy: Array) -> tuple[Array, dict[str, Array]]:
+        dz, dscale, dbias, dnext = ops.member_relu_backward(dy, z, kept, *scales, p=places["p"])
+        dx, dweight, _ = ops.linear_backward(flat(ops, dz), rows, layer["weight"], needs_db=False)
+        found = {"weight": dweight, "scale_out": dscale, "bias": dbias, "next_scale": dnext}
+        return ops.reshape(dx, (*dz.shape[:2], rows.shape[1])), found
+
+    return outputs, pullback
 
 
 def _own(

@@ -14,8 +14,6 @@ from warpfit.optim.adam import AdamSpec
 from warpfit.optim.schedules import as_schedule
 from warpfit.tabular.tabm_network import Draw, TabM, flat
 
-__all__ = ["Batch", "Part", "Settings", "StepNumbers", "Steps"]
-
 ADAM = AdamSpec(as_schedule(1.0))
 
 

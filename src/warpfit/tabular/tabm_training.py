@@ -22,8 +22,6 @@ from warpfit.tabular.tabm_network import TabM, is_shared_weight
 from warpfit.tabular.tabm_steps import Batch, Part, Settings, Steps
 from warpfit.tabular.training import Error, Outcome, Rows
 
-__all__ = ["PATIENCE", "Settings", "outputs_of", "train"]
-
 PATIENCE = 16
 # Members that a thread of the CPU takes together; it decides how sums are split, and so the bits.
 MEMBERS_OF_A_THREAD = 8

@@ -12,8 +12,6 @@ from scipy.special import softmax
 from warpfit.checks import brief
 from warpfit.errors import DataError
 
-__all__ = ["Classes", "Numbers", "Targets"]
-
 Array = npt.NDArray[Any]
 
 FARTHEST = float(np.sqrt(np.finfo(np.float32).max))  # from the mean, in standard deviations

@@ -23,17 +23,6 @@ from warpfit.errors import ShapeError
 from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.training.evaluate import predict
 
-__all__ = [
-    "BATCH_SIZE",
-    "EPOCHS",
-    "LOSS",
-    "mirrored_half",
-    "network",
-    "optimizer_of",
-    "outputs_of_views",
-    "whiten",
-]
-
 Array = npt.NDArray[Any]
 
 EPOCHS, BATCH_SIZE = 8, 2000

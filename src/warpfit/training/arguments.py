@@ -18,8 +18,6 @@ from warpfit.optim.base import Optimizer
 from warpfit.training.callbacks import checked_callbacks
 from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
 
-__all__ = ["check_kinds", "check_scale", "checked_plan", "optimizer_of", "validation_split_off"]
-
 
 def optimizer_of(optimizer: Any, model: Module) -> Optimizer:
     """Return an optimizer, or that of a name with its defaults, over all the model's parameters.

@@ -16,15 +16,6 @@ from warpfit.errors import ConfigError, DataError, ShapeError
 from warpfit.training.inputs import as_rows, check_finite, check_same_length
 from warpfit.training.place import where_they_run
 
-__all__ = [
-    "Batches",
-    "as_validation_data",
-    "check_no_pairs",
-    "gives_batches",
-    "joined_batches",
-    "rows_of_batches",
-]
-
 Numbers = npt.NDArray[Any]
 ANEW = "an iterable that begins anew in every epoch, or a function that returns an iterator"
 

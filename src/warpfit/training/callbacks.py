@@ -16,15 +16,6 @@ from warpfit.files import as_path, atomic_path
 from warpfit.training.history import History
 from warpfit.training.run import Run
 
-__all__ = [
-    "CSVLog",
-    "Callback",
-    "Checkpoint",
-    "EarlyStopping",
-    "JSONLLog",
-    "checked_callbacks",
-]
-
 Numbers = dict[str, Any]
 Arrays = dict[str, Array]
 

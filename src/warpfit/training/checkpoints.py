@@ -16,14 +16,11 @@ from warpfit.optim.schedules import PlateauState
 from warpfit.training.same_run import check_same_run
 from warpfit.training.storage import (
     CHECKPOINT,
-    UNCHECKED_VERSION,
     HostArrays,
     PathLike,
     read_file,
     write_file,
 )
-
-__all__ = ["CallbackState", "Snapshot", "load_checkpoint", "save_checkpoint"]
 
 
 class CallbackState(NamedTuple):
@@ -110,8 +107,7 @@ def load_checkpoint(
     header, arrays = read_file(path, CHECKPOINT)
     try:
         check_same_run(path, header, plan_for(header), like.seed)
-        if header["version"] != UNCHECKED_VERSION:
-            check_data(header)
+        check_data(header)
         return Snapshot(
             _state(header, arrays, like, ops),
             [_report(arrays, **report) for report in header["reports"]],

@@ -11,8 +11,6 @@ from warpfit.checks import brief
 from warpfit.engines.base import Plan
 from warpfit.errors import ConfigError, DeviceError
 
-__all__ = ["ALL_CARDS", "MPI", "Devices", "all_cards", "devices_of"]
-
 ALL_CARDS, MPI = "cuda:all", "mpi"
 
 

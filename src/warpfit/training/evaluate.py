@@ -36,20 +36,6 @@ from warpfit.training.inputs import (
     warn_of_pixels,
 )
 
-__all__ = [
-    "Evaluation",
-    "check_model",
-    "counts_correct",
-    "evaluate",
-    "evaluate_network",
-    "evaluate_rows",
-    "loss_of",
-    "network_of",
-    "predict",
-    "predict_network",
-    "predict_rows",
-]
-
 PREDICTIONS = ("outputs", "probabilities", "labels", "values")
 
 

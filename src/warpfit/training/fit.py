@@ -53,8 +53,6 @@ from warpfit.training.progress import progress
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, trained_names, trained_spec
 
-__all__ = ["draft_of", "fit", "fit_rows", "prepared_targets"]
-
 BATCH_SIZE = 64
 
 

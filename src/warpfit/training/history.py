@@ -14,8 +14,6 @@ from warpfit.display import html_picture, html_table
 from warpfit.engines.base import EpochReport
 from warpfit.other_packages import WithHints
 
-__all__ = ["History"]
-
 # Those of every run; metrics follow.
 COLUMNS = (
     *(field.name for field in fields(EpochReport) if field.name not in ("step_losses", "metrics")),

@@ -15,8 +15,6 @@ from warpfit.data.images import IMAGE_SUFFIXES, as_pixels, opened_image
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError
 from warpfit.training.trained import TrainedModel
 
-__all__ = ["ImagePrediction", "Skipped", "predict_images"]
-
 PathLike = str | os.PathLike[str]
 
 

@@ -21,21 +21,6 @@ from warpfit.nn.activations import ActivationSpec, SoftmaxSpec
 from warpfit.nn.embedding import as_indices
 from warpfit.nn.network import NetworkSpec
 
-__all__ = [
-    "as_rows",
-    "as_sample_weight",
-    "check_finite",
-    "check_held",
-    "check_indices",
-    "check_same_length",
-    "check_weight_left",
-    "resolve_class_weight",
-    "some_above_0",
-    "warn_of_data",
-    "warn_of_pixels",
-    "warn_of_probabilities",
-]
-
 CHUNK_BYTES = 1 << 24
 # Rows that are looked at first to see whether x holds pixels as bytes have them.
 GLIMPSE, WHITE = 256, 255

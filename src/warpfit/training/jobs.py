@@ -41,18 +41,6 @@ from warpfit.training.trained import ModelCard, Score, TrainedModel
 if TYPE_CHECKING:
     from warpfit.data import TablePreprocessor
 
-__all__ = [
-    "Job",
-    "Outcome",
-    "hold_out",
-    "model_card",
-    "num_outputs",
-    "opened",
-    "prepare",
-    "resolved_for",
-    "with_training_rows",
-]
-
 Array = npt.NDArray[Any]
 Rows = tuple[Array, Array]
 

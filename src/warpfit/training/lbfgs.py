@@ -20,8 +20,6 @@ from warpfit.training.evaluate import network_of
 from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
 from warpfit.training.state import remember_loss
 
-__all__ = ["LBFGSResult", "fit_lbfgs"]
-
 Vector = npt.NDArray[np.float64]
 
 

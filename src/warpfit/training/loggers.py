@@ -14,8 +14,6 @@ from warpfit.training.callbacks import Callback
 from warpfit.training.history import History
 from warpfit.training.run import Run
 
-__all__ = ["MLflowLog", "TensorBoardLog", "WandbLog"]
-
 
 class _Tracker(Callback):
     """Base of what hands each report of a run to another program.

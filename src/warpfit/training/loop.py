@@ -39,8 +39,6 @@ from warpfit.training.run import Run
 from warpfit.training.same_run import check_same_data, data_digests
 from warpfit.training.state import remember_loss, show, write_back
 
-__all__ = ["TrainingLoop", "rule_of"]
-
 EVALUATION_ROWS = 1024
 
 
@@ -61,6 +59,7 @@ class TrainingLoop:
     def __post_init__(self) -> None:
         # The run at its last border: what remains when it is broken off.
         self.whole = Snapshot(self.run.state, [], [])
+        self.diverged: DivergedError | None = None
         self.trained = _names_with_gradient(self.run.model)
         # Hands out the same buffers at every validation.
         self.evaluator = backends.create(self.run.plan.device)
@@ -157,10 +156,9 @@ class TrainingLoop:
                 self._train()
             finally:
                 write_back(self.whole.state, run.model, self.optimizer, run.plan.loss)
-        except DivergedError:
-            raise  # all ranks find it together
         except BaseException as error:
-            self.ranks.abort(error)
+            if error is not self.diverged:  # which all ranks find together
+                self.ranks.abort(error)
             raise
         finally:
             self._tell(lambda callback: callback.close())
@@ -235,6 +233,7 @@ class TrainingLoop:
         run = self.run
         self.whole = self._snapshot()
         while (error := self._train_on()) is not None:
+            self.diverged = error
             planned = self.planner.after(run.plan)
             if planned is None:
                 raise error
@@ -307,27 +306,30 @@ class TrainingLoop:
         return train
 
     def _tell_of(self, reports: Iterator[EpochReport]) -> DivergedError | None:
-        """Let all hear of epochs as they are done, of each once; return what ended them."""
-        try:
-            with closing(reports):  # type: ignore[type-var]
-                self._tell_of_each(reports)
-        except DivergedError as error:
-            return error
-        return None
+        """Let all hear of epochs as they are done, of each once; return what ended them, but for an
+        error of a callback's own.
+        """
+        with closing(reports):  # type: ignore[type-var]
+            while True:
+                try:
+                    report = next(reports, None)
+                except DivergedError as error:
+                    return error
+                if report is None or self._is_over_after(report):
+                    return None
 
-    def _tell_of_each(self, reports: Iterator[EpochReport]) -> None:
+    def _is_over_after(self, report: EpochReport) -> bool:
+        """Let all hear of an epoch; return whether somebody stops the run there."""
         run = self.run
-        for report in reports:
-            if run.plan.reports(report.epoch) and report.epoch > run.history.last_epoch:
-                run.history.reports.append(self._completed(report))
-                self._observe()
-                self._tell_of_epoch()
-            if report.epoch < run.state.epoch:
-                continue  # the state is that of a later epoch, whose report is still to come
-            self.whole = self._snapshot()
-            self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
-            if run.stop_reason is not None:
-                return
+        if run.plan.reports(report.epoch) and report.epoch > run.history.last_epoch:
+            run.history.reports.append(self._completed(report))
+            self._observe()
+            self._tell_of_epoch()
+        if report.epoch < run.state.epoch:
+            return False  # the state is that of a later epoch, whose report is still to come
+        self.whole = self._snapshot()
+        self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
+        return run.stop_reason is not None
 
     def _one_by_one(
         self, train: Callable[[int], Iterator[EpochReport]], epochs: int

@@ -26,8 +26,6 @@ from warpfit.training.evaluate import network_of
 from warpfit.training.inputs import as_rows, check_same_length
 from warpfit.training.state import trained_names
 
-__all__ = ["LRCurve", "lr_find"]
-
 Numbers = npt.NDArray[np.float64]
 
 # Times the lowest mean loss so far that end the search, and the share of all steps in a mean.

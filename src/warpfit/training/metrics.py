@@ -25,8 +25,6 @@ from warpfit.other_packages import instead_of
 from warpfit.training.evaluate import loss_of, predict, predict_network
 from warpfit.training.history import COLUMNS
 
-__all__ = ["Metrics", "Scorer", "as_metrics", "hint_of_metric"]
-
 ROWS_AT_A_TIME = 1024
 # How scikit-learn names functions of which less, or more, is better.
 LESS_IS_BETTER, MORE_IS_BETTER = ("_loss", "_error", "_deviance"), ("_score",)

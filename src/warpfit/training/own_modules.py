@@ -18,8 +18,6 @@ from warpfit.nn.module import Module
 from warpfit.nn.sequential import Residual, Sequential, computes_its_spec
 from warpfit.nn.spec import LayerSpec
 
-__all__ = ["UnknownClassError", "check_classes", "described", "made"]
-
 
 class UnknownClassError(ConfigError):
     """A file names a class that its reader was not given."""

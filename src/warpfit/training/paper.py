@@ -28,8 +28,6 @@ from warpfit.training.evaluate import network_of
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings, merged_settings
 
-__all__ = ["USUAL_FORMS", "kernels_on_paper", "plan_on_paper"]
-
 Kernel = tuple[str, tuple[tuple[str, str], ...]]
 
 # What is trained most, of MNIST's and digits' sizes: settings, and rows, features and outputs. What

@@ -27,20 +27,6 @@ from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 
-__all__ = [
-    "Place",
-    "PlaceOfMany",
-    "RunCosts",
-    "expected_seconds",
-    "is_for_both",
-    "place_of",
-    "place_of_many",
-    "predicting_place",
-    "run_costs",
-    "where_they_run",
-    "widths_of",
-]
-
 CPU, GPU = "cpu", "gpu"
 PRICES = Path(__file__).with_name("run_prices.json")
 
@@ -102,8 +88,8 @@ def run_costs(
     """Return how often a run has each cost.
 
     They are epochs, steps, layers of a step, thousands of parameters that are updated, thousands of
-    numbers that a row has on its way, and millions of operations of products. A row that is only
-    validated counts as a third of one that is trained on.
+    activations, and millions of operations of products. A row that is only validated counts as a
+    third of one that is trained on.
     """
     steps = epochs * -(-num_rows // batch_size)
     weights = sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths))

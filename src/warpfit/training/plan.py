@@ -20,8 +20,6 @@ from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, Obstacle
 from warpfit.nn.network import NetworkSpec
 
-__all__ = ["AUTO", "ENGINES", "engine_of", "plan", "resolve_precision"]
-
 AUTO = "auto"
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for engine in (Layerwise, GraphEngine, OneLaunchEngine)

@@ -21,8 +21,6 @@ from warpfit.errors import ConfigError, DeviceError
 from warpfit.training.place import where_they_run
 from warpfit.training.plan import plan as make_plan
 
-__all__ = ["Planned", "Planner", "later_drafts"]
-
 BY_RANGE = ("float16", "bfloat16", "float32")
 
 

@@ -13,8 +13,6 @@ from warpfit.files import as_path, atomic_path
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
-__all__ = ["MOST_LAUNCHES", "Profile"]
-
 # Launches that a trace shows, the first ones: each is some 200 bytes of the file for the host and
 # for the device.
 MOST_LAUNCHES = 20_000

@@ -11,8 +11,6 @@ from warpfit.engines.base import EpochReport
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
-__all__ = ["EpochLines", "NotebookLine", "ProgressBar", "epoch_line", "progress"]
-
 
 def epoch_line(report: EpochReport, epochs: int) -> str:
     """Return an epoch's report in one line."""

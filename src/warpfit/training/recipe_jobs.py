@@ -17,8 +17,6 @@ from warpfit.training.jobs import Job, Outcome, model_card, opened
 from warpfit.training.settings import TrainSettings
 from warpfit.training.trained import TrainedModel
 
-__all__ = ["RecipeJob", "prepare"]
-
 # Pixels a side that three poolings by 2 and one by 3 leave one of.
 SIDES = (25, 48)
 

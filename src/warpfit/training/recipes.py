@@ -21,16 +21,6 @@ from warpfit.optim.schedules import Schedule, as_schedule
 from warpfit.training.evaluate import network_of
 from warpfit.training.settings import TrainSettings
 
-__all__ = [
-    "make_loss",
-    "make_model",
-    "make_optimizer",
-    "make_schedule",
-    "mnist_or_digits",
-    "network_shape",
-    "open_data",
-]
-
 PathLike = str | os.PathLike[str]
 Shape = tuple[int, ...]
 

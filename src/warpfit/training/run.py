@@ -10,8 +10,6 @@ from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.nn.module import Module
 from warpfit.training.history import History
 
-__all__ = ["Run"]
-
 
 @dataclass
 class Run:

@@ -17,8 +17,6 @@ from warpfit.training.run import Run
 from warpfit.training.settings import CHECKPOINT_NAME, CONFIG_NAME, TrainSettings
 from warpfit.training.trained import Score, TrainedModel
 
-__all__ = ["RunFolder"]
-
 
 class RunFolder(Callback):
     """Makes the folder once `fit` has checked everything, and removes it if it stays empty.

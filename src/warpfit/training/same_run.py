@@ -17,8 +17,6 @@ from warpfit.checks import brief
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError
 
-__all__ = ["check_same_data", "check_same_run", "data_digests"]
-
 SAMPLED_BYTES = 1 << 24  # of each array
 SHOWN = 3  # differences that a message names
 VALIDATION = "validation "

@@ -24,23 +24,6 @@ from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
 from warpfit.random import check_seed
 from warpfit.training.devices import MPI
 
-__all__ = [
-    "DEFAULT_BATCH",
-    "LOSSES",
-    "MODELS",
-    "OPTIMIZERS",
-    "RECIPES",
-    "SCHEDULES",
-    "TrainSettings",
-    "checkpoint_file",
-    "default_folder",
-    "merged_settings",
-    "optimizers_with",
-    "parse_hidden",
-    "parse_image_size",
-    "read_settings",
-]
-
 MODELS = ("mlp", "cnn")
 RECIPES = ("airbench",)
 SCHEDULES = tuple(Schedule.by_name)
@@ -65,6 +48,11 @@ OF_RECIPES = (
     *("preprocess", "model", "hidden", "activation", "dropout", "optimizer", "lr", "momentum"),
     *("nesterov", "weight_decay", "clip_norm", "schedule", "warmup_epochs", "loss"),
     *("label_smoothing", "early_stopping"),
+)
+# Options of `warpfit sweep` that take several values, separated by commas.
+SWEPT = (
+    *("hidden", "activation", "dropout", "optimizer", "lr", "momentum", "weight_decay"),
+    *("clip_norm", "schedule", "epochs", "batch_size"),
 )
 
 

@@ -15,17 +15,6 @@ from warpfit.losses import Loss
 from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.optim.base import Optimizer, OptimizerSpec
 
-__all__ = [
-    "remember_loss",
-    "show",
-    "show_on_demand",
-    "state_of",
-    "trained_names",
-    "trained_spec",
-    "write_back",
-    "write_back_on_demand",
-]
-
 
 def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
     """Return the names of the model's parameters that the optimizer changes, in the optimizer's

@@ -37,28 +37,8 @@ from warpfit.nn.sequential import Sequential
 from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.training.own_modules import UnknownClassError, check_classes, described, made
 
-__all__ = [
-    "CHECKPOINT",
-    "ESTIMATOR",
-    "MALFORMED",
-    "MODEL",
-    "UNCHECKED_VERSION",
-    "HostArrays",
-    "PathLike",
-    "checksum",
-    "kind_of",
-    "load",
-    "load_metadata",
-    "metadata_of",
-    "model_of",
-    "read_file",
-    "save",
-    "write_file",
-]
-
 MODEL, ESTIMATOR, CHECKPOINT = "warpfit-model", "warpfit-estimator", "warpfit-checkpoint"
 VERSION = 2
-UNCHECKED_VERSION = 1  # without a checksum; still read
 HEADER = "warpfit"
 # One entry of the metadata holds all: of several, safetensors would write now one first, now
 # another.
@@ -156,28 +136,17 @@ def _int64(digits: str) -> int:
 def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
     """Return the JSON text and the arrays of a file of `kind`, or raise FileFormatError.
 
-    DataWarning is issued where an array holds NaN or infinity, and for a file of before there were
-    checksums.
+    DataWarning is issued where an array holds NaN or infinity.
     """
     text, stored_checksum, arrays = _read_safetensors(as_path("path", path), kind)
     header = _parsed(text, path, kind)
     if header.get("format") != kind:
         raise FileFormatError(_of_another_kind(path, kind, header))
-    if type(header.get("version")) is not int or header["version"] not in (
-        VERSION,
-        UNCHECKED_VERSION,
-    ):
+    if type(header.get("version")) is not int or header["version"] != VERSION:
         raise FileFormatError(
-            f"expected {path} to have version {UNCHECKED_VERSION} or {VERSION}, found "
-            f"{header.get('version')!r}"
+            f"expected {path} to have version {VERSION}, found {header.get('version')!r}"
         )
-    if header["version"] == UNCHECKED_VERSION:
-        warn(
-            f"{path} was written without a checksum, so damage to it would not be noticed; save "
-            "it again",
-            DataWarning,
-        )
-    elif stored_checksum != checksum(text, arrays):
+    if stored_checksum != checksum(text, arrays):
         raise FileFormatError(
             f"{path} is damaged: its content is not what its checksum was computed from"
         )

@@ -17,8 +17,6 @@ from warpfit.errors import DataError
 from warpfit.files import atomic_path
 from warpfit.training.trained import TrainedModel
 
-__all__ = ["TABLE_SUFFIXES", "TablePredictions", "predict_table", "predictions_of", "read_rows"]
-
 PathLike = str | os.PathLike[str]
 
 TABLE_SUFFIXES = (".csv", ".npz")

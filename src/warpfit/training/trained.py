@@ -28,18 +28,6 @@ from warpfit.training.storage import MODEL, metadata_of, model_of, read_file, sa
 if TYPE_CHECKING:
     from warpfit.data import TablePreprocessor
 
-__all__ = [
-    "ClassScore",
-    "ModelCard",
-    "RegressionScore",
-    "Score",
-    "TrainedModel",
-    "class_scores",
-    "load_trained",
-    "task_of",
-    "trained_for",
-]
-
 PathLike = str | os.PathLike[str]
 Array = npt.NDArray[Any]
 
@@ -392,9 +380,7 @@ def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
     (2, 10)
     """
     header, arrays = read_file(path, MODEL)
-    model, metadata = model_of(path, header, arrays), dict(metadata_of(path, header))
-    former = metadata.pop("loss", None)  # where it stood before models knew their loss
-    model.loss = former if model.loss is None else model.loss
+    model, metadata = model_of(path, header, arrays), metadata_of(path, header)
     try:
         card = ModelCard.from_metadata(metadata)
         _check_outputs(model, card)

@@ -38,6 +38,7 @@ def losses_of(
     ]
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_every_rung_follows_numpy_step_by_step(name: str, cuda: str) -> None:
     task = small_task()
@@ -49,6 +50,7 @@ def test_every_rung_follows_numpy_step_by_step(name: str, cuda: str) -> None:
     assert found[1].mean() < found[0].mean() - 0.05  # it learns, and so its updates are seen
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("network", [(12, 4), (12, 8, 8, 8, 4)])
 @pytest.mark.parametrize("name", ["textbook", "fused", "preloaded"])
 def test_networks_without_and_with_many_hidden_layers_do_too(
@@ -77,6 +79,7 @@ def test_every_rung_has_the_products_that_it_names(cuda: str) -> None:
         assert {launch.config.kernel for launch in launches} == {kernel}
 
 
+@pytest.mark.slow
 def test_a_rung_tells_how_long_the_device_works(cuda: str) -> None:
     (record,) = climb(device=cuda, data=blobs(80, 12), epochs=1, rungs=["no-readback"])
     assert (record.device_ms or 0) > 0
@@ -84,6 +87,7 @@ def test_a_rung_tells_how_long_the_device_works(cuda: str) -> None:
     assert numpy.device_ms is None
 
 
+@pytest.mark.slow
 def test_the_timed_steps_are_those_of_the_rung(cuda: str) -> None:
     for name in ("textbook", "fewer-reports", "pinned", "preloaded"):
         (rung,) = (rung for rung in RUNGS if rung.name == name)

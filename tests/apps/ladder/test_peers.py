@@ -195,7 +195,8 @@ def test_a_slow_peer_trains_for_fewer_steps(worker: Any, monkeypatch: pytest.Mon
     assert (found["steps"], found["seconds"]) == (200, pytest.approx([2.1, 2.2]))
 
 
-@pytest.mark.parametrize("name", ["torch-dataloader", "torch-preloaded", "torch-amp", "jax-scan"])
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("name", ["torch-preloaded", "torch-dataloader", "torch-amp", "jax-scan"])
 def test_peers_learn_on_a_cpu(name: str, worker: Any) -> None:
     pytest.importorskip(PEERS[name].library, reason=f"{PEERS[name].library} is not installed")
     x, y = blobs(320, 12, 4)

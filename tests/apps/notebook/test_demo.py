@@ -39,6 +39,7 @@ def texts(figure: Any) -> str:
     return "\n".join(text.get_text() for text in figure.findobj(matplotlib.text.Text))
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("depth", [0, 2])
 def test_the_picture_says_what_was_trained_and_how_well(trainer: Trainer, depth: int) -> None:
     run = trainer.train(DemoSettings(width=8, depth=depth))

@@ -206,6 +206,7 @@ def test_a_drawing_is_recognised_while_it_is_drawn(page: Browser) -> None:
     page.wait(GUESSED, "an answer to a test digit")
 
 
+@pytest.mark.slow
 def test_the_last_of_many_strokes_is_asked_about(page: Browser) -> None:
     page.script("""
         const pad = document.getElementById('pad');
@@ -215,6 +216,7 @@ def test_the_last_of_many_strokes_is_asked_about(page: Browser) -> None:
     page.wait(f"{LIT_COLUMNS} <= 2", "a line")
 
 
+@pytest.mark.slow
 def test_a_change_trains_another_network(page: Browser) -> None:
     assert page.text("fact-parameters") == "9,610"
     page.draw("pad", ZERO)
@@ -257,6 +259,7 @@ def test_train_stop_and_reset(page: Browser) -> None:
     assert page.text("fact-accuracy") == "–"
 
 
+@pytest.mark.slow
 def test_decisions_are_drawn_while_it_trains(page: Browser) -> None:
     page.click("tab-points")
     stop_early(page)
@@ -304,6 +307,7 @@ def classes_shown(page: Browser) -> list[float]:
     return page.script(PIXELS + code, "plane")
 
 
+@pytest.mark.slow
 def test_the_keyboard_is_enough(page: Browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
@@ -337,6 +341,7 @@ def test_every_control_has_a_name(page: Browser) -> None:
     assert unnamed == []
 
 
+@pytest.mark.slow
 def test_a_failure_is_shown_until_a_training_starts(page: Browser) -> None:
     for name, position in (("lr", "e.max"), ("depth", "e.max"), ("width", "e.max")):
         slide(page, name, position)
@@ -352,6 +357,7 @@ def test_a_failure_is_shown_until_a_training_starts(page: Browser) -> None:
     page.click("stop")
 
 
+@pytest.mark.slow
 def test_it_connects_again_when_the_server_restarts(
     digits: Digits, browser: Browser, tmp_path: Path
 ) -> None:
@@ -415,6 +421,7 @@ def test_pages_of_others_are_refused(shared: Playground, browser: Browser) -> No
     assert "Unexpected response code: 403" in " ".join(browser.console())
 
 
+@pytest.mark.slow
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_how_it_looks(page: Browser, tmp_path: Path, scheme: str) -> None:
@@ -459,6 +466,7 @@ def test_a_reload_keeps_settings_and_drawing(page: Browser, tmp_path: Path) -> N
     page.screenshot(tmp_path / "reloaded.png")
 
 
+@pytest.mark.slow
 def test_a_reload_keeps_the_tab(page: Browser) -> None:
     page.click("tab-points")
     page.choose("points", "spirals")
@@ -469,6 +477,8 @@ def test_a_reload_keeps_the_tab(page: Browser) -> None:
     assert page.script("return document.getElementById('points').value") == "spirals"
 
 
+@pytest.mark.slow
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "kept", ["{", "3", '{"task": 7, "settings": {"digits": {"width": "wide"}}, "drawing": {}}']
 )

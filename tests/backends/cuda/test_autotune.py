@@ -94,6 +94,7 @@ def test_misuse(monkeypatch: pytest.MonkeyPatch) -> None:
         autotune.is_asked_for()
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("slowest_first", [False, True])
 def test_products_take_the_fastest(
     cuda: str, monkeypatch: pytest.MonkeyPatch, folder: Path, slowest_first: bool

@@ -100,7 +100,7 @@ def check(runtime: Any, setting: Setting, dtype: str) -> None:
     assert set(boxes_of(ops).values()) == {True}
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_whole_numbers_give_exact_results(
@@ -109,7 +109,7 @@ def test_whole_numbers_give_exact_results(
     check(kernel_runtime_of_any_order, SETTINGS[name], dtype)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("name", ["padded", "many_channels", "strided", "one_tap_strided"])
 def test_every_tile_gives_exact_results(
     kernel_runtime: Any, any_channels: None, tile: tuple[int, int, int], name: str
@@ -140,6 +140,7 @@ def test_a_stage_is_overwritten_only_when_all_have_read_it(
     choose_tiling.cache_clear()
 
 
+@pytest.mark.slow
 @on_emulator
 def test_sums_over_windows_do_not_depend_on_late_warps(
     monkeypatch: pytest.MonkeyPatch, any_channels: None
@@ -162,6 +163,7 @@ def test_sums_over_windows_do_not_depend_on_late_warps(
     choose_weight_tiling.cache_clear()
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("all_tiles", "blocks"), [(False, 2), (True, 5), (True, 2)])
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", ["padded", "many_channels", "strided"])

@@ -20,7 +20,7 @@ from warpfit.backends.cuda import CudaBackend, conv_launch
 from warpfit.backends.cuda.conv_launch import choose_tiling, variants
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(4)
 
 needs_gxx = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 
@@ -80,6 +80,7 @@ def whole_numbers(setting: Setting) -> Iterator[Any]:
         yield rng.integers(-1, 2, shape).astype("float64")
 
 
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("vectors", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("order", ["forward", "reversed"])
@@ -113,7 +114,7 @@ def results(
     return [y, dx, *ops.conv2d_backward_weight(dz, x, setting.w[:2], **setting.pairs)]
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_whole_numbers_give_exact_results(
     kernel_runtime_of_any_order: Any, name: str, mode: str
@@ -129,6 +130,7 @@ def test_whole_numbers_give_exact_results(
         np.testing.assert_array_equal(array.numpy(), value)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("mode", ["float16", "tf32", "float32"])
 def test_arrays_that_begin_anywhere(kernel_runtime: Any, mode: str) -> None:
     """No pixel begins at a multiple of 16 bytes, although channels and outputs would allow it."""

@@ -73,7 +73,7 @@ def kernels_of(ops: CudaBackend) -> dict[str, bool]:
     }
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_whole_numbers_give_exact_results(
@@ -109,6 +109,7 @@ def take_small_bands(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
     monkeypatch.setattr(conv_sm90, "choose_band", choose)
 
 
+@pytest.mark.in_turns(3)
 @on_emulator
 @pytest.mark.parametrize(("name", "stages"), [("squares", 1), ("squares", 2), ("gray", 1)])
 def test_a_band_is_overwritten_only_when_all_have_read_it(
@@ -133,6 +134,7 @@ def test_a_band_is_overwritten_only_when_all_have_read_it(
     assert_bits_when_late(monkeypatch, results, blocks=2, warps=16, num_multiprocessors=1)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", ["squares", "in_order", "padded", "a_slice_and_a_half"])
 def test_warps_of_their_own_load_the_next_band(
     kernel_runtime_of_any_order: Any, monkeypatch: pytest.MonkeyPatch, name: str
@@ -189,7 +191,7 @@ def test_images_whose_numbers_32_bits_do_not_count(
         ops.max_pool2d_backward_joined(dy, indices, (1, 2**16, 2**16, 2), HALVING)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", POOLED)
 def test_windows_are_pooled(kernel_runtime_of_any_order: Any, name: str, dtype: str) -> None:
@@ -399,7 +401,7 @@ def test_pieces_that_are_copied_together_go_to_different_banks(channels: int) ->
     assert len(set(pieces)) == 8 or 8 % planes
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", POOLED)
 def test_gradients_of_pooled_windows_are_spread_as_they_are_read(

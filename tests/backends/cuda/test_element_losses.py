@@ -84,6 +84,7 @@ def test_losses_refuse_a_weight_of_another_dtype(ops: Any) -> None:
         ops.mean_squared_error_backward(p, p, ops.zeros((1,), "float32"))
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["relu", "gelu", "tanh"])
 def test_activations_in_half_precision(ops: Any, name: str, dtype: str) -> None:

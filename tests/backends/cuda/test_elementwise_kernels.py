@@ -88,6 +88,7 @@ each_placing = pytest.mark.parametrize("place", PLACED.values(), ids=PLACED)
 # -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*BINARY, *COMPARISONS])
 def test_special_values_are_numpys(ops: Backend, name: str, dtype: str) -> None:
@@ -106,6 +107,7 @@ def test_special_values_are_numpys(ops: Backend, name: str, dtype: str) -> None:
         np.testing.assert_array_equal(np.signbit(result[known]), np.signbit(expected[known]))
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", UNARY)
 def test_special_values_of_one_operand_are_numpys(ops: Backend, name: str, dtype: str) -> None:
@@ -115,6 +117,7 @@ def test_special_values_of_one_operand_are_numpys(ops: Backend, name: str, dtype
     )
 
 
+@pytest.mark.in_turns(2)
 @in_half_precision(UNARY)
 def test_unary_in_half_precision(ops: Backend, name: str, dtype: str) -> None:
     x = ops.asarray(np.abs(normal(700)) + np.float32(0.25), dtype)
@@ -124,6 +127,7 @@ def test_unary_in_half_precision(ops: Backend, name: str, dtype: str) -> None:
     np.testing.assert_allclose(result.numpy(), expected, rtol=1.01 * HALVES[dtype], atol=1e-6)
 
 
+@pytest.mark.in_turns(2)
 @in_half_precision([*BINARY, *COMPARISONS])
 def test_binary_in_half_precision(ops: Backend, name: str, dtype: str) -> None:
     a, b = (
@@ -329,6 +333,7 @@ REDUCED: list[tuple[tuple[int, ...], Any]] = [
 ]
 
 
+@pytest.mark.in_turns(3)
 @each_placing
 @pytest.mark.parametrize(("shape", "axis"), REDUCED, ids=str)
 def test_sums_agree_with_float64_to_a_millionth(
@@ -341,6 +346,7 @@ def test_sums_agree_with_float64_to_a_millionth(
     assert (np.abs(result - precise) / np.maximum(1, np.abs(precise))).max() <= 1e-6
 
 
+@pytest.mark.in_turns(8)
 @each_placing
 @pytest.mark.parametrize(("shape", "axis"), REDUCED, ids=str)
 @pytest.mark.parametrize("name", ["max", "min"])
@@ -355,6 +361,7 @@ def test_extremes_are_found_anywhere(
         np.testing.assert_array_equal(result, NUMPY.reduce(name, x, axis))
 
 
+@pytest.mark.in_turns(2)
 @on_emulator
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_the_order_of_blocks_and_threads_does_not_matter(
@@ -440,6 +447,7 @@ def test_many_values_meet_at_one_place_in_their_order(ops: Backend) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("target", DEVICE_FLOATS)
 @pytest.mark.parametrize("source", DEVICE_FLOATS)
 def test_every_conversion_of_floats(ops: Backend, source: str, target: str) -> None:

@@ -93,11 +93,11 @@ def assert_updated(ops: Any, layers: Layers) -> None:
             np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", UPDATES)
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(6)
 def test_joined_updates_are_those_of_numpy(cuda: str, name: str, network: str, dtype: str) -> None:
     op, num_slots, settings = UPDATES[name]
     ops: Any = create(cuda, precision=dtype)
@@ -168,6 +168,7 @@ class Convolutions(Layers):
         return found
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_updates_add_up_the_gradients_of_convolutions(cuda: str, name: str, dtype: str) -> None:

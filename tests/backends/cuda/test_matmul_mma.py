@@ -17,7 +17,7 @@ from warpfit.backends.cuda.matmul_mma_config import MmaConfig, mma_choices, supp
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(4)
 
 DTYPES = ["float16", "bfloat16", "float32"]
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -187,6 +187,7 @@ def test_products_by_16_bytes(
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **LARGE), EVEN)
 
 
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_tile_chosen_for_large_products(kernels: Kernels, dtype: str) -> None:
     config = best(4096, 4096, 4096, dtype, vector=True)
@@ -194,6 +195,7 @@ def test_the_tile_chosen_for_large_products(kernels: Kernels, dtype: str) -> Non
     assert_products(kernels, config, [(264, 136, 200)])
 
 
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_tiles_chosen_for_small_products(kernels: Kernels, dtype: str) -> None:
     for shape, transpose_a in (((64, 40, 296), False), ((72, 40, 64), True)):
@@ -382,7 +384,7 @@ def registers_and_spills(config: MmaConfig, arch: str) -> tuple[int, int]:
     return int(used[1]), int(spilled[1])
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize(
     ("arch", "dtype"), [pair for pair in product(ARCHITECTURES, DTYPES) if supports(*pair)]
 )

@@ -117,7 +117,7 @@ def assert_covers(launch: OneLaunch) -> None:
     assert launch.own_of_tile == 16 or launch.own_of_tile * launch.cluster >= 16 * launch.row_tiles
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("multiprocessors", [20, MULTIPROCESSORS])
@@ -147,6 +147,7 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(
         assert fitting >= 7
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_with_adam_a_batch_is_there_as_a_whole(size: tuple[int, int, int], arch: str) -> None:
@@ -200,6 +201,7 @@ def test_batches_that_replicas_would_partition_are_not_for_adam() -> None:
         choose(of_size((6, 8, 3), batch=177, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("size", [(40, 37, 10), (784, 256, 10), (784, 0, 10)], ids=str)
 @pytest.mark.parametrize("momentum", [False, True])
 def test_no_shape_takes_more_shared_memory_than_there_is(

@@ -82,7 +82,7 @@ def logits(shape: tuple[int, int]) -> Any:
     return 3 * np.random.default_rng(0).standard_normal(shape)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @each_shape_and_dtype
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_softmax(ops: Any, name: str, shape: tuple[int, int], dtype: str) -> None:
@@ -96,7 +96,7 @@ def test_softmax(ops: Any, name: str, shape: tuple[int, int], dtype: str) -> Non
     assert_close(dz, expected, ROUNDING[dtype])
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @each_shape_and_dtype
 @pytest.mark.parametrize("weighted", [False, True])
 def test_softmax_cross_entropy(
@@ -125,7 +125,7 @@ def test_softmax_cross_entropy(
     assert_close(gradient, value, ROUNDING[dtype])
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @each_shape_and_dtype
 def test_count_correct(ops: Any, shape: tuple[int, int], dtype: str) -> None:
     z, values = device_array(ops, logits(shape), dtype)
@@ -167,6 +167,7 @@ def test_rows_that_begin_anywhere(ops: Any) -> None:
         )
 
 
+@pytest.mark.in_turns(2)
 @on_emulator
 @pytest.mark.parametrize("shape", [(3000, 10), (2500, 700)])
 def test_means_do_not_depend_on_the_order_of_blocks(shape: tuple[int, int]) -> None:

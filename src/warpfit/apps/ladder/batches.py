@@ -19,8 +19,6 @@ from warpfit.data.order import epoch_order, round_keys
 from warpfit.engines.layerwise import EpochRows
 from warpfit.engines.steps import RowSource
 
-__all__ = ["Batches", "Pinned", "Preloaded", "Uploaded"]
-
 Pair = tuple[Array, Array]
 
 # Where an array may begin in a buffer.

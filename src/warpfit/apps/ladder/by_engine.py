@@ -10,8 +10,6 @@ from warpfit.apps.ladder.task import Task
 from warpfit.apps.ladder.trainer import PROBE_STEPS, Epoch
 from warpfit.training import fit
 
-__all__ = ["ByEngine"]
-
 
 @dataclass(frozen=True)
 class ByEngine:

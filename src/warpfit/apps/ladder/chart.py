@@ -9,8 +9,6 @@ from warpfit.apps.ladder.results import Result
 from warpfit.apps.ladder.words import milliseconds, times
 from warpfit.plots import new_figure, save_figure
 
-__all__ = ["draw"]
-
 RUNG_COLOR, PEER_COLOR, DEVICE_COLOR = "#3b6fb6", "#b9bec6", "#f2a33a"
 
 

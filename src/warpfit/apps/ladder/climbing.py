@@ -26,8 +26,6 @@ from warpfit.errors import ConfigError, WarpfitError
 from warpfit.files import atomic_path, make_folder
 from warpfit.plots import has_matplotlib
 
-__all__ = ["climb", "parse_names", "save"]
-
 # What is trained where nothing else is asked for: on a CPU less, so that all of it takes well under
 # a minute.
 EPOCHS_ON_GPU, EPOCHS_ON_CPU, ROWS_ON_CPU = 10, 4, 12_000

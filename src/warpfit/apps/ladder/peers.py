@@ -30,8 +30,6 @@ import warpfit
 from warpfit.apps.ladder.steps import Step
 from warpfit.apps.ladder.task import Task
 
-__all__ = ["MARK", "PEERS", "Measured", "Peer", "run_peers"]
-
 # How a line begins with which a worker tells something.
 MARK = "ladder: "
 # Seconds that a peer's epochs may take, and that a library may take to be imported and find its

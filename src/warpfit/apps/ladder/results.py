@@ -14,8 +14,6 @@ import numpy.typing as npt
 import warpfit
 from warpfit.apps.ladder.steps import Step
 
-__all__ = ["Record", "Result"]
-
 
 @dataclass(frozen=True)
 class Record(Step):

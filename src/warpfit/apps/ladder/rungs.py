@@ -16,8 +16,6 @@ from warpfit.apps.ladder.trainer import Epoch, Recipe, StepByStep
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.errors import DeviceError
 
-__all__ = ["HALF", "RUNGS", "Program", "Rung", "program_of"]
-
 # In a recipe: the half precision that is asked for.
 HALF = "half"
 
@@ -212,7 +210,7 @@ RUNGS = (
         "one launch",
         "engine one_launch: all steps of many epochs are one kernel, whose blocks keep the "
         "weights in registers",
-        "every launch, and the way of weights and gradients through memory",
+        "every launch, and the round trip of weights and gradients to memory",
         "the network is so large that products take most of the time",
         (
             "engines/one_launch.py",

@@ -10,8 +10,6 @@ from warpfit.apps.ladder.results import Record, Result
 from warpfit.apps.ladder.steps import Step
 from warpfit.apps.ladder.words import milliseconds, times
 
-__all__ = ["bars", "line_after", "line_before", "notes", "table"]
-
 BAR_WIDTH = 40
 # A gain below this calls for an explanation.
 LITTLE = 1.1

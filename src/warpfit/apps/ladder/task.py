@@ -21,8 +21,6 @@ from warpfit.errors import ConfigError, DataError, ShapeError
 from warpfit.nn.module import Module
 from warpfit.training.recipes import mnist_or_digits, open_data
 
-__all__ = ["DEFAULT_HIDDEN", "NETWORKS", "Network", "Task", "make_task"]
-
 DEFAULT_HIDDEN = 128
 
 

@@ -21,8 +21,6 @@ from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import DivergedError
 
-__all__ = ["PROBE_STEPS", "Epoch", "Recipe", "StepByStep"]
-
 RELU = Activation("relu")
 
 # Steps that are timed to estimate the others.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["milliseconds", "times"]
-
 
 def milliseconds(number: float | None) -> str:
     """Return milliseconds with three digits, in seconds from ten of them on; ``-`` for None."""

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from warpfit.apps.notebook.trainer import DemoRun, Trainer
 from warpfit.plots import new_figure
 
-__all__ = ["draw"]
-
 Array = npt.NDArray[Any]
 
 TRAINING, TEST, RIGHT, WRONG, QUIET = "#4269d0", "#ff725c", "#2a9d5c", "#d1344b", "#6b7280"

@@ -12,8 +12,6 @@ from warpfit.apps.notebook.trainer import OPTIMIZERS, DemoRun, DemoSettings, Tra
 from warpfit.errors import ConfigError, DeviceWarning
 from warpfit.extras import needs
 
-__all__ = ["Demo"]
-
 DPI = 96
 
 

@@ -20,8 +20,6 @@ from warpfit.training import History, fit, predict
 from warpfit.training.recipes import make_model, make_optimizer, mnist_or_digits
 from warpfit.training.settings import TrainSettings
 
-__all__ = ["OPTIMIZERS", "Choices", "DemoRun", "DemoSettings", "Trainer"]
-
 Array = npt.NDArray[Any]
 
 # What the demo calls an optimizer, and what `TrainSettings` does.

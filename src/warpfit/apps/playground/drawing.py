@@ -6,8 +6,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-__all__ = ["as_digit"]
-
 Pixels = npt.NDArray[np.uint8]
 
 LEAST_INK = 32  # a pixel that is darker is paper

@@ -20,25 +20,6 @@ from warpfit.backends.activations import ACTIVATIONS
 from warpfit.errors import ConfigError
 from warpfit.training.settings import OPTIMIZERS
 
-__all__ = [
-    "BOUNDS",
-    "DIGITS",
-    "DRAWING_SIZE",
-    "MAX_BYTES",
-    "OF_FEW_DIGITS",
-    "OF_MANY_DIGITS",
-    "OF_POINTS",
-    "POINTS",
-    "PointChoice",
-    "Predict",
-    "Request",
-    "Sample",
-    "Settings",
-    "Stop",
-    "Train",
-    "parse",
-]
-
 DIGITS, POINTS = "digits", "points"
 TASKS = (DIGITS, POINTS)
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from warpfit.data import Dataset
 
-__all__ = ["GRID", "LIMIT", "POINT_SETS", "grid_points", "make_points"]
-
 Numbers = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 

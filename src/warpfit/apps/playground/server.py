@@ -38,8 +38,6 @@ from warpfit.apps.playground.trainer import Turns
 from warpfit.data import load_dataset
 from warpfit.errors import ConfigError, DataError
 
-__all__ = ["HOST", "MAX_SESSIONS", "Playground", "make_app"]
-
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 MAX_SESSIONS = 8

@@ -36,8 +36,6 @@ from warpfit.data import Dataset
 from warpfit.engines.base import EpochReport
 from warpfit.errors import ConfigError
 
-__all__ = ["Digits", "Session"]
-
 FRAMES_PER_SECOND = 25
 MOST_WAITING = 32  # messages, from which on no more requests are read
 

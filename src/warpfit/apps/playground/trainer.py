@@ -28,8 +28,6 @@ from warpfit.training.recipes import make_model, make_optimizer
 from warpfit.training.run import Run
 from warpfit.training.settings import TrainSettings
 
-__all__ = ["Ended", "Event", "Network", "Reported", "Started", "Trainer", "Turns"]
-
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 JOIN_SECONDS = 10.0
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from warpfit.backends.contract.terms import Array, Axis
 
-__all__ = ["ElementContract"]
-
 
 class ElementContract(ABC):
     """What operators and indexing of tensors are made of."""

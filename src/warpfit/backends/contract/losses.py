@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 
 from warpfit.backends.contract.terms import Array, Number
 
-__all__ = ["LossContract"]
-
 
 class LossContract(ABC):
     """Losses of rows, and the same as one operation of a step."""

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from warpfit.backends.contract.terms import Array, Number
 from warpfit.backends.update_rules import UpdateNumbers
 
-__all__ = ["MemberContract", "MemberHead", "MemberLayer", "MemberLayers", "MemberUpdate"]
-
 
 class MemberLayer(NamedTuple):
     """Of h: relu((h · scale_in) @ weight · scale_out + bias) · mask; or the gradients of these.

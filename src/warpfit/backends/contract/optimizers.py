@@ -9,8 +9,6 @@ from warpfit.backends.contract.terms import Array, Number
 from warpfit.backends.matrix_updates import MatrixNumbers
 from warpfit.backends.update_rules import UpdateNumbers
 
-__all__ = ["OptimizerContract"]
-
 
 class OptimizerContract(ABC):
     """Updates of all parameters at once, and what is done to their gradients before."""

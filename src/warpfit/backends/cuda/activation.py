@@ -17,9 +17,6 @@ from warpfit.backends.cuda.arrays import blocks_for
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
 
-__all__ = ["ActivationOps", "variants"]
-
-
 ELEMENTWISE: list[tuple[str, dict[str, str]]] = [
     ("activation_forward", {}),
     ("activation_backward", {"HAS_PLUS": "0"}),

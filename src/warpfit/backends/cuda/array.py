@@ -15,8 +15,6 @@ import numpy.typing as npt
 from warpfit.backends.cuda.dtypes import BFLOAT16, DEVICE_FLOATS, dtype_of, host_dtype
 from warpfit.errors import DeviceError, DTypeError, ShapeError
 
-__all__ = ["DeviceArray", "from_exporter", "row_major_strides", "viewed"]
-
 Shape = tuple[int, ...]
 
 

@@ -20,8 +20,6 @@ from warpfit.backends.cuda import machine_code
 from warpfit.errors import CompileError, ConfigError
 from warpfit.files import atomic_path, make_folder
 
-__all__ = ["fastest", "forget", "is_asked_for", "tuned_folder"]
-
 WARPFIT_AUTOTUNE = "WARPFIT_AUTOTUNE"
 
 Config = TypeVar("Config")

@@ -7,8 +7,6 @@ from typing import Any
 
 from warpfit.backends.cuda.jit import generation
 
-__all__ = ["CARDS", "Card", "card_of", "shared_bytes_of"]
-
 
 @dataclass(frozen=True)
 class Card:

@@ -51,7 +51,7 @@ class FewBand(NamedTuple):
     x_numbers, shared_bytes : int
         Numbers of an image that a stage has room for, and bytes of a block.
     parts : int
-        Blocks that share the bands out, and whose sums are added up.
+        Blocks that partition the bands, and whose sums are added up.
     """
 
     rows: int

@@ -16,8 +16,6 @@ from warpfit.backends.grouped import (
     forward_by_group,
 )
 
-__all__ = ["GroupedOps", "variants"]
-
 Shape = tuple[int, ...]
 
 THREADS, COLUMNS, VECTOR_BYTES = 256, 32, 16

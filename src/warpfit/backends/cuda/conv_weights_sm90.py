@@ -59,7 +59,7 @@ class WeightBand(NamedTuple):
     num_pixels, shared_bytes : int
         Pixels of an image that a stage has room for, and bytes of a block.
     parts : int
-        Blocks that share the bands out, and whose sums are added up.
+        Blocks that partition the bands, and whose sums are added up.
     """
 
     rows: int

@@ -18,8 +18,6 @@ from warpfit.backends.cuda.matmul_config import MatmulConfig
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
 from warpfit.backends.cuda.tensor_maps import MapOps
 
-__all__ = ["DenseOps", "product_variant", "variants"]
-
 # How many products' launches a backend caches.
 MOST_PRODUCTS = 4096
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-__all__ = ["CUDA", "capsule"]
-
 CUDA = 2  # kDLCUDA
 _NAME = b"dltensor"
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}

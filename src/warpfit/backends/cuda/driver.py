@@ -9,17 +9,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-__all__ = [
-    "DeviceInfo",
-    "arch_of",
-    "bindings",
-    "describe",
-    "info",
-    "is_debugging",
-    "num_devices",
-    "why_unusable",
-]
-
 EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 

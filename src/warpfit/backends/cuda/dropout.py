@@ -14,8 +14,6 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
 from warpfit.random import DROPOUT, stream_key
 
-__all__ = ["DropoutOps", "check_step", "round_keys_of", "variants"]
-
 THREADS = 256
 # A random counter decides so many units.
 UNITS = 4

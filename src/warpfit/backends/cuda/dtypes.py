@@ -8,8 +8,6 @@ import numpy as np
 
 from warpfit.errors import DTypeError
 
-__all__ = ["BFLOAT16", "DEVICE_FLOATS", "acc_dtype", "class_name", "dtype_of", "host_dtype"]
-
 # Float dtypes that kernels take: the half ones are stored as such and computed in float32.
 DEVICE_FLOATS = ("float32", "float64", "float16", "bfloat16")
 

@@ -24,8 +24,6 @@ from warpfit.backends.cuda.layouts import (
 from warpfit.backends.cuda.reduction import ReductionOps
 from warpfit.errors import DTypeError, ShapeError
 
-__all__ = ["ElementwiseOps", "variants"]
-
 THREADS = 256
 # Entries from which on an operand that is transposed in memory is copied first.
 LEAST_COPIED = 1 << 18

@@ -16,8 +16,6 @@ from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.layouts import broadcast_shape, broadcast_strides, layout
 from warpfit.errors import ShapeError
 
-__all__ = ["IndexingOps", "Selection", "select", "variants"]
-
 THREADS = 256
 TAKEN_PER_BLOCK = 1024
 

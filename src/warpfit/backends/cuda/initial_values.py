@@ -10,8 +10,6 @@ import numpy.typing as npt
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for
 
-__all__ = ["draw_initial_values", "variants"]
-
 THREADS = 256
 # A random counter decides so many numbers.
 NUMBERS = 4

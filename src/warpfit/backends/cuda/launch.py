@@ -15,8 +15,6 @@ from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.signatures import SIGNATURES, formats_of
 from warpfit.errors import CompileError, DTypeError, ShapeError
 
-__all__ = ["Kernel", "Kernels", "scalar"]
-
 Size = int | tuple[int, ...]
 
 

@@ -10,17 +10,6 @@ from typing import NamedTuple
 from warpfit.backends.checks import check_broadcast
 from warpfit.errors import ShapeError
 
-__all__ = [
-    "CopyPlan",
-    "broadcast_shape",
-    "broadcast_strides",
-    "copy_plan",
-    "joined",
-    "layout",
-    "pack_layout",
-    "packed",
-]
-
 Shape = tuple[int, ...]
 # An axis: its size, and its stride in each of some arrays of one shape.
 AxisStrides = tuple[int, ...]

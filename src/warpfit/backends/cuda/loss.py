@@ -18,8 +18,6 @@ from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
 from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
 from warpfit.errors import DTypeError
 
-__all__ = ["COUNTING_LOSSES", "ELEMENT_LOSSES", "LossOps", "num_outputs_of", "variants"]
-
 # Losses by the names of their terms in ``kernels/ops/loss/loss_terms.cuh``; of all, those with an
 # accuracy.
 ELEMENT_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")

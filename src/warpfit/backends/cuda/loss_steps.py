@@ -14,8 +14,6 @@ from warpfit.backends.cuda.next_batch import OrderedRows, order_arguments
 from warpfit.backends.cuda.rows import THREADS, WARP, elements_of_block, row_variants
 from warpfit.errors import DTypeError, ShapeError
 
-__all__ = ["LossStepOps", "variants"]
-
 # Outputs of a row from which on a block may take it, where there are not enough rows for a warp
 # each.
 LONG_ROW = 1024

@@ -17,17 +17,6 @@ from typing import NamedTuple
 from warpfit.errors import ConfigError
 from warpfit.files import atomic_path, make_folder
 
-__all__ = [
-    "CacheUse",
-    "add_entry",
-    "cache_folder",
-    "cache_use",
-    "clear_cache",
-    "packaged_folder",
-    "read_entry",
-    "write_entry",
-]
-
 CACHE_BYTES = 256 << 20
 
 _MAGIC = b"warpfit kernel 1\n"

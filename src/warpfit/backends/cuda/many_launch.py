@@ -16,8 +16,6 @@ from warpfit.backends.cuda.arguments import Arguments
 from warpfit.backends.cuda.resident_config import OfManyNetworks
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 
-__all__ = ["ManyLaunch"]
-
 
 class ManyLaunch(ABC):
     """How blocks share many networks' training; a frozen, printable value.

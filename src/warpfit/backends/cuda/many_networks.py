@@ -2,7 +2,7 @@
 each block.
 
 `many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how
-warps share them out, and what does not fit.
+warps partition them, and what does not fit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from warpfit.backends.cuda.resident_config import ManyConfig
 from warpfit.backends.cuda.resident_variants import ADAM, MOMENTUM, compiled_of_many, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited
 from warpfit.errors import Obstacle
-
-__all__ = ["ManyNetworks", "choose", "variants"]
 
 WARPS = (8, 4, 2, 1)
 # Registers of a multiprocessor, the most of a thread, and those that it needs beside parameters,

@@ -23,8 +23,6 @@ from warpfit.backends.cuda.trained_network import (
 )
 from warpfit.errors import Obstacle
 
-__all__ = ["ManyClusters", "choose_clusters", "variants"]
-
 ROWS, UNITS, MOST_HIDDEN, MOST_OUTPUTS, MOST_PARTS = 64, 64, 128, 16, 8
 BOX_BYTES, SLICES_OF_BOX, STAGES = 8192, 4, 2
 GROUPS, GROUP_THREADS, HELPERS, OUT_STRIDE = 2, 128, 4, 24

@@ -20,8 +20,6 @@ from warpfit.backends.cuda.resident_variants import ADAM, compiled_of_many, netw
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
 from warpfit.errors import Obstacle
 
-__all__ = ["ManySmallNetworks", "choose_small", "variants"]
-
 UNITS, MOST_ROWS, MOST_OUTPUTS, LINE_BYTES, GROUP_THREADS, WARPS = 64, 128, 16, 128, 128, 4
 # Registers of a multiprocessor; of a thread that brings rows, of one that trains the most that it
 # can have, and what it needs, about, beside parameters and a tile of sums.

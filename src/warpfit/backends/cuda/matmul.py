@@ -15,8 +15,6 @@ from warpfit.backends.cuda.matmul_register_config import register_choices
 from warpfit.backends.cuda.matmul_wgmma_config import takes, wgmma_choices
 from warpfit.errors import ConfigError
 
-__all__ = ["candidates", "configure", "configure_for"]
-
 
 @lru_cache(maxsize=4096)
 def configure(m: int, n: int, k: int, dtype: str, **settings: Any) -> MatmulConfig:

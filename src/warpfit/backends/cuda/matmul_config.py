@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-__all__ = ["BYTES", "MAX_GRID_Y", "SPLITS", "STATIC_BYTES", "MatmulConfig", "aligned", "fitted"]
-
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _TILE = 16  # of matmul_naive and matmul_tiled
 # Shared memory that kernels declare themselves.

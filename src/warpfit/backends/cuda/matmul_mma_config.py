@@ -20,8 +20,6 @@ from warpfit.backends.cuda.matmul_config import (
 )
 from warpfit.errors import DeviceError
 
-__all__ = ["MmaConfig", "mma_choices", "supports"]
-
 _SLICE_BYTES = 32  # of k that one mma takes
 _MAX_CANDIDATES = 14
 _SPLITS_TRIED = 2  # of each tiling

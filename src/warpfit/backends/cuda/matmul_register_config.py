@@ -10,8 +10,6 @@ from typing import NamedTuple
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.matmul_config import BYTES, MAX_GRID_Y, SPLITS, MatmulConfig, fitted
 
-__all__ = ["register_choices"]
-
 # Lines of a tile; within them matmul_register counts in 32 bits.
 _TILE_LINES = 256
 

@@ -32,8 +32,6 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
 
-__all__ = ["MemberLayerOps", "MemberPass", "variants"]
-
 # As in kernels/ops/members/member_products.cuh.
 MOST_LAYERS, ROWS, PANEL, SLOTS, CLUSTER = 5, 64, 64, 4, 2
 WORKERS, LINE_BYTES, BARRIER_BYTES, MAP_BYTES = 256, 128, 8, 128

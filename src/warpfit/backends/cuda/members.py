@@ -18,8 +18,6 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
 from warpfit.permutation import domain_bits
 
-__all__ = ["MemberOps", "variants"]
-
 # Rows and columns of a product that a block computes, and up to how many columns they are thin.
 TILE, THIN_TILE = (32, 32), (128, 8)
 THREADS_OF_A_TILE = 256

@@ -28,8 +28,6 @@ from warpfit.backends.cuda.next_batch import StepRows, order_arguments
 from warpfit.backends.cuda.resident_config import NarrowStepConfig
 from warpfit.backends.cuda.trained_network import padded, settings_of_layers, up
 
-__all__ = ["NarrowNetwork", "NarrowOps", "NarrowStep", "choose", "choose_on", "variants"]
-
 # As in kernels/narrow/narrow_step.cu and narrow/narrow_layers.cuh.
 MOST_LAYERS = 8
 _NETWORK = struct.Struct(f"={2 * MOST_LAYERS}Q")

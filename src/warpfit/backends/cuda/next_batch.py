@@ -14,8 +14,6 @@ from warpfit.backends.cuda.arrays import THREADS, ArrayOps, blocks_for, power_of
 from warpfit.backends.cuda.dtypes import dtype_of
 from warpfit.backends.cuda.launch import scalar
 
-__all__ = ["OrderedRows", "StepRows", "StepSource", "order_arguments", "variants"]
-
 # As in kernels/ops/batches/next_batch.cu and ops/batches/copy_row.cuh.
 MAX_WINDOWS, UNIT = 3, 8
 _WINDOW = struct.Struct("=QQii")

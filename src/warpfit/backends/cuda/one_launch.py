@@ -33,8 +33,6 @@ from warpfit.backends.cuda.trained_network import (
 )
 from warpfit.errors import Obstacle
 
-__all__ = ["OneLaunch", "choose", "suits", "variants"]
-
 # Warps of a block: those that hold weights; row warps and output warps, which together with the
 # loader fill groups of four, as registers are given to warps.
 WEIGHT_WARPS = (4, 8)
@@ -200,7 +198,7 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
 
 
 def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> list[OneLaunch]:
-    """Return the ways to share a block's work out to warps, with the least shared memory."""
+    """Return the partitions of a block's work among warps, with the least shared memory."""
     shapes = []
     for weight_warps, warps_u, others in product(WEIGHT_WARPS, (1, 2, 4, 8), OTHER_WARPS):
         num_warps = weight_warps + sum(others) + 1

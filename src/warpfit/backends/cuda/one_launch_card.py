@@ -38,8 +38,6 @@ from warpfit.backends.cuda.trained_network import (
 )
 from warpfit.errors import Obstacle
 
-__all__ = ["CardLaunch", "choose_card", "share", "variants"]
-
 WARPS = 16
 # Blocks of a cluster: ranks, which partition the inputs of each layer.
 CLUSTERS = (8, 4)

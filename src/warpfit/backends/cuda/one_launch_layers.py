@@ -33,8 +33,6 @@ from warpfit.backends.cuda.trained_network import (
 )
 from warpfit.errors import Obstacle
 
-__all__ = ["LayersLaunch", "choose_layers", "variants"]
-
 # Of two numbers of blocks that are expected to take as long, the larger one was the faster more
 # often than not, without replicas.
 LEANING = 0.98

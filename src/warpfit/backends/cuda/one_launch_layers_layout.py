@@ -36,7 +36,7 @@ class Layer:
     """What a block has of a layer: ``struct Shape`` of the kernel."""
 
     units: int
-    blocks: int  # that share it out
+    blocks: int  # that partition it
     has_own_gradients: bool
 
     @property

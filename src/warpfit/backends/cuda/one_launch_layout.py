@@ -15,8 +15,6 @@ from warpfit.backends.cuda.resident_config import OneLaunchConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
 
-__all__ = ["WORKING_REGISTERS", "OneLaunch", "hidden_units"]
-
 # Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one
 # that holds none, such a one where row warps look ahead, and the most that one can have.
 REGISTERS = 65536

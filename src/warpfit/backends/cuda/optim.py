@@ -14,8 +14,6 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
 from warpfit.backends.update_rules import UpdateNumbers, rule_of
 
-__all__ = ["OptimOps", "variants"]
-
 KERNELS = ("sum_squares", "clip_by_norm", "l2_penalty")
 
 

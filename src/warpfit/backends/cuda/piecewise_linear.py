@@ -8,8 +8,6 @@ from warpfit.backends.base import FLOAT_DTYPES, Array
 from warpfit.backends.checks import check_known, check_piecewise_linear, check_shape
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
 
-__all__ = ["PiecewiseLinearOps", "variants"]
-
 # As in kernels/ops/embedding/: numbers of an embedding; rows of a block forward; bins of a block
 # backward, with two more for the line, and its threads.
 SIZE, ROWS, BINS_AT_ONCE, THREADS = 16, 128, 64, 256

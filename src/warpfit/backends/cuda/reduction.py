@@ -14,8 +14,6 @@ from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 from warpfit.backends.cuda.layouts import AxisStrides, broadcast_shape, joined, packed
 from warpfit.errors import ShapeError
 
-__all__ = ["ReductionOps", "variants"]
-
 THREADS = 256
 # Blocks that a multiprocessor holds at once.
 BLOCKS_PER_MULTIPROCESSOR = 4

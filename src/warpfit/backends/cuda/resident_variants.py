@@ -13,17 +13,6 @@ from warpfit.backends.cuda.resident_launch import ResidentLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import Obstacle, required
 
-__all__ = [
-    "ADAM",
-    "MOMENTUM",
-    "compiled",
-    "compiled_of_many",
-    "launched",
-    "network_of",
-    "with_each_activation",
-    "with_each_dtype",
-]
-
 Launch = TypeVar("Launch", bound=ResidentLaunch)
 
 MOMENTUM: dict[str, Any] = {"slots": 1, "momentum": True}

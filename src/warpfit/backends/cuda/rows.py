@@ -11,8 +11,6 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 
-__all__ = ["THREADS", "RowLaunch", "RowOps", "elements_of_block", "launch_rows", "row_variants"]
-
 THREADS = 256
 # Bytes of each array that a thread of an elementwise kernel takes.
 BYTES_OF_THREAD = 32

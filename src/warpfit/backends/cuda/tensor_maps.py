@@ -9,8 +9,6 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 
-__all__ = ["MapOps"]
-
 # How many a backend caches.
 MOST_MAPS = 4096
 

@@ -13,8 +13,6 @@ from weakref import ref
 from warpfit.backends.checks import check_float, check_update
 from warpfit.backends.cuda.array import DeviceArray
 
-__all__ = ["TENSOR_THREADS", "Launch", "TensorPlan", "plan_of"]
-
 # As in kernels/base/tensors.cuh.
 MAX_LISTS, MAX_TENSORS, TENSOR_THREADS = 4, 80, 256
 VECTOR_BYTES = 16

@@ -14,18 +14,6 @@ from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.errors import Obstacle
 
-__all__ = [
-    "CLUSTERS",
-    "TrainedNetwork",
-    "most_blocks",
-    "padded",
-    "replicas_with_rows",
-    "resident_clusters",
-    "settings_of_layers",
-    "unsuited",
-    "up",
-]
-
 MOST_OUTPUTS = 128
 # Blocks of a cluster.
 CLUSTERS = (1, 2, 4, 8, 16)

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from warpfit.backends.cuda.memory import MemoryPool, pinned
 
-__all__ = ["Transfers", "UploadBuffer"]
-
 # Uploads pass through pinned memory in pieces of this size, so that the host need not wait for
 # them.
 STAGING_BYTES = 1 << 20

@@ -12,8 +12,6 @@ from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 
-__all__ = ["all_variants", "is_supported", "modules_with_kernels"]
-
 
 def modules_with_kernels() -> dict[str, Any]:
     """Return the backend's modules that say which kernels they ask for, by name."""

@@ -15,8 +15,6 @@ from warpfit.backends.checks import (
     check_shape,
 )
 
-__all__ = ["ActivationOps", "row_max"]
-
 
 def row_max(z: Array) -> Array:
     """Return the largest entry of each row, (..., 1); 0 for rows of no entries."""

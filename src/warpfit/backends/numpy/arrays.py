@@ -14,8 +14,6 @@ from warpfit.checks import as_numbers
 from warpfit.errors import DataError
 from warpfit.permutation import permuted
 
-__all__ = ["ArrayOps"]
-
 BYTE_SCALE = 255
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from warpfit.backends.base import IDENTITY, Activation, Array, Backend
 from warpfit.backends.checks import check_linear, check_linear_backward, check_matmul, check_matrix
 
-__all__ = ["DenseOps"]
-
 
 class DenseOps(Backend):
     """y = f(x @ w + b)."""

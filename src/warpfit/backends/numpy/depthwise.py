@@ -10,13 +10,6 @@ from warpfit.backends.base import Array, Pair
 from warpfit.backends.numpy.norm import sum_rows
 from warpfit.backends.numpy.windows import taps
 
-__all__ = [
-    "depthwise_backward_input",
-    "depthwise_backward_weight",
-    "depthwise_forward",
-    "is_depthwise",
-]
-
 
 def is_depthwise(w_shape: tuple[int, ...], groups: int) -> bool:
     """Whether groups have one channel and one output each."""

@@ -10,8 +10,6 @@ from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import check_dropout, check_float, check_same_shape
 from warpfit.random import DROPOUT, philox, stream_key
 
-__all__ = ["DropoutOps"]
-
 # Philox keeps some ten words of 64 bits for every counter in flight; so many counters stay in the
 # cache.
 COUNTERS_PER_BLOCK = 1 << 15

@@ -12,8 +12,6 @@ from warpfit.backends.base import Array, Axis, Backend
 from warpfit.backends.checks import check_broadcast, check_float, check_known
 from warpfit.errors import DTypeError, ShapeError
 
-__all__ = ["ElementwiseOps"]
-
 _UNARY: dict[str, np.ufunc] = {
     "neg": np.negative,
     "exp": np.exp,

@@ -12,8 +12,6 @@ from warpfit.backends.base import Array, Backend
 from warpfit.backends.checks import check_cross_entropy, check_float, check_labels, check_prediction
 from warpfit.backends.numpy.activation import row_max
 
-__all__ = ["LossOps"]
-
 
 def _ratio(total: Any, weight: Any) -> Any:
     """Return total / weight, and 0 where there is nothing to average."""

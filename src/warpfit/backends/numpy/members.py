@@ -19,8 +19,6 @@ from warpfit.backends.checks import (
 from warpfit.permutation import permuted
 from warpfit.random import DROPOUT, stream_key
 
-__all__ = ["MemberOps"]
-
 ELEMENTS_OF_A_BLOCK = 1 << 17
 WORDS = 16  # of 16 bits that a counter gives
 ALL_BITS = 2**64 - 1

@@ -21,8 +21,6 @@ from warpfit.backends.checks import (
     check_shape,
 )
 
-__all__ = ["NormOps", "sum_rows"]
-
 
 def sum_rows(x: Array) -> Array:
     """Return the sum over all axes but the last, as a product: quicker than a reduction, and more

@@ -19,8 +19,6 @@ from warpfit.backends.matrix_updates import (
 )
 from warpfit.backends.update_rules import UpdateNumbers, rule_of
 
-__all__ = ["OptimOps"]
-
 BLOCK = 1 << 18
 # Elements of all arrays up to which joining them takes less than updating each.
 FEW = 1 << 14

@@ -9,8 +9,6 @@ import numpy as np
 from warpfit.backends.base import Array, Backend
 from warpfit.backends.checks import check_piecewise_linear, check_shape
 
-__all__ = ["PiecewiseLinearOps"]
-
 
 class PiecewiseLinearOps(Backend):
     """A line and pieces between edges, of each number."""

@@ -92,8 +92,8 @@ constexpr int OWN_GROUPS = GROUPS / 4;
 __device__ inline void start_masks(Masks& masks) {
     if (threadIdx.x != 0) return;
     for (int i = 0; i < 2; ++i) {
-        mbarrier_init(&masks.drawn[i], DRAWERS);
-        mbarrier_init(&masks.read[i], WORKER_WARPS);
+        mbarrier_init(&masks.drawn[i], DRAWERS * OF_WARP);
+        mbarrier_init(&masks.read[i], WORKER_WARPS * OF_WARP);
     }
 }
 
@@ -109,8 +109,7 @@ __device__ inline void draw_masks(Masks& masks, const Drawing& drawing, const Pl
             const Worker worker(i % WORKER_WARPS * 32 + threadIdx.x % 32);
             masks.bits[layer % 2][group][worker.number] = drawing.draw(place, worker, layer, group);
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(&masks.drawn[layer % 2]);
+        arrive_warp(masks.drawn[layer % 2]);
     }
 }
 
@@ -219,7 +218,7 @@ __device__ inline void activate_rows(ForwardShared& shared, Sums& sums,
         store_group(shared.rows[0], sums, own, group);
         __syncwarp();  // the groups one by one, lest there be too few registers
     }
-    if (dropout.threshold != 0 && own.lane == 0) mbarrier_arrive(&shared.masks.read[layer % 2]);
+    if (dropout.threshold != 0) arrive_warp(shared.masks.read[layer % 2]);
 }
 
 // -- outputs --------------------------------------------------------------------------------------
