@@ -57,9 +57,6 @@ inline void wgmma_commit(emulator::Site site = emulator::Site::here()) {
     emulator::commit_products("wgmma_commit", site);
 }
 
-template <int COUNT>
-inline void wgmma_end(float (&)[COUNT]) {}
-
 template <int N>
 inline void wgmma_wait(emulator::Site site = emulator::Site::here()) {
     emulator::wait_for_products("wgmma_wait", N, site);

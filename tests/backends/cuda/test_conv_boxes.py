@@ -165,23 +165,21 @@ def test_sums_over_windows_do_not_depend_on_late_warps(
 
 @pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("all_tiles", "blocks"), [(False, 2), (True, 5), (True, 2)])
-@pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", ["padded", "many_channels", "strided"])
 def test_gradients_of_weights_however_they_are_dealt_out(
     kernel_runtime: Any,
     any_channels: None,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-    swapped: bool,
     all_tiles: bool,
     blocks: int,
 ) -> None:
-    """Blocks that share a tile, or have several and parts of others; either way round."""
+    """Blocks that share a tile, or have several and parts of others."""
 
     def chosen(geometry: Geometry, *settings: Any) -> Any:
         way = choose_weight_tiling(geometry, *settings)
-        tiles = conv_boxes_sm90._weight_tiles(geometry, way.tiling, swapped) if all_tiles else 1
-        return way._replace(is_swapped=swapped, run_tiles=tiles, run_blocks=blocks)
+        tiles = conv_boxes_sm90._weight_tiles(geometry, way.tiling) if all_tiles else 1
+        return way._replace(run_tiles=tiles, run_blocks=blocks)
 
     monkeypatch.setattr(conv_boxes_sm90, "choose_weight_tiling", chosen)
     check(kernel_runtime, SETTINGS[name], "float16")

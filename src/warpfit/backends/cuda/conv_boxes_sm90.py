@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
@@ -37,8 +37,12 @@ MOST_STAGES, BARRIER_BYTES = 12, 16
 CYCLES_OF_NUMBER, READ_A_CYCLE, WRITTEN_A_CYCLE = 1.2 / 32, 50, 16
 # How much longer blocks work that wait for each other.
 OF_CLUSTER = 1.15
-# Of products whose operands both lie across: cycles for 64 of k by a tile's numbers, rows, columns.
-CYCLES_ACROSS = (0.35 / 32, 4.2, 1.7)
+# Of gradients of weights: numbers of a tile that a cycle multiplies by 64 of k, and cycles that
+# these cost besides; bytes that a multiprocessor reads in one where its neighbours read the same.
+NUMBERS_A_CYCLE, CYCLES_OF_BOX, READ_TOGETHER_A_CYCLE = 32, 100, 54
+# Of images and their gradients together, which L2 keeps, so that blocks may read them again; bytes
+# that a multiprocessor reads in a cycle from memory.
+CACHED_BYTES, LOADED_A_CYCLE = 40 << 20, 13
 # Until a block multiplies, and until a tile's first numbers have come.
 CYCLES_OF_BLOCK, CYCLES_OF_TILE = 3000, 600
 # Channels and outputs from which on these kernels are the quicker ones for stride 1.
@@ -224,14 +228,11 @@ class WeightTiling(NamedTuple):
     Attributes
     ----------
     tiling : BoxTiling
-    is_swapped : bool
-        Whether a tile's rows are outputs, and its columns taps and channels.
     run_tiles, run_blocks : int
-        Tiles whose windows so many blocks share out, in equal numbers.
+        Tiles whose windows are partitioned among so many blocks, in equal numbers.
     """
 
     tiling: BoxTiling
-    is_swapped: bool
     run_tiles: int
     run_blocks: int
 
@@ -248,7 +249,7 @@ class WeightTiling(NamedTuple):
 
 def _most_touched(pieces: int, others: int) -> int:
     """Return how many of equal pieces of a length one of its other equal pieces touches at most."""
-    return pieces // others if pieces % others == 0 else pieces // others + 2
+    return -(-(pieces + others - gcd(pieces, others)) // others)
 
 
 @lru_cache(maxsize=1024)
@@ -311,17 +312,21 @@ def choose_weight_tiling(
     windows: Extent = (geometry.y[0], geometry.y[1], geometry.y[2])
     box = choose_box(windows, LINE, geometry.stride[0])
     boxes = _num_boxes(windows, box)
-    for (mma_rows, block_n), is_swapped in product(TILES, (False, True)):
+    read = 2 * (min(prod(geometry.x), prod(windows) * prod(geometry.w[:3])) + prod(geometry.y))
+    for mma_rows, block_n in TILES:
         tiling = BoxTiling(mma_rows, block_n, 1, box, 0, 0.0)
         tiling = tiling._replace(stages=_stages(tiling.stage_bytes, shared_bytes))
-        tiles = _weight_tiles(geometry, tiling, is_swapped)
+        tiles = _weight_tiles(geometry, tiling)
         most = min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1)
         runs = [(1, parts) for parts in range(1, most + 1)]
-        if tiles * boxes >= multiprocessors:
-            runs.append((tiles, multiprocessors))
+        if read <= CACHED_BYTES and tiles * boxes >= multiprocessors:
+            num_runs = gcd(tiles, multiprocessors)
+            runs.append((tiles // num_runs, multiprocessors // num_runs))
         for run in runs:
-            way = WeightTiling(tiling, is_swapped, *run)
-            found.append((_weight_cycles(geometry, way, tiles, boxes, multiprocessors), way))
+            way = WeightTiling(tiling, *run)
+            cycles = _weight_cycles(geometry, way, tiles, boxes, multiprocessors)
+            least = max(cycles, read / (multiprocessors * LOADED_A_CYCLE))
+            found.append(((least, cycles), way))
     return min(found, key=lambda found: found[0])[1]
 
 
@@ -330,8 +335,8 @@ def _weight_cycles(
 ) -> float:
     """Return about how many cycles a multiprocessor works until the sums of all parts are there."""
     block_m, block_n = 64 * way.tiling.mma_rows * CONSUMERS, way.tiling.block_n
-    of_number, of_row, of_column = CYCLES_ACROSS
-    of_box = of_number * block_m * block_n + of_row * block_m + of_column * block_n
+    multiplied = block_m * block_n / NUMBERS_A_CYCLE + CYCLES_OF_BOX
+    of_box = max(multiplied, (block_m + block_n) * LINE_BYTES / READ_TOGETHER_A_CYCLE)
     rounds = -(-tiles * way.run_blocks // (way.run_tiles * multiprocessors))
     own_boxes = -(-way.run_tiles * boxes // way.run_blocks)
     written = 4 * block_m * block_n / WRITTEN_A_CYCLE + CYCLES_OF_TILE
@@ -339,13 +344,12 @@ def _weight_cycles(
     return CYCLES_OF_BLOCK + rounds * (own_boxes * of_box + way.pieces * written) + read
 
 
-def _weight_tiles(geometry: Geometry, tiling: BoxTiling, is_swapped: bool) -> int:
+def _weight_tiles(geometry: Geometry, tiling: BoxTiling) -> int:
     """Return the number of tiles of the gradient of weights."""
     height, width, channels, outputs = geometry.w
-    rows, columns = 64 * tiling.mma_rows * CONSUMERS, tiling.block_n
-    of_panels, of_outputs = (columns, rows) if is_swapped else (rows, columns)
     panels = height * width * -(-channels // PANEL)
-    return -(-panels // (of_panels // PANEL)) * -(-outputs // of_outputs)
+    tiles_of_panels = -(-panels // (64 * tiling.mma_rows * CONSUMERS // PANEL))
+    return tiles_of_panels * -(-outputs // tiling.block_n)
 
 
 class BoxOps(WeightOps):
@@ -409,14 +413,13 @@ class BoxOps(WeightOps):
         """
         runtime = self.runtime
         way = choose_weight_tiling(geometry, runtime.num_multiprocessors, runtime.max_shared_bytes)
-        tiling, is_swapped, *run = way
+        tiling, *run = way
         height, width, channels, outputs = geometry.w
-        tiles = _weight_tiles(geometry, tiling, is_swapped)
+        tiles = _weight_tiles(geometry, tiling)
         sums = self.empty((way.parts, prod(geometry.w) + outputs), "float32")
         x_map = self.image_map_of(x, tiling.box, geometry.stride)
         dz_map = self.image_map_of(dz, tiling.box)
-        defines = {**tiling.defines(x.dtype.name), "SWAPPED": int(is_swapped)}
-        self.kernel(WEIGHT_KERNEL, **defines)(
+        self.kernel(WEIGHT_KERNEL, **tiling.defines(x.dtype.name))(
             tiles // way.run_tiles * way.run_blocks,
             WARPGROUP * (1 + CONSUMERS),
             *(x_map, dz_map, sums, way.parts, *run, *geometry.y[:3], *tiling.box),
@@ -458,5 +461,4 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             texts = {name: str(value) for name, value in more.items()}
             yield KERNEL, {**own, "ADJOINT": adjoint, **texts}
         if cluster == 1:
-            for swapped in "01":
-                yield WEIGHT_KERNEL, {**own, "SWAPPED": swapped}
+            yield WEIGHT_KERNEL, own

@@ -13,11 +13,9 @@ from warpfit.backends.base import HALF_DTYPES, Array
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import (
     BARRIER_BYTES,
-    BLOCKS_OF_LINES,
     BYTES_A_CYCLE,
     DEPTH,
     IN_PIECE,
-    SIDE,
     WARPGROUP,
     Windows,
     WindowsOps,
@@ -31,16 +29,16 @@ from warpfit.backends.cuda.pool import PooledGradient
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
 KERNEL = "conv2d_backward_weight_sm90"
-# Channels of a block, columns of a product whose rows are outputs, and of a line that they lie in;
-# pixels that are multiplied at once; bands on their way or at work, and where each begins.
-BLOCKS_C, LINES_C, PIXELS = (64, 48, 32, 24, 16), (16, 32, 64), 32
+# Outputs of a block, the channels of a tap that it may have, and those of a line that they lie in;
+# bands on their way or at work, and where each begins.
+BLOCK_O, BLOCKS_C, LINES_C = 64, (16, 24, 32, 48, 64), (16, 32, 64)
 MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 4, 3, 1024
 # Sums for which threads have registers, by the warpgroups that multiply; and those up to which two
 # warpgroups load beside three.
 MOST_SUMS, SUMS_BESIDE_TWO = {1: 128, 2: 128, 3: 112, 4: 64}, 64
-# Cycles of a multiprocessor for a product of 64 rows, from registers, and a column, and those of a
-# band whatever its size.
-CYCLES_OF_OWN_COLUMN, CYCLES_OF_WEIGHT_BAND = 0.6, 2500
+# Cycles of a multiprocessor for a product of 64 rows and a column from shared memory, while
+# others write there, and those of a band whatever its size: measured with 32 and 64 channels.
+CYCLES_OF_SHARED_COLUMN, CYCLES_OF_WEIGHT_BAND = 0.6, 2200
 
 
 class WeightBand(NamedTuple):
@@ -50,8 +48,8 @@ class WeightBand(NamedTuple):
     ----------
     rows, num_slices : int
         Rows of windows that come to shared memory at once, and the slices of pixels that they are.
-    block_c, block_o : int
-        Channels, zeros included, and outputs of a block.
+    block_c : int
+        Channels of a block, zeros included.
     warpgroups, kernel_rows, loading : int
         Warpgroups of a block that multiply, the rows of the kernel that each has, and warpgroups
         that load.
@@ -65,7 +63,6 @@ class WeightBand(NamedTuple):
     rows: int
     num_slices: int
     block_c: int
-    block_o: int
     warpgroups: int
     kernel_rows: int
     loading: int
@@ -90,22 +87,20 @@ def choose_weight_band(
     return min(found)[1] if found else None
 
 
-def _shares(windows: Windows) -> tuple[int, int, int, int, int] | None:
-    """Return the channels and outputs of a block, its warpgroups, the kernel's rows of each, and
-    the warpgroups that load.
+def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
+    """Return the channels of a block, its warpgroups, the kernel's rows of each, and the warpgroups
+    that load.
     """
     height, width = windows.kernel
     rows = -(-height // min(MOST_WEIGHT_WARPGROUPS, height))
     warpgroups = -(-height // rows)
-    block_o = next((o for o in BLOCKS_OF_LINES if windows.outputs % o == 0), 0)
     possible = [c for c in BLOCKS_C if rows * width * c // 2 <= MOST_SUMS[warpgroups]]
-    if not block_o or not possible:
+    if not possible:
         return None
     # The fewest blocks, and of these the narrowest.
     block_c = min(possible, key=lambda c: (-(-windows.channels // c), c))
-    sums = rows * width * block_c // 2
-    loading = 1 if warpgroups > 3 or sums > SUMS_BESIDE_TWO else 2
-    return block_c, block_o, warpgroups, rows, loading
+    loading = 1 if warpgroups > 3 or rows * width * block_c // 2 > SUMS_BESIDE_TWO else 2
+    return block_c, warpgroups, rows, loading
 
 
 def _weight_band(
@@ -114,19 +109,19 @@ def _weight_band(
     shares = _shares(windows)
     if shares is None:
         return None
-    block_c, block_o, warpgroups, *_ = shares
+    block_c, warpgroups, *_ = shares
     span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
-    num_slices = -(-rows * windows.pitch // PIXELS) * PIXELS // DEPTH
+    num_slices = -(-rows * windows.pitch // DEPTH)
     last = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
-    num_pixels = -(-max((rows + span_h) * windows.pitch, last + 1) // SIDE) * SIDE
+    num_pixels = max((rows + span_h) * windows.pitch, last + 1)
     line = next(c for c in LINES_C if c >= block_c)
-    stage = 2 * (num_slices * DEPTH * block_o + num_pixels * line)
+    stage = 2 * (num_slices * DEPTH * BLOCK_O + num_pixels * line)
     stage += -stage % ALIGNMENT
     stages = min(MOST_STAGES, max_shared_bytes // (stage + 2 * BARRIER_BYTES))
     if stages < 2:
         return None
     num_bands = num_images * -(-windows.result[0] // rows)
-    columns = windows.outputs // block_o * -(-windows.channels // block_c)
+    columns = -(-windows.outputs // BLOCK_O) * -(-windows.channels // block_c)
     parts = max(1, min(num_bands, num_multiprocessors // columns))
     # Sums of dz pass through shared memory in the end, eight of each thread.
     of_stages = stages * (stage + 2 * BARRIER_BYTES)
@@ -138,8 +133,8 @@ def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float
     """Return about how many cycles a block works."""
     num_bands = -(-num_images * -(-windows.result[0] // band.rows) // band.parts)
     read = band.shared_bytes / band.stages / BYTES_A_CYCLE
-    columns = band.warpgroups * band.kernel_rows * windows.kernel[1] * band.block_c
-    multiplied = band.num_slices * columns * CYCLES_OF_OWN_COLUMN
+    products = band.warpgroups * band.kernel_rows * windows.kernel[1]
+    multiplied = band.num_slices * products * band.block_c * CYCLES_OF_SHARED_COLUMN
     return read + num_bands * (CYCLES_OF_WEIGHT_BAND + max(read, multiplied))
 
 
@@ -155,7 +150,6 @@ def weight_defines(
         "KERNEL_HEIGHT": windows.kernel[0],
         "KERNEL_WIDTH": windows.kernel[1],
         "BLOCK_C": band.block_c,
-        "BLOCK_O": band.block_o,
         "STAGES": band.stages,
         "BOUNDED_WAITS": int(is_debugging()),
         "X_PIECES": int(is_whole),
@@ -193,7 +187,7 @@ class WeightOps(WindowsOps):
         is_whole, is_pooled = is_in_pieces(x, windows.channels), isinstance(dz, PooledGradient)
         operands = (dz.dy, dz.indices, x) if isinstance(dz, PooledGradient) else (dz, None, x)
         defines = weight_defines(x.dtype.name, windows, band, is_whole, is_pooled)
-        blocks_o, blocks_c = windows.outputs // band.block_o, -(-windows.channels // band.block_c)
+        blocks_o, blocks_c = -(-windows.outputs // BLOCK_O), -(-windows.channels // band.block_c)
         self.kernel(KERNEL, **defines)(
             (band.parts, blocks_o, blocks_c),
             (band.warpgroups + band.loading) * WARPGROUP,

@@ -149,21 +149,6 @@ __device__ inline void load_pieces(UpdateShared& shared, const UpdateList& list)
 
 using Sums = float[BLOCK_N / 2];
 
-__device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, int own_rows,
-                                      bool adds) {
-    const unsigned address = shared_address(stage);
-    const uint64 x = TileX::descriptor(address, own_rows),
-                 dz = TileDz::descriptor(address + TileX::BYTES, 0);
-    wgmma_fence();
-#pragma unroll
-    for (int slice = 0; slice < SLICES; ++slice) {
-        SliceProduct<T, true, true>::add_to(sums, x + (slice * TileX::SLICE_STEP >> 4),
-                                            dz + (slice * TileDz::SLICE_STEP >> 4),
-                                            adds || slice > 0);
-    }
-    wgmma_commit();
-}
-
 // The sums of dz's columns, 32 of a warp: a lane has those of 8 columns over every eighth row.
 struct ColumnSums {
     static constexpr int WIDTH = Vec<T>::SIZE;
@@ -324,7 +309,7 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
     for (int block = 0; block < piece.num_blocks; ++block) {
         const unsigned char* stage = shared.stages[ring][cursor.slot];
         wait(shared.full[ring][cursor.slot], cursor.round);
-        multiply_stage(sums, stage, own_rows, block > 0);
+        multiply_tiles<TileX, TileDz>(sums, stage, own_rows, block > 0);
         if (sums_columns) of_columns.add(stage);
         wgmma_wait<IN_FLIGHT>();
         if (block >= IN_FLIGHT) arrive_warp(shared.empty[ring][IN_FLIGHT ? before : cursor.slot]);

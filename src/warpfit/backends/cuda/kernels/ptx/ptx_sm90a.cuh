@@ -88,14 +88,6 @@ __device__ inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// No instruction: what reads the sums afterwards stays behind the wait before, where the compiler
-// would choose among them earlier.
-template <int COUNT>
-__device__ inline void wgmma_end(float (&d)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
 // wgmma.mma_async (9.7.15.5): d = a b, + d if `adds`, with a of 64 x 16 (tf32: 64 x 8) and b of 16
 // x N numbers in shared memory, of which descriptors tell; N is twice the size of d. Lane l of warp
 // w of the four has in d[4 j + 2 h + i] row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i.

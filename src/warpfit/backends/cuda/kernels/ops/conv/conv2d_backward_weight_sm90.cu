@@ -1,21 +1,20 @@
 // Computes:  for each block its part of dw[k, l, c, o] = sum of x[m, i + k dilation - padding, ...,
 //            c] dz[m, i, j, o] over windows (m, i, j), and of db[o] = that of dz[m, i, j, o], on
 //            Hopper's tensor cores through wgmma: dz transposed, from registers, times x, a product
-//            for each tap, which finds its channels in the same lines further on.
+//            for every tap. All of them find their pixels in what lies in shared memory once.
 // Layout:    x (M, height, width, channels), dz (M, out_height, out_width, outputs), contiguous,
 //            dz and, if X_PIECES, x with pixels of whole pieces at multiples of 16 bytes; outputs
-//            are a multiple of BLOCK_O, at most 64. IS_POOLED: dz is that of pooled windows, which
-//            `places` tells how to spread (pooled_rows.cuh). partials: a row for each blockIdx.x, of
-//            KH KW channels outputs numbers as dw, then outputs as db.
-// Launch:    grid (parts, outputs / BLOCK_O, ceil(channels / BLOCK_C)); block: WARPGROUPS, each
+//            are whole pieces. IS_POOLED: dz is that of pooled windows, which `places` tells how to
+//            spread (pooled_rows.cuh). partials: a row for each blockIdx.x, of KH KW channels
+//            outputs numbers as dw, then outputs as db.
+// Launch:    grid (parts, ceil(outputs / 64), ceil(channels / BLOCK_C)); block: WARPGROUPS, each
 //            with OWN_ROWS of the kernel's, and LOADING that load bands. Block x takes every
-//            parts-th band of band_rows rows of windows, num_slices of 16 pixels in shared memory,
-//            an even number. shared bytes: STAGES of dz, and of num_pixels of x, in lines, and
-//            barriers (`WeightBand.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT,
-//            KERNEL_WIDTH.
+//            parts-th band of band_rows rows of windows, num_slices of 16 pixels in shared memory.
+//            shared bytes: STAGES of dz, and of num_pixels of x, in lines, and barriers
+//            (`WeightBand.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH.
 // Numerics:  float32 sums, in the order of bands and pixels; db's of a thread's pieces first.
-// Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices, and
-//            outputs to 64; reads x, with KH - 1 rows more for each band, and dz once for each
+// Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices and
+//            outputs; reads x, with KH - 1 rows more for each band, and dz once, for each
 //            blockIdx.y and z.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.15 (wgmma), 9.7.9.25.3
 //            (cp.async).
@@ -32,15 +31,17 @@ constexpr int LOADERS = 128 * LOADING;     // threads that load
 // Registers of a thread: of all at first, and then of those that multiply, which get what the
 // others leave.
 constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8,
-              LOADER_REGISTERS = X_PIECES && !IS_POOLED ? 48 : 56;
+              LOADER_REGISTERS = IS_POOLED ? 64 : X_PIECES ? 48 : 56;
 constexpr int LEFT_REGISTERS =
     ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
+constexpr int BLOCK_O = 64;  // the rows of a product
 constexpr int LINE_C = BLOCK_C <= 16 ? 16 : BLOCK_C <= 32 ? 32 : 64;  // channels of a line
-constexpr int O_PIECES = BLOCK_O / IN_PIECE<T>;
+constexpr int C_PIECES = LINE_C / IN_PIECE<T>, O_PIECES = BLOCK_O / IN_PIECE<T>;
 
 using OutputLines = Lines<BLOCK_O* static_cast<int>(sizeof(T))>;
+// Products read them from any pixel on: what the swizzle goes by is the address.
 using InputLines = Lines<LINE_C* static_cast<int>(sizeof(T))>;
 using Sums = float[OWN_ROWS][KERNEL_WIDTH][BLOCK_C / 2];
 
@@ -70,7 +71,7 @@ struct Stages {
                 {first + line_bytes(), num_pixels * InputLines::LINE}};
     }
 
-    // What no band fills must be finite, as it is multiplied by the zeros of dz.
+    // What no band fills: zeros around images, and what is multiplied by those of dz.
     __device__ void clear() const {
         const int count = STAGES * stage_bytes() / PIECE_BYTES;
         for (int i = threadIdx.x; i < count; i += THREADS + LOADERS) {
@@ -92,21 +93,38 @@ struct Bands {
     // By the loaders, of which this is number `thread`, until its part is there.
     __device__ void copy(int idx, const Stage& stage, int thread) const {
         const int number = idx / in_image(), top = idx % in_image() * rows;
-        const T* own_x = x + static_cast<int64>(number) * image.h * image.w * channels;
-        const ImageRows<T, X_PIECES> x_rows{own_x,
-                                            image.h,
-                                            image.w,
-                                            channels,
-                                            top - padding.h,
-                                            -padding.w,
-                                            rows + (KERNEL_HEIGHT - 1) * dilation.h,
-                                            pitch,
-                                            first_channel,
-                                            BLOCK_C / IN_PIECE<T>};
-        x_rows.template copy_to<LOADERS>(stage.x, thread);
-        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
-                                         0,  rows,      pitch,     first_output, O_PIECES};
-        copy_gradient<LOADERS, IS_POOLED>(stage.dz, places, number, dz_rows, thread);
+        const ImageRows<T, X_PIECES> x_rows{
+            x + static_cast<int64>(number) * image.h * image.w * channels,
+            image.h,
+            image.w,
+            channels,
+            top - padding.h,
+            -padding.w,
+            rows + (KERNEL_HEIGHT - 1) * dilation.h,
+            pitch,
+            first_channel,
+            C_PIECES};
+        if constexpr (X_PIECES) {
+            x_rows.template copy_rows_to<LOADERS, C_PIECES>(stage.x, thread);
+        } else {
+            x_rows.template copy_to<LOADERS>(stage.x, thread);
+        }
+        const int64 image_size = static_cast<int64>(windows.h) * windows.w * outputs;
+        const ImageRows<T, true> dz_rows{dz + (IS_POOLED ? 0 : number * image_size),
+                                         windows.h,
+                                         windows.w,
+                                         outputs,
+                                         top,
+                                         0,
+                                         rows,
+                                         pitch,
+                                         first_output,
+                                         O_PIECES};
+        if constexpr (IS_POOLED) {
+            copy_pooled<LOADERS>(stage.dz, dz, places, number, dz_rows, thread);
+        } else {
+            dz_rows.template copy_rows_to<LOADERS, O_PIECES>(stage.dz, thread);
+        }
         copy_async_commit();
         copy_async_wait<0>();
     }
@@ -136,8 +154,9 @@ struct OutputSums {
         sums[idx + 1] += load(T{static_cast<uint16>(word >> 16)});
     }
 
-    // Stores those of all threads that multiply, which call; scratch holds AT_ONCE BLOCK_O numbers.
-    __device__ void store_all(float* scratch, float* to) const {
+    // Stores those of `count` outputs, of all threads that multiply, which call; scratch holds AT_ONCE
+    // BLOCK_O numbers.
+    __device__ void store_all(float* scratch, float* to, int count) const {
         const int piece = threadIdx.x % O_PIECES, first = threadIdx.x / O_PIECES;
         meet_at<THREADS>(1);
         if (first < AT_ONCE) {
@@ -147,81 +166,49 @@ struct OutputSums {
             }
         }
         meet_at<THREADS>(1);
-        if (!wanted || threadIdx.x >= BLOCK_O) return;
+        if (!wanted || threadIdx.x >= count) return;
         float sum = 0;
         for (int i = 0; i < AT_ONCE; ++i) sum += scratch[i * BLOCK_O + threadIdx.x];
         to[threadIdx.x] = sum;
     }
 };
 
-// The pixels that the rows of the kernel from first_row on see; those that it does not have are its
-// last one.
-struct KernelRows {
+// What a thread has of a slice of dz transposed, as wgmma takes it.
+__device__ inline void load_slice(unsigned (&words)[4], const OutputLines& dz, int slice) {
+    const int lane = threadIdx.x % 32;
+    ldmatrix_x4_trans(words[0], words[1], words[2], words[3],
+                      dz.piece(slice * DEPTH + lane / 16 * 8 + lane % 8,
+                               threadIdx.x / 32 % 4 * 2 + lane / 8 % 2));
+}
+
+using Slices = unsigned[2][4];  // in turns
+
+// sums += the products of a band, with the rows of the kernel from first_row on; those that it does
+// not have are its last one. The last slice is still read when this returns.
+__device__ inline void multiply_band(Sums& sums, Slices& slices, const Stage& stage, int first_row,
+                                     Pair tap_step, int num_slices) {
+    const uint64 pixels = stage.x.descriptor();
     uint64 rows[OWN_ROWS];
-
-    __device__ KernelRows(const Stage& stage, int first_row, Pair tap_step) {
-        const uint64 pixels = stage.x.descriptor();
 #pragma unroll
-        for (int r = 0; r < OWN_ROWS; ++r) {
-            rows[r] = moved(pixels, min(first_row + r, KERNEL_HEIGHT - 1) * tap_step.h);
-        }
+    for (int r = 0; r < OWN_ROWS; ++r) {
+        rows[r] = moved(pixels, min(first_row + r, KERNEL_HEIGHT - 1) * tap_step.h);
     }
-};
-
-// dz of a slice's pixels, 64 outputs, as wgmma takes A: 16 of each warp, or zeros beyond BLOCK_O.
-struct OutputRows {
-    unsigned words[4];
-
-    __device__ void load(const OutputLines& dz, int slice) {
-        const int lane = threadIdx.x % 32;
-        const int pixel = slice * DEPTH + lane / 16 * 8 + lane % 8;
-        const int warp = threadIdx.x / 32 % 4, piece = warp * 2 + lane / 8 % 2;
-        if (warp * DEPTH < BLOCK_O) {
-            ldmatrix_x4_trans(words[0], words[1], words[2], words[3], dz.piece(pixel, piece));
-        } else {
-            words[0] = words[1] = words[2] = words[3] = 0;
-        }
-    }
-};
-
-// sums += the products of a band. What registers hold of two slices stays until both are
-// multiplied, be it after the return; meanwhile others hold the next two.
-__device__ inline void multiply_band(Sums& sums, OutputRows (&outputs)[2][2], const Stage& stage,
-                                        const KernelRows& kernel, Pair tap_step, int num_slices) {
 #pragma unroll 2
-    for (int pair = 0; pair < num_slices / 2; ++pair) {
-        OutputRows(&own)[2] = outputs[pair % 2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) own[i].load(stage.dz, 2 * pair + i);
+    for (int slice = 0; slice < num_slices; ++slice) {
+        unsigned(&a)[4] = slices[slice % 2];
+        load_slice(a, stage.dz, slice);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int r = 0; r < OWN_ROWS; ++r) {
 #pragma unroll
-            for (int r = 0; r < OWN_ROWS; ++r) {
-#pragma unroll
-                for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
-                    const int bytes = kw * tap_step.w + (2 * pair + i) * DEPTH * InputLines::LINE;
-                    RegisterProduct<T>::template add_to<true>(
-                        sums[r][kw], own[i].words, moved(kernel.rows[r], bytes), true);
-                }
+            for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
+                const int bytes = kw * tap_step.w + slice * DEPTH * InputLines::LINE;
+                RegisterProduct<T>::template add_to<true>(sums[r][kw], a, moved(rows[r], bytes),
+                                                          true);
             }
         }
         wgmma_commit();
         wgmma_wait<1>();
-    }
-}
-
-// Stores what a thread has of a tap: `to` has outputs numbers for each channel.
-__device__ inline void store_tap(const float (&sums)[BLOCK_C / 2], float* to, int channels,
-                                 int outputs) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < BLOCK_C / 2; ++i) {
-        const int channel = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        const int output = threadIdx.x / 32 % 4 * 16 + i / 2 % 2 * 8 + lane / 4;
-        if (channel < channels && output < BLOCK_O) {
-            to[static_cast<int64>(channel) * outputs + output] = sums[i];
-        }
     }
 }
 
@@ -265,33 +252,45 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
     }
     take_registers<REGISTERS>();
     Sums sums = {};
-    OutputRows rows_in_flight[2][2];
+    Slices slices;
     OutputSums of_outputs{blockIdx.z == 0, {}};
     Cursor<STAGES> cursor(0);
 #pragma unroll 1
     for (int band = blockIdx.x; band < count; band += gridDim.x) {
         wait(ring.full[cursor.slot], cursor.round);
         const Stage stage = stages.at(cursor.slot);
-        const KernelRows kernel(stage, first_row, tap_step);
-        multiply_band(sums, rows_in_flight, stage, kernel, tap_step, num_slices);
+        multiply_band(sums, slices, stage, first_row, tap_step, num_slices);
         of_outputs.add(stage.dz, num_slices * DEPTH);
         wgmma_wait<0>();
         arrive_warp(ring.empty[cursor.slot]);
         cursor.advance<1>();
     }
 
-    const int64 taps = KERNEL_HEIGHT * KERNEL_WIDTH, of_tap = static_cast<int64>(channels) * outputs;
-    float* part = partials + blockIdx.x * (taps * of_tap + outputs) + bands.first_output;
-    of_outputs.store_all(reinterpret_cast<float*>(shared), part + taps * of_tap);
-    part += static_cast<int64>(bands.first_channel) * outputs;
-    const int own_channels = channels - bands.first_channel;
+    const int taps = KERNEL_HEIGHT * KERNEL_WIDTH, lane = threadIdx.x % 32;
+    float* part = partials + blockIdx.x * (static_cast<int64>(taps) * channels + 1) * outputs;
+    float* of_bias = part + static_cast<int64>(taps) * channels * outputs + bands.first_output;
+    of_outputs.store_all(reinterpret_cast<float*>(shared), of_bias,
+                         min(BLOCK_O, outputs - bands.first_output));
 #pragma unroll
-    for (int r = 0; r < OWN_ROWS; ++r) {
-        if (first_row + r >= KERNEL_HEIGHT) continue;
+    for (int half = 0; half < 2; ++half) {
+        const int output = bands.first_output + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
+        if (output >= outputs) continue;
 #pragma unroll
-        for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
-            float* to = part + ((first_row + r) * KERNEL_WIDTH + kw) * of_tap;
-            store_tap(sums[r][kw], to, own_channels, outputs);
+        for (int r = 0; r < OWN_ROWS; ++r) {
+            const int kh = first_row + r;
+            if (kh >= KERNEL_HEIGHT) continue;
+#pragma unroll
+            for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
+                const int first = bands.first_channel + lane % 4 * 2;
+                const int64 feature = static_cast<int64>(kh * KERNEL_WIDTH + kw) * channels + first;
+                float* to = part + feature * outputs + output;
+#pragma unroll
+                for (int j = 0; j < BLOCK_C / 8; ++j) {
+                    const float* pair = &sums[r][kw][4 * j + 2 * half];
+                    if (first + 8 * j < channels) to[8 * j * outputs] = pair[0];
+                    if (first + 8 * j + 1 < channels) to[(8 * j + 1) * outputs] = pair[1];
+                }
+            }
         }
     }
 }

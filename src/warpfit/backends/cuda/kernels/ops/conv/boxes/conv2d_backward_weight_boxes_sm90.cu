@@ -1,15 +1,14 @@
 // Computes:  for each part its share of dw[k, l, c, o] = sum of x[m, i stride + k dilation -
 //            padding, ..., c] dz[m, i, j, o] over windows (m, i, j), on Hopper's tensor cores
-//            through wgmma: x transposed times dz, a product for every tap and 64 channels; SWAPPED:
-//            dz transposed times x.
+//            through wgmma: x transposed times dz, a product for every tap and 64 channels.
 // Layout:    x (M, height, width, channels) through x_map, in boxes of 64 windows, and dz (M, rows,
 //            columns, outputs) through dz_map in the same, as image_boxes.cuh has them. partials: a
 //            row for each part, of KH KW channels outputs numbers as dw, and as many outputs that
 //            stay as they are.
-// Launch:    grid: parts, each of as many blocks as there are tiles; a tile has BLOCK_M / 64 panels,
-//            each 64 channels of a tap, and BLOCK_N outputs; SWAPPED the other way round. block: as
-//            in gemm/stages.cuh, whose defines these are, and SWAPPED. shared bytes: STAGES stages
-//            and barriers (`WeightTiling.shared_bytes`).
+// Launch:    grid: run_blocks for each run_tiles of the tiles, as Runs has it; a tile has BLOCK_M /
+//            64 panels, each 64 channels of a tap, and BLOCK_N outputs. block: as in
+//            gemm/stages.cuh, whose defines these are. shared bytes: STAGES stages and barriers
+//            (`BoxTiling.shared_bytes`).
 // Numerics:  float32 sums, in the order of windows.
 // Cost:      2 windows taps channels outputs FLOP, and those of what fills up tiles and boxes;
 //            reads x for every tile of outputs, and dz for every tile of panels, mostly from L2.
@@ -19,7 +18,6 @@
 #define TRANSPOSE_A 1
 #define TRANSPOSE_B 0
 
-#include "base/reduce.cuh"
 #include "gemm/stages.cuh"
 #include "ops/conv/boxes/image_boxes.cuh"
 
@@ -29,9 +27,7 @@ struct BoxShared {
 };
 
 constexpr int PANEL = LINE_BYTES / sizeof(T);  // channels, or outputs
-constexpr int X_PANELS = (SWAPPED ? BLOCK_N : BLOCK_M) / PANEL;
-constexpr int DZ_PANELS = (SWAPPED ? BLOCK_M : BLOCK_N) / PANEL;
-constexpr int X_PLACE = SWAPPED ? TileA::BYTES : 0, DZ_PLACE = SWAPPED ? 0 : TileA::BYTES;
+constexpr int X_PANELS = BLOCK_M / PANEL, DZ_PANELS = BLOCK_N / PANEL;
 static_assert(CLUSTER == 1, "a block has a tile of its own");
 
 struct WeightProduct {
@@ -41,16 +37,14 @@ struct WeightProduct {
 
     __device__ int panels_of_tap() const { return (channels + PANEL - 1) / PANEL; }
     __device__ int num_taps() const { return rows.taps * columns.taps; }
-    __device__ int panel_tiles() const {
-        return (num_taps() * panels_of_tap() + X_PANELS - 1) / X_PANELS;
-    }
     __device__ int output_tiles() const {
         return (outputs + DZ_PANELS * PANEL - 1) / (DZ_PANELS * PANEL);
     }
 };
 
-// How boxes of windows are dealt out: those of `tiles` tiles, one tile's after the other's, to
-// `blocks` blocks in equal numbers; and then those of the next.
+// How boxes of windows are dealt out: a run has `tiles` tiles, and those of one after the other go
+// to `blocks` blocks in equal numbers. Neighbouring blocks are of different runs, and of
+// neighbouring tiles: they ask for the same windows at the same time.
 struct Runs {
     int tiles, blocks;
     int64 boxes;  // of a tile
@@ -74,10 +68,11 @@ struct Piece {
 template <class Call>
 __device__ inline void for_each_piece(const WeightProduct& product, const Runs& runs, int parts,
                                       Call call) {
-    const int run = blockIdx.x / runs.blocks, block = blockIdx.x - run * runs.blocks;
+    const int num_runs = gridDim.x / runs.blocks;
+    const int block = blockIdx.x / num_runs, run = blockIdx.x - block * num_runs;
     const int64 end = runs.first(block + 1);
     for (int64 box = runs.first(block); box < end;) {
-        const int in_run = static_cast<int>(box / runs.boxes), tile = run * runs.tiles + in_run;
+        const int in_run = static_cast<int>(box / runs.boxes), tile = in_run * num_runs + run;
         const int64 first = in_run * runs.boxes, last = min(first + runs.boxes, end);
         const int part = block - runs.block_of(first);
         call(Piece{tile / product.output_tiles() * X_PANELS,
@@ -99,42 +94,47 @@ __device__ inline void start_barriers(BoxShared& shared) {
     __syncthreads();
 }
 
-// The panels of x that the windows of a box see; beyond the last tap's zeros.
-__device__ inline void load_x(unsigned char* tile, Barrier& full, const TensorMap& x_map,
-                              const WeightProduct& product, const Extent& first, int first_panel) {
-#pragma unroll
-    for (int i = 0; i < X_PANELS; ++i) {
-        const int panel = first_panel + i, tap = panel / product.panels_of_tap();
+// What the first window sees of a panel: a pixel, and a channel; beyond the last tap's there are
+// zeros.
+struct PanelStart {
+    int row, column, channel;
+
+    __device__ void find(const WeightProduct& product, int panel) {
+        const int tap = panel / product.panels_of_tap();
         const int kh = tap / product.columns.taps, kw = tap - kh * product.columns.taps;
-        const int channel = tap < product.num_taps()
-                                ? (panel - tap * product.panels_of_tap()) * PANEL
-                                : product.channels;
-        copy_images(tile + i * TileA::PANEL_BYTES, &x_map, first.images,
-                    product.rows.pixel(first.rows, kh), product.columns.pixel(first.columns, kw),
-                    channel, &full);
+        row = product.rows.pixel(0, kh), column = product.columns.pixel(0, kw);
+        channel = tap < product.num_taps() ? (panel - tap * product.panels_of_tap()) * PANEL
+                                           : product.channels;
     }
-}
+};
 
-__device__ inline void load_dz(unsigned char* tile, Barrier& full, const TensorMap& dz_map,
-                               const Extent& first, int first_output) {
-#pragma unroll
-    for (int i = 0; i < DZ_PANELS; ++i) {
-        copy_images(tile + i * TileB::PANEL_BYTES, &dz_map, first.images, first.rows, first.columns,
-                    first_output + i * PANEL, &full);
-    }
-}
-
+// One thread. What panels and boxes have in common it finds once: others wait for what it asks for.
 __device__ inline void load_boxes(BoxShared& shared, const TensorMap& x_map,
                                   const TensorMap& dz_map, const WeightProduct& product,
                                   const Piece& piece, Cursor<STAGES>& cursor) {
+    PanelStart starts[X_PANELS];
+#pragma unroll
+    for (int i = 0; i < X_PANELS; ++i) starts[i].find(product, piece.first_panel + i);
+    Extent first = product.boxes.first(piece.first_box);
+#pragma unroll 1
     for (int box = 0; box < piece.num_boxes; ++box) {
-        const Extent first = product.boxes.first(piece.first_box + box);
         Barrier& full = shared.full[cursor.slot];
         unsigned char* stage = shared.stages[cursor.slot];
         wait(shared.empty[cursor.slot], cursor.round + 1);
         mbarrier_expect(&full, STAGE_BYTES);
-        load_x(stage + X_PLACE, full, x_map, product, first, piece.first_panel);
-        load_dz(stage + DZ_PLACE, full, dz_map, first, piece.first_output);
+        const int row = first.rows * product.rows.stride,
+                  column = first.columns * product.columns.stride;
+#pragma unroll
+        for (int i = 0; i < X_PANELS; ++i) {
+            copy_images(stage + i * TileA::PANEL_BYTES, &x_map, first.images,
+                        row + starts[i].row, column + starts[i].column, starts[i].channel, &full);
+        }
+#pragma unroll
+        for (int i = 0; i < DZ_PANELS; ++i) {
+            copy_images(stage + TileA::BYTES + i * TileB::PANEL_BYTES, &dz_map, first.images,
+                        first.rows, first.columns, piece.first_output + i * PANEL, &full);
+        }
+        product.boxes.advance(first);
         cursor.advance<1>();
     }
 }
@@ -148,8 +148,7 @@ __device__ inline float* place_of(float* part, const WeightProduct& product, int
     return part + (static_cast<int64>(tap) * product.channels + channel) * product.outputs;
 }
 
-// Stores the sums of 64 rows of a tile, from `first_row` on: channels of a tap, or outputs if
-// SWAPPED.
+// Stores the sums of 64 rows of a tile, channels of a tap, from `first_row` on.
 __device__ inline void store_sums_of(const float (&sums)[BLOCK_N / 2], float* part,
                                      const WeightProduct& product, const Piece& piece,
                                      int first_row) {
@@ -157,32 +156,14 @@ __device__ inline void store_sums_of(const float (&sums)[BLOCK_N / 2], float* pa
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int row = threadIdx.x / 32 % 4 * 16 + h * 8 + lane / 4;
-        if constexpr (SWAPPED) {
-            const int output = piece.first_output + first_row + row;
+        float* to = place_of(part, product, piece.first_panel + first_row / PANEL, row);
+        if (to == nullptr) continue;
+#pragma unroll
+        for (int j = 0; j < BLOCK_N / 8; ++j) {
+            const int output = piece.first_output + 8 * j + lane % 4 * 2;
             if (output >= product.outputs) continue;
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; ++j) {
-                const int column = 8 * j + lane % 4 * 2, panel = piece.first_panel + column / PANEL;
-                float* to = place_of(part, product, panel, column % PANEL);
-                if (to == nullptr) continue;
-                to[output] = sums[4 * j + 2 * h];
-                to[product.outputs + output] = sums[4 * j + 2 * h + 1];
-            }
-        } else {
-            float* to = place_of(part, product, piece.first_panel + first_row / PANEL, row);
-            // Neighbouring lanes exchange pairs of 16 outputs, so that each has four in a row.
-            const bool is_odd = lane % 2;
-            const int own = piece.first_output + lane % 2 * 8 + lane % 4 / 2 * 4;
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; j += 2) {
-                const float *low = &sums[4 * j + 2 * h], *high = low + 4;
-                const float2 other{__shfl_xor_sync(FULL_WARP, is_odd ? low[0] : high[0], 1),
-                                   __shfl_xor_sync(FULL_WARP, is_odd ? low[1] : high[1], 1)};
-                if (to == nullptr || own + 8 * j >= product.outputs) continue;
-                *reinterpret_cast<float4*>(to + own + 8 * j) =
-                    is_odd ? float4{other.x, other.y, high[0], high[1]}
-                           : float4{low[0], low[1], other.x, other.y};
-            }
+            *reinterpret_cast<float2*>(to + output) =
+                float2{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
         }
     }
 }
@@ -245,7 +226,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             float* part = partials + piece.part * numbers;
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
-                wgmma_end(sums[i]);
                 store_sums_of(sums[i], part, product, piece, own_rows + 64 * i);
             }
         });

@@ -67,6 +67,25 @@ struct ImageRows {
         }
     }
 
+    // The same where what lies beside the image, and channels that it does not have, are zeros
+    // already: a thread has a plane of every THREADS / PLANES-th pixel of a row.
+    template <int THREADS, int PLANES, class Pieces>
+    __device__ void copy_rows_to(const Pieces& planes, int thread) const {
+        static_assert(WHOLE && THREADS % PLANES == 0, "a thread stays in its plane");
+        const int plane = thread % PLANES, channel = first_channel + plane * IN_PIECE<T>;
+        if (channel >= channels) return;
+#pragma unroll 1
+        for (int r = 0; r < rows; ++r) {
+            const bool inside = static_cast<unsigned>(top + r) < static_cast<unsigned>(height);
+            const T* from = image + static_cast<int64>(inside ? top + r : 0) * width * channels;
+#pragma unroll 2
+            for (int col = thread / PLANES; col < width; col += THREADS / PLANES) {
+                copy_async_16(planes.piece(r * pitch + col - left, plane),
+                              from + static_cast<int64>(col) * channels + channel, inside);
+            }
+        }
+    }
+
     // Where a piece comes from, and how many numbers of it are there.
     struct Source {
         const T* first;
