@@ -73,8 +73,7 @@ void check_operand(const char* name, const char* which, unsigned long long descr
         fail("%s: expected a descriptor of %s with no flag but its swizzle's, got 0x%016llx", name,
              which, descriptor);
     const Matrix matrix(descriptor, *product.type, across);
-    // Across, k may begin at any line: what the swizzle goes by is the address.
-    if (!across && matrix.line_bytes != 0 && matrix.address / matrix.line_bytes % 8 != 0)
+    if (matrix.line_bytes != 0 && matrix.address / matrix.line_bytes % 8 != 0)
         fail("%s: expected the atoms of %s at multiples of %u bytes, got address %u", name, which,
              8 * matrix.line_bytes, matrix.address);
     for (const unsigned place :

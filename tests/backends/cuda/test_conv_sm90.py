@@ -272,52 +272,6 @@ def test_arrays_that_begin_anywhere_are_left_to_the_other_kernel(kernel_runtime:
     assert kernels_of(ops) == {"conv2d_forward": False}
 
 
-@pytest.mark.in_turns(2)
-@pytest.mark.parametrize("way", ["forward", "adjoint", "spread"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_weights_that_do_not_fit_come_slab_by_slab(
-    kernel_runtime_of_any_order: Any, monkeypatch: pytest.MonkeyPatch, way: str, dtype: str
-) -> None:
-    """Of 136 channels, the last slab has 8; small bands, of which a block takes several."""
-
-    def choose(windows: Windows, *_: int) -> Band | None:
-        slabs = -(-windows.channels // conv_sm90.SLAB)
-        counts = reversed(row_counts(windows.result[0]))
-        found = (conv_sm90._band(windows, rows, MOST_SHARED, 2, slabs) for rows in counts)
-        return next(filter(None, found), None)
-
-    monkeypatch.setattr(conv_sm90, "choose_band", choose)
-    monkeypatch.setattr(conv_sm90, "_keeps_busy", lambda *_: True)
-    numpy, ops = NumpyBackend(), CudaBackend(kernel_runtime_of_any_order)
-    settings: dict[str, Any] = {"padding": (1, 1)}
-    if way == "forward":
-        x, w = whole_numbers((3, 9, 10, 136), (3, 3, 136, 16))
-        expected, _ = numpy.conv2d_forward(x, w, None, **settings)
-        x_, w_ = (ops.asarray(array, dtype) for array in (x, w))
-        found, _ = ops.conv2d_forward(x_, w_, None, **settings)
-    else:
-        shape = (3, 9, 10, 136)
-        size = (3, 4, 5, 136) if way == "spread" else shape
-        dy, w = whole_numbers(size, (3, 3, 16, 136))
-        dz, dz_, w_ = dy, ops.asarray(dy, dtype), ops.asarray(w, dtype)
-        if way == "spread":
-            places = np.random.default_rng(0).integers(0, 4, size).astype(np.uint8)
-            dz = numpy.max_pool2d_backward_joined(dy, places, shape, HALVING)
-            dz_ = ops.max_pool2d_backward_joined(dz_, ops.asarray(places), shape, HALVING)
-        expected = numpy.conv2d_backward_input(dz, w, (3, 9, 10, 16), **settings)
-        found = ops.conv2d_backward_input(dz_, w_, (3, 9, 10, 16), **settings)
-    assert set(kernels_of(ops).values()) == {True}
-    np.testing.assert_array_equal(found.numpy(), expected)
-
-
-@pytest.mark.parametrize(("side", "has_slabs"), [(15, True), (14, True), (16, False), (8, False)])
-def test_slabs_are_for_products_that_take_longer_than_copies(side: int, has_slabs: bool) -> None:
-    windows = Setting((1, side, side, 64), (3, 3, 64, 256), padding=(1, 1)).windows.adjoint
-    band = choose_band(windows, 512, 132, MOST_SHARED)
-    assert (band is not None) == has_slabs
-    assert band is None or band.slabs == 4
-
-
 @pytest.mark.parametrize("num_images", [1, 64, 512])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_bands_and_tiles_cover_the_windows(name: str, num_images: int) -> None:

@@ -24,10 +24,7 @@ Shape = tuple[int, ...]
 
 # As in kernels/mma/planes.cuh: numbers in a piece of 16 bytes, and k of an instruction.
 PIECE_BYTES, IN_PIECE, DEPTH = 16, 8, 16
-TILE, SIDE, ALIGNMENT = 64, 8, 1024
-# Channels of a slab, where weights of all do not stay; columns of sums of a warpgroup's tiles then,
-# and the least share of windows in tiles.
-SLAB, MOST_SUMS_OF_SLABS, LEAST_FILLED = 64, 128, 0.75
+TILE, SIDE = 64, 8
 KERNEL, WARPGROUP = "conv2d_sm90", 128
 # Columns of a block's products, each a number that wgmma is declared for; and those that are whole
 # lines where outputs lie side by side.
@@ -157,8 +154,6 @@ class Band(NamedTuple):
         That a multiprocessor is to hold.
     stages : int
         Bands in shared memory: 2 if warps of their own load the next one.
-    slabs : int
-        Parts of the channels, of which weights and pixels come together; 1 if all weights stay.
     """
 
     rows: int
@@ -168,17 +163,12 @@ class Band(NamedTuple):
     shared_bytes: int
     blocks: int
     stages: int
-    slabs: int
-
-    @property
-    def rounds(self) -> int:
-        """Tiles of a warpgroup."""
-        return -(-self.num_tiles // MOST_WARPGROUPS)
 
     @property
     def warpgroups(self) -> int:
         """Those that multiply."""
-        return -(-self.num_tiles // self.rounds)
+        rounds = -(-self.num_tiles // MOST_WARPGROUPS)
+        return -(-self.num_tiles // rounds)
 
     @property
     def threads(self) -> int:
@@ -244,17 +234,13 @@ def choose_band(
 ) -> Band | None:
     """Return the band by which all images take the least time; None if none fits.
 
-    What is spread is not loaded by warps of its own: there are too few for what they wait for, but
-    where products of several slabs follow.
+    What is spread is not loaded by warps of its own: there are too few for what they wait for.
     """
-    slabs = -(-windows.channels // SLAB)
-    ways = [(stages, 1) for stages in ((1,) if windows.spreads else (1, 2))]
-    ways += [(2, slabs)] if slabs > 1 else []
     bands = [
         band
         for rows in row_counts(windows.result[0], windows.pools)
-        for stages, slabs in ways
-        if (band := _band(windows, rows, max_shared_bytes, stages, slabs)) is not None
+        for stages in ((1,) if windows.spreads else (1, 2))
+        if (band := _band(windows, rows, max_shared_bytes, stages)) is not None
     ]
     return min(
         bands,
@@ -272,9 +258,7 @@ def row_counts(height: int, pools: bool = False) -> list[int]:
     return sorted(whole | ({height} if pools else even), reverse=True)
 
 
-def _band(
-    windows: Windows, rows: int, max_shared_bytes: int, stages: int, slabs: int = 1
-) -> Band | None:
+def _band(windows: Windows, rows: int, max_shared_bytes: int, stages: int) -> Band | None:
     height, width = rows, windows.result[1]
     across = -(-width // SIDE)
     squares, in_order = (
@@ -289,27 +273,13 @@ def _band(
     else:
         num_tiles, across = in_order, 0
         last = in_order * TILE - 1 + span_h * windows.pitch + span_w
-    depth = windows.depth if slabs == 1 else SLAB
-    plane = plane_bytes(max(copied, last + 1), depth)
-    weights, stage = 2 * windows.taps * depth * windows.block_n, depth // IN_PIECE * plane
-    if slabs > 1:
-        weights, stage = 0, -(-(weights + stage) // ALIGNMENT) * ALIGNMENT
-    shared = weights + stages * (stage + 2 * BARRIER_BYTES)
+    plane = plane_bytes(max(copied, last + 1), windows.depth)
+    shared = stages * (windows.depth // IN_PIECE * plane + 2 * BARRIER_BYTES)
+    shared += 2 * windows.taps * windows.depth * windows.block_n
+    if shared > max_shared_bytes:
+        return None
     blocks = min(MOST_BLOCKS, (max_shared_bytes + RESERVED_BYTES) // (shared + RESERVED_BYTES))
-    band = Band(rows, num_tiles, across, plane, shared, blocks, stages, slabs)
-    is_idle = slabs > 1 and not _keeps_busy(windows, band, stage)
-    return None if shared > max_shared_bytes or is_idle else band
-
-
-def _keeps_busy(windows: Windows, band: Band, stage_bytes: int) -> bool:
-    """Whether the products of a slab take longer than its copies, and are of windows, mostly, whose
-    sums have registers.
-    """
-    filled = band.rows * windows.result[1] / (band.num_tiles * TILE)
-    columns = band.num_tiles * windows.taps * SLAB // DEPTH * windows.block_n
-    has_room = band.rounds * windows.block_n <= MOST_SUMS_OF_SLABS
-    is_bound = columns * CYCLES_OF_COLUMN >= stage_bytes / BYTES_A_CYCLE
-    return has_room and is_bound and filled >= LEAST_FILLED
+    return Band(rows, num_tiles, across, plane, shared, blocks, stages)
 
 
 def is_in_pieces(x: Array, channels: int) -> bool:
@@ -332,14 +302,11 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
     rounds = -(-num_bands // (num_multiprocessors * blocks))
     slices = windows.taps * windows.depth // DEPTH
     of_tile = slices * max(CYCLES_OF_COLUMN * windows.block_n, LEAST_CYCLES)
-    of_slab = windows.depth if band.slabs == 1 else SLAB
-    of_pixels = of_slab // IN_PIECE * band.plane_bytes / BYTES_A_CYCLE
+    of_pixels = windows.depth // IN_PIECE * band.plane_bytes / BYTES_A_CYCLE
     of_weights = 2 * slices * DEPTH * windows.block_n / BYTES_A_CYCLE
     # Blocks share a multiprocessor's products, and hide what others wait for.
     multiplied = CYCLES_OF_BAND + band.num_tiles * of_tile
     loaded = WAITED_CYCLES + of_pixels
-    if band.slabs > 1:
-        loaded = WAITED_CYCLES + band.slabs * of_pixels + of_weights
     both = max(loaded, multiplied) if band.stages > 1 else loaded + multiplied
     alone = multiplied + (rounds - 1) * both
     first = blocks * (of_weights + of_pixels) + WAITED_CYCLES  # nothing hides it
@@ -360,9 +327,7 @@ def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict
         "BOUNDED_WAITS": int(is_debugging()),
         "KERNEL_HEIGHT": windows.kernel[0],
         "KERNEL_WIDTH": windows.kernel[1],
-        "SLICES_OF_TAP": (windows.depth if band.slabs == 1 else SLAB) // DEPTH,
-        "SLABS": band.slabs,
-        "TILES": band.rounds if band.slabs > 1 else 1,
+        "SLICES_OF_TAP": windows.depth // DEPTH,
         "X_PIECES": int(is_whole),
         "POOLS": int(windows.pools),
         "IS_POOLED": int(windows.spreads),

@@ -21,6 +21,7 @@ from warpfit.backends.cuda.conv_sm90 import (
     WindowsOps,
     example_windows,
     is_in_pieces,
+    plane_bytes,
     row_counts,
 )
 from warpfit.backends.cuda.driver import is_debugging
@@ -29,9 +30,9 @@ from warpfit.backends.cuda.pool import PooledGradient
 __all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
 
 KERNEL = "conv2d_backward_weight_sm90"
-# Outputs of a block, the channels of a tap that it may have, and those of a line that they lie in;
-# bands on their way or at work, and where each begins.
-BLOCK_O, BLOCKS_C, LINES_C = 64, (16, 24, 32, 48, 64), (16, 32, 64)
+# Outputs of a block, and the channels of a tap that it may have; sums of a thread; bands on their
+# way or at work, and where each begins.
+BLOCK_O, BLOCKS_C = 64, (64, 32, 24, 16)
 MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 4, 3, 1024
 # Sums for which threads have registers, by the warpgroups that multiply; and those up to which two
 # warpgroups load beside three.
@@ -54,8 +55,7 @@ class WeightBand(NamedTuple):
         Warpgroups of a block that multiply, the rows of the kernel that each has, and warpgroups
         that load.
     stages : int
-    num_pixels, shared_bytes : int
-        Pixels of an image that a stage has room for, and bytes of a block.
+    plane_bytes, shared_bytes : int
     parts : int
         Blocks that partition the bands, and whose sums are added up.
     """
@@ -67,7 +67,7 @@ class WeightBand(NamedTuple):
     kernel_rows: int
     loading: int
     stages: int
-    num_pixels: int
+    plane_bytes: int
     shared_bytes: int
     parts: int
 
@@ -97,8 +97,8 @@ def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
     possible = [c for c in BLOCKS_C if rows * width * c // 2 <= MOST_SUMS[warpgroups]]
     if not possible:
         return None
-    # The fewest blocks, and of these the narrowest.
-    block_c = min(possible, key=lambda c: (-(-windows.channels // c), c))
+    # The fewest columns in all, and of these the fewest blocks.
+    block_c = min(possible, key=lambda c: (-(-windows.channels // c) * c, -c))
     loading = 1 if warpgroups > 3 or rows * width * block_c // 2 > SUMS_BESIDE_TWO else 2
     return block_c, warpgroups, rows, loading
 
@@ -113,9 +113,9 @@ def _weight_band(
     span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
     num_slices = -(-rows * windows.pitch // DEPTH)
     last = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
-    num_pixels = max((rows + span_h) * windows.pitch, last + 1)
-    line = next(c for c in LINES_C if c >= block_c)
-    stage = 2 * (num_slices * DEPTH * BLOCK_O + num_pixels * line)
+    depth = -(-block_c // DEPTH) * DEPTH
+    plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), depth)
+    stage = 2 * num_slices * DEPTH * BLOCK_O + depth // IN_PIECE * plane
     stage += -stage % ALIGNMENT
     stages = min(MOST_STAGES, max_shared_bytes // (stage + 2 * BARRIER_BYTES))
     if stages < 2:
@@ -126,7 +126,7 @@ def _weight_band(
     # Sums of dz pass through shared memory in the end, eight of each thread.
     of_stages = stages * (stage + 2 * BARRIER_BYTES)
     shared = max(of_stages, warpgroups * WARPGROUP * IN_PIECE * 4)
-    return WeightBand(rows, num_slices, *shares, stages, num_pixels, shared, parts)
+    return WeightBand(rows, num_slices, *shares, stages, plane, shared, parts)
 
 
 def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float:
@@ -159,7 +159,7 @@ def weight_defines(
 
 def weight_sizes(windows: Windows, band: WeightBand, num_images: int) -> tuple[int, ...]:
     """Return its last arguments."""
-    return (num_images, *windows.sizes, band.rows, band.num_slices, band.num_pixels)
+    return (num_images, *windows.sizes, band.rows, band.num_slices, band.plane_bytes)
 
 
 class WeightOps(WindowsOps):

@@ -15,9 +15,8 @@ from warpfit.backends.base import Array, Pair
 
 __all__ = ["axis_taps", "blocks", "taps", "window_view"]
 
-# Scratch memory of one block: small enough for a core's own cache, with what else it reads, large
-# enough for a quick matrix product.
-BLOCK_BYTES = 768 << 10
+# Scratch memory of one block: small enough for the cache, large enough for a quick matrix product.
+BLOCK_BYTES = 2 << 20
 
 Index = tuple[slice, ...]
 

@@ -10,8 +10,9 @@
 // Launch:    grid (parts, ceil(outputs / 64), ceil(channels / BLOCK_C)); block: WARPGROUPS, each
 //            with OWN_ROWS of the kernel's, and LOADING that load bands. Block x takes every
 //            parts-th band of band_rows rows of windows, num_slices of 16 pixels in shared memory.
-//            shared bytes: STAGES of dz, and of num_pixels of x, in lines, and barriers
-//            (`WeightBand.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH.
+//            shared bytes: STAGES of dz, in lines, and of the planes of x, plane_bytes each, and
+//            barriers (`WeightBand.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT,
+//            KERNEL_WIDTH.
 // Numerics:  float32 sums, in the order of bands and pixels; db's of a thread's pieces first.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices and
 //            outputs; reads x, with KH - 1 rows more for each band, and dz once, for each
@@ -30,19 +31,17 @@ constexpr int THREADS = 128 * WARPGROUPS;  // that multiply
 constexpr int LOADERS = 128 * LOADING;     // threads that load
 // Registers of a thread: of all at first, and then of those that multiply, which get what the
 // others leave.
-constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8,
-              LOADER_REGISTERS = IS_POOLED ? 64 : X_PIECES ? 48 : 56;
+constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8;
+constexpr int LOADER_REGISTERS = IS_POOLED ? 64 : X_PIECES ? 48 : 56;
 constexpr int LEFT_REGISTERS =
     ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
 constexpr int BLOCK_O = 64;  // the rows of a product
-constexpr int LINE_C = BLOCK_C <= 16 ? 16 : BLOCK_C <= 32 ? 32 : 64;  // channels of a line
-constexpr int C_PIECES = LINE_C / IN_PIECE<T>, O_PIECES = BLOCK_O / IN_PIECE<T>;
+constexpr int PLANES = (BLOCK_C + DEPTH - 1) / DEPTH * DEPTH / IN_PIECE<T>;  // of whole slices
+constexpr int O_PIECES = BLOCK_O / IN_PIECE<T>;
 
 using OutputLines = Lines<BLOCK_O* static_cast<int>(sizeof(T))>;
-// Products read them from any pixel on: what the swizzle goes by is the address.
-using InputLines = Lines<LINE_C* static_cast<int>(sizeof(T))>;
 using Sums = float[OWN_ROWS][KERNEL_WIDTH][BLOCK_C / 2];
 
 struct Pair {
@@ -52,23 +51,23 @@ struct Pair {
 // What a band is in shared memory.
 struct Stage {
     OutputLines dz;
-    InputLines x;
+    Planes x;
 };
 
 struct Stages {
     unsigned char* data;
-    int num_slices, num_pixels;
+    int num_slices, plane_bytes;
 
     __device__ int line_bytes() const {
         return num_slices * DEPTH * BLOCK_O * static_cast<int>(sizeof(T));
     }
     __device__ int stage_bytes() const {
-        return (line_bytes() + num_pixels * InputLines::LINE + 1023) / 1024 * 1024;
+        return (line_bytes() + PLANES * plane_bytes + 1023) / 1024 * 1024;
     }
     __device__ Stage at(int stage) const {
         unsigned char* first = data + stage * stage_bytes();
         return {{first, num_slices * DEPTH * OutputLines::LINE},
-                {first + line_bytes(), num_pixels * InputLines::LINE}};
+                {first + line_bytes(), plane_bytes}};
     }
 
     // What no band fills: zeros around images, and what is multiplied by those of dz.
@@ -102,29 +101,11 @@ struct Bands {
             -padding.w,
             rows + (KERNEL_HEIGHT - 1) * dilation.h,
             pitch,
-            first_channel,
-            C_PIECES};
-        if constexpr (X_PIECES) {
-            x_rows.template copy_rows_to<LOADERS, C_PIECES>(stage.x, thread);
-        } else {
-            x_rows.template copy_to<LOADERS>(stage.x, thread);
-        }
-        const int64 image_size = static_cast<int64>(windows.h) * windows.w * outputs;
-        const ImageRows<T, true> dz_rows{dz + (IS_POOLED ? 0 : number * image_size),
-                                         windows.h,
-                                         windows.w,
-                                         outputs,
-                                         top,
-                                         0,
-                                         rows,
-                                         pitch,
-                                         first_output,
-                                         O_PIECES};
-        if constexpr (IS_POOLED) {
-            copy_pooled<LOADERS>(stage.dz, dz, places, number, dz_rows, thread);
-        } else {
-            dz_rows.template copy_rows_to<LOADERS, O_PIECES>(stage.dz, thread);
-        }
+            first_channel};
+        x_rows.template copy_to<LOADERS, PLANES>(stage.x, thread);
+        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,     top,
+                                         0,  rows,      pitch,     first_output};
+        copy_gradient<LOADERS, O_PIECES, IS_POOLED>(stage.dz, places, number, dz_rows, thread);
         copy_async_commit();
         copy_async_wait<0>();
     }
@@ -187,7 +168,8 @@ using Slices = unsigned[2][4];  // in turns
 // not have are its last one. The last slice is still read when this returns.
 __device__ inline void multiply_band(Sums& sums, Slices& slices, const Stage& stage, int first_row,
                                      Pair tap_step, int num_slices) {
-    const uint64 pixels = stage.x.descriptor();
+    const uint64 pixels =
+        planes_descriptor(shared_address(stage.x.data), EIGHT_PIECES, stage.x.stride);
     uint64 rows[OWN_ROWS];
 #pragma unroll
     for (int r = 0; r < OWN_ROWS; ++r) {
@@ -195,14 +177,14 @@ __device__ inline void multiply_band(Sums& sums, Slices& slices, const Stage& st
     }
 #pragma unroll 2
     for (int slice = 0; slice < num_slices; ++slice) {
-        unsigned(&a)[4] = slices[slice % 2];
+        unsigned (&a)[4] = slices[slice % 2];
         load_slice(a, stage.dz, slice);
         wgmma_fence();
 #pragma unroll
         for (int r = 0; r < OWN_ROWS; ++r) {
 #pragma unroll
             for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
-                const int bytes = kw * tap_step.w + slice * DEPTH * InputLines::LINE;
+                const int bytes = kw * tap_step.w + slice * DEPTH * PIECE_BYTES;
                 RegisterProduct<T>::template add_to<true>(sums[r][kw], a, moved(rows[r], bytes),
                                                           true);
             }
@@ -217,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
                                 int num_images, int height, int width, int channels, int out_height,
                                 int out_width, int outputs, int padding_height, int padding_width,
                                 int dilation_height, int dilation_width, int band_rows,
-                                int num_slices, int num_pixels) {
+                                int num_slices, int plane_bytes) {
     DYNAMIC_SHARED(unsigned char, shared);
     const Bands bands{x,
                       dz,
@@ -232,9 +214,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
                       out_width + (KERNEL_WIDTH - 1) * dilation_width,
                       static_cast<int>(blockIdx.z) * BLOCK_C,
                       static_cast<int>(blockIdx.y) * BLOCK_O};
-    const Stages stages{shared, num_slices, num_pixels};
-    const Pair tap_step{dilation_height * bands.pitch * InputLines::LINE,
-                        dilation_width * InputLines::LINE};
+    const Stages stages{shared, num_slices, plane_bytes};
+    const Pair tap_step{dilation_height * bands.pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int first_row = uniform(threadIdx.x / 128) * OWN_ROWS;
     const BandRing<STAGES, THREADS, LOADERS> ring(shared + STAGES * stages.stage_bytes());
     stages.clear();
@@ -245,9 +226,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
     const int count = num_images * bands.in_image();
     if (ring.is_loader()) {
         leave_registers<LOADER_REGISTERS>();
-        ring.load_all(count, [&](int band, int, int stage) {
-            bands.copy(band, stages.at(stage), ring.loader());
-        });
+        ring.load_all(
+            count, [&](int band, int stage) { bands.copy(band, stages.at(stage), ring.loader()); });
         return;
     }
     take_registers<REGISTERS>();

@@ -14,18 +14,16 @@
 // Launch:    grid (as many blocks as run at once, outputs / BLOCK_N); block: WARPGROUPS that
 //            multiply, and, if STAGES is 2, one that loads the next band meanwhile. Block x takes
 //            every gridDim.x-th band of band_rows rows of windows, and its warpgroups the band's
-//            tiles of 64 windows, in turns, TILES of them each. A tile is 8 by 8 windows,
-//            tiles_across of them side by side, or, if that is 0, 64 in the order of the planes'
-//            pixels. Channels fall into SLABS, of which the weights and a band's planes come
-//            together if there are several; one has its weights for good. shared bytes: weights,
-//            STAGES of planes of a band, plane_bytes each, or of both, and barriers
-//            (`Band.shared_bytes`). Defines: these, POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH,
-//            SLICES_OF_TAP (of a slab's channels), BLOCKS (to a multiprocessor), and those of
-//            window_sums.cuh.
+//            tiles of 64 windows, in turns. A tile is 8 by 8 windows, tiles_across of them
+//            side by side, or, if that is 0, 64 in the order of the planes' pixels. shared bytes:
+//            weights, STAGES of planes of a band, plane_bytes each, and barriers
+//            (`Band.shared_bytes`). Defines: these,
+//            POOLS, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH, SLICES_OF_TAP (of channels), BLOCKS (to a
+//            multiprocessor), and those of window_sums.cuh.
 // Numerics:  float32 sums, in the order of taps and channels.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of windows that fill up tiles;
-//            reads w once for each block, or, of several slabs, for each band, and x, with KH - 1
-//            rows more for each band, once for each blockIdx.y.
+//            reads w once for each block, and x, with KH - 1 rows more for each band, once for each
+//            blockIdx.y.
 // Reference: conv2d_forward and conv2d_backward_input of backends/numpy/conv.py; PTX ISA 9.7.15
 //            (wgmma), 9.7.9.25.3 (cp.async).
 #define SHARED_ALIGNMENT 1024
@@ -39,18 +37,12 @@ constexpr int THREADS = 128 * WARPGROUPS;      // that multiply
 constexpr int LOADERS = STAGES > 1 ? 128 : 0;  // threads that load
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
 constexpr int TAPS = KERNEL_HEIGHT * KERNEL_WIDTH;
-constexpr int CHANNELS = SLICES_OF_TAP * DEPTH;  // of a slab; zeros fill up the last slice
+constexpr int CHANNELS = SLICES_OF_TAP * DEPTH;  // zeros fill up the last slice
 // All products of a tile follow each other without a branch, unless they are too many.
 constexpr int UNROLLED_ROWS = TAPS * SLICES_OF_TAP <= 64 ? KERNEL_HEIGHT : 1;
 
 struct Pair {
     int h, w;
-};
-
-// How many threads share some work.
-template <int NUMBER>
-struct Threads {
-    static constexpr int COUNT = NUMBER;
 };
 
 // The weights of all taps that make this block's outputs. Their rows are taps and, in each,
@@ -62,12 +54,10 @@ constexpr int WEIGHT_BYTES = TAPS * OUTER * INNER * static_cast<int>(sizeof(T));
 constexpr int TAP_BYTES = OUTER * Weights::LINE;
 static_assert(OUTER % 8 == 0, "taps begin with an atom");
 
-// From w (taps, outer, inner), those from (first_outer, first_inner) on; zeros beyond. By as many
-// threads, of which this is number `thread`.
-template <int THREADS_OF>
+// From w (taps, outer, inner), those from (first_outer, first_inner) on; zeros beyond.
 __device__ inline void copy_weights(const Weights& to, const T* w, int outer, int inner,
-                                    int first_outer, int first_inner, int thread) {
-    Counter at(thread, THREADS_OF, OUTER, INNER / IN_PIECE<T>);
+                                    int first_outer, int first_inner) {
+    Counter at(threadIdx.x, THREADS, OUTER, INNER / IN_PIECE<T>);
     for (; at.a < TAPS; at.advance()) {
         const int row = first_outer + at.b, col = first_inner + at.c * IN_PIECE<T>;
         const bool inside = (row < outer) & (col < inner);
@@ -111,8 +101,8 @@ __device__ constexpr int weight_bytes(int tap, int slice) {
                    : tap * TAP_BYTES + slice * DEPTH * Weights::LINE;
 }
 
-// sums = all taps' products for 64 windows, + sums if `adds`.
-__device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap_step, bool adds) {
+// sums = all taps' products for 64 windows.
+__device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap_step) {
     wgmma_fence();
 #pragma unroll(UNROLLED_ROWS)
     for (int kh = 0; kh < KERNEL_HEIGHT; ++kh) {
@@ -124,34 +114,13 @@ __device__ inline void multiply(Sums& sums, const Operands& own, const Pair& tap
                 SliceProduct<T, false, !ADJOINT>::add_to(
                     sums, moved(pixels, slice * own.pixel_slice),
                     moved(own.weights, weight_bytes(kh * KERNEL_WIDTH + kw, slice)),
-                    adds || kh + kw + slice > 0);
+                    kh + kw + slice > 0);
             }
         }
     }
     wgmma_commit();
     wgmma_wait<0>();
 }
-
-// Where stages lie: of several slabs weights and planes, of one the planes behind its weights.
-struct Stages {
-    unsigned char* data;
-    int plane_bytes;
-
-    __device__ int bytes() const {
-        const int of_planes = CHANNELS / IN_PIECE<T> * plane_bytes;
-        return SLABS > 1 ? (WEIGHT_BYTES + of_planes + 1023) / 1024 * 1024 : of_planes;
-    }
-    __device__ int weight_step() const { return SLABS > 1 ? bytes() : 0; }
-    __device__ Weights weights(int stage) const {
-        return {data + stage * weight_step(), PANEL_BYTES};
-    }
-    __device__ Planes planes(int stage) const {
-        return {data + WEIGHT_BYTES + stage * bytes(), plane_bytes};
-    }
-    __device__ unsigned char* end() const {
-        return data + (SLABS > 1 ? 0 : WEIGHT_BYTES) + STAGES * bytes();
-    }
-};
 
 // The bands of all images, and how they come to shared memory.
 struct Bands {
@@ -164,7 +133,7 @@ struct Bands {
 
     // By as many threads, of which this is number `thread`, until its part is there.
     template <int THREADS_OF>
-    __device__ void copy(int band, int slab, const Planes& to, int thread) const {
+    __device__ void copy(int band, const Planes& to, int thread) const {
         const int number = band / in_image;
         const ImageRows<T, X_PIECES> own{
             x + static_cast<int64>(number) * image.h * image.w * channels,
@@ -175,12 +144,12 @@ struct Bands {
             -padding.w,
             copied_rows,
             pitch,
-            slab * CHANNELS,
-            CHANNELS / IN_PIECE<T>};
+            0};
+        constexpr int PLANES = CHANNELS / IN_PIECE<T>;
         if constexpr (IS_POOLED) {
-            copy_pooled<THREADS_OF>(to, x, places, number, own, thread);
+            copy_pooled<THREADS_OF, PLANES>(to, x, places, number, own, thread);
         } else {
-            own.template copy_to<THREADS_OF>(to, thread);
+            own.template copy_to<THREADS_OF, PLANES>(to, thread);
         }
         copy_async_commit();
         copy_async_wait<0>();
@@ -196,9 +165,19 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
     DYNAMIC_SHARED(unsigned char, shared);
     const int first_output = blockIdx.y * BLOCK_N;
     const int pitch = out_width + (KERNEL_WIDTH - 1) * dilation_width;
-    const Stages stages{shared, plane_bytes};
-    const BandRing<STAGES, THREADS, LOADERS> ring(stages.end());
-    if (LOADERS > 0) ring.start();
+    const Weights weights{shared, PANEL_BYTES};
+    const Planes pixels{shared + WEIGHT_BYTES, plane_bytes};
+    const int stage_bytes = CHANNELS / IN_PIECE<T> * plane_bytes;
+    const BandRing<STAGES, THREADS, LOADERS> ring(pixels.data + STAGES * stage_bytes);
+    // Zeros around images, and channels that they do not have.
+    for (int i = threadIdx.x; i < STAGES * stage_bytes / PIECE_BYTES; i += THREADS + LOADERS) {
+        reinterpret_cast<uint4*>(pixels.data)[i] = uint4{0, 0, 0, 0};
+    }
+    if (LOADERS > 0) {
+        ring.start();
+    } else {
+        __syncthreads();
+    }
     take_turn();
 
     const Bands bands{x,
@@ -211,88 +190,55 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
                       band_rows + (KERNEL_HEIGHT - 1) * dilation_height,
                       pitch};
     const int count = num_images * bands.in_image;
-    const auto copy_slab = [&](auto threads, int slab, int stage, int thread) {
-        constexpr int THREADS_OF = decltype(threads)::COUNT;
-        const int row = ADJOINT ? first_output : slab * CHANNELS;
-        const int col = ADJOINT ? slab * CHANNELS : first_output;
-        copy_weights<THREADS_OF>(stages.weights(stage), w, ADJOINT ? outputs : channels,
-                                 ADJOINT ? channels : outputs, row, col, thread);
-    };
     if (LOADERS > 0 && ring.is_loader()) {
-        ring.load_all<SLABS>(count, [&](int band, int slab, int stage) {
-            if (SLABS > 1) copy_slab(Threads<LOADERS>(), slab, stage, ring.loader());
-            bands.copy<LOADERS>(band, slab, stages.planes(stage), ring.loader());
+        ring.load_all(count, [&](int band, int stage) {
+            const Planes to{pixels.data + stage * stage_bytes, plane_bytes};
+            bands.copy<LOADERS>(band, to, ring.loader());
         });
         return;
     }
-    if (SLABS == 1) {
-        copy_slab(Threads<THREADS>(), 0, 0, threadIdx.x);
-        copy_async_commit();
-        copy_async_wait<0>();
-        fence_async();
-        if (LOADERS > 0) meet_at<THREADS>(1);
+    if (ADJOINT) {
+        copy_weights(weights, w, outputs, channels, first_output, 0);
+    } else {
+        copy_weights(weights, w, channels, outputs, 0, first_output);
     }
+    copy_async_commit();
+    copy_async_wait<0>();
+    fence_async();
+    if (LOADERS > 0) meet_at<THREADS>(1);
 
     const Tiling tiling{Divisor(pitch), Divisor(tiles_across)};
     WindowResult result{
         bias,    saved,        y, z, indices, static_cast<Acc>(slope), out_height, out_width,
         outputs, first_output, 0};
-    const Operands first{planes_descriptor(shared_address(stages.planes(0).data), plane_bytes,
-                                           tiling.row_step()),
-                         stages.weights(0).descriptor(), 2 * plane_bytes};
+    const Operands first{
+        planes_descriptor(shared_address(pixels.data), plane_bytes, tiling.row_step()),
+        weights.descriptor(), 2 * plane_bytes};
     const Pair tap_step{dilation_height * pitch * PIECE_BYTES, dilation_width * PIECE_BYTES};
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const auto operands_of = [&](int tile, int stage) {
-        const Pair corner = tiling.corner(tile);
-        const int pixel = (corner.h * pitch + corner.w) * PIECE_BYTES;
-        return Operands{moved(first.pixels, stage * stages.bytes() + pixel),
-                        moved(first.weights, stage * stages.weight_step()), first.pixel_slice};
-    };
-    const auto windows_of = [&](int tile, int first_row) {
-        const Pair corner = tiling.corner(tile);
-        const Pair upper = tiling.window(corner, 2 * warp, lane / 4);
-        const Pair lower = tiling.window(corner, 2 * warp + 1, lane / 4);
-        const Place places[2] = {{first_row + upper.h, upper.w, upper.h < band_rows},
-                                 {first_row + lower.h, lower.w, lower.h < band_rows}};
-        return TwoWindows(result, places);
-    };
-    const int first_tile = uniform(threadIdx.x / 128);
     Cursor<STAGES> cursor(0);
     for (int band = blockIdx.x; band < count; band += gridDim.x) {
         const int first_row = bands.first_row(band);
         result.image = band / bands.in_image;
-        if constexpr (SLABS > 1) {
-            Sums sums[TILES] = {};
-#pragma unroll 1
-            for (int slab = 0; slab < SLABS; ++slab) {
-                wait(ring.full[cursor.slot], cursor.round);
-#pragma unroll
-                for (int i = 0; i < TILES; ++i) {
-                    const int tile = first_tile + i * WARPGROUPS;
-                    if (tile >= num_tiles) continue;
-                    multiply(sums[i], operands_of(tile, cursor.slot), tap_step, slab > 0);
-                }
-                arrive_warp(ring.empty[cursor.slot]);
-                cursor.advance<1>();
-            }
-#pragma unroll
-            for (int i = 0; i < TILES; ++i) {
-                const int tile = first_tile + i * WARPGROUPS;
-                if (tile < num_tiles) windows_of(tile, first_row).finish(result, sums[i]);
-            }
-            continue;
-        }
         if (LOADERS > 0) {
             wait(ring.full[cursor.slot], cursor.round);
         } else {
-            bands.copy<THREADS>(band, 0, stages.planes(0), threadIdx.x);
+            bands.copy<THREADS>(band, pixels, threadIdx.x);
             fence_async();
             __syncthreads();
         }
-        for (int tile = first_tile; tile < num_tiles; tile += WARPGROUPS) {
-            TwoWindows windows = windows_of(tile, first_row);
+        for (int tile = uniform(threadIdx.x / 128); tile < num_tiles; tile += WARPGROUPS) {
+            Operands own = first;
+            const Pair corner = tiling.corner(tile);
+            own.pixels = moved(own.pixels, cursor.slot * stage_bytes +
+                                               (corner.h * pitch + corner.w) * PIECE_BYTES);
+            const Pair upper = tiling.window(corner, 2 * warp, lane / 4);
+            const Pair lower = tiling.window(corner, 2 * warp + 1, lane / 4);
+            const Place places[2] = {{first_row + upper.h, upper.w, upper.h < band_rows},
+                                     {first_row + lower.h, lower.w, lower.h < band_rows}};
+            TwoWindows windows(result, places);
             Sums sums = {};
-            multiply(sums, operands_of(tile, cursor.slot), tap_step, false);
+            multiply(sums, own, tap_step);
             if (LOADERS > 0 && tile + WARPGROUPS >= num_tiles) arrive_warp(ring.empty[cursor.slot]);
             windows.finish(result, sums);
         }

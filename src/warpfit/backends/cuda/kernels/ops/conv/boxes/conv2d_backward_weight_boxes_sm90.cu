@@ -126,8 +126,8 @@ __device__ inline void load_boxes(BoxShared& shared, const TensorMap& x_map,
                   column = first.columns * product.columns.stride;
 #pragma unroll
         for (int i = 0; i < X_PANELS; ++i) {
-            copy_images(stage + i * TileA::PANEL_BYTES, &x_map, first.images,
-                        row + starts[i].row, column + starts[i].column, starts[i].channel, &full);
+            copy_images(stage + i * TileA::PANEL_BYTES, &x_map, first.images, row + starts[i].row,
+                        column + starts[i].column, starts[i].channel, &full);
         }
 #pragma unroll
         for (int i = 0; i < DZ_PANELS; ++i) {
@@ -184,14 +184,12 @@ __device__ inline void clear_rest(float* partials, int64 numbers, const WeightPr
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    conv2d_backward_weight_boxes_sm90(const __grid_constant__ TensorMap x_map,
-                                      const __grid_constant__ TensorMap dz_map, float* partials,
-                                      int parts, int run_tiles, int run_blocks, int num_images, int num_rows, int num_columns,
-                                      int box_images, int box_rows, int box_columns, int channels,
-                                      int outputs, int kernel_height, int kernel_width,
-                                      int row_stride, int column_stride, int row_padding,
-                                      int column_padding, int row_dilation, int column_dilation) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) conv2d_backward_weight_boxes_sm90(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dz_map,
+    float* partials, int parts, int run_tiles, int run_blocks, int num_images, int num_rows,
+    int num_columns, int box_images, int box_rows, int box_columns, int channels, int outputs,
+    int kernel_height, int kernel_width, int row_stride, int column_stride, int row_padding,
+    int column_padding, int row_dilation, int column_dilation) {
     DYNAMIC_SHARED(BoxShared, shared);
     const WeightProduct product{
         {{num_images, num_rows, num_columns}, {box_images, box_rows, box_columns}},
@@ -200,8 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         channels,
         outputs};
     const Runs runs{run_tiles, run_blocks, product.boxes.counts().count()};
-    const int64 numbers =
-        (static_cast<int64>(product.num_taps()) * channels + 1) * product.outputs;
+    const int64 numbers = (static_cast<int64>(product.num_taps()) * channels + 1) * product.outputs;
     const int warpgroup = threadIdx.x / WARPGROUP;
     start_barriers(*shared);
     take_turn();

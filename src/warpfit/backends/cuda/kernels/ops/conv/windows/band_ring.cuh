@@ -28,19 +28,17 @@ struct BandRing {
     // A loader's number.
     __device__ static int loader() { return static_cast<int>(threadIdx.x) - READERS; }
 
-    // Every gridDim.x-th of the bands, in PARTS, each at a place of its own: `copy(band, part,
-    // place)` returns when it has written all of its own.
-    template <int PARTS = 1, class Copy>
+    // Every gridDim.x-th of the bands: `copy(band, place)` returns when it has written all of its
+    // own.
+    template <class Copy>
     __device__ void load_all(int count, Copy copy) const {
         Cursor<SIZE> cursor(0);
         for (int band = blockIdx.x; band < count; band += gridDim.x) {
-            for (int part = 0; part < PARTS; ++part) {
-                wait(empty[cursor.slot], cursor.round + 1);
-                copy(band, part, cursor.slot);
-                fence_async();
-                arrive_warp(full[cursor.slot]);
-                cursor.template advance<1>();
-            }
+            wait(empty[cursor.slot], cursor.round + 1);
+            copy(band, cursor.slot);
+            fence_async();
+            arrive_warp(full[cursor.slot]);
+            cursor.template advance<1>();
         }
     }
 };
