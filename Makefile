@@ -40,6 +40,7 @@ test-gpu: $(SETUP)
 
 # Reads and writes out of bounds, then races in shared memory, in the kernels of a choice of these tests.
 sanitize: export WARPFIT_TESTS_DEBUG = 1
+sanitize: export WARPFIT_LINES = 1
 sanitize: $(SETUP)
 	@command -v $(SANITIZER) >/dev/null || { echo "expected $(SANITIZER), of the CUDA toolkit, on the PATH, got none"; exit 1; }
 	@$(RUN) -c 'import sys; from warpfit.backends.cuda.runtime import why_unavailable; sys.exit(why_unavailable())'

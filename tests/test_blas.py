@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 
+import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from warpfit.blas import one_blas_thread
+from warpfit.blas import _libraries, one_blas_thread
 
 
 def blas_threads() -> set[int]:
@@ -25,3 +27,15 @@ def test_the_last_to_leave_gives_blas_its_threads_back() -> None:
         with one_blas_thread():
             assert blas_threads() == {1}
         assert blas_threads() == before
+
+
+def test_libraries_are_looked_for_again_only_with_other_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with one_blas_thread():
+        before = _libraries.cache_info().misses
+    with one_blas_thread():
+        assert _libraries.cache_info().misses == before
+    monkeypatch.setitem(sys.modules, "another_module", sys)
+    with one_blas_thread():
+        assert _libraries.cache_info().misses == before + 1

@@ -91,7 +91,7 @@ def fill(folder: Path, kernels: Iterable[Kernel], arch: str) -> int:
     """
 
     def add(kernel: Kernel) -> int:
-        code, _ = jit.compile_kernel(*kernel, arch, with_lines=False)
+        code, _ = jit.compile_kernel(*kernel, arch)
         machine_code.write_entry(folder / jit.package_entry(*kernel, arch), code)
         return len(code)
 

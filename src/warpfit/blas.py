@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 
@@ -26,12 +28,20 @@ def one_blas_thread() -> Iterator[None]:
 
 def _enter() -> None:
     global _limit, _num_inside
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     with _lock:
         if not _num_inside:
-            _limit = threadpool_limits(limits=1, user_api="blas")
+            _limit = _libraries(len(sys.modules)).limit(limits=1, user_api="blas")
         _num_inside += 1
+
+
+@lru_cache(1)
+def _libraries(num_modules: int) -> Any:
+    """Return the BLAS libraries that are loaded. Looking for them takes some milliseconds, and
+    there are others only once there are other modules.
+    """
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
 
 
 def _leave() -> None:

@@ -35,6 +35,8 @@ Key = tuple[int, int]
 ORDER, INIT, DROPOUT = 0, 1, 2
 
 ROUNDS = 10
+# As many as caches hold with all that is between: in less than half the time.
+COUNTERS_AT_ONCE = 8192
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _LOW = np.uint64(0xFFFFFFFF)
@@ -111,14 +113,19 @@ def random_words(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> Words
     // 4).
     """
     size = int(np.prod(shape, dtype=np.int64))
-    blocks = np.arange(-(-size // 4), dtype=np.uint64)
-    words = np.stack(philox((tensor_idx, 0, 0, blocks), key), axis=-1)
+    words = np.empty((-(-size // 4), 4), np.uint32)
+    for first in range(0, len(words), COUNTERS_AT_ONCE):
+        part = words[first : first + COUNTERS_AT_ONCE]
+        counters = np.arange(first, first + len(part), dtype=np.uint64)
+        np.stack(philox((tensor_idx, 0, 0, counters), key), axis=-1, out=part)
     return words.reshape(-1)[:size].reshape(shape)
 
 
 def uniform(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray[np.float64]:
     """Return uniform numbers in [0, 1), multiples of 2**-24."""
-    return (random_words(shape, key, tensor_idx) >> np.uint32(8)).astype(np.float64) * 2.0**-24
+    words = random_words(shape, key, tensor_idx)
+    words >>= np.uint32(8)
+    return np.multiply(words, 2.0**-24, dtype=np.float64)
 
 
 def normal(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray[np.float64]:

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from math import prod
 from pathlib import Path
-from time import perf_counter
+from threading import Lock, get_ident, local
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ TENSOR_MAP_MARK = 0x70616D5F726F736E
 Dimensions = tuple[int, int, int]
 Shape3, Shape4 = tuple[int, int, int], tuple[int, int, int, int]
 
+
+# One kernel runs at a time.
+_RUNNING = Lock()
 
 # Memory that has not been freed, by its address.
 _LIVE: dict[int, weakref.ref[Memory]] = {}
@@ -221,7 +225,12 @@ class EmulatedRuntime:
         self._late_writes = self._reverse if late_writes is None else late_writes
         self._late_warp = late_warp
         self._folder = folder
-        self._graph: EmulatedGraph | None = None  # that is being captured
+        self._capturing = local()  # its `graph` is the one that a thread captures
+        self._waiting: dict[int, Callable[[], AbstractContextManager[None]]] = {}  # by threads
+
+    @property
+    def _graph(self) -> EmulatedGraph | None:
+        return getattr(self._capturing, "graph", None)
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory, in bytes, of a device that has 64 GiB."""
@@ -238,8 +247,12 @@ class EmulatedRuntime:
 
     def allocate(self, nbytes: int) -> Memory:
         """Return memory of exactly ``nbytes`` bytes, all 0xFF."""
-        self._refuse_in_capture(f"an allocation of {nbytes} bytes")
-        return Memory(nbytes)
+        if not getattr(self._capturing, "allocates", False):
+            self._refuse_in_capture(f"an allocation of {nbytes} bytes")
+        memory = Memory(nbytes)
+        if self._graph is not None:
+            self._graph.holds.append(memory)
+        return memory
 
     def share(self, nbytes: int) -> SharedMemory:
         """Return zeros that host and device both see."""
@@ -258,24 +271,30 @@ class EmulatedRuntime:
         """Fill a C-contiguous array with bytes from the device."""
         self._refuse_in_capture(f"a download of {host.nbytes} bytes")
         ctypes.memmove(_address(host), pointer, host.nbytes)
+        self._await()
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy bytes from one place of the device to another."""
         self._run("copy", partial(ctypes.memmove, target, source, nbytes), target, source)
 
-    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
+    def fill(self, pointer: int, nbytes: int, byte: int = 0, *, at_once: bool = False) -> None:
         """Set bytes of the device to one value."""
-        self._run("fill", partial(ctypes.memset, pointer, byte, nbytes), pointer)
+        fill = partial(ctypes.memset, pointer, byte, nbytes)
+        if at_once:
+            fill()
+        else:
+            self._run("fill", fill, pointer)
 
     @contextmanager
-    def capture(self) -> Iterator[EmulatedGraph]:
+    def capture(self, *, allocates: bool = False) -> Iterator[EmulatedGraph]:
         """Note launches, copies and fills in place of running them."""
         self._refuse_in_capture("another capture")
-        self._graph = graph = EmulatedGraph(self)
+        self._capturing.graph = graph = EmulatedGraph(self)
+        self._capturing.allocates = allocates
         try:
             yield graph
         finally:
-            self._graph = None
+            self._capturing.graph, self._capturing.allocates = None, False
         graph.is_ready = True
 
     def _run(self, name: str, node: Callable[[], Any], *addresses: int) -> None:
@@ -302,6 +321,28 @@ class EmulatedRuntime:
     def join(self) -> None:
         """Likewise."""
 
+    def hand_over(self) -> None:
+        """Likewise."""
+
+    @contextmanager
+    def own_stream(self, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        """Let this thread be in a context of `waiting` wherever it waits for the device."""
+        self._waiting[get_ident()] = waiting
+        try:
+            yield
+        finally:
+            del self._waiting[get_ident()]
+
+    @property
+    def own_thread(self) -> int:
+        """The calling thread within `own_stream`, else 0."""
+        return get_ident() if get_ident() in self._waiting else 0
+
+    def _await(self) -> None:
+        if (waiting := self._waiting.get(get_ident())) is not None:
+            with waiting():
+                sleep(0.001)  # so that other threads go on
+
     def is_capturing(self) -> bool:
         """Return whether launches are noted for a graph."""
         return self._graph is not None
@@ -324,6 +365,7 @@ class EmulatedRuntime:
     def synchronize(self) -> None:
         """Return at once: launches are complete when they return."""
         self._refuse_in_capture("a wait for the device")
+        self._await()
 
     def compile_ahead(self, kernels: Any) -> None:
         """Do nothing: a kernel is built when it is loaded."""
@@ -441,11 +483,11 @@ class EmulatedRuntime:
     ) -> None:
         sizes = ctypes.c_uint * 3
         settings = shared_bytes, parameters, cluster, is_cooperative, self._reverse
-        _scheduler().emulator_be_late(*(self._late_warp or (-1, -1)))
-        with _watched() if self._late_writes else nullcontext():
+        with _RUNNING, _watched() if self._late_writes else nullcontext():
+            _scheduler().emulator_be_late(*(self._late_warp or (-1, -1)))
             failed = function(sizes(*grid), sizes(*block), *settings)
-        if failed:
-            raise DeviceError(_scheduler().emulator_error().decode())
+            if failed:
+                raise DeviceError(_scheduler().emulator_error().decode())
 
 
 @contextmanager

@@ -135,6 +135,23 @@ def test_what_scores_the_fits_of_a_search_is_compiled_with_what_trains_them(
     assert late <= {"copy_strided", "gather_rows"}
 
 
+def test_what_predicts_a_table_is_compiled_while_its_network_is_trained(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced, loaded = watched(cuda, monkeypatch)
+    runtime: Any = backends.get(cuda).runtime
+    monkeypatch.setattr(Kernels.of(runtime), "rehearsed", set())
+    settings: dict[str, Any] = {"hidden_layer_sizes": 16, "n_epochs": 2, "random_state": 0}
+    x = X.astype(np.float64)
+    model = wf.TabularRegressor(device=cuda, **settings).fit(x[:50], LABELS[:50])
+    trained = len(loaded)
+    predicted = model.predict(x[48:])  # about as many rows as validate
+    assert len(loaded) > trained
+    assert {*loaded} <= {*announced}
+    model.set_params(device="cpu")
+    np.testing.assert_allclose(predicted, model.predict(x[48:]), rtol=1e-3)
+
+
 def test_a_rehearsal_computes_nothing_and_is_held_once(
     cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ BY_LAYERS = [
     Case((17, 33, 20, 5), 48, 4, 2),
     Case((6, 3), 50, 1, 4),
     Case((17, 33, 20, 5), 33, 2, precision="float32"),
+    Case((17, 33, 20, 5), 48, 4, 2, precision="float32"),
 ]
 
 

@@ -322,13 +322,97 @@ def test_1000_steps_in_float32(cuda: str, name: str) -> None:
     )
 
 
+# Of x and the weights of the first layer; of its units and the second's; of targets and gradients.
+SCALED = {"x": (1, -1, 0), "units": (0, 1, -1), "targets": (0, 0, 0)}
+
+
+def scaled_run(name: str, exponent: int, device: str, dtype: str = "float32", **more: Any) -> Any:
+    """Take a step with a network whose numbers are these powers of ten; return its loss, and how
+    far each array went.
+    """
+    sizes = (20, 40, 24, 5)
+    x, y = data(sizes, "mse", 40)
+    of_x, of_first, of_second = (10.0 ** (exponent * own) for own in SCALED[name])
+    of_targets = 10.0**exponent if name == "targets" else 1.0
+    model = activated(sizes, ("leaky_relu",))
+    first, second, *_ = (p for key, p in model.named_parameters() if key.endswith("weight"))
+    first.data, second.data = first.data * np.float32(of_first), second.data * np.float32(of_second)
+    for key, parameter in model.named_parameters():
+        parameter.data = (parameter.data * key.endswith("weight")).astype(dtype)
+    starts = {key: array.astype(float) for key, array in model.state_dict().items()}
+    x, y = (x * np.float32(of_x)).astype(dtype), (y * np.float32(of_targets)).astype(dtype)
+    # Where gradients are large, or weights, the rate lets these go as far as others would.
+    power = {"x": -2 * exponent, "units": -2 * abs(exponent), "targets": -exponent}[name]
+    optimizer = optim.SGD(model.parameters(), 0.02 * 10.0 ** min(max(power, -30), 35))
+    history = fit(
+        model, x, y, optimizer, loss="mse", device=device, epochs=1, batch_size=40, **more
+    )
+    moves = {key: array.astype(float) - starts[key] for key, array in model.state_dict().items()}
+    return history["loss"][0], moves
+
+
+EXPONENTS = (-30, -18, -10, -4, 4, 10, 18, 30)
+
+
 @pytest.mark.filterwarnings("ignore:.*standardise")
-@pytest.mark.parametrize(("largest", "name"), [(1025.0, "x"), (1026.0, "y")])
-def test_numbers_beyond_the_range_of_float32_products(cuda: str, largest: float, name: str) -> None:
-    x, y = data((6, 3), "mse")
-    (x if name == "x" else y)[3, 2] = largest
-    with pytest.raises(ConfigError, match=f"expected {name} of at most .*, got {largest:g}"):
-        fit(mlp(6, 20, 9, 3), x, y, loss="mse", precision="float32")
+@pytest.mark.parametrize(
+    "exponent",
+    [pytest.param(own, marks=() if own in (-30, 30, 4) else pytest.mark.slow) for own in EXPONENTS],
+)
+@pytest.mark.parametrize(("cluster", "replicas"), [(1, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize("name", SCALED)
+def test_float32_has_its_range(
+    cuda: str,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    cluster: int,
+    replicas: int,
+    name: str,
+    exponent: int,
+) -> None:
+    only_cluster(cluster)
+    only_replicas(replicas)
+    if name == "targets":
+        exponent = exponent * 18 // 30  # their squares are in the range
+    loss, moves = scaled_run(name, exponent, cuda, engine="one_launch", precision="float32")
+    exact, own_moves = scaled_run(name, exponent, "cpu", "float64")
+    _, of_single = scaled_run(name, exponent, "cpu")
+    assert loss == pytest.approx(exact, rel=2e-5, abs=0)
+    for key, move in own_moves.items():
+        size = np.linalg.norm(move)
+        # NumPy's float32 loses what lies below the last bit of a weight, and so do kernels.
+        lost = np.linalg.norm(of_single[key] - move)
+        assert np.linalg.norm(moves[key] - move) <= 2e-5 * size + 2 * lost, key
+
+
+# Not finite are what float32 has no numbers for, and neither 0 nor anything else.
+@pytest.mark.filterwarnings("ignore:.*standardise")
+@pytest.mark.parametrize(("of_x", "of_weights"), [(1e30, 1e30), (1e37, 300.0), (1e3, 1e37)])
+def test_float32_overflows_beyond_its_range(cuda: str, of_x: float, of_weights: float) -> None:
+    x, labels = data((6, 3))
+    model = mlp(6, 20, 9, 3)
+    for parameter in model.parameters():
+        parameter.data = parameter.data * np.float32(of_weights)
+    with pytest.raises(DivergedError, match="epoch 1, step 1"):
+        fit(model, x * np.float32(of_x), labels, precision="float32", epochs=1)
+
+
+# Sums of two float16 had float16's range: a loss of thousands in the fourth step.
+@pytest.mark.slow
+def test_float32_follows_a_run_that_goes_far(cuda: str) -> None:
+    sizes = (67, 65, 42, 64, 9)
+    x, y = data(sizes, num_rows=12)
+
+    def losses_of(**asked: Any) -> Any:
+        model = activated(sizes, ("gelu", "gelu", "leaky_relu"))
+        optimizer = optim.RMSprop(model.parameters(), 0.05, momentum=0.7)
+        return fit(model, x, y, optimizer, batch_size=1, epochs=1, **asked).step_losses
+
+    found = losses_of(precision="float32")
+    expected = losses_of(device="cpu")
+    assert expected.max() > 1e5
+    np.testing.assert_allclose(found[:6], expected[:6], rtol=1e-3)
+    assert np.isfinite(found).all()
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ class Concurrent(EmulatedRuntime):
     def copy(self, *settings: Any) -> None:
         self._in_turn(super().copy, *settings)
 
-    def fill(self, *settings: Any) -> None:
+    def fill(self, *settings: Any, at_once: bool = False) -> None:
         self._in_turn(super().fill, *settings)
 
 

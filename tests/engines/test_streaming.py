@@ -123,12 +123,14 @@ def test_layer_by_layer_with_all_that_counts_steps(stage: Stage) -> None:
     )
 
 
-def test_rows_in_their_own_order_and_targets_of_several_numbers(stage: Stage) -> None:
+@pytest.mark.parametrize("precision", ["auto", "float32"])
+def test_rows_in_their_own_order_and_targets_of_several_numbers(
+    stage: Stage, precision: str
+) -> None:
     x, labels = blobs(NUM_ROWS)
     y = np.eye(3, dtype="f4")[labels]
-    assert_same_however_it_is_cut(
-        stage, lambda: mlp(6, 3), sgd, x, y, pieces=(1, 3), loss="mse", shuffle=False
-    )
+    more: dict[str, Any] = {"loss": "mse", "shuffle": False, "precision": precision}
+    assert_same_however_it_is_cut(stage, lambda: mlp(6, 3), sgd, x, y, pieces=(1, 3), **more)
 
 
 @pytest.mark.slow

@@ -77,6 +77,8 @@ class FakeDriver:
     CUdevice_attribute = SimpleNamespace(
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major",
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT="multiprocessors",
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN="shared",
     )
     CUfunction_attribute = SimpleNamespace(
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared",
@@ -146,7 +148,8 @@ class FakeDriver:
         return Result.CUDA_SUCCESS, self.total
 
     def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[Result, int]:
-        return Result.CUDA_SUCCESS, {"major": 9, "minor": 0}[attribute]
+        known = {"major": 9, "minor": 0, "multiprocessors": 132, "shared": 232448}
+        return Result.CUDA_SUCCESS, known[attribute]
 
     def cuGetErrorName(self, error: int) -> tuple[Result, bytes | None]:
         known = error in set(Result)

@@ -1,5 +1,5 @@
-"""Which cases of a test `make test` runs: of those ``in_turns(n)`` every n-th, and of every test
-one at least.
+"""Which cases of a test `make test` runs: of those ``in_turns(n)`` one of each n in a row, and of
+every test one at least.
 """
 
 from __future__ import annotations
@@ -14,20 +14,30 @@ __all__ = ["NEVER_RUN", "mark_turns", "never_run"]
 
 # Where a session keeps what `never_run` found among all that was collected.
 NEVER_RUN = pytest.StashKey[list[str]]()
+# Multiples of it, less their whole parts, lie evenly in [0, 1).
+GOLDEN = (5**0.5 - 1) / 2
 
 
 def mark_turns(items: Iterable[Any]) -> None:
-    """Mark as slow all but every n-th case of a test marked ``in_turns(n)``; slow ones and a GPU's
-    have no turn.
+    """Mark as slow all but one of each n cases in a row of a test marked ``in_turns(n)``; slow ones
+    and a GPU's have no turn.
     """
     turns: Counter[Any] = Counter()
     for item in items:
         marker = item.get_closest_marker("in_turns")
         if marker is None or _is(item, "gpu", "slow"):
             continue
-        if turns[_test(item)] % marker.args[0]:
+        if not _has_turn(turns[_test(item)], marker.args[0]):
             item.add_marker(pytest.mark.slow)
         turns[_test(item)] += 1
+
+
+def _has_turn(place: int, each: int) -> bool:
+    """Whether a case is the one of its row: not always the first, for then a parameter that comes
+    round after as many cases would have one value only.
+    """
+    row, place_in_row = divmod(place, each)
+    return place_in_row == int(row * GOLDEN % 1 * each)
 
 
 def never_run(items: Iterable[Any]) -> list[str]:

@@ -76,7 +76,8 @@ def test_initial_values_that_nobody_asked_for_are_drawn_on_the_device(
     )
     candidates = [{"lr": 0.05 * (1 + seed), "seed": seed} for seed in range(4)]
     drawn = sweep(cuda, candidates, keep_models=keep_models)
-    assert launched.count("initial_values") == 4  # two layers of weights and biases
+    # Weights and biases of two layers, and of the network that the plan is made of.
+    assert launched.count("initial_values") == 4 + 4
     del launched[:]
 
     def touched(candidate: Any) -> Any:
@@ -390,7 +391,7 @@ def test_a_pause_changes_no_bit(cuda: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"engine": "graph"}, "engine 'graph' was asked for"),
+        ({"engine": "layerwise"}, "engine 'layerwise' was asked for"),
         ({"callbacks": [wf.EarlyStopping("loss", patience=1)], "report_every": 2}, "callbacks"),
         ({"precision": "float32"}, "expected at most"),
     ],

@@ -105,7 +105,16 @@ NUMBERS = Case(Columns(2, 3, (3, 4)), (40, 40, 40), "mish", 2, batch=16)
 WIDE = Case(Columns(33, 1), (16,), "mish", 1, batch=13)
 PLAIN = Case(Columns(0, 5), (16, 16), "selu", 2, batch=16)
 MANY = Case(Columns(2), (16,), "selu", 40, batch=16)
-CASES = {"classes": CLASSES, "numbers": NUMBERS, "wide": WIDE, "plain": PLAIN, "many": MANY}
+# With more tiles of inputs than there are warps, and an odd number of them.
+BROAD = Case(Columns(2, 250, (5,)), (24,) * 4, "selu", 2, batch=16)
+CASES = {
+    "classes": CLASSES,
+    "numbers": NUMBERS,
+    "wide": WIDE,
+    "plain": PLAIN,
+    "many": MANY,
+    "broad": BROAD,
+}
 
 
 def assert_steps_are_those_of_the_reference(case: Case, run: Launched, rtol: float) -> None:
@@ -220,7 +229,7 @@ def test_where_launches_are_cut_changes_no_bit(cuda: str, monkeypatch: pytest.Mo
 
 @on_emulator
 def test_a_warp_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = replace(CLASSES, hidden=(16, 16), num_rows=26, epochs=1)
+    case = replace(CLASSES, hidden=(16, 16, 16), num_rows=26, epochs=1)
 
     def trained() -> list[Any]:
         run = case.run("cuda")
@@ -311,7 +320,9 @@ def test_what_is_in_the_way() -> None:
     assert "got weights" in obstacle(plain, loss, is_weighted=True)
     uneven = RealMLP(columns, 2, "selu", hidden=(8, 16))
     assert "the same width, got [8, 16]" in obstacle(uneven, loss)
-    assert "1 to 256 inputs and units" in obstacle(RealMLP(Columns(65), 2, "selu"), loss)
+    broad = RealMLP(columns, 2, "selu", hidden=(257,))
+    assert "layers of 1 to 256 units, got (12, 257, 2)" in obstacle(broad, loss)
+    assert "bytes of shared memory" in obstacle(RealMLP(Columns(600), 2, "selu"), loss)
     assert "at most 128 outputs, got 129" in obstacle(RealMLP(columns, 129, "selu"), loss)
     deep = RealMLP(columns, 2, "selu", hidden=(8,) * 5)
     assert "at most 4 hidden layers, got 5" in obstacle(deep, loss)

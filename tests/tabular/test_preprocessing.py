@@ -8,7 +8,7 @@ import pytest
 
 from warpfit.errors import DataError
 from warpfit.tabular.network import Columns
-from warpfit.tabular.preprocessing import Preprocessor
+from warpfit.tabular.preprocessing import Preprocessor, quantiles
 
 
 def rows_of(column: Any, trained: int | None = None) -> Any:
@@ -128,3 +128,14 @@ def test_text_where_numbers_were() -> None:
     table = Preprocessor(pd.DataFrame({"x": [1.0, 2]}), np.arange(2))
     with pytest.raises(DataError, match="column 'x' is 'much'; expected a finite number"):
         table.transform(pd.DataFrame({"x": [1.0, "much"]}))
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 10, 101])
+def test_quantiles_are_numpys(num_rows: int) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(num_rows, 5)) * [1, 10, 1e-3, 1e5, 1]
+    x[:, 1] = np.round(x[:, 1])
+    x[1:, 2] = np.where(random.random(num_rows - 1) < 0.4, np.nan, x[1:, 2])
+    for shares in ([0, 0.25, 0.5, 0.75, 1], np.linspace(0, 1, 7)):
+        found = quantiles(x, shares)
+        np.testing.assert_array_equal(found, np.nanquantile(x, shares, axis=0))

@@ -130,7 +130,7 @@ def report() -> Report:
 
 
 def forget() -> None:
-    """Begin the report anew.
+    """Clear the report.
 
     Examples
     --------

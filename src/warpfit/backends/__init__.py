@@ -24,6 +24,7 @@ __all__ = [
     "Array",
     "Backend",
     "NumpyBackend",
+    "card_of",
     "check_device_name",
     "create",
     "expecting_no_device",
@@ -145,6 +146,26 @@ def open_ahead(device: str) -> None:
             open_device(index)
 
     Thread(target=open_it, name="opening a GPU").start()
+
+
+def card_of(device: str) -> Any:
+    """Return what kernels for a device are chosen by: its ``arch``, ``num_multiprocessors`` and
+    ``max_shared_bytes``; with ``compile_ahead``, which begins to compile some. None for the CPU. A
+    GPU goes on being opened meanwhile.
+
+    Raises
+    ------
+    DeviceError, ConfigError
+        As `resolve_device` does.
+    """
+    check_device_name(device)
+    if device == "auto":
+        device = resolve_device(device)
+    if device == "cpu":
+        return None
+    from warpfit.backends.cuda import runtime
+
+    return runtime.card_of(_cuda_index(device) or 0)
 
 
 def get(device: str) -> Backend:

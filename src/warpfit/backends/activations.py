@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from warpfit.checks import check_choice, check_number
 
-__all__ = ["ACTIVATIONS", "IDENTITY", "Activation", "Formula", "OnnxGraph", "sigmoid"]
-
 Array = npt.NDArray[Any]
 
 

@@ -99,7 +99,8 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
 
     def rehearse(self, key: Hashable, function: Callable[[Any], Any]) -> None:
         """Begin to compile the kernels that a function of a backend asks for, which compute nothing
-        meanwhile; once for each key, and nothing where there are none.
+        meanwhile; once for each key, and nothing where there are none. The backend is that of all
+        the device's arrays in the function, so that modules may be called in it.
         """
 
     # -- arrays

@@ -11,43 +11,6 @@ from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Activation, Array, 
 from warpfit.backends.matrix_updates import MatrixNumbers
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
-__all__ = [
-    "check_activation_backward",
-    "check_axis",
-    "check_batch_norm",
-    "check_batched_matmul",
-    "check_broadcast",
-    "check_conv2d",
-    "check_cross_entropy",
-    "check_dropout",
-    "check_float",
-    "check_images",
-    "check_joint",
-    "check_known",
-    "check_labels",
-    "check_layer_norm",
-    "check_linear",
-    "check_linear_backward",
-    "check_matmul",
-    "check_matrix",
-    "check_matrix_update",
-    "check_member_orders",
-    "check_member_relu",
-    "check_member_relu_backward",
-    "check_pair",
-    "check_piecewise_linear",
-    "check_pool2d",
-    "check_pool2d_backward",
-    "check_prediction",
-    "check_same_shape",
-    "check_shape",
-    "check_update",
-    "check_windows",
-    "check_windows_backward",
-    "window_counts",
-]
-
-
 # Among dtypes one is found several times as quickly as among their names.
 _FLOATS = frozenset(map(np.dtype, FLOAT_DTYPES))
 

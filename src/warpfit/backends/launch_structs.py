@@ -14,6 +14,7 @@ __all__ = [
     "NETWORK_FIELDS",
     "PROGRESS_FIELDS",
     "QUEUE_FIELDS",
+    "SCALES_FIELDS",
     "STANDING_FIELDS",
     "STEP_SETTINGS_FIELDS",
     "STOPPING_FIELDS",
@@ -24,6 +25,12 @@ __all__ = [
 
 DROPOUT_FIELDS = np.dtype(
     [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
+)
+SCALES_FIELDS = np.dtype(
+    [
+        (name, np.float32)
+        for name in ("weights", "sums", "units", "gradients", "of_weights", "of_biases")
+    ]
 )
 NETWORK_DROPOUT_FIELDS = np.dtype(
     [
@@ -99,6 +106,7 @@ TABLE_STEP_FIELDS = np.dtype(
 # Of each struct that a kernel is given the address of, what the compiler checks.
 STRUCTS: dict[str, dict[str, np.dtype]] = {
     "Dropout": {"Dropout": DROPOUT_FIELDS},
+    "LayerScales": {"LayerScales": SCALES_FIELDS},
     "Network": {
         "Network": NETWORK_FIELDS,
         "Standing": STANDING_FIELDS,

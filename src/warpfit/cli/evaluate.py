@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json, score_rows
+from warpfit.cli.options import OF_TRAINING, taking
 from warpfit.data.targets import CLASSIFICATION, REGRESSION
 from warpfit.errors import ConfigError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from warpfit.training.trained import TrainedModel
 
 
+@taking({name: OF_TRAINING[name] for name in ("data_dir", "label_column")})
 def evaluate(
     model: Annotated[
         str,
@@ -32,17 +34,12 @@ def evaluate(
             metavar="NAME|PATH",
         ),
     ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder to look for known datasets in first.", metavar="DIR")
-    ] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="Of a .csv file.", metavar="NAME")
-    ] = None,
     split: Annotated[
         str, typer.Option(help="Which rows: test, train or all.", metavar="NAME")
     ] = "test",
     device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **flags: Any,
 ) -> None:
     """Say how good a model is: accuracy with recall and precision of each class, or R² and errors;
     and the loss.
@@ -51,10 +48,10 @@ def evaluate(
     from warpfit.training.trained import class_scores
 
     if kind_of(model) == ESTIMATOR:
-        stored, data, dataset = _opened_table(model, data, data_dir, label_column, device)
+        stored, data, dataset = _opened_table(model, data, device, **flags)
         result, class_names, used = stored.score_on(dataset, split), stored.class_names, device
     else:
-        trained, data, dataset = _opened(model, data, data_dir, label_column, device)
+        trained, data, dataset = _opened(model, data, device, **flags)
         result, class_names = trained.test_on(dataset, split), trained.card.class_names
         used = trained.model.device
     scores = class_scores(result, class_names)
@@ -84,7 +81,7 @@ def evaluate(
 
 
 def _opened_table(
-    path: str, data: str | None, data_dir: str | None, label_column: str | None, device: str
+    path: str, data: str | None, device: str, *, data_dir: str | None, label_column: str | None
 ) -> tuple[StoredTable, str, Dataset]:
     """Return an estimator of tables, the name of what it is tested on, and that."""
     from warpfit.tabular.jobs import load_table
@@ -102,7 +99,7 @@ def _opened_table(
 
 
 def _opened(
-    path: str, data: str | None, data_dir: str | None, label_column: str | None, device: str
+    path: str, data: str | None, device: str, *, data_dir: str | None, label_column: str | None
 ) -> tuple[TrainedModel, str, Dataset]:
     """Return a model, the name of what it is tested on, and that; of a model without a card, `data`
     tell its inputs.

@@ -2,97 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from warpfit.cli.console import DEVICE_HELP, Printer
+from warpfit.cli.options import DATA, NETWORK, OF_TRAINING, RUN, option, switch, taking
 
 if TYPE_CHECKING:
     from warpfit.apps.ladder.results import Record
     from warpfit.apps.ladder.steps import Step
 
 
-def ladder(
-    network: Annotated[
+OPTIONS = {
+    "network": option(
         str,
-        typer.Option(help="softmax-regression (784-10), mlp (784-256-10) or deep (784-h-h-h-10)."),
-    ] = "mlp",
-    hidden: Annotated[int, typer.Option(help="The width h of deep.")] = 128,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data.  [default: 10, or 4 without a GPU]")
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            help="Train on the first rows only; 0 for all.  [default: all, or 12,000 without a GPU]"
-        ),
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate.  [default: 0.01 for mlp, else 0.1]")
-    ] = None,
-    precision: Annotated[
-        str, typer.Option(help="float16 or bfloat16, from the rung tensor-cores on.")
-    ] = "float16",
-    device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
-    rungs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,NAME,...",
-            help=(
-                "Only these rungs and peers; first..last is all rungs between two.  "
-                "[default: all rungs]"
-            ),
-        ),
-    ] = None,
-    peers: Annotated[
-        bool,
-        typer.Option(
-            "--peers/--no-peers",
-            help="Run other programs beside: PyTorch, JAX, ...; in a checkout only.",
-        ),
-    ] = True,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="What to train on.  [default: mnist; digits without it and network]",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder to look for known datasets in first.")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Folder for the results.  [default: runs/<time>]"),
-    ] = None,
-) -> None:
+        NETWORK,
+        "NAME",
+        "softmax-regression (784-10), mlp (784-256-10) or deep (784-h-h-h-10).",
+        "mlp",
+    ),
+    "hidden": option(int, NETWORK, "N", "The width h of deep.", "128"),
+    "lr": option(float, NETWORK, "X", "Learning rate.", "0.01 for mlp, else 0.1"),
+    "epochs": option(int, RUN, "N", "Passes over the data.", "10, or 4 without a GPU"),
+    "precision": option(
+        str, RUN, "NAME", "float16 or bfloat16, from the rung tensor-cores on.", "float16"
+    ),
+    "device": option(str, RUN, "NAME", DEVICE_HELP, "auto"),
+    "rungs": option(
+        str,
+        RUN,
+        "NAME,NAME,...",
+        "Only these rungs and peers; first..last is all rungs between two.",
+        "all rungs",
+    ),
+    "peers": switch(
+        RUN,
+        "--peers/--no-peers",
+        "Run other programs beside: PyTorch, JAX, ...; in a checkout only. (default: peers)",
+    ),
+    "data": option(
+        str, DATA, "NAME|PATH", "What to train on.", "mnist; digits without it and network"
+    ),
+    "data_dir": OF_TRAINING["data_dir"],
+    "limit": option(
+        int, DATA, "N", "Train on the first N rows only; 0 for all.", "all, or 12,000 without a GPU"
+    ),
+    "out": OF_TRAINING["out"],
+}
+
+
+@taking(OPTIONS)
+def ladder(**flags: Any) -> None:
     """Train one network once per rung, from NumPy to one launch, and show what each gains."""
     from warpfit.apps.ladder import bars, climb, parse_names
     from warpfit.apps.ladder.table import notes, table
     from warpfit.plots import NO_PICTURES, has_matplotlib
     from warpfit.training.settings import default_folder
 
-    names = None if rungs is None else parse_names(rungs)
+    given = {name: value for name, value in flags.items() if value is not None}
+    given |= {"rows": given.pop("limit", None), "peers": given.get("peers", True)}
+    if "rungs" in given:
+        given["rungs"] = parse_names(given["rungs"])
+    given.setdefault("out", default_folder())
     printer = Printer()
     with _Screen(printer) as screen:
-        result = climb(
-            network,
-            device=device,
-            epochs=epochs,
-            rows=limit,
-            hidden=hidden,
-            lr=lr,
-            precision=precision,
-            data=data,
-            data_dir=data_dir,
-            rungs=names,
-            peers=peers,
-            out=out or default_folder(),
-            on_start=screen.start,
-            on_rung=screen.show,
-        )
-    printer.fallback(device, result.device)
+        result = climb(**given, on_start=screen.start, on_rung=screen.show)
+    printer.fallback(given.get("device", "auto"), result.device)
     if screen.live is not None:
         printer.console.print(table(result))
     printer.line()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -46,14 +46,15 @@ def several(declared: Any) -> Any:
 
 
 def taking(options: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """Return a decorator for a command that takes ``**flags``: these options."""
+    """Return a decorator for a command whose ``**flags``, after others, are these options."""
 
     def declare(command: Command) -> Command:
+        *own, _ = signature(command, eval_str=True).parameters.values()
         flags = [
             Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=declared)
             for name, declared in options.items()
         ]
-        command.__signature__ = Signature(flags)  # type: ignore[attr-defined]
+        command.__signature__ = Signature([*own, *flags])  # type: ignore[attr-defined]
         return command
 
     return declare

@@ -119,6 +119,10 @@ def as_numbers(column: Any) -> npt.NDArray[np.float64]:
     """Return a column as float64, missing cells as NaN, or raise DataError naming a cell that is no
     finite number.
     """
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
+        floats = column.to_numpy(np.float64)
+        if not np.isinf(floats).any():
+            return floats
     try:
         floats = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     except OverflowError:  # pandas does not say of which
@@ -140,9 +144,16 @@ def as_texts(column: Any) -> Any:
     """Return a column's cells as text; equal values are equal texts, whether they came as 1, 1.0 or
     '1'.
     """
+    codes, texts = distinct_texts(column)
+    return pd.Series(np.array([*texts, MISSING], dtype=object)[codes], dtype=object)
+
+
+def distinct_texts(column: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Return the place of each cell among those that differ, -1 if it is missing, and the texts of
+    these, as `as_texts` has them.
+    """
     codes, values = _factorized(column)
-    texts = np.array([*map(_text, values), MISSING], dtype=object)
-    return pd.Series(texts[codes], dtype=object)  # the code of a missing cell is -1
+    return codes, [_text(value) for value in values]
 
 
 def _factorized(column: Any) -> Any:

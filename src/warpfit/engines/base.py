@@ -23,20 +23,6 @@ from warpfit.nn.taped import TapedNetwork
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.schedules import PlateauState
 
-__all__ = [
-    "BorderTest",
-    "Engine",
-    "EpochReport",
-    "Plan",
-    "Prepared",
-    "StepListener",
-    "Stopping",
-    "TrainState",
-    "TrainingData",
-    "every_epoch",
-    "has_room",
-]
-
 # Of an array whose largest magnitude the host finds, wherever else it is.
 MAGNITUDE_BYTES = 4 << 20
 
@@ -61,8 +47,6 @@ class Prepared:
     ----------
     precision : str
         That of the plan, or the engine's choice where the plan leaves it open.
-    gradient_precision : str
-        What gradients are rounded to between layers.
     reason : str
         The choice and the layout in words, if there is anything to say; not compared.
     copied_bytes : int
@@ -76,7 +60,6 @@ class Prepared:
     """
 
     precision: str
-    gradient_precision: str
     reason: str = field(default="", compare=False)
     copied_bytes: int = 0
     microseconds: float | None = None
@@ -216,6 +199,8 @@ class TrainState:
         rate.
     loss_scale : LossScale
         Where the plan's is ``'dynamic'``.
+    exponents : list of tuple of int
+        Of each layer, by what `one_launch` scales numbers in float32: see ``launch_scales``.
     """
 
     parameters: dict[str, Array]
@@ -226,6 +211,7 @@ class TrainState:
     seed: int
     plateau: PlateauState = field(default_factory=PlateauState)
     loss_scale: LossScale = field(default_factory=LossScale)
+    exponents: list[tuple[int, int, int]] = field(default_factory=list)
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -234,15 +220,13 @@ class TrainState:
 
     def copy(self, ops: Backend) -> TrainState:
         """Return a state of its own with the same numbers."""
-        return replace(
-            self,
-            parameters={name: ops.copy(array) for name, array in self.parameters.items()},
-            buffers={name: ops.copy(array) for name, array in self.buffers.items()},
-            slots={
-                slot: {name: ops.copy(array) for name, array in arrays.items()}
-                for slot, arrays in self.slots.items()
-            },
-        )
+
+        def copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
+            return {name: ops.copy(array) for name, array in arrays.items()}
+
+        slots = {slot: copied(arrays) for slot, arrays in self.slots.items()}
+        parameters, buffers = copied(self.parameters), copied(self.buffers)
+        return replace(self, parameters=parameters, buffers=buffers, slots=slots)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ device that its operations read, or found by an order that lies there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, isqrt
@@ -36,14 +37,14 @@ from warpfit.engines.base import (
 )
 from warpfit.engines.composed import needs_host
 from warpfit.engines.half_precision import suitable
+from warpfit.engines.kept_runs import networks_to_come, run_of
 from warpfit.engines.parts import part_of
 from warpfit.engines.replicas import team_of
+from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.engines.steps import Run, StepNumbers, row_sources
-from warpfit.errors import Obstacle
+from warpfit.errors import DeviceError, Obstacle
 from warpfit.nn.network import NetworkSpec
-
-__all__ = ["GraphEngine", "sizes_of_graphs", "steps_of_graph"]
 
 # Operations that a graph should not have more of: it is made within milliseconds, and the launch of
 # so many is hidden by the graph before.
@@ -142,7 +143,6 @@ class GraphEngine(Engine):
         how += "" if narrow is None else f", each through all layers at once ({narrow})"
         return PreparedGraph(
             precision=precision,
-            gradient_precision=precision,
             reason=f"{why}; {how}" if why else how,
             copied_bytes=_copied_bytes(plan, data),
             steps=steps,
@@ -160,7 +160,7 @@ class GraphEngine(Engine):
         stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
         last_epoch, most = state.epoch + epochs, 1
-        with team_of(plan, state, data, partial(_Run, on_step=on_step)) as team:
+        with team_of(plan, state, data, partial(run_of, _Run, on_step=on_step)) as team:
             while state.epoch < last_epoch:
                 count = pace.epochs_to_border(
                     is_border, state.epoch, min(most, last_epoch - state.epoch)
@@ -232,7 +232,8 @@ def _narrow_step(plan: Plan, data: TrainingData) -> object | None:
 def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
     period = period_of([size * plan.batch_size for size in _bytes_between_rows(plan, data)])
     num_layers = len(cast(NetworkSpec, plan.network.fused).layers)
-    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period, plan.epochs)
+    epochs = plan.epochs * networks_to_come()
+    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period, epochs)
 
 
 def _in_place(plan: Plan, data: TrainingData) -> tuple[int, ...]:
@@ -259,8 +260,8 @@ class _Run(Run):
     """A run whose operations are captured.
 
     Graphs of batches of the same sizes, whose rows lie at the same alignments, are one graph, which
-    all epochs use. The first time its operations are started one by one, which compiles their
-    kernels and makes the buffers between them; the second time they are captured.
+    all epochs use. They are captured the first time if other runs have loaded all kernels.
+    Otherwise operations are then started one by one, and captured the second time.
     """
 
     # A device's; the contract knows no graphs.
@@ -291,6 +292,12 @@ class _Run(Run):
             for size in _bytes_between_rows(plan, data)
         ]
         self.foreseen: tuple[Any, npt.NDArray[np.float64]] | None = None
+
+    def serve(self, plan: Plan, seed: int, on_step: StepListener | None) -> None:
+        """Be another network's run, whose plan is as `run_of` demands."""
+        self.plan, self.on_step, self.foreseen = plan, on_step, None
+        self.state.seed = seed
+        self.reports = Reports(plan, self.state, len(self.data))
 
     @property
     def is_captured(self) -> bool:
@@ -345,16 +352,28 @@ class _Run(Run):
         """
         key = sizes, self._phase(first)
         if key not in self.graphs:
-            self.graphs[key] = None
-            self._start_each(sizes, first)
-            return
-        if self.graphs[key] is None:
-            with self.ops.runtime.capture() as graph:
+            self.graphs[key] = self._captured_unseen(sizes, first)
+            if self.graphs[key] is None:
                 self._start_each(sizes, first)
-            # Buffers may yet be replaced by larger ones, for other batches.
-            graph.holds += self.ops.step_memory()
-            self.graphs[key] = graph
+                return
+        if self.graphs[key] is None:
+            self.graphs[key] = self._captured(sizes, first)
         self.graphs[key].launch()
+
+    def _captured(self, sizes: Sizes, first: int, *, allocates: bool = False) -> Any:
+        with self.ops.runtime.capture(allocates=allocates) as graph:
+            self._start_each(sizes, first)
+        # Buffers may yet be replaced by larger ones, for other batches.
+        graph.holds += self.ops.step_memory()
+        return graph
+
+    def _captured_unseen(self, sizes: Sizes, first: int) -> Any:
+        """Return a graph of operations that this run has not started one by one; None if that takes
+        more than memory, such as a kernel that nobody has loaded yet.
+        """
+        with suppress(DeviceError):
+            return self._captured(sizes, first, allocates=True)
+        return None
 
     def _start_each(self, sizes: Sizes, first: int) -> None:
         """Start operations that do not depend on `first`, but for the alignment of its rows."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from warpfit.engines.base import TrainingData
-from warpfit.errors import Obstacle
 from warpfit.losses import Loss
 
-__all__ = ["LARGEST", "beyond_range", "suitable"]
+__all__ = ["LARGEST", "suitable"]
 
 # What x, and the targets of a loss whose gradient grows with them, may reach in magnitude for
 # float16.
@@ -21,14 +20,6 @@ def suitable(loss: Loss, data: TrainingData) -> tuple[str, str]:
         return "float16", "the data suits float16"
     name, largest = found
     return "bfloat16", f"{name} reaches {largest:g}, float16 is for at most {LARGEST:g}"
-
-
-def beyond_range(loss: Loss, data: TrainingData) -> Obstacle | None:
-    """Return that numbers of the data are too large for float16, if they are."""
-    if (found := _too_large(loss, data)) is None:
-        return None
-    name, largest = found
-    return Obstacle(f"expected {name} of at most {LARGEST:g} in magnitude, got {largest:g}")
 
 
 def _too_large(loss: Loss, data: TrainingData) -> tuple[str, float] | None:

@@ -18,6 +18,7 @@ from warpfit.backends.launch_structs import STOPPING_FIELDS
 from warpfit.data.order import domain_bits
 from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
 from warpfit.engines.launch_network import layers_of
+from warpfit.engines.launch_scales import Exponents, exponents_of, layer_scales
 from warpfit.engines.launch_settings import (
     dropout_settings,
     loss_settings,
@@ -31,8 +32,6 @@ from warpfit.random import DROPOUT, stream_key
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.resident_launch import ResidentLaunch
-
-__all__ = ["Batches", "Resident", "Steps", "in_one_piece", "kernels_of"]
 
 # Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the
 # first's.
@@ -64,9 +63,10 @@ class Batches:
         sample_weight: Array | None,
         keys: npt.NDArray[np.uint32] | None = None,
         epochs: int = 1,
+        scale: float = 1.0,
     ) -> tuple[Array, Array]:
         """Return batches and targets, one after the other: of rows in the orders of the keys, or as
-        they lie.
+        they lie; x times `scale` where numbers are sums of several.
         """
         ops, network = self.ops, self.launch.network
         num_batches = epochs * network.batches(len(x))
@@ -81,6 +81,7 @@ class Batches:
             None if keys is None else ops.asarray(keys[:epochs]),
             batches,
             targets,
+            scale,
             len(x),
             domain_bits(len(x)),
             epochs,
@@ -99,6 +100,7 @@ class Resident:
         launch: ResidentLaunch,
         plan: Plan,
         state: TrainState,
+        data: TrainingData,
         validation: TrainingData | None,
         rule: Stopping | None,
     ) -> None:
@@ -112,6 +114,12 @@ class Resident:
         self.num_validated = 0 if validation is None else len(validation)
         self.clip_norm, self.l2 = plan.optimizer.clip_norm or 0.0, plan.optimizer.l2
         self.loss_scale, self.rule = float(plan.loss_scale), rule_settings(plan.optimizer)
+        self.x_scale = 1.0
+        self._exponents: list[Exponents] | None = None
+        if launch.network.terms > 1:
+            self._exponents = exponents_of(plan, state, data)
+            (of_x, *_), (*_, of_gradients) = self._exponents[0], self._exponents[-1]
+            self.x_scale, self.loss_scale = 2.0**-of_x, 2.0**-of_gradients
         self.loss = loss_settings(plan.loss, launch.network.outputs)
         self.dropout_key = stream_key(state.seed, DROPOUT)
 
@@ -132,6 +140,12 @@ class Resident:
         return self.ops.asarray(settings.view(np.uint8))
 
     @cached_property
+    def scales(self) -> Array | None:
+        if self._exponents is None:
+            return None
+        return self.ops.asarray(layer_scales(self._exponents).view(np.uint8))
+
+    @cached_property
     def class_weights(self) -> Array | None:
         """The classes' weights and their mean (classes + 1,), if they have any."""
         weights = self.plan.loss.class_weights()
@@ -147,7 +161,8 @@ class Resident:
             return None, None
         x, y = (in_one_piece(ops, array) for array in (data.x, data.y))
         ones = ops.asarray(np.ones(len(data), np.float32)) if self.launch.network.weighted else None
-        return Batches(ops, self.launch, str(data.x.dtype)).of(x, y, ones)
+        batches = Batches(ops, self.launch, str(data.x.dtype))
+        return batches.of(x, y, ones, scale=self.x_scale)
 
     @cached_property
     def stopping(self) -> Array | None:

@@ -5,12 +5,14 @@ the way.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from warpfit import backends
 from warpfit.engines.base import Plan, Prepared, Stopping, TrainingData, has_room
-from warpfit.engines.half_precision import LARGEST, beyond_range, suitable
+from warpfit.engines.half_precision import LARGEST, suitable
 from warpfit.engines.launch_network import trained_network
+from warpfit.engines.launch_scales import ROOM
 from warpfit.engines.pace import LAUNCH_SECONDS
 from warpfit.engines.scaling import AUTO
 from warpfit.engines.streaming import BUFFERS, Cut, cut_of
@@ -20,15 +22,6 @@ if TYPE_CHECKING:
     from warpfit.backends.cuda.cards import Card
     from warpfit.backends.cuda.resident_launch import ResidentLaunch
     from warpfit.backends.cuda.trained_network import TrainedNetwork
-
-__all__ = [
-    "LaunchDescription",
-    "PreparedLaunch",
-    "describe",
-    "epochs_held",
-    "launches_on",
-    "prepare_launch",
-]
 
 # What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found
 # apart; and the share of a step that a batch of validation data takes within a launch.
@@ -104,13 +97,7 @@ def prepare_launch(
             if isinstance(other, Obstacle):
                 return other
             launch = other
-    elif precision == "float32" and (obstacle := beyond_range(draft.loss, rows)) is not None:
-        return obstacle
-    # Products of float32 are of sums of two float16.
-    of_gradients = "float16" if precision == "float32" else precision
-    prepared = PreparedLaunch(
-        precision=precision, gradient_precision=of_gradients, launch=launch, cut=cut
-    )
+    prepared = PreparedLaunch(precision=precision, launch=launch, cut=cut)
     prepared = replace(prepared, copied_bytes=_copied_bytes(prepared, draft, data))
     if cut is None and site.is_there:
         prepared = _with_more(prepared, draft, rows, validation, stopping)
@@ -301,7 +288,9 @@ def _can_validate(
     if not has_room(draft, validation, prepared.copied_bytes):
         return False
     rows = validation.on(draft.device)
-    if prepared.precision != "bfloat16" and rows.largest_x > LARGEST:
+    # Of float32 the data itself says how large numbers may be: see `launch_scales`.
+    most = {"float16": LARGEST, "float32": ROOM * (data.largest_x or 1.0)}
+    if rows.largest_x > most.get(prepared.precision, inf):
         return False
     copies = launch.gathered_bytes(len(rows)) + launch.epoch_bytes(len(data), len(rows))
     return copies + launch.exchange_bytes <= memory_left(draft)

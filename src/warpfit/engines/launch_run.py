@@ -30,8 +30,6 @@ from warpfit.engines.launch_talk import SharedRecord, Talk
 from warpfit.engines.reports import Reports
 from warpfit.engines.streaming import Cut, Piece, Stream
 
-__all__ = ["Run", "StreamedRun"]
-
 # How many times as long for kernels that hear of it themselves, and how often the host looks how
 # far they are.
 TALKING, SECONDS_BETWEEN_LOOKS = 8, 0.0005
@@ -87,7 +85,7 @@ class Run:
         self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.config.settings())
         self.batches = Batches(self.ops, self.launch, source)
         self.reports = Reports(plan, state, len(data))
-        self.resident = Resident(self.ops, self.launch, plan, state, validation, stopping)
+        self.resident = Resident(self.ops, self.launch, plan, state, data, validation, stopping)
         self.num_validated = self.resident.num_validated
         self.val_batches = self.launch.network.batches(self.num_validated)
         self._open()
@@ -245,7 +243,7 @@ class Run:
     ) -> None:
         """Start the kernel on the next epochs."""
         batches, targets = self.batches.of(
-            self.x, self.y, self.sample_weight, self.inputs.keys, epochs
+            self.x, self.y, self.sample_weight, self.inputs.keys, epochs, self.resident.x_scale
         )
         self._start_kernel(
             self._steps(batches, targets, len(self.data), epochs, 0, rates, record, talk)
@@ -350,7 +348,9 @@ class StreamedRun(Run):
         first = piece.first // self.plan.batch_size
         last = first + -(-piece.num_rows // self.plan.batch_size)
         with self.stream.received() as (x, y, *weights):
-            batches, targets = self.batches.of(x, y, weights[0] if weights else None)
+            batches, targets = self.batches.of(
+                x, y, weights[0] if weights else None, scale=self.resident.x_scale
+            )
         of_steps = rates[first:last], record[first:last]
         self._start_kernel(self._steps(batches, targets, piece.num_rows, 1, first, *of_steps))
         return last

@@ -50,7 +50,6 @@ class Layerwise(Engine):
         precision = draft.dtype if draft.precision == AUTO else draft.precision
         return Prepared(
             precision=precision,
-            gradient_precision=precision,
             copied_bytes=_ordered_bytes(replace(draft, precision=precision), data),
         )
 

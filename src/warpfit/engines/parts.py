@@ -8,8 +8,6 @@ from typing import NamedTuple
 from warpfit.backends import Array, Backend
 from warpfit.backends.contract.communicator import Communicator
 
-__all__ = ["Part", "Reduction", "own_rows", "part_of", "share_of"]
-
 # Gradients are added up over the ranks by so many bytes, or more: fewer cost more to start than to
 # send.
 BUCKET_BYTES = 16 << 20

@@ -29,14 +29,6 @@ from warpfit.nn.network import NetworkSpec
 from warpfit.nn.spec import Call, NetworkPullback
 from warpfit.permutation import permutations
 
-__all__ = [
-    "Batch",
-    "RowSource",
-    "Run",
-    "StepNumbers",
-    "row_sources",
-]
-
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
 

@@ -111,7 +111,7 @@ def cut_of(
     most_bytes : int
         What the device has for pieces.
     most_steps : int
-        Of a launch, lest it take too long.
+        Of a launch, so that none takes too long.
     """
     if len(data) > MAX_ROWS:
         return Obstacle(f"expected at most 2**31 rows, got {len(data)}")

@@ -98,7 +98,11 @@ def initial_values(
     if bound is None:
         deviation = _deviation(parameter, init.partition("_")[0])
         return deviation * random.normal(parameter.shape, key, tensor_idx)
-    return bound * (2 * random.uniform(parameter.shape, key, tensor_idx) - 1)
+    values = random.uniform(parameter.shape, key, tensor_idx)
+    values *= 2
+    values -= 1
+    values *= bound
+    return values
 
 
 def uniform_bound(parameter: ParameterSpec, init: str) -> float | None:

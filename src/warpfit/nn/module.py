@@ -71,7 +71,7 @@ class Parameter(OnDemand, Tensor):
         return np.dtype(start.dtype) if isinstance(start, InitialValues) else self.data.dtype
 
 
-class Buffer:
+class Buffer(OnDemand):
     """An array that belongs to a module's state but has no gradient.
 
     Examples

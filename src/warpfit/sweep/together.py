@@ -26,6 +26,12 @@ from warpfit.sweep.halving import Halving, Rule
 from warpfit.sweep.metric import COLUMNS, Metric
 from warpfit.sweep.preparing import takes, with_more_range
 from warpfit.sweep.runner import OneByOne, Runner, in_order
+from warpfit.sweep.side_by_side import (
+    bytes_of_rows,
+    fits_at_once,
+    goes_beside,
+    train_side_by_side,
+)
 from warpfit.sweep.tasks import (
     Outcome,
     Task,
@@ -66,29 +72,36 @@ class Together(Runner):
     keeps_models: bool = True
 
     def explain(self, groups: Sequence[Group]) -> str:
-        words = [
-            f"one after the other by `fit`: {group.launch}"
-            if isinstance(group.launch, Obstacle)
-            else str(group.launch)
-            for group in groups
-        ]
+        count = self._fits_at_once(groups)
+        words = []
+        for group in groups:
+            is_beside = count > 1 and goes_beside(group.tasks[0], group.plan)
+            how = f"{count} side by side" if is_beside else "one after the other"
+            is_launched = not isinstance(group.launch, Obstacle)
+            words.append(str(group.launch) if is_launched else f"{how} by `fit`: {group.launch}")
         kinds = "; ".join(dict.fromkeys(words))
         return f"in one launch, {kinds}" if _launches(groups) else kinds
 
     def at_once(self, groups: Sequence[Group]) -> int:
-        return max((own.groups(self._num_multiprocessors) for own in _launches(groups)), default=1)
+        of_launches = (own.groups(self._runtime.num_multiprocessors) for own in _launches(groups))
+        return max(self._fits_at_once(groups), *of_launches, 1)
+
+    def _fits_at_once(self, groups: Sequence[Group]) -> int:
+        return fits_at_once(groups, self._runtime.memory_left())
 
     def num_bytes(self, groups: Sequence[Group]) -> int:
         """Return the bytes of the group that takes most: its rows once, for all networks of a
         launch.
         """
-        return max(map(self._bytes_of, groups))
+        count = self._fits_at_once(groups)
+        return max(self._bytes_of(group, count) for group in groups)
 
-    def _bytes_of(self, group: Group) -> int:
+    def _bytes_of(self, group: Group, fits_at_once: int) -> int:
         launch, x = group.launch, group.tasks[0].data.x
         if isinstance(launch, Obstacle):
-            return group.plan.bytes
-        count = min(len(group.tasks), launch.groups(self._num_multiprocessors))
+            rows = bytes_of_rows(group)
+            return rows + min(len(group.tasks), fits_at_once) * (group.plan.bytes - rows)
+        count = min(len(group.tasks), launch.groups(self._runtime.num_multiprocessors))
         return launch.bytes_of_rows(x.nbytes, len(x)) + count * launch.network_bytes
 
     @contextmanager
@@ -96,16 +109,15 @@ class Together(Runner):
         """Have what is started in this block end before anything that comes after it, an error,
         too.
         """
-        ops: Any = backends.get(self.device)
         try:
             yield
         finally:
-            ops.runtime.join()
+            self._runtime.join()
 
     @property
-    def _num_multiprocessors(self) -> int:
+    def _runtime(self) -> Any:
         ops: Any = backends.get(self.device)
-        return int(ops.runtime.num_multiprocessors)
+        return ops.runtime
 
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         left: list[Task] = []
@@ -120,7 +132,19 @@ class Together(Runner):
         self._compile_ahead(groups, parts)
         for first in range(0, len(parts), SIDE_BY_SIDE):
             yield from self._run_side_by_side(parts[first : first + SIDE_BY_SIDE])
-        yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
+        yield from self._run_by_fit(groups, sorted(left, key=lambda task: task.number))
+
+    def _run_by_fit(self, groups: Sequence[Group], tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Train tasks that no launch takes: side by side those of which that is possible."""
+        plans = {task.number: group.plan for group in groups for task in group.tasks}
+        count = self._fits_at_once(groups)
+        beside: list[Task] = []
+        alone: list[Task] = []
+        for task in tasks:
+            is_beside = count > 1 and goes_beside(task, plans[task.number])
+            (beside if is_beside else alone).append(task)
+        yield from train_side_by_side(beside, self.device, count)
+        yield from OneByOne().run_tasks(alone)
 
     def _compile_ahead(self, groups: Sequence[Group], together: Sequence[Group]) -> None:
         """Begin to compile kernels, several at once: of groups that go into a launch, and of
@@ -210,7 +234,7 @@ class Together(Runner):
         for queue in queues:
             launch = queue.rows.all.launch
             queue.most = max(1, self._most(launch) // len(queues))
-            queue.count = min(queue.most, launch.groups(self._num_multiprocessors))
+            queue.count = min(queue.most, launch.groups(self._runtime.num_multiprocessors))
         while queues:
             start = perf_counter()
             taken = [queue.take() for queue in queues]
@@ -271,8 +295,8 @@ class Together(Runner):
 
     def _most(self, launch: ManyLaunch) -> int:
         """Return how many networks have room at once."""
-        ops: Any = backends.get(self.device)
-        return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // launch.network_bytes)
+        left = int(MEMORY_SHARE * self._runtime.memory_left())
+        return max(1, left // launch.network_bytes)
 
 
 def _compilation(launch: ManyLaunch) -> float:

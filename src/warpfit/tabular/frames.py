@@ -22,7 +22,16 @@ with needs("data", "tables need"):
         is_numeric_dtype,
     )
 
-__all__ = ["CATEGORIES", "DATES", "NUMBERS", "as_pandas", "check_alike", "kind_of", "known_kinds"]
+__all__ = [
+    "CATEGORIES",
+    "DATES",
+    "NUMBERS",
+    "as_pandas",
+    "check_alike",
+    "kind_of",
+    "kinds_of",
+    "known_kinds",
+]
 
 NUMBERS, DATES, CATEGORIES = "numbers", "dates", "categories"
 
@@ -55,13 +64,12 @@ def known_kinds(frame: Any) -> Any:
     frame = frame.infer_objects()
     converted = {}
     for place, dtype in enumerate(frame.dtypes):
-        column = frame.iloc[:, place]
         if isinstance(dtype, pd.PeriodDtype):
-            converted[place] = column.dt.to_timestamp()
-        elif dtype == np.dtype(object) and (
-            convert := CONVERTERS.get(infer_dtype(column, skipna=True))
-        ):
-            converted[place] = convert(column)
+            converted[place] = frame.iloc[:, place].dt.to_timestamp()
+        elif dtype == np.dtype(object):
+            column = frame.iloc[:, place]
+            if convert := CONVERTERS.get(infer_dtype(column, skipna=True)):
+                converted[place] = convert(column)
     if not converted:
         return frame
     columns = [converted.get(place, frame.iloc[:, place]) for place in range(frame.shape[1])]
@@ -81,27 +89,31 @@ CONVERTERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def kind_of(column: Any) -> str:
-    """Return whether a column is one of numbers, durations among them, of dates, or of categories;
-    or raise DataError for complex numbers.
+def kinds_of(frame: Any) -> list[str]:
+    """Return whether each column is one of numbers, durations among them, of dates, or of
+    categories; or raise DataError for complex numbers.
     """
-    if column.dtype.kind == "c":
-        raise DataError(f"expected column {column.name!r} as numbers or text, got complex numbers")
-    if is_datetime64_any_dtype(column.dtype):
+    return [kind_of(*each) for each in zip(frame.columns, frame.dtypes, strict=True)]
+
+
+def kind_of(name: Any, dtype: Any) -> str:
+    """Likewise, of one column."""
+    if dtype.kind == "c":
+        raise DataError(f"expected column {name!r} as numbers or text, got complex numbers")
+    if is_datetime64_any_dtype(dtype):
         return DATES
-    is_plain = is_numeric_dtype(column.dtype) and not is_bool_dtype(column.dtype)
-    return NUMBERS if is_plain or column.dtype.kind == "m" else CATEGORIES
+    is_plain = is_numeric_dtype(dtype) and not is_bool_dtype(dtype)
+    return NUMBERS if is_plain or dtype.kind == "m" else CATEGORIES
 
 
 def check_alike(frame: Any, other: Any) -> None:
     """Raise DataError unless a frame to validate on has numbers and dates where one to train on
     has.
     """
-    for place in range(frame.shape[1]):
-        column, validated = frame.iloc[:, place], other.iloc[:, place]
-        kind = kind_of(column)
-        if kind not in (CATEGORIES, kind_of(validated)) and validated.notna().any():
+    for place, (kind, found) in enumerate(zip(kinds_of(frame), kinds_of(other), strict=True)):
+        validated = other.iloc[:, place]
+        if kind not in (CATEGORIES, found) and validated.notna().any():
             raise DataError(
-                f"expected column {column.name!r} of X_val as {kind}, as in X, got "
+                f"expected column {frame.columns[place]!r} of X_val as {kind}, as in X, got "
                 f"{brief(validated.dropna().iloc[0])}"
             )

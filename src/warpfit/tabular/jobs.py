@@ -16,7 +16,7 @@ import numpy.typing as npt
 from warpfit.backends import resolve_device
 from warpfit.checks import check_choice, check_count, some
 from warpfit.data import Dataset
-from warpfit.data.dataset import is_frame, joined
+from warpfit.data.dataset import is_frame
 from warpfit.errors import ConfigError, DataError
 from warpfit.files import ResultsFolder, atomic_path
 from warpfit.pictures import confusion_svg
@@ -30,7 +30,7 @@ from warpfit.training.jobs import with_training_rows
 from warpfit.training.recipes import open_data
 from warpfit.training.settings import parse_hidden
 from warpfit.training.tables import TablePredictions, predictions_of, read_rows
-from warpfit.training.trained import RegressionScore, Score
+from warpfit.training.trained import RegressionScore, Score, renumbered, rows_of
 
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
@@ -79,16 +79,9 @@ class StoredTable:
         Raises
         ------
         DataError
-            If a class is none of the estimator's, one has classes and the other has not, or there
-            are more or fewer targets than outputs.
+            As `renumbered`, or if there are more or fewer targets than outputs.
         """
-        ours = self.class_names
-        if bool(ours) != bool(class_names):
-            kinds = ("labels of classes", "float targets")
-            raise DataError(
-                f"expected {kinds[not ours]}, as the model was trained on, got "
-                f"{kinds[not class_names]}"
-            )
+        y = renumbered(y, class_names, self.class_names)
         if not isinstance(self.estimator, TabularClassifier):
             predicted = self.estimator.predict(x)
             num_outputs = predicted[:1].size
@@ -102,28 +95,18 @@ class StoredTable:
             return Score(
                 Evaluation(loss, None, len(y)), None, None, RegressionScore.of(y, predicted)
             )
-        foreign = [name for name in class_names if name not in ours]
-        if foreign:
-            raise DataError(f"expected classes of the model ({some(ours)}), got {some(foreign)}")
-        labels = np.array([ours.index(name) for name in class_names])[y]
         chances = self.estimator.predict_proba(x)
-        of_label = chances[np.arange(len(labels)), labels]
+        of_label = chances[np.arange(len(y)), y]
         predicted = chances.argmax(axis=1)
         loss = -np.log(np.maximum(of_label, np.finfo(float).tiny)).mean()
-        evaluation = Evaluation(float(loss), float((predicted == labels).mean()), len(labels))
-        return Score(evaluation, labels, predicted)
+        evaluation = Evaluation(float(loss), float((predicted == y).mean()), len(y))
+        return Score(evaluation, y, predicted)
 
     def score_on(self, dataset: Dataset, split: str) -> Score:
         """Return how it does on ``'test'``, ``'train'`` or ``'all'`` rows of a dataset; errors are
         `score`'s.
         """
-        check_choice("split", split, ("test", "train", "all"))
-        train, test = (dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)
-        x, y = {"train": train, "test": test}.get(
-            split, (joined(train[0], test[0]), np.concatenate([train[1], test[1]]))
-        )
-        if not len(x):
-            raise DataError(f"{dataset.name} has no {split} rows")
+        x, y = rows_of(dataset, split)
         return self.score(x, y, dataset.class_names)
 
     def predict_file(self, path: Path) -> TablePredictions:

@@ -23,8 +23,6 @@ from warpfit.tabular.network import RealMLP
 from warpfit.tabular.schedules import ADAM, DROPOUT, WEIGHT_DECAY, coslog4, flat_cos
 from warpfit.tabular.training import Rows
 
-__all__ = ["Launched", "Task", "launch_of"]
-
 # Of a launch, with one network: it takes a fifth of a second.
 STEPS_AT_ONCE = 8192
 # Slots of an array of parameters: their values, two moments, and the best.
@@ -80,7 +78,8 @@ def launch_of(
     is_weighted : bool
         Whether rows have weights.
     """
-    if backends.resolve_device(device) == "cpu":
+    card = backends.card_of(device)
+    if card is None:
         return Obstacle("expected a CUDA device, got 'cpu'")
     if type(loss) not in (SoftmaxCrossEntropy, MeanSquaredError):
         return Obstacle(f"expected cross-entropy or the mean squared error, got {loss!r}")
@@ -89,17 +88,16 @@ def launch_of(
     *widths, _ = _widths(network)
     if len(set(widths)) != 1:
         return Obstacle(f"expected hidden layers of the same width, got {widths}")
-    runtime: Any = backends.get(device).runtime  # type: ignore[attr-defined]
     launch = choose_table(
         _shape_of(network, loss, batch_size, num_networks),
-        runtime.arch,
-        runtime.max_shared_bytes,
-        runtime.num_multiprocessors,
+        card.arch,
+        card.max_shared_bytes,
+        card.num_multiprocessors,
     )
     if isinstance(launch, Obstacle):
         return launch
     launch = replace(launch, dtype=dtype)
-    runtime.compile_ahead([(launch.kernel, tuple(launch.config.settings().items()))])
+    card.compile_ahead([(launch.kernel, tuple(launch.config.settings().items()))])
     return launch
 
 
@@ -186,6 +184,8 @@ class Launched:
 
     def _held(self, array: Any, dtype: str = "float32") -> Array:
         """Return an array as the kernel takes it, which stays as long as the run."""
+        if isinstance(array, np.ndarray):  # lest a kernel is compiled that converts it
+            array = np.asarray(array, dtype)
         found = self.ops.contiguous(self.ops.asarray(array, dtype))
         self.held.append(found)
         return found

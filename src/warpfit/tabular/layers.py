@@ -20,16 +20,6 @@ from warpfit.backends import Activation, Array, Backend
 from warpfit.nn import Module, Parameter
 from warpfit.nn.linear import linear
 
-__all__ = [
-    "Embedding",
-    "Factors",
-    "NTKLinear",
-    "ParametricActivation",
-    "PeriodicEmbedding",
-    "Scale",
-    "TabularLayer",
-]
-
 
 class Factors(NamedTuple):
     """What multiplies the learning rate and the weight decay of a parameter."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, pairwise
 from math import pi, sqrt
@@ -22,12 +24,10 @@ from warpfit.tabular.layers import (
     Scale,
 )
 
-__all__ = ["Columns", "RealMLP", "set_initial_values"]
-
 Array = npt.NDArray[Any]
 
 HIDDEN, FREQUENCY_SCALE = (256, 256, 256), 0.1
-MOST_ROWS = 1 << 12  # that initial values are made of; more say nearly the same
+MOST_ROWS = 1 << 10  # that initial values are made of; more say nearly the same
 POINTS = 5  # of the data, between which each unit's kink lies at first
 
 
@@ -146,15 +146,14 @@ class _Draws:
         """Return uniform numbers in [-bound, bound)."""
         return bound * (2 * random.uniform(shape, self._key, next(self._idx)) - 1)
 
-    def simplex(self, shape: tuple[int, ...]) -> Array:
-        """Return weights that add up to 1 along the last axis, uniformly distributed."""
-        parts = -np.log1p(-random.uniform(shape, self._key, next(self._idx)))
-        return np.asarray(parts / parts.sum(axis=-1, keepdims=True))
-
-    def rows(self, shape: tuple[int, ...], num_rows: int) -> npt.NDArray[np.int64]:
-        """Return indices of rows, any as often as another."""
-        found = random.uniform(shape, self._key, next(self._idx)) * num_rows
-        return found.astype(np.int64)
+    def of_layer(self, linear: Any, threads: ThreadPoolExecutor) -> list[Future[Array]]:
+        """Let threads draw a layer's weights, and for each unit some rows and their shares."""
+        points = (linear.weight.shape[1], POINTS)
+        kinds = (random.normal, linear.weight.shape), (random.uniform, points)
+        return [
+            threads.submit(draw, shape, self._key, next(self._idx))
+            for draw, shape in (*kinds, kinds[1])
+        ]
 
 
 @no_grad()
@@ -171,7 +170,7 @@ def set_initial_values(
     ----------
     network : RealMLP
     x : ndarray (N, columns)
-        Training rows; of more than 2**12 as many at even distances count.
+        Training rows; of more than 2**10 as many at even distances count.
     seed : int
     frequency_scale : float
         Standard deviation of the periodic embeddings' frequencies.
@@ -186,30 +185,41 @@ def set_initial_values(
 
     network.eval()
     some = x[:: max(1, -(-len(x) // MOST_ROWS))]
-    hidden = network.embedded(network.input_tensor(some)).numpy()
-    activations: list[Any] = list(network.activations)
-    *hidden_linears, last = network.linears
-    for linear, activation in zip(hidden_linears, activations, strict=True):
-        outputs, own = _set_linear(linear, hidden, draws), activation.activation
-        # The weight of the activation is 1 so far.
-        hidden = own.formula.forward(outputs, own.slope, np.empty_like(outputs))
-    _set_linear(last, hidden, draws)
+    linears, activations = list(network.linears), [*network.activations, None]
+    with ThreadPoolExecutor(len(linears)) as threads:
+        drawn = [draws.of_layer(linear, threads) for linear in linears]
+        hidden = network.embedded(network.input_tensor(some)).numpy()
+        for linear, activation, own in zip(linears, activations, drawn, strict=True):
+            outputs = _set_linear(linear, hidden, own)
+            if activation is not None:
+                # Its weight is 1 so far.
+                kind = activation.activation
+                hidden = kind.formula.forward(outputs, kind.slope, np.empty_like(outputs))
 
 
-def _set_linear(linear: Any, hidden: Array, draws: _Draws) -> Array:
+def _set_linear(linear: Any, hidden: Array, drawn: Sequence[Future[Array]]) -> Array:
     """Set weight and bias of a linear layer, whose bias is 0 so far, by its inputs; return its
     outputs.
     """
-    _set(linear.weight, draws.normal(linear.weight.shape))
+    weights, rows, shares = (each.result() for each in drawn)
+    _set(linear.weight, weights)
     outputs: Array = linear(Tensor(hidden)).numpy()
     deviations = _deviations(outputs)
     _set(linear.weight, linear.weight.data / deviations)
     outputs /= deviations.astype(outputs.dtype)
-    places = draws.rows((outputs.shape[1], POINTS), len(outputs))
+    places = (rows * len(outputs)).astype(np.int64)
     chosen = outputs[places, np.arange(outputs.shape[1])[:, None]]
-    _set(linear.bias, -(chosen * draws.simplex(places.shape)).sum(axis=1))
+    _set(linear.bias, -(chosen * _simplex(shares)).sum(axis=1))
     outputs += linear.bias.data
     return outputs
+
+
+def _simplex(uniform: Array) -> Array:
+    """Return weights that add up to 1 along the last axis, uniformly distributed, of numbers in
+    [0, 1).
+    """
+    parts = -np.log1p(-uniform)
+    return np.asarray(parts / parts.sum(axis=-1, keepdims=True))
 
 
 def _set(parameter: Tensor, values: Array) -> None:

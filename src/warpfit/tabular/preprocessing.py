@@ -10,22 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.checks import brief
-from warpfit.data.table_columns import as_numbers, as_texts
+from warpfit.data.table_columns import as_numbers, distinct_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
-from warpfit.tabular.frames import CATEGORIES, DATES, NUMBERS, kind_of
+from warpfit.tabular.frames import CATEGORIES, DATES, NUMBERS, kind_of, kinds_of
 from warpfit.tabular.network import Columns
 
 with needs("data", "tables need"):
     import pandas as pd
 
-__all__ = ["Categories", "Preprocessor"]
+__all__ = ["Categories", "Preprocessor", "quantiles"]
 
 Array = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 LARGEST = 3.0  # what numbers are clipped to, smoothly
 FARTHEST = 1e9  # from which on that is the same for all numbers
+ROWS_AT_ONCE = 1024  # which caches hold
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Categories:
 
     @classmethod
     def of(cls, column: Any, most_indicated: int) -> Categories:
-        texts = sorted(set(as_texts(column[column.notna()])))
-        return cls(pd.Index(texts, dtype=object), most_indicated)
+        _, texts = distinct_texts(column)
+        return cls(pd.Index(sorted(set(texts)), dtype=object), most_indicated)
 
     @property
     def are_few(self) -> bool:
@@ -52,8 +53,10 @@ class Categories:
         return self.table.shape[1] if self.are_few else 1
 
     def codes(self, column: Any) -> Codes:
-        found = self.texts.get_indexer(as_texts(column))
-        return np.asarray(np.where(column.isna(), 0, found + 1), np.int64)
+        places, texts = distinct_texts(column)
+        known = {text: code for code, text in enumerate(self.texts, 1)}
+        codes = [*(known.get(text, 0) for text in texts), 0]  # the place of a missing cell is -1
+        return np.array(codes, np.int64)[places]
 
     @property
     def table(self) -> Array:
@@ -110,7 +113,7 @@ class Preprocessor:
         if not frame.shape[1]:
             raise DataError(f"expected a column to learn from, got none in {len(frame)} rows")
         places = range(frame.shape[1])
-        kinds = [kind_of(frame.iloc[:, place]) for place in places]
+        kinds = kinds_of(frame)
         self.numbers = [place for place in places if kinds[place] != CATEGORIES]
         self.dates = [place for place in places if kinds[place] == DATES]
         self.categories = {
@@ -150,11 +153,15 @@ class Preprocessor:
 
     def scaled(self, cells: Array) -> Array:
         """Return rows as training takes them, (N, columns) float64, of cells."""
-        plain = self.columns.num_plain
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = (cells[:, :plain] - self.centre) * self.scale
-        x = np.clip(np.nan_to_num(x, nan=0.0), -FARTHEST, FARTHEST)
-        return np.column_stack([x / np.sqrt(1 + (x / LARGEST) ** 2), cells[:, plain:]])
+        found = cells.copy()
+        for first in range(0, len(found), ROWS_AT_ONCE):
+            x = found[first : first + ROWS_AT_ONCE, : self.columns.num_plain]
+            with np.errstate(over="ignore", invalid="ignore"):
+                x -= self.centre
+                x *= self.scale
+            np.clip(np.nan_to_num(x, copy=False, nan=0.0), -FARTHEST, FARTHEST, out=x)
+            x /= np.sqrt(1 + (x / LARGEST) ** 2)
+        return found
 
     def with_scales_of(self, cells: Array) -> Preprocessor:
         """Return one with the same categories, and the scales of other rows' cells."""
@@ -226,27 +233,45 @@ def _numbers_of(column: Any, are_dates: bool) -> Array:
     """Return a column as float64, dates as days since 1970, durations as days; or raise
     DataError.
     """
-    if (kind_of(column) == DATES) != are_dates and column.notna().any():
+    kind = kind_of(column.name, column.dtype)
+    if (kind == DATES) != are_dates and column.notna().any():
         expected = DATES if are_dates else NUMBERS
         raise DataError(
             f"expected column {column.name!r} as {expected}, as it was fitted, got "
             f"{brief(column.dropna().iloc[0])}"
         )
-    if kind_of(column) == DATES:
+    if kind == DATES:
         column = (column - pd.Timestamp(0, tz=column.dt.tz)) / pd.Timedelta(days=1)
     elif column.dtype.kind == "m":
         column = column / pd.Timedelta(days=1)
     return as_numbers(column)
 
 
+def quantiles(x: Array, shares: Any) -> Array:
+    """Return the quantiles (Q, columns) at some shares (Q,) of each column of x (N, columns), NaN
+    left out, as `np.nanquantile` does, but by sorting once.
+
+    Each column has a number that is not NaN.
+    """
+    in_order = np.sort(x.T, axis=1)  # NaN come last
+    last = np.count_nonzero(~np.isnan(in_order), axis=1) - 1
+    places = np.multiply.outer(shares, last)
+    below = np.floor(places).astype(np.intp)
+    columns = np.arange(len(in_order))
+    low, high = in_order[columns, below], in_order[columns, np.minimum(below + 1, last)]
+    over, difference = places - below, high - low
+    return np.where(over < 0.5, low + difference * over, high - difference * (1 - over))
+
+
 def _scales(x: Array) -> tuple[Array, Array]:
     """Return the median of each column, and what its distance from there is multiplied by."""
     if not x.shape[1]:
         return np.empty(0), np.empty(0)
-    x = np.where(np.isnan(x).all(axis=0), 0.0, x)
+    if (are_missing := np.isnan(x).all(axis=0)).any():
+        x = np.where(are_missing, 0.0, x)
     with np.errstate(over="ignore", invalid="ignore"):  # of what is too wide nothing is left
-        first, centre, third = np.nanquantile(x, [0.25, 0.5, 0.75], axis=0)
+        least, first, centre, third, most = quantiles(x, [0, 0.25, 0.5, 0.75, 1])
         spread = third - first
-        half = (np.nanmax(x, axis=0) - np.nanmin(x, axis=0)) / 2
+        half = (most - least) / 2
     spread = np.where(spread == 0, half, spread)
     return centre, np.where(spread == 0, 0.0, 1 / np.where(spread == 0, 1.0, spread))

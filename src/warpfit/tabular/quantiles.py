@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from warpfit.tabular.preprocessing import Preprocessor
-
-__all__ = ["QuantilePreprocessor"]
+from warpfit.tabular.preprocessing import Preprocessor, quantiles
 
 Array = npt.NDArray[np.float64]
 
@@ -91,7 +89,7 @@ def _quantiles_of(numbers: Array) -> Array:
     noisy = numbers + noise * np.random.default_rng(0).standard_normal(numbers.shape)
     most = max(min(len(numbers) // ROWS_OF_A_QUANTILE, MOST_QUANTILES), LEAST_QUANTILES)
     shares = np.linspace(0, 1, min(most, len(numbers)))
-    found = np.nanquantile(noisy, shares, axis=0) if numbers.size else noisy[: len(shares)]
+    found = quantiles(noisy, shares) if numbers.size else noisy[: len(shares)]
     return np.asarray(np.maximum.accumulate(found, axis=0))
 
 

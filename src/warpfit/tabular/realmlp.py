@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.cores import num_cores
 from warpfit.errors import Obstacle, required
+from warpfit.tabular.layers import Embedding
 from warpfit.tabular.members import (
     AUTO,
     Member,
@@ -23,18 +26,17 @@ from warpfit.tabular.members import (
     shape_of,
     trained_in_turn,
 )
-from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, RealMLP, set_initial_values
+from warpfit.tabular.network import FREQUENCY_SCALE, HIDDEN, Columns, RealMLP, set_initial_values
 from warpfit.tabular.onnx_network import realmlp_onnx
+from warpfit.tabular.place import predicted_on
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.schedules import DROPOUT, WEIGHT_DECAY
 from warpfit.tabular.targets import Numbers
-from warpfit.tabular.training import Outcome, Rows, outputs_of, train
+from warpfit.tabular.training import PREDICTED_ROWS, Outcome, Rows, outputs_of, train
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.table_networks import TableLaunch
     from warpfit.tabular.launched import Task
-
-__all__ = ["REALMLP"]
 
 
 def _defaults(are_classes: bool) -> Mapping[str, Any]:
@@ -79,20 +81,20 @@ def _widths(shape: Shape) -> tuple[int, ...]:
 
 def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
     """Train all members as one kernel, where there is one; else one after the other."""
-    is_on_cpu = backends.resolve_device(training.device) == "cpu"
+    is_on_cpu = backends.card_of(training.device) is None
     precision = training.settings["precision"]
     if precision == "float32" or (precision == AUTO and is_on_cpu):
         yield from _trained_in_turn(0, members, training)
         return
     begun = 0
-    with_rows = [(member, member.rows()) for member in members]
+    with_rows = [(member, member.rows(), member.validation()) for member in members]
     for (batch_size, _), group in groupby(with_rows, lambda each: _batches_of(each[1], training)):
         together = list(group)
         if begun and training.is_over():
             return
         launch = _launch_of(*together[0], training, batch_size, len(together))
         if launch is None:
-            yield from _trained_in_turn(begun, [member for member, _ in together], training)
+            yield from _trained_in_turn(begun, [member for member, *_ in together], training)
         else:
             yield from _trained_together(begun, together, training, launch)
         begun += len(together)
@@ -106,7 +108,12 @@ def _batches_of(rows: Rows, training: Training) -> tuple[int, int]:
 
 
 def _launch_of(
-    member: Member, rows: Rows, training: Training, batch_size: int, num_networks: int
+    member: Member,
+    rows: Rows,
+    validation: Rows,
+    training: Training,
+    batch_size: int,
+    num_networks: int,
 ) -> TableLaunch | None:
     """Return how a kernel trains some networks like a member's, or None if none does."""
     from warpfit.tabular.launched import launch_of
@@ -119,7 +126,7 @@ def _launch_of(
         batch_size,
         num_networks,
         dtype="float16" if precision == AUTO else precision,
-        is_weighted=rows.weights is not None or member.validation().weights is not None,
+        is_weighted=rows.weights is not None or validation.weights is not None,
     )
     if precision == AUTO:
         return None if isinstance(launch, Obstacle) else launch
@@ -128,16 +135,19 @@ def _launch_of(
 
 def _trained_together(
     first: int,
-    with_rows: Sequence[tuple[Member, Rows]],
+    with_rows: Sequence[tuple[Member, Rows, Rows]],
     training: Training,
     launch: TableLaunch,
 ) -> Iterator[Trained]:
     from warpfit.tabular.launched import Launched
 
-    members, settings = [member for member, _ in with_rows], training.settings
+    members, settings = [member for member, *_ in with_rows], training.settings
     shape = shape_of(members[0], settings)
+    sizes = len(with_rows[0][2].x), len(members)
+    compiling = Thread(target=_compile_outputs, args=(shape, training.device, *sizes))
+    compiling.start()  # beside the kernel that trains, for which `Launched` waits
     with ThreadPoolExecutor(num_cores()) as threads:
-        tasks = list(threads.map(lambda each: _task_of(each[0], each[1], training), with_rows))
+        tasks = list(threads.map(lambda each: _task_of(*each, training), with_rows))
     run = Launched(
         training.device,
         tasks,
@@ -155,20 +165,37 @@ def _trained_together(
                 training.report(first + idx, outcome)
         if training.is_over():
             break
+    compiling.join()
     run.hand_over()
     for member, task, outcome in zip(members, tasks, outcomes, strict=True):
         outcome.check(settings["lr"])
         yield Trained.of(member, task.network, shape, outcome)
 
 
-def _task_of(member: Member, rows: Rows, training: Training) -> Task:
+def _compile_outputs(shape: Shape, device: str, num_rows: int, num_networks: int) -> None:
+    """Begin to compile what predicts about so many rows, if a GPU does."""
+    if predicted_on(device, _widths(shape), num_rows * num_networks) == "cpu":
+        return
+    rows, columns = min(_rows_of_batches(num_rows), PREDICTED_ROWS), shape.columns
+    # Codes would be read on the host: what they become is as wide as so many indicators.
+    as_wide = columns.num_indicators + Embedding.SIZE * len(columns.num_codes)
+    columns = Columns(columns.num_numbers, as_wide)
+
+    def predict(ops: Any) -> None:
+        network = _network(replace(shape, columns=columns), 0).to(device)
+        network.eval()(ops.empty((rows, columns.num_plain), "float32"))
+
+    backends.get(device).rehearse(("outputs", shape, rows), predict)
+
+
+def _task_of(member: Member, rows: Rows, validation: Rows, training: Training) -> Task:
     """Return a member as a kernel trains it, with its initial values; all of it on the host."""
     from warpfit.tabular.launched import Task
 
     targets = member.targets
     bounds = np.stack([targets.low, targets.high]) if isinstance(targets, Numbers) else None
     network = _begun(member, training, rows)
-    return Task(network.eval(), rows, member.validation(), bounds, member.seed)
+    return Task(network.eval(), rows, validation, bounds, member.seed)
 
 
 def _trained_in_turn(
@@ -186,13 +213,30 @@ def _begun(member: Member, training: Training, rows: Rows) -> RealMLP:
     return network
 
 
+def _outputs(network: RealMLP, x: Any) -> Any:
+    """Return `outputs_of`, on a GPU in batches of few sizes, whose kernels are there."""
+    ops, (num_rows, num_columns) = network.backend, x.shape
+    if ops.name == "numpy":
+        return outputs_of(network, x)
+    padded = ops.zeros((_rows_of_batches(num_rows), num_columns), "float32")
+    ops.assign(padded[:num_rows], x)
+    return outputs_of(network, padded)[:num_rows]
+
+
+def _rows_of_batches(num_rows: int) -> int:
+    """Return how many rows the batches of so many have: whole ones, or one of a power of two."""
+    if num_rows > PREDICTED_ROWS:
+        return -(-num_rows // PREDICTED_ROWS) * PREDICTED_ROWS
+    return int(1 << (max(1, num_rows) - 1).bit_length())
+
+
 REALMLP = Method(
     defaults=_defaults,
     preprocessor=Preprocessor,
     network=_network,
     widths=_widths,
     train=_train,
-    outputs=outputs_of,
+    outputs=_outputs,
     space=_space,
     onnx=realmlp_onnx,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -16,7 +17,9 @@ from warpfit.errors import ConfigError, DataError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.training.callbacks import checked_callbacks
-from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
+from warpfit.training.evaluate import network_of
+from warpfit.training.inputs import as_rows, as_sample_weight, check_indices, check_same_length
+from warpfit.training.state import trained_names
 
 
 def optimizer_of(optimizer: Any, model: Module) -> Optimizer:
@@ -56,11 +59,13 @@ def check_scale(loss_scale: Any) -> None:
         )
 
 
-def checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer: Optimizer) -> Plan:
-    """Return the plan, or raise ConfigError if it was made for something else."""
+def checked_plan(plan: Plan, model: Module, optimizer: Optimizer, rows: Any) -> Plan:
+    """Return an earlier run's plan for checked rows, or raise ConfigError if it was made for
+    something else.
+    """
     if (
-        plan.network != network
-        or plan.trained != trained
+        plan.network != network_of(model, rows.shape[1:])
+        or plan.trained != trained_names(model, optimizer)
         or type(plan.optimizer) is not type(optimizer.spec)
     ):
         raise ConfigError(
@@ -71,7 +76,8 @@ def checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer: 
             f"expected a plan whose optimizer keeps {optimizer.spec.slot_names}, "
             f"got one with {plan.optimizer.slot_names}"
         )
-    return plan
+    check_indices("x", rows, plan.network)
+    return replace(plan, num_rows=len(rows))
 
 
 def validation_split_off(

@@ -17,7 +17,7 @@ from warpfit.training.inputs import as_rows, check_finite, check_same_length
 from warpfit.training.place import where_they_run
 
 Numbers = npt.NDArray[Any]
-ANEW = "an iterable that begins anew in every epoch, or a function that returns an iterator"
+RESTARTS = "an iterable that restarts in every epoch, or a function that returns an iterator"
 
 
 class Batches:
@@ -45,8 +45,8 @@ class Batches:
     def __init__(self, source: Any) -> None:
         if isinstance(source, Iterator):
             raise ConfigError(
-                f"expected x without y as {ANEW}, got a {type(source).__name__}, which can be read "
-                "only once; make a list of its batches, or pass the function that makes it"
+                f"expected x without y as {RESTARTS}, got a {type(source).__name__}, which can be "
+                "read only once; make a list of its batches, or pass the function that makes it"
             )
         if isinstance(source, list | tuple) and _is_pair(source):
             raise ConfigError("expected x and y as two arguments, got one pair of them as x")
@@ -57,7 +57,8 @@ class Batches:
             )
         if not gives_batches(source) and not isinstance(source, list | tuple):
             raise ConfigError(
-                f"expected y beside x, or x as batches (x, y): {ANEW}; got {brief(source)} alone"
+                f"expected y beside x, or x as batches (x, y): {RESTARTS}; got {brief(source)} "
+                "alone"
             )
         self._source, self._epoch = source, 0
         self.first = self._read()

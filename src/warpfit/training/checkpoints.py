@@ -64,6 +64,7 @@ def save_checkpoint(
         "seed": state.seed,
         "plateau": asdict(state.plateau),
         "loss_scale": asdict(state.loss_scale),
+        "exponents": [list(own) for own in state.exponents],
         "reports": [
             {name: value for name, value in vars(report).items() if name != "step_losses"}
             for report in snapshot.reports
@@ -140,6 +141,7 @@ def _state(
         seed=like.seed,
         plateau=_plateau(**header["plateau"]),
         loss_scale=_loss_scale(**header["loss_scale"]),
+        exponents=[_exponents(*own) for own in header.get("exponents", ())],
     )
 
 
@@ -166,6 +168,13 @@ def _plateau(*, scale: Any, best: Any, bad_epochs: Any, cooldown: Any) -> Platea
 
 def _loss_scale(*, value: Any, good_steps: Any) -> LossScale:
     return LossScale(_number(value), _count(good_steps))
+
+
+def _exponents(inputs: Any, weights: Any, gradients: Any) -> tuple[int, int, int]:
+    found = inputs, weights, gradients
+    if not all(type(own) is int and -128 <= own < 128 for own in found):
+        raise ValueError(f"exponents {found!r}")
+    return found
 
 
 def _report(

@@ -29,7 +29,7 @@ from warpfit.training.arguments import (
 )
 from warpfit.training.batches import Batches, as_validation_data
 from warpfit.training.callbacks import Callback, Checkpoint
-from warpfit.training.devices import devices_of
+from warpfit.training.devices import Devices, devices_of
 from warpfit.training.evaluate import check_model, network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
@@ -97,7 +97,7 @@ def fit(
         host, and ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``. Without y, x
-        gives batches (x, y): a loader or another iterable that begins anew in every epoch, or a
+        gives batches (x, y): a loader or another iterable that restarts in every epoch, or a
         function that returns an iterator. An epoch is read into memory, and trained on in its
         order, in its batches: of one size, but for a shorter last one (see docs/own-data.md).
     loss : str, Loss or function
@@ -144,10 +144,10 @@ def fit(
         x exceeds 1024 in magnitude, or the targets of ``'mse'`` do. If such a run overflows, it
         goes back to the last epoch, and on in bfloat16, then float32 (`History.precisions`).
     loss_scale : 'auto', 'dynamic' or float
-        For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of
-        two. ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and targets
-        reach. ``'dynamic'`` leaves out a step whose gradients overflow and halves the scale,
-        doubles it after 2,000 steps without, and waits for the device at every step.
+        For ``'float16'``: what gradients are multiplied by, so that small ones do not underflow; a
+        power of two. ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and
+        targets reach. ``'dynamic'`` leaves out a step whose gradients overflow and halves the
+        scale, doubles it after 2,000 steps without, and waits for the device at every step.
     engine : str
         ``'layerwise'``; ``'graph'``: the same operations and bits, many steps as one CUDA graph; or
         ``'one_launch'``: many epochs as one kernel, on CUDA in half precision. ``'auto'`` is
@@ -222,40 +222,26 @@ def fit(
             rows, y, sample_weight, validation_split, check_seed(seed)
         )
     if plan is None:
-        devices = devices_of(device)
-        device, place = devices.own, Place(devices.own)
-        # A run with checkpoints may become longer: it has the place of a long one.
-        if resume_from is None and not any(isinstance(c, Checkpoint) for c in callbacks):
-            place = _place(
-                model,
-                rows,
-                validation_data,
-                device=device,
-                batch_size=check_count("batch_size", batch_size, 1),
-                epochs=check_count("epochs", epochs, 0),
-                engine=engine,
-                precision=precision,
-            )
-        draft = draft_of(
+        draft = _new_draft(
             model,
             optimizer,
             rows,
+            validation_data,
+            devices=devices_of(device),
+            # A run with checkpoints may become longer: it has the place of a long one.
+            may_go_on=resume_from is not None or any(isinstance(c, Checkpoint) for c in callbacks),
+            has_loader=batches is not None,
             loss=loss,
             epochs=epochs,
             batch_size=batch_size,
-            device=place.device,
             precision=precision,
             loss_scale=loss_scale,
             engine=engine,
             shuffle=shuffle,
             report_every=report_every,
-            reason=place.reason,
         )
-        draft = devices.plan(draft, has_loader=batches is not None)
     else:
-        network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
-        draft = replace(checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
-        check_indices("x", rows, network)
+        draft = checked_plan(plan, model, optimizer, rows)
     check_finite("x", rows, draft.dtype)
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
@@ -278,6 +264,34 @@ def fit(
         metrics=metrics,
         batches=batches,
     )
+
+
+def _new_draft(
+    model: Module,
+    optimizer: Optimizer,
+    rows: Any,
+    validation_data: Any,
+    *,
+    devices: Devices,
+    may_go_on: bool,
+    has_loader: bool,
+    **asked: Any,
+) -> Plan:
+    """Return the draft of a run on these devices; `asked` are those of `draft_of`."""
+    place = Place(devices.own)
+    if not may_go_on:
+        place = _place(
+            model,
+            rows,
+            validation_data,
+            device=devices.own,
+            batch_size=check_count("batch_size", asked["batch_size"], 1),
+            epochs=check_count("epochs", asked["epochs"], 0),
+            engine=asked["engine"],
+            precision=asked["precision"],
+        )
+    draft = draft_of(model, optimizer, rows, device=place.device, reason=place.reason, **asked)
+    return devices.plan(draft, has_loader=has_loader)
 
 
 def _place(model: Module, rows: Any, validation_data: Any, **asked: Any) -> Place:
@@ -461,15 +475,10 @@ def _training_data(
 ) -> TrainingData:
     weights = as_sample_weight(sample_weight, len(rows), plan.dtype)
     check_weight_left(plan.loss, targets, weights)
-    class_weights = plan.loss.class_weights()
-    return TrainingData(
-        x=rows,
-        y=targets,
-        sample_weight=weights,
-        class_weight=None
-        if class_weights is None
-        else ops.asarray(np.array(class_weights), plan.dtype),
-    )
+    class_weight: Any = plan.loss.class_weights()
+    if class_weight is not None:
+        class_weight = ops.asarray(np.array(class_weight), plan.dtype)
+    return TrainingData(rows, targets, weights, class_weight)
 
 
 def _validation(draft: Plan, validation_data: Any) -> TrainingData | None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 from warpfit import backends
@@ -168,7 +168,10 @@ class TrainingLoop:
         was.
         """
         run, model = self.run, self.run.model
-        untouched = [(holder, holder.data) for holder in model.named_arrays().values()]
+        untouched = [
+            (holder, holder.promised("data") or partial(dict, data=holder.data))
+            for holder in model.named_arrays().values()
+        ]
         loss = model.loss
         show(model, run.state)
         remember_loss(model, run.plan.loss)
@@ -177,8 +180,8 @@ class TrainingLoop:
                 self.metrics.try_on(self.evaluator, run.state.arrays)
             self._tell(lambda callback: callback.on_start(run))
         except BaseException:
-            for holder, array in untouched:
-                holder.data = array
+            for holder, maker in untouched:
+                holder.promise(maker, "data")
             remember_loss(model, loss)
             raise
 

@@ -95,7 +95,7 @@ def _planned(
     )
     data = _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs)
     prepared = required(prepare_launch(plan, data, card=card))
-    scale = resolve_loss_scale("auto", prepared.gradient_precision, plan.batch_size, num_rows)
+    scale = resolve_loss_scale("auto", prepared.precision, plan.batch_size, num_rows)
     return replace(plan, reason=prepared.reason, loss_scale=scale, prepared=prepared), data
 
 

@@ -123,7 +123,7 @@ def _planned(
         draft,
         engine=engine,
         precision=prepared.precision,
-        loss_scale=_loss_scale(draft, prepared.gradient_precision, rows),
+        loss_scale=_loss_scale(draft, prepared.precision, rows),
         prepared=prepared,
         asked=draft.asked or (draft.engine, draft.precision),
     )

@@ -68,13 +68,16 @@ class Planner:
 
 
 def later_drafts(plan: Plan) -> Iterator[Plan]:
-    """Yield drafts with more range than a plan, as far as engine and precision were left open."""
+    """Yield drafts with more range than a plan, as far as engine and precision were left open; from
+    `one_launch` in float32 also where that was asked for.
+    """
     engine, precision = plan.asked or (plan.engine, plan.precision)
     again = partial(replace, plan, loss_scale=AUTO, prepared=None, bytes=0, reason="")
     if precision == AUTO and plan.precision in BY_RANGE:
         for wider in BY_RANGE[BY_RANGE.index(plan.precision) + 1 :]:
             yield again(engine=engine, precision=wider)
-    # Whose float32 is made of float16.
-    if engine == AUTO and (plan.engine, plan.precision) == (OneLaunchEngine.name, "float32"):
+    # Whose float32 is made of float16, and has room for numbers that grow, but not for all.
+    is_made = (plan.engine, plan.precision) == (OneLaunchEngine.name, "float32")
+    if is_made and engine in (AUTO, OneLaunchEngine.name):
         yield again(engine=GraphEngine.name)
         yield again(engine=Layerwise.name)

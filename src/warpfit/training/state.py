@@ -6,14 +6,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
 from warpfit.engines.base import TrainState
 from warpfit.engines.state_on_demand import StateOnDemand
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
+from warpfit.nn.init import InitialValues, uniform_bound
 from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.random import INIT, stream_key
 
 
 def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
@@ -77,17 +82,50 @@ def state_of(
         held = zip(names, arrays, strict=True)
         return {name: owned(array) for name, array in held if name in trained}
 
-    def owned_of(kind: type) -> dict[str, Array]:
-        return {name: owned(each.data) for name, each in holders.items() if isinstance(each, kind)}
+    def begun(parameter: Parameter) -> Array:
+        drawn = _drawn(parameter, ops, precision)
+        return owned(parameter.data) if drawn is None else drawn
 
+    parameters = {
+        name: begun(each) for name, each in holders.items() if isinstance(each, Parameter)
+    }
+    if optimizer.slots or len(trained) < len(names):
+        slots = {slot: slot_of(arrays) for slot, arrays in optimizer.make_slots().items()}
+    else:
+        slots = {
+            slot: {name: ops.zeros(parameters[name].shape, precision) for name in trained}
+            for slot in optimizer.spec.slot_names
+        }
     return TrainState(
-        parameters=owned_of(Parameter),
-        buffers=owned_of(Buffer),
-        slots={slot: slot_of(arrays) for slot, arrays in optimizer.make_slots().items()},
+        parameters=parameters,
+        buffers={
+            name: owned(each.data) for name, each in holders.items() if isinstance(each, Buffer)
+        },
+        slots=slots,
         step=optimizer.step_count,
         epoch=0,
         seed=seed,
     )
+
+
+def _drawn(parameter: Parameter, ops: Any, precision: str) -> Array | None:
+    """Return initial values that nobody has asked for yet, drawn on a GPU; None if there are none,
+    or that GPU does not draw them.
+    """
+    start = parameter.promised("data")
+    if not isinstance(start, InitialValues) or ops is backends.get("cpu"):
+        return None
+    bound = uniform_bound(start.parameter, start.init)
+    if bound is None or {start.dtype, precision} != {"float32"}:
+        return None
+    from warpfit.backends.cuda.initial_values import draw_initial_values
+
+    array = ops.zeros((1, *start.parameter.shape), "float32")
+    if array.size:
+        key = np.array([stream_key(start.seed, INIT)], np.uint32)
+        bounds = np.array([bound])
+        draw_initial_values(ops, array, 0, array.size, key, bounds, start.tensor_idx)
+    return array[0]
 
 
 def show(model: Module, state: TrainState) -> None:

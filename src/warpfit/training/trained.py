@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.checks import some
+from warpfit.checks import check_choice, some
 from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame, joined
 from warpfit.data.targets import CLASSIFICATION, REGRESSION
-from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError, WarpfitError
+from warpfit.errors import DataError, FileFormatError, ShapeError, WarpfitError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.nn.sequential import Sequential
 from warpfit.training.evaluate import Evaluation, evaluate_rows, loss_of, network_of, predict_rows
@@ -269,24 +269,8 @@ class TrainedModel:
         return np.hstack([1 - found, found]) if found.shape[1:] == (1,) else found
 
     def labels(self, y: Array, class_names: Sequence[str]) -> Array:
-        """Return targets whose classes are numbered as the model's, by their names.
-
-        Raises
-        ------
-        DataError
-            If a class is none of the model's, or one has classes and the other has not.
-        """
-        ours = self.card.class_names
-        if bool(ours) != bool(class_names):
-            kinds = ("labels of classes", "float targets")
-            raise DataError(
-                f"expected {kinds[not ours]}, as the model was trained on, got "
-                f"{kinds[not class_names]}"
-            )
-        foreign = [name for name in class_names if name not in ours]
-        if foreign:
-            raise DataError(f"expected classes of the model ({some(ours)}), got {some(foreign)}")
-        return np.array([ours.index(name) for name in class_names])[y] if class_names else y
+        """Return targets whose classes are numbered as the model's; see `renumbered`."""
+        return renumbered(y, class_names, self.card.class_names)
 
     def test(self, x: Any, y: Array) -> Score:
         """Return how the model does on samples x (N, *input_shape) with targets y, numbered as its
@@ -311,22 +295,39 @@ class TrainedModel:
         DataError, ShapeError
             If it has no rows, or they are not what the model was trained on.
         """
-        if split not in SPLITS:
-            raise ConfigError(f"expected split among {', '.join(SPLITS)}, got {split!r}")
-        x, y = _rows_of(dataset, split)
-        if not len(x):
-            raise DataError(f"{dataset.name} has no {split} rows")
+        x, y = rows_of(dataset, split)
         return self.test(x, self.labels(y, dataset.class_names))
 
 
-def _rows_of(dataset: Dataset, split: str) -> tuple[Any, Array]:
-    if split == "train":
-        return dataset.x_train, dataset.y_train
-    if split == "test":
-        return dataset.x_test, dataset.y_test
-    return joined(dataset.x_train, dataset.x_test), np.concatenate(
-        [dataset.y_train, dataset.y_test]
+def renumbered(y: Array, class_names: Sequence[str], ours: Sequence[str]) -> Array:
+    """Return targets whose classes are numbered as a model's, by their names.
+
+    Raises
+    ------
+    DataError
+        If a class is none of the model's, or one has classes and the other has not.
+    """
+    if bool(ours) != bool(class_names):
+        kinds = ("labels of classes", "float targets")
+        raise DataError(
+            f"expected {kinds[not ours]}, as the model was trained on, got {kinds[not class_names]}"
+        )
+    foreign = [name for name in class_names if name not in ours]
+    if foreign:
+        raise DataError(f"expected classes of the model ({some(ours)}), got {some(foreign)}")
+    return np.array([ours.index(name) for name in class_names])[y] if class_names else y
+
+
+def rows_of(dataset: Dataset, split: str) -> tuple[Any, Array]:
+    """Return rows of a part of a dataset with their targets; errors as `TrainedModel.test_on`."""
+    check_choice("split", split, SPLITS)
+    train, test = (dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)
+    x, y = {"train": train, "test": test}.get(
+        split, (joined(train[0], test[0]), np.concatenate([train[1], test[1]]))
     )
+    if not len(x):
+        raise DataError(f"{dataset.name} has no {split} rows")
+    return x, y
 
 
 def class_scores(result: Score, class_names: Sequence[str]) -> list[ClassScore]:

@@ -43,7 +43,7 @@ class Probe(Arguments):
 
 EXPECTED = {
     "CardArguments": {"StepSettings"},
-    "LayersArguments": {"StepSettings", "Dropout", "Progress", "StoppingMemory"},
+    "LayersArguments": {"StepSettings", "Dropout", "LayerScales", "Progress", "StoppingMemory"},
     "ManyArguments": {"Network", "NetworkDropout"},
     "ManyClustersArguments": {"Network", "NetworkDropout"},
     "ManySmallArguments": {"Network"},

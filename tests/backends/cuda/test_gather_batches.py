@@ -136,6 +136,7 @@ def gathered(
         ops.asarray(keys) if shuffle else None,
         batches,
         batch_targets,
+        1.0,
         shape.num_rows,
         domain_bits(shape.num_rows),
         shape.epochs,

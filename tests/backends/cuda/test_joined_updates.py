@@ -34,10 +34,11 @@ UPDATES: dict[str, tuple[str, int, dict[str, Any]]] = {
 # joined.
 NETWORKS = {
     "tiles": (32, [(136, 264), (264, 72)]),
-    "more rows than a stage": (150, [(72, 136)]),
+    "more rows than a stage": (150, [(200, 136)]),
     "more tiles than blocks take at once": (200, [(264, 392)]),
     "wide tiles": (264, [(72, 264)]),
     "wide tiles of two slots": (1032, [(24, 264)]),
+    "few tiles": (150, [(72, 136)]),
     "thin": (20, [(136, 10), (70, 3)]),
     "thin, of more rows than lanes": (75, [(3, 2)]),
     "one row": (1, [(8, 8), (8, 1)]),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -27,7 +28,33 @@ def test_only_the_device_that_is_opened_gets_a_context(driver: FakeDriver) -> No
     runtime.devices()
     assert not driver.contexts
     runtime.open_device(2)
+    wait_for_contexts()
     assert driver.contexts == [2]
+
+
+def wait_for_contexts() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "making a context":
+            thread.join()
+
+
+def test_a_card_is_known_before_its_device_is_open(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[Any] = []
+    monkeypatch.setattr(jit, "compile_ahead", lambda kernels, arch: announced.append(arch))
+    card = backends.card_of("cuda")
+    wait_for_contexts()
+    assert driver.contexts == [0]
+    assert not driver.calls["current 0"]
+    device = runtime.open_device(0)
+    assert card == (device.arch, device.num_multiprocessors, device.max_shared_bytes)
+    card.compile_ahead([])
+    assert announced == ["sm_90a"]
+    assert backends.card_of("auto") is device
+    assert backends.card_of("cpu") is None
+    with pytest.raises(DeviceError, match="got 'cuda:1'"):
+        backends.card_of("cuda:1")
 
 
 def test_an_index_out_of_range(driver: FakeDriver) -> None:

@@ -5,7 +5,10 @@ takes.
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import get_ident
 
 import numpy as np
 import pytest
@@ -75,6 +78,36 @@ def test_a_join_is_for_the_kernels_of_its_thread(driver: FakeDriver, device: Run
     own = meanwhile
     assert driver.waits[-2:] == [(own, "event")] * 2
     assert driver.records[-2:] == [(one, "event"), (two, "event")]
+
+
+def test_a_thread_may_have_a_stream_of_its_own(driver: FakeDriver, device: Runtime) -> None:
+    waited: list[str] = []
+
+    @contextmanager
+    def waiting() -> Iterator[None]:
+        waited.append("begins")
+        yield
+        waited.append("ends")
+
+    launch(device, "before")
+    with device.own_stream(waiting), ThreadPoolExecutor(1) as other:
+        launch(device, "own")
+        other.submit(launch, device, "meanwhile").result()
+        device.synchronize()
+        assert waited == ["begins", "ends"]
+        assert device.own_thread == get_ident()
+        shared, own, meanwhile = driver.streams
+        assert shared == meanwhile != own
+        assert driver.waits == [(own, "event")]  # for what came before
+        device.hand_over()
+        assert driver.waits[1:] == [(shared, "event")]
+        assert driver.records[-1] == (own, "event")
+    launch(device, "after")
+    assert device.own_thread == 0
+    assert driver.streams[-1] == shared
+    assert driver.waits[2:] == [(shared, "event")]
+    device.synchronize()
+    assert len(waited) == 2
 
 
 def test_a_graph_repeats_what_was_captured(driver: FakeDriver, device: Runtime) -> None:

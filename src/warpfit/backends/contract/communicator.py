@@ -8,8 +8,6 @@ from typing import Any
 
 from warpfit.backends.contract.terms import Array
 
-__all__ = ["Alone", "Communicator"]
-
 
 class Communicator(ABC):
     """One of several ranks: threads, processes, or cards.

@@ -11,8 +11,6 @@ from typing import Any
 from warpfit.backends.activations import IDENTITY, Activation
 from warpfit.backends.contract.terms import Array, ImageWindows, Number, Pair
 
-__all__ = ["LayerContract"]
-
 
 class LayerContract(ABC):
     """Convolutions, pooling, norms, dropout and embeddings of numbers."""

@@ -12,8 +12,6 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.launch_structs import STRUCTS
 from warpfit.errors import CompileError
 
-__all__ = ["FORMATS", "Arguments", "Float", "Int", "Place", "Unsigned", "format_of"]
-
 # How `struct` packs each type of C but pointers: some structs as numbers, others as bytes.
 FORMATS = {
     "int": "i",

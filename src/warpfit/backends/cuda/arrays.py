@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextvars import ContextVar
 from math import prod
 from typing import Any
 
@@ -23,9 +23,11 @@ from warpfit.checks import as_numbers
 from warpfit.errors import DeviceError, DTypeError
 from warpfit.permutation import domain_bits
 
-__all__ = ["ArrayOps", "blocks_for", "check_record", "power_of_two"]
+__all__ = ["ArrayOps", "blocks_for", "check_record", "power_of_two", "rehearsing"]
 
 THREADS = 256
+# What stands in for a device's shared backend, in a thread that rehearses.
+rehearsing: ContextVar[Any] = ContextVar("rehearsing", default=None)
 # Blocks of a kernel whose threads take several elements each: enough to fill any card.
 BLOCKS_PER_MULTIPROCESSOR = 16
 
@@ -101,7 +103,8 @@ class ArrayOps(Backend):
         self.kernel = Kernels.of(runtime).get
         self.most_blocks = runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
         self._buffers = StepBuffers(runtime) if reuse else None
-        self._arrivals: DeviceArray | None = None
+        # By the threads that have streams of their own; 0 stands for all others.
+        self._arrivals: dict[int, DeviceArray] = {}
         self.joined_updates: JoinedUpdates | None = None
 
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
@@ -128,8 +131,13 @@ class ArrayOps(Backend):
 
         ops: Any = type(self)(self.runtime, reuse=True)
         ops.kernel = note
-        with suppress(DeviceError):  # lack of room, which matters once they run
+        token = rehearsing.set(ops)
+        try:
             function(ops)
+        except DeviceError:  # lack of room, which matters once they run
+            pass
+        finally:
+            rehearsing.reset(token)
         self.compile_ahead(noted.values())
 
     def _imported(self, value: Any) -> DeviceArray:
@@ -192,7 +200,7 @@ class ArrayOps(Backend):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         out = DeviceArray.allocate(self.runtime, shape, dtype)
-        self.runtime.fill(out.pointer, out.nbytes)
+        self.runtime.fill(out.pointer, out.nbytes, at_once=True)
         return out
 
     def copy(self, array: Array) -> Array:
@@ -208,9 +216,11 @@ class ArrayOps(Backend):
         """Return at least `count` counters of uint32, which are zero between two kernels of this
         backend.
         """
-        if self._arrivals is None or self._arrivals.size < count:
-            self._arrivals = self.zeros((max(count, 1024),), "uint32")
-        return self._arrivals
+        thread = self.runtime.own_thread
+        found = self._arrivals.get(thread)
+        if found is None or found.size < count:
+            found = self._arrivals[thread] = self.zeros((max(count, 1024),), "uint32")
+        return found
 
     def begin_step(self) -> None:
         if self._buffers is not None:
@@ -221,7 +231,7 @@ class ArrayOps(Backend):
         as it is.
         """
         held = [] if self._buffers is None else self._buffers.arrays()
-        return held if self._arrivals is None else [*held, self._arrivals]
+        return [*held, *self._arrivals.values()]
 
     def cast(self, x: Array, dtype: str, scale: float = 1.0) -> Array:
         check_float("cast", x)

@@ -13,8 +13,6 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 
-__all__ = ["ColumnOps", "variants"]
-
 THREADS = 512
 # Blocks that a multiprocessor holds at once, by the kernel's registers.
 BLOCKS_AT_ONCE = 3

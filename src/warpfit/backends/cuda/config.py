@@ -9,20 +9,6 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from warpfit.errors import CompileError
 
-__all__ = [
-    "ActivationName",
-    "ActivationNames",
-    "Config",
-    "Flag",
-    "Flags",
-    "Floats",
-    "Ints",
-    "Number",
-    "Real",
-    "Rule",
-    "TypeName",
-]
-
 Number = Annotated[int, "int"]
 Flag = Annotated[bool, "bool"]
 Ints = Annotated[tuple[int, ...], "int[]"]

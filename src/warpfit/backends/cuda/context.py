@@ -6,18 +6,37 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 from warpfit.backends.cuda.driver import arch_of, bindings, describe, is_debugging
 from warpfit.errors import KernelError
 
-__all__ = ["Context", "active"]
+__all__ = ["Context", "Place", "active"]
 
 # How many launches an error message looks back on.
 LAUNCHES_REMEMBERED = 16
 
 # Its `context` is the device that is the calling thread's current one.
 active = threading.local()
+
+
+class Place(NamedTuple):
+    """Where a thread starts its work.
+
+    Attributes
+    ----------
+    stream : cuda.core.Stream
+    handle : CUstream
+        The driver's.
+    waiting : function
+        Gives a context in which the thread waits for the device.
+    """
+
+    stream: Any
+    handle: Any
+    waiting: Callable[[], AbstractContextManager[None]]
 
 
 class Context:
@@ -34,11 +53,32 @@ class Context:
         properties = self.device.properties
         self.num_multiprocessors = int(properties.multiprocessor_count)
         self.max_shared_bytes = int(properties.max_shared_memory_per_block_optin)
-        self.stream = self.device.create_stream()
+        stream = self.device.create_stream()
+        self._shared_place = Place(stream, stream.handle, nullcontext)
+        self._own_places: dict[int, Place] = {}  # of threads that have streams of their own
         self._driver = bindings()
-        self._stream_handle = self.stream.handle
         self._recent: deque[str] = deque(maxlen=LAUNCHES_REMEMBERED)
         self._blocking = is_debugging()
+
+    @property
+    def _place(self) -> Place:
+        if not self._own_places:
+            return self._shared_place
+        return self._own_places.get(threading.get_ident(), self._shared_place)
+
+    @property
+    def own_thread(self) -> int:
+        """The calling thread if it has a stream of its own, else 0."""
+        return 0 if self._place is self._shared_place else threading.get_ident()
+
+    @property
+    def stream(self) -> Any:
+        """The calling thread's."""
+        return self._place.stream
+
+    @property
+    def _stream_handle(self) -> Any:
+        return self._place.handle
 
     @property
     def card(self) -> str:

@@ -13,8 +13,6 @@ from warpfit.backends.cuda.conv_launch import LaunchOps
 from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.cuda.pool import HALVING
 
-__all__ = ["ConvOps"]
-
 # What kernels load of the saved activations at once.
 SAVED_BYTES = 4
 

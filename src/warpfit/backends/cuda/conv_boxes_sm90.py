@@ -21,8 +21,6 @@ from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.backends.cuda.runtime import LARGEST_BOX
 
-__all__ = ["BoxOps", "Geometry", "Pass", "choose_tiling", "choose_weight_tiling", "variants"]
-
 Shape = tuple[int, ...]
 Extent = tuple[int, int, int]
 

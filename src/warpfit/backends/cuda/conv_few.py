@@ -29,8 +29,6 @@ from warpfit.backends.cuda.conv_sm90 import (
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand, WeightOps
 from warpfit.backends.cuda.pool import PooledGradient
 
-__all__ = ["FewBand", "FewOps", "FewTiles", "choose_few_band", "choose_few_tiles", "variants"]
-
 KERNEL, WEIGHT_KERNEL, THREADS = "conv2d_few_mma", "conv2d_backward_weight_few_mma", 256
 BLOCKS_O = (64, 32, 24, 16)
 # Words of weights, or sums, of a thread; bands on their way or at work; blocks of a multiprocessor,
@@ -220,11 +218,12 @@ class FewOps(WeightOps):
         return sums
 
     def _few(self, choose: Any, windows: Windows, dtype: str, num_images: int) -> Any:
-        """Return what is chosen where the device has kernels, and there is something to compute;
-        these kernels count an image's numbers by 32 bits.
+        """Return what is chosen where the device has kernels, which count an image's numbers by 32
+        bits, and there is something to compute.
         """
-        is_counted = 0 < prod(windows.image) * windows.channels < MOST_NUMBERS
-        if not (is_counted and windows.outputs and self.has_kernels(dtype, num_images)):
+        is_counted = prod(windows.image) * windows.channels < MOST_NUMBERS
+        is_empty = 0 in (windows.channels, windows.outputs)
+        if is_empty or not is_counted or not self.has_kernels(dtype, num_images):
             return None
         runtime = self.runtime
         return choose(windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes)

@@ -23,8 +23,6 @@ from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.pool import PooledGradient
 from warpfit.errors import ShapeError
 
-__all__ = ["Launch", "LaunchOps", "Product", "Tiling", "choose_tiling", "variants"]
-
 Shape = tuple[int, ...]
 
 THREADS = 128

@@ -18,8 +18,6 @@ from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.pool import PooledGradient, PoolOps
 from warpfit.backends.cuda.tensor_maps import MapOps
 
-__all__ = ["Band", "Windows", "WindowsOps", "choose_band", "variants"]
-
 Shape = tuple[int, ...]
 
 # As in kernels/mma/planes.cuh: numbers in a piece of 16 bytes, and k of an instruction.

@@ -27,8 +27,6 @@ from warpfit.backends.cuda.conv_sm90 import (
 from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.pool import PooledGradient
 
-__all__ = ["WeightBand", "WeightOps", "choose_weight_band", "variants"]
-
 KERNEL = "conv2d_backward_weight_sm90"
 # Outputs of a block, and the channels of a tap that it may have; sums of a thread; bands on their
 # way or at work, and where each begins.
@@ -169,7 +167,7 @@ class WeightOps(WindowsOps):
         """Return how the kernel computes the gradient of the weights of a forward pass; None if it
         does not.
         """
-        is_whole = 0 not in (windows.channels, windows.outputs) and windows.outputs % DEPTH == 0
+        is_whole = windows.channels * windows.outputs > 0 and windows.outputs % IN_PIECE == 0
         if not is_whole or not self.has_kernels(dtype, num_images):
             return None
         runtime = self.runtime

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Thread
 from typing import Any, NamedTuple
 
 EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
@@ -19,17 +19,16 @@ def why_unusable(opening: int | None = None) -> str | None:
     Parameters
     ----------
     opening : int, optional
-        A device that is to be opened next: its context is made meanwhile.
+        A device that is to be opened next: its context goes on being made, by another thread.
     """
     found = library()
     if found is None:
         return "no NVIDIA driver was found (libcuda.so.1 cannot be loaded)"
     if find_spec("cuda") is None or find_spec("cuda.core") is None:
         return "cuda-core is not installed (pip install 'warpfit[cuda]')"
-    with ThreadPoolExecutor(1) as pool:
-        if opening is not None:
-            pool.submit(_make_context, found, opening)
-        return _fault()
+    if opening is not None:
+        Thread(target=_make_context, args=(found, opening), name="making a context").start()
+    return _fault()
 
 
 def num_devices() -> int:
@@ -53,7 +52,8 @@ def library() -> ctypes.CDLL | None:
 
 
 def _make_context(library: ctypes.CDLL, index: int) -> None:
-    """Make a device's context ahead: it takes 0.2 s, in which Python can import modules.
+    """Make a device's context ahead: it takes 0.2 s, in which Python can import modules, and begin
+    to compile kernels.
 
     What fails here fails again, and is reported, when the device is opened.
     """
@@ -135,20 +135,30 @@ def info(index: int) -> DeviceInfo:
     """Return what device `index` is; nothing is started on it."""
     driver = bindings()
     _, version = driver.cuDriverGetVersion()
-    kinds = driver.CUdevice_attribute
     _, device = driver.cuDeviceGet(index)
     _, model = driver.cuDeviceGetName(128, device)
     _, num_bytes = driver.cuDeviceTotalMem(device)
-    _, major = driver.cuDeviceGetAttribute(
-        kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device
-    )
-    _, minor = driver.cuDeviceGetAttribute(
-        kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device
-    )
-    name = model.split(b"\0")[0].decode()
-    return DeviceInfo(
-        f"cuda:{index}", name, arch_of(int(major), int(minor)), int(num_bytes), _in_words(version)
-    )
+    name, arch = model.split(b"\0")[0].decode(), limits(index)[0]
+    return DeviceInfo(f"cuda:{index}", name, arch, int(num_bytes), _in_words(version))
+
+
+def limits(index: int) -> tuple[str, int, int]:
+    """Return what kernels for device `index` are chosen by, and what is known before it has a
+    context: what they are compiled for, its multiprocessors, and the shared memory of a block.
+    """
+    driver = bindings()
+    _, device = driver.cuDeviceGet(index)
+    found = []
+    for name in (
+        "COMPUTE_CAPABILITY_MAJOR",
+        "COMPUTE_CAPABILITY_MINOR",
+        "MULTIPROCESSOR_COUNT",
+        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+    ):
+        kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        _, value = driver.cuDeviceGetAttribute(kind, device)
+        found.append(int(value))
+    return arch_of(*found[:2]), found[2], found[3]
 
 
 def arch_of(major: int, minor: int) -> str:

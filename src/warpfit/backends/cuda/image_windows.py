@@ -11,8 +11,6 @@ from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.errors import ShapeError
 
-__all__ = ["ImageWindowOps", "variants"]
-
 THREADS = 256
 # Of an image, or a window; a thread's place goes on by so many threads.
 MOST_NUMBERS = 2**31 - THREADS

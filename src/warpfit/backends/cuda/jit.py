@@ -35,23 +35,6 @@ from warpfit.errors import CompileError, ConfigError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = [
-    "ARCHITECTURES",
-    "KERNELS",
-    "Defines",
-    "build",
-    "compile_ahead",
-    "compile_kernel",
-    "cubin",
-    "flattened",
-    "generation",
-    "macros_of",
-    "package_entry",
-    "path_of",
-    "source_of",
-    "unit_of",
-]
-
 Defines = tuple[tuple[str, str], ...]
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -60,7 +43,8 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_12
 # A lambda with `auto` parameters cannot say that it is for the device.
 OPTIONS: dict[str, Any] = {
     "std": "c++17",
-    "lineinfo": True,
+    # For profilers, for a fifth of the compiler's time and three times the bytes.
+    "lineinfo": os.environ.get("WARPFIT_LINES", "") not in ("", "0"),
     "device_as_default_execution_space": True,
 }
 
@@ -194,7 +178,7 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
 
 
 def compile_kernel(
-    name: str, defines: Defines, arch: str, *, verbose: bool = False, with_lines: bool = True
+    name: str, defines: Defines, arch: str, *, verbose: bool = False
 ) -> tuple[bytes, str]:
     """Return machine code and the compiler's log for one architecture; needs no GPU.
 
@@ -207,8 +191,6 @@ def compile_kernel(
         Such as ``'sm_90a'``.
     verbose : bool
         Whether the log tells registers and spills.
-    with_lines : bool
-        Whether profilers find the source's lines in it, for three times the bytes.
 
     Raises
     ------
@@ -227,7 +209,7 @@ def compile_kernel(
         define_macro=list(macros_of(name, defines)) or None,
         include_path=str(KERNELS),
         ptxas_options="-v" if verbose else None,
-        **OPTIONS | {"lineinfo": with_lines},
+        **OPTIONS,
     )
     try:
         code = (

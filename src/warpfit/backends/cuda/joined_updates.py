@@ -24,17 +24,6 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers, UpdateRule
 
-__all__ = [
-    "UPDATES",
-    "JoinedUpdates",
-    "PartialGradient",
-    "ProductGradient",
-    "SumGradient",
-    "rule_defines",
-    "rule_numbers",
-    "variants",
-]
-
 # As in kernels/gemm/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 5, 6
 THIN_ROWS, WARPGROUP, CONSUMERS = 2, 128, 2
@@ -161,15 +150,22 @@ class _Tiles(NamedTuple):
         return -(-inputs // self.block_m) * -(-outputs // self.block_n)
 
 
-# Where products count; where memory does, with one block of rows, and with several.
-SHARED_TILES, SHORT_TILES, OWN_TILES = (
+# Where products count; where memory does, with one block of rows, and with several; and where
+# others would leave multiprocessors without work.
+SHARED_TILES, SHORT_TILES, OWN_TILES, SMALL_TILES = (
     _Tiles(128, 256, stages=3),
     _Tiles(64, 128, stages=1),
     _Tiles(64, 128, stages=2),
+    _Tiles(64, 64, stages=2),
 )
 
 
-def _tiles_for(rows: int, widest: int, num_slots: int) -> _Tiles:
+def _tiles_for(layers: Sequence[_Layer], num_multiprocessors: int) -> _Tiles:
+    rows, num_slots = layers[0].gradient.x.shape[0], len(layers[0].w.slots)
+    widest = max(layer.w.values.shape[1] for layer in layers)
+    owned = sum(layer.num_pieces(OWN_TILES) for layer in layers if not layer.is_thin)
+    if owned < num_multiprocessors:
+        return SMALL_TILES
     if rows >= ROWS_OF_SHARED_TILES[num_slots] and widest > OWN_TILES.block_n:
         return SHARED_TILES
     return SHORT_TILES if rows <= BOX.rows else OWN_TILES
@@ -351,9 +347,7 @@ class JoinedUpdates:
         return found
 
     def _packed(self, layers: Sequence[_Layer]) -> _Launch:
-        rows = layers[0].gradient.x.shape[0]
-        widest = max(layer.w.values.shape[1] for layer in layers)
-        tiles = _tiles_for(rows, widest, len(layers[0].w.slots))
+        tiles = _tiles_for(layers, self.ops.runtime.num_multiprocessors)
         num_pieces, packed = 0, []
         for layer in layers:
             packed.append(self._packed_layer(layer, num_pieces))
@@ -426,7 +420,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             of_rule = {name: str(value) for name, value in rule_defines(rule, slots, dtype).items()}
             for adders in ADDERS:
                 yield "narrow_update", {**of_rule, "ADDERS": str(adders)}
-            for tiles in (SHORT_TILES, OWN_TILES, SHARED_TILES):
+            for tiles in (SMALL_TILES, SHORT_TILES, OWN_TILES, SHARED_TILES):
                 strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))
                 defines = _defines(rule, slots, dtype, tiles, strips)
                 yield "linear_update_sm90", {name: str(value) for name, value in defines.items()}

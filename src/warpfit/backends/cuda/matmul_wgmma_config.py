@@ -15,8 +15,6 @@ from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.matmul_config import BYTES, MatmulConfig
 
-__all__ = ["Box", "WgmmaConfig", "takes", "wgmma_choices"]
-
 _LINE_BYTES = 128  # of k that a stage holds
 _WARPGROUP = 128
 _STAGED_BYTES = 4 * 2 * (2048 + 8)  # that the results of a warpgroup pass through, with barriers

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from warpfit.backends.cuda.streams import Streams
 from warpfit.errors import DeviceError
 
-__all__ = ["Memory", "MemoryPool", "SharedMemory", "pinned"]
-
 
 class Memory:
     """A piece of device memory, given back to the pool when the last array on it goes."""
@@ -57,10 +55,15 @@ class MemoryPool(Streams):
         DeviceError
             If there is not enough; the message says how much was asked for and how much is free.
         """
-        self._refuse_in_capture(f"an allocation of {nbytes} bytes")
+        held = self._capturing.held if self._capturing is not None else None
+        if held is None:
+            self._refuse_in_capture(f"an allocation of {nbytes} bytes")
         self.activate()
         try:
-            return self._from_pool(nbytes)
+            memory = self._from_pool(nbytes)
+            if held is not None and self.is_capturing():
+                held.append(memory)
+            return memory
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
                 raise DeviceError(

@@ -10,8 +10,6 @@ from warpfit.backends.contract.terms import Array
 from warpfit.errors import DeviceError, ShapeError
 from warpfit.extras import needs
 
-__all__ = ["NcclCommunicator"]
-
 
 class NcclCommunicator(Communicator):
     """A card among several, on a stream of its own beside the card's.

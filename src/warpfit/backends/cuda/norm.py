@@ -25,8 +25,6 @@ from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 
-__all__ = ["NormOps", "variants"]
-
 THREADS, WARP, VECTOR_BYTES = 256, 32, 16
 # Rows that a thread takes at least where it sums, and where it maps.
 ROWS_SUMMED, ROWS_MAPPED = 8, 8

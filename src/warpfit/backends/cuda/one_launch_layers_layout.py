@@ -17,8 +17,6 @@ from warpfit.backends.cuda.resident_config import LayersConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
 
-__all__ = ["CHUNK", "WORKING_REGISTERS", "LayersLaunch"]
-
 # Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most
 # and lose up to 16.
 WARPS = 8
@@ -279,6 +277,7 @@ class LayersLaunch(ResidentLaunch):
             "losses and targets": 16 * rows
             + 4 * self.x_slots * self.target_rows * self.network.target_words,
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
+            "powers of two": up(24 * len(layers), 16) * (self.network.terms > 1),
             "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
             "early stopping": STOPPING_STATE_BYTES * self.stops,
             "barriers": 32 * len(hidden) + 8 + 8 * max(2, self.x_slots),
@@ -388,6 +387,7 @@ class LayersLaunch(ResidentLaunch):
             rule=run.rule,
             penalty=run.l2,
             dropouts=run.dropouts,
+            scales=run.scales,
             class_weights=run.class_weights,
             first_step=steps.first_step,
             key0=key0,

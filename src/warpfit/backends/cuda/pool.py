@@ -15,8 +15,6 @@ from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.errors import DTypeError, ShapeError
 
-__all__ = ["HALVING", "PoolOps", "PooledGradient", "variants"]
-
 THREADS, VECTOR_BYTES = 256, 16
 # Places inside a launch's arrays are 32-bit integers, also those of the last block that nothing
 # lies at.

@@ -7,18 +7,6 @@ from typing import Annotated
 
 from warpfit.backends.cuda.arguments import Arguments, Float, Int, Place, Unsigned
 
-__all__ = [
-    "ARGUMENTS",
-    "CardArguments",
-    "LayerPlaces",
-    "LayersArguments",
-    "ManyArguments",
-    "ManyClustersArguments",
-    "ManySmallArguments",
-    "OneLaunchArguments",
-    "TableArguments",
-]
-
 Floats = Annotated[Place, "float*"]
 ConstFloats = Annotated[Place, "const float*"]
 Batches = Annotated[Place, "const T*"]
@@ -66,6 +54,7 @@ class LayersArguments(Arguments):
     rule: Rule
     penalty: Float
     dropouts: Annotated[Place, "const Dropout*"]
+    scales: Annotated[Place, "const LayerScales*"]
     class_weights: ConstFloats
     first_step: Int
     key0: Unsigned

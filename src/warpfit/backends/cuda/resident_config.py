@@ -19,18 +19,6 @@ from warpfit.backends.cuda.config import (
 )
 from warpfit.backends.cuda.driver import is_debugging
 
-__all__ = [
-    "CONFIGS",
-    "CardConfig",
-    "LayersConfig",
-    "ManyClustersConfig",
-    "ManyConfig",
-    "ManySmallConfig",
-    "NarrowStepConfig",
-    "OneLaunchConfig",
-    "TableConfig",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig(Config):

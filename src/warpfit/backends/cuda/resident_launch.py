@@ -19,8 +19,6 @@ from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded
 from warpfit.errors import Obstacle
 
-__all__ = ["LaunchedRun", "LaunchedSteps", "ResidentLaunch", "too_heavy", "too_large"]
-
 # Of the record of a step: a loss, what it weighs, and the rows that were right.
 RECORD_BYTES = 24
 
@@ -41,6 +39,8 @@ class LaunchedRun(Protocol):
     dropouts, class_weights : array
         ``Dropout`` of each layer; the classes' weights and their mean.
     dropout_key : sequence of int
+    scales : array or None
+        ``LayerScales`` of each layer, where numbers are sums of several.
     validation : tuple of array
         Batches and targets.
     stopping : array
@@ -67,6 +67,8 @@ class LaunchedRun(Protocol):
     def best_places(self) -> Array | None: ...
     @property
     def dropouts(self) -> Array: ...
+    @property
+    def scales(self) -> Array | None: ...
     @property
     def class_weights(self) -> Array | None: ...
     @property

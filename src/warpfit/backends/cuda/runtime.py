@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from warpfit.backends.cuda import driver, jit
 from warpfit.backends.cuda.context import active
@@ -20,7 +20,9 @@ from warpfit.backends.cuda.transfers import Transfers
 from warpfit.errors import DeviceError
 
 __all__ = [
+    "Card",
     "Runtime",
+    "card_of",
     "check_image_map",
     "check_tensor_map",
     "devices",
@@ -99,6 +101,32 @@ def open_device(index: int) -> Runtime:
         if index not in _OPEN:
             _OPEN[index] = _opened(index)
         return _OPEN[index]
+
+
+class Card(NamedTuple):
+    """What kernels for a device are chosen by, of one that is still being opened."""
+
+    arch: str
+    num_multiprocessors: int
+    max_shared_bytes: int
+
+    def compile_ahead(self, kernels: Iterable[tuple[str, jit.Defines]]) -> None:
+        """Begin to compile kernels that `Runtime.load` will be asked for."""
+        jit.compile_ahead(kernels, self.arch)
+
+
+def card_of(index: int) -> Runtime | Card:
+    """Return the runtime of device `index` if it is open; else begin to open it, and return its
+    card.
+
+    Raises
+    ------
+    DeviceError
+        As `open_device` does.
+    """
+    if index in _OPEN or why_unavailable(opening=index) is not None:
+        return open_device(index)
+    return Card(*driver.limits(index)) if index < driver.num_devices() else open_device(index)
 
 
 def _opened(index: int) -> Runtime:

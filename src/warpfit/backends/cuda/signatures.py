@@ -9,8 +9,6 @@ from struct import calcsize
 
 from warpfit.backends.cuda.arguments import FORMATS, format_of
 
-__all__ = ["SIGNATURES", "check_of", "formats_of"]
-
 _MATMUL = (
     "const T*, const T*, Out*, const T*, const T*, Out*, double, double, Acc*, unsigned*"
     + ", int" * 6
@@ -83,8 +81,8 @@ SIGNATURES = {
         "unsigned, unsigned"
     ),
     "gather_batches": (
-        "const SOURCE*, const unsigned*, const float*, const unsigned*, T*, unsigned*, int, int, "
-        "int"
+        "const SOURCE*, const unsigned*, const float*, const unsigned*, T*, unsigned*, double, "
+        "int, int, int"
     ),
     "gather_rows": "const SOURCE*, const int64*, DTYPE*, int, int",
     "gemm_sm90": (

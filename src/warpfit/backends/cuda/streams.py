@@ -9,20 +9,20 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from warpfit.backends.cuda.context import Context
+from warpfit.backends.cuda.context import Context, Place
 from warpfit.errors import DeviceError
-
-__all__ = ["Graph", "Mark", "Streams"]
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 class Streams(Context):
-    """Everything runs in order on one stream, but for what is captured, or started beside it."""
+    """Everything runs in order on one stream, but for what is captured, started beside it, or by
+    threads that have streams of their own.
+    """
 
     watcher: Any = None
 
@@ -40,17 +40,18 @@ class Streams(Context):
     # ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def capture(self) -> Iterator[Graph]:
+    def capture(self, *, allocates: bool = False) -> Iterator[Graph]:
         """Note this thread's launches, copies and fills in place of starting them; afterwards the
         graph repeats them.
 
-        Other threads go on as ever, but those that want to capture, too, wait.
+        `allocates`: what is allocated meanwhile stays alive as long as the graph. Other threads go
+        on as ever, but those that want to capture, too, wait.
 
         Raises
         ------
         DeviceError
-            If the thread tries anything else meanwhile: to allocate, load, upload, download or
-            wait. The message says what.
+            If the thread tries anything else meanwhile: to allocate, unless it may, load, upload,
+            download or wait. The message says what.
         KernelError
             If the driver does not take what was captured.
         """
@@ -62,7 +63,8 @@ class Streams(Context):
         with self._capture_lock, _collecting.held_off():
             try:
                 stream = self._begin_capture()
-                self._capturing = _Capturing(threading.get_ident(), stream, graph.names)
+                held = graph.holds if allocates else None
+                self._capturing = _Capturing(threading.get_ident(), stream, graph.names, held)
                 try:
                     yield graph
                 except BaseException:
@@ -166,18 +168,47 @@ class Streams(Context):
         live until then.
         """
         self._refuse_in_capture("a kernel beside others")
-        try:
-            stream = self._side_streams.pop(0)
-        except IndexError:
-            stream = self.device.create_stream()
-        thread = threading.get_ident()
+        stream, thread = self._side_stream(), threading.get_ident()
         self._apart.setdefault(thread, []).append(stream)
-        self._let_wait(stream.handle, self.stream.record())
         self._beside[thread] = stream.handle
         try:
             yield
         finally:
             del self._beside[thread]
+
+    def _side_stream(self) -> Any:
+        """Return a stream that nobody has, behind all that this thread has started so far."""
+        try:
+            stream = self._side_streams.pop(0)
+        except IndexError:
+            stream = self.device.create_stream()
+        self._let_wait(stream.handle, self.stream.record())
+        return stream
+
+    @contextmanager
+    def own_stream(self, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        """Let all that this thread starts in this block run on a stream of its own: after all that
+        was started on the device's before, and before all that is started there afterwards.
+
+        Memory comes from the pool, and goes back to it, in the order of the stream on which it was
+        allocated. While the thread waits for its stream, it is in a context of `waiting`.
+        """
+        self._refuse_in_capture("a stream of a thread's own")
+        self.activate()
+        stream, thread = self._side_stream(), threading.get_ident()
+        self._own_places[thread] = Place(stream, stream.handle, waiting)
+        try:
+            yield
+        finally:
+            del self._own_places[thread]
+            self._let_wait(self._stream_handle, stream.record())
+            self._side_streams.append(stream)
+
+    def hand_over(self) -> None:
+        """Let what comes later on the device's stream wait for what this thread started on its
+        own.
+        """
+        self._let_wait(self._shared_place.handle, self.stream.record())
 
     def join(self) -> None:
         """Let all that comes later wait for what this thread started beside it."""
@@ -252,7 +283,9 @@ class Streams(Context):
             If any of it failed; the message names the kernels that may have.
         """
         self._refuse_in_capture("a wait for the device")
-        (error,) = self._driver.cuStreamSynchronize(self._stream_handle)
+        place = self._place
+        with place.waiting():
+            (error,) = self._driver.cuStreamSynchronize(place.handle)
         self._check(error, "a kernel")
         self._recent.clear()
 
@@ -302,13 +335,14 @@ class Mark:
 
 @dataclass
 class _Capturing:
-    """Who captures on which stream, the kernels so far, as the keys of `names`, and whether the
-    next of them waits for another stream, too.
+    """Who captures on which stream, the kernels so far, as the keys of `names`, what is allocated
+    meanwhile, None if nothing may be, and whether the next kernel waits for another stream, too.
     """
 
     thread: int
     stream: Any
     names: dict[str, None]
+    held: list[Any] | None = None
     is_merged: bool = False
 
 

@@ -17,13 +17,11 @@ from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_config import TableConfig
 from warpfit.errors import Obstacle, required
 
-__all__ = ["TableLaunch", "TableShape", "choose_table", "variants"]
-
 # As in kernels/tabular/table_shapes.cuh.
 WARPS, WAVES, MADE, OF_CODE, MOST_SPLIT = 16, 16, 3, 8, 8
 TILE, TILE_BYTES = 16, 512
 MOST_LAYERS = 4
-MOST_WIDTH, MOST_OUTPUTS = TILE * WARPS, TILE * MOST_SPLIT
+MOST_UNITS, MOST_OUTPUTS = TILE * WARPS, TILE * MOST_SPLIT
 # What gradients of a row's loss are multiplied by, so that 16 bits hold them: those of logits are
 # below 1, those of numbers some tens.
 GRADIENT_SCALE = 64.0
@@ -190,10 +188,8 @@ def choose_table(
     """Return how to launch the training of networks of a shape, or what is in the way."""
     if generation(arch) < 80:
         return Obstacle(f"expected an architecture from sm_80 on, got {arch}")
-    if not 1 <= min(shape.widths) <= max(shape.widths) <= MOST_WIDTH:
-        return Obstacle(
-            f"expected layers of 1 to {MOST_WIDTH} inputs and units, got {shape.widths}"
-        )
+    if not shape.inputs or not 1 <= shape.hidden <= MOST_UNITS:
+        return Obstacle(f"expected layers of 1 to {MOST_UNITS} units, got {shape.widths}")
     if shape.hidden_layers > MOST_LAYERS:
         return Obstacle(f"expected at most {MOST_LAYERS} hidden layers, got {shape.hidden_layers}")
     if shape.outputs > MOST_OUTPUTS:
@@ -218,6 +214,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(magic, networks=8),
         TableShape(6, 20, (), 256, 3, 1, Activation("mish"), None, 256),
         TableShape(57, 3, (40, 12), 256, 3, 26, Activation("selu"), 0.0, 256),
+        TableShape(0, 286, (), 256, 3, 3, Activation("selu"), 0.1, 256),
     ]
     card, found = CARDS["h100"], []
     for shape in shapes:

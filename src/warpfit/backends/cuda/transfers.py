@@ -39,6 +39,8 @@ class Transfers(MemoryPool):
         self._refuse_in_capture(f"a download of {host.nbytes} bytes")
         if host.nbytes:
             self.activate()
+            if self._own_places:  # this copy returns once all before it is done
+                self.synchronize()
             (error,) = self._driver.cuMemcpyDtoHAsync(
                 host.ctypes.data, pointer, host.nbytes, self._stream_handle
             )
@@ -67,11 +69,13 @@ class Transfers(MemoryPool):
             (error,) = self._driver.cuMemcpyDtoDAsync(target, source, nbytes, self._handle())
             self._check(error, "a copy on the device")
 
-    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
-        """Set every byte of a place on the device."""
+    def fill(self, pointer: int, nbytes: int, byte: int = 0, *, at_once: bool = False) -> None:
+        """Set every byte of a place on the device; `at_once`: in a capture before the graph."""
         if nbytes:
             self.activate()
-            (error,) = self._driver.cuMemsetD8Async(pointer, byte, nbytes, self._handle())
+            is_before = at_once and self.is_capturing()
+            stream = self._stream_handle if is_before else self._handle()
+            (error,) = self._driver.cuMemsetD8Async(pointer, byte, nbytes, stream)
             self._check(error, "filling memory")
 
 

@@ -29,8 +29,6 @@ from warpfit.backends.numpy.depthwise import (
 from warpfit.backends.numpy.norm import sum_rows
 from warpfit.backends.numpy.windows import axis_taps, blocks, taps, window_view
 
-__all__ = ["ConvOps"]
-
 # Where a window has fewer numbers in a row (gray images), it is quicker to copy along the image's
 # rows.
 SHORT_RUN = 8

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from warpfit.backends.base import Array, Backend, ImageWindows
 from warpfit.backends.checks import check_windows, check_windows_backward
 
-__all__ = ["WindowOps"]
-
 AXES = (1, 2)  # of height and width
 BITS = 16
 

@@ -10,8 +10,6 @@ from warpfit.backends.base import Array, Backend, Pair
 from warpfit.backends.checks import check_float, check_pool2d, check_pool2d_backward
 from warpfit.backends.numpy.windows import taps
 
-__all__ = ["PoolOps"]
-
 
 def _take_tap(indices: Array, mask: Array, tap: int) -> None:
     """Write an index where the mask is set: as they only grow a maximum does it, quicker than a

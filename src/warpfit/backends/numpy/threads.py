@@ -10,8 +10,6 @@ from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.contract.terms import Array
 from warpfit.errors import DeviceError
 
-__all__ = ["ThreadCommunicator"]
-
 
 class _Meeting:
     """Where the threads wait for each other, and what they have brought."""

@@ -44,7 +44,7 @@ constexpr int SUMMED_COLS = 32;  // by a warp
 // Stages whose products may be under way when the next one's begin. Those of small tiles take less
 //   time than copies, for which their stage is free at once.
 constexpr int IN_FLIGHT = SHARES_TILES;
-static_assert(BLOCK_N == PIECE_THREADS / 32 * SUMMED_COLS,
+static_assert(BLOCK_N <= PIECE_THREADS / 32 * SUMMED_COLS,
               "the warps of a piece add up all columns");
 static_assert(CONSUMERS <= 2, "all threads find their registers");
 
@@ -302,7 +302,7 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
                                    Strips& strips, StripWalk& coming, const UpdatedLayer& layer,
                                    const Piece& piece, const Rule& rule, float scale) {
     const int own = own_thread(), own_rows = own / WARPGROUP * 64, own_first = own / 32 * 16;
-    const bool sums_columns = piece.row == 0 && layer.b.values;
+    const bool sums_columns = piece.row == 0 && layer.b.values && own < BLOCK_N;
     Sums sums = {};
     ColumnSums of_columns;
     int before = 0;
@@ -337,6 +337,7 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
 // ones b, as weights of an input 1. Lanes side by side share a sum, as many as there are threads for.
 __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
                                    float scale) {
+    constexpr int AT_ONCE = 16;  // as each is waited for
     const int inputs = layer.inputs, outputs = layer.outputs, rows = layer.rows;
     const int64 stride = layer.dz_stride;
     const T *x = layer.x + piece.row, *dz = layer.dz;
@@ -352,10 +353,18 @@ __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece
         const bool is_bias = i >= num_weights;
         const T *own_x = x + (is_bias ? 0 : i / outputs), *own_dz = dz + i % outputs;
         float sum = 0;
-#pragma unroll 16
-        for (int row = lane; row < rows; row += lanes) {
-            const float of_row = load(own_x[static_cast<int64>(row) * inputs]);
-            sum += (is_bias ? 1.0f : of_row) * load(own_dz[row * stride]);
+        for (int above = lane; above < rows; above += AT_ONCE * lanes) {
+            T of_x[AT_ONCE], of_dz[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j) {
+                const int row = above + j * lanes;
+                of_x[j] = row < rows ? own_x[static_cast<int64>(row) * inputs] : T{};
+                of_dz[j] = row < rows ? own_dz[row * stride] : T{};
+            }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j) {
+                sum += (is_bias ? 1.0f : load(of_x[j])) * load(of_dz[j]);
+            }
         }
         for (int step = 1; step < lanes; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
         if (lane > 0 || first + own >= count) continue;

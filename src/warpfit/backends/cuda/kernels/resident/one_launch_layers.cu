@@ -4,22 +4,22 @@
 //           TARGET_WORDS + WEIGHTED) of all epochs, as gather_batches leaves them; settings
 //           (steps,); places: of each layer where its weights (inputs, units) lie, their optimizer
 //           state, its biases (units,), and their optimizer state, all float32; dropouts (LAYERS,);
-//           class_weights (OUTPUTS + 1,), the last their mean; far_slots (CLUSTER, FAR_TILES, 2
-//           SLOTS, 32 WARPS), anything; exchanges (CLUSTER,), zeros, if there are replicas; with
-//           VALIDATES validation_batches and validation_targets of num_validated rows, as those of
-//           an epoch. record, which the host may read meanwhile: (epochs, steps and after them
-//           batches of validation data, RECORDERS, 3) float64, zeros, to be added up over the
-//           recorders: loss, weight, and rows that are right. first_epoch epochs of the run are
-//           done; each of report_every is reported, and the last. progress, answers: see Talks,
-//           after each talk_every epochs. With STOPS stopping: the rule, its state from launch to
-//           launch, and RECORDERS places, zeros before the first launch; best_places: where the
-//           best weights and biases of each layer go.
+//           with several TERMS scales (LAYERS,); class_weights (OUTPUTS + 1,), the last their mean;
+//           far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; exchanges (CLUSTER,),
+//           zeros, if there are replicas; with VALIDATES validation_batches and validation_targets
+//           of num_validated rows, as those of an epoch. record, which the host may read meanwhile:
+//           (epochs, steps and after them batches of validation data, RECORDERS, 3) float64, zeros,
+//           to be added up over the recorders: loss, weight, and rows that are right. first_epoch
+//           epochs of the run are done; each of report_every is reported, and the last. progress,
+//           answers: see Talks, after each talk_every epochs. With STOPS stopping: the rule, its
+//           state from launch to launch, and RECORDERS places, zeros before the first launch;
+//           best_places: where the best weights and biases of each layer go.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are
 //           several; SHARED_BYTES of dynamic shared memory. Settings: LayersConfig of
 //           resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
-//           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
-//           order.
+//           times `scale`, a power of two that keeps them in the range of 16 bits. Of TERMS numbers
+//           each layer's have powers of two of their own: see LayerScales. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without
 //           replicas those of all layers between are updated twice. In a cluster, each block reads
 //           the batch, and sends its units and gradients to all; of several, each writes and reads
@@ -170,7 +170,7 @@ __device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num
 template <int L>
 __device__ inline float go_forward(LayersShared& shared, const LayersRun& run, const Now& now,
                                    float weight, Network& network, Rests& rests) {
-    network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
+    network.multiply_forward<L>(shared, run, inputs_of<L>(shared, now.pass.index()));
     __syncthreads();
     if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
     if (L == 0) {  // while units are on their way
@@ -196,7 +196,7 @@ template <int L>
 __device__ inline void go_back(LayersShared& shared, const LayersRun& run, const Now& now,
                                const Rests& rests, Network& network) {
     if constexpr (L > 0) {
-        network.multiply_backward<L>(shared, gradients_of<L>(shared));
+        network.multiply_backward<L>(shared, run, gradients_of<L>(shared));
         __syncthreads();
         differentiate_units<L - 1>(shared, run);
     }
@@ -227,11 +227,17 @@ __device__ inline void train(LayersShared& shared, const LayersRun& run, const N
 
 // Gets shared memory ready for the first pass.
 __device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const Dropout* dropouts,
+                               [[maybe_unused]] const LayerScales* scales,
                                [[maybe_unused]] const float* class_weights,
                                [[maybe_unused]] const StoppingMemory* stopping) {
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
     each_of_block<32 * WARPS>(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
+    if constexpr (SCALES) {
+        Scales& own = part_of<Scales>(shared);
+        each_of_block<32 * WARPS>(LAYERS, [&](int i) { own.layers[i] = scales[i]; });
+        __syncthreads();  // weights that are read are sent times these
+    }
     if constexpr (CLASS_WEIGHTS) {
         ClassWeights& own = part_of<ClassWeights>(shared);
         each_of_block<32 * WARPS>(OUTPUTS, [&](int i) { own.weights[i] = class_weights[i]; });
@@ -286,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                         arguments.validation_targets,
                         arguments.record,
                         arguments.scale,
-                        1 / arguments.scale,
+                        SCALES ? 1 : 1 / arguments.scale,
                         arguments.largest_norm,
                         arguments.loss,
                         arguments.rule,
@@ -297,7 +303,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                         arguments.exchanges};
     const Arrays arrays{arguments.places};
     const Talks talks{arguments.progress, arguments.answers, arguments.talk_every};
-    prepare(shared, arrays, arguments.dropouts, arguments.class_weights, arguments.stopping);
+    prepare(shared, arrays, arguments.dropouts, arguments.scales, arguments.class_weights,
+            arguments.stopping);
     Network network(shared, run);
     network.read(arrays);
     barrier_of_cluster();  // no block writes to another that has not begun

@@ -154,6 +154,22 @@ __device__ inline void embed_codes(TableShared& shared, const RowBlock& rows) {
     }
 }
 
+// A tile of the first layer's inputs, times their factors, which a warp leaves.
+__device__ inline void scale_inputs(TableShared& shared, const RowBlock& rows, int tile) {
+    Sums inputs;
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int input = tile * 16 + unit_of(part), row = row_of(n, part);
+            inputs[n][part] =
+                input < INPUTS ? shared.embedded[row][input] * shared.vector(FACTORS)[input] : 0.0f;
+            shared.units[0][row][input] = store<T>(inputs[n][part]);
+        }
+    }
+    if (rows.trains) leave_rows(rows.memory.rows[tile], rows.index, inputs);
+}
+
 // All inputs of the first layer, before and after their factors.
 __device__ inline void embed(TableShared& shared, const RowBlock& rows) {
     embed_numbers(shared);
@@ -161,23 +177,13 @@ __device__ inline void embed(TableShared& shared, const RowBlock& rows) {
         shared.embedded[i / PLAIN][MADE * NUMBERS + i % PLAIN] = shared.x[i / PLAIN][i % PLAIN];
     if constexpr (CODES > 0) embed_codes(shared, rows);
     __syncthreads();
-    if (!has_tile<INPUT_TILES>()) return;
-    Sums inputs;
-#pragma unroll
-    for (int n = 0; n < ROW_TILES; ++n) {
-#pragma unroll
-        for (int part = 0; part < 4; ++part) {
-            const int input = own_warp() * 16 + unit_of(part), row = row_of(n, part);
-            inputs[n][part] =
-                input < INPUTS ? shared.embedded[row][input] * shared.vector(FACTORS)[input] : 0.0f;
-            shared.units[0][row][input] = store<T>(inputs[n][part]);
-        }
-    }
-    if (rows.trains) leave_rows(rows.memory.rows[own_warp()], rows.index, inputs);
+#pragma unroll 1
+    for (int tile = own_warp(); tile < INPUT_TILES; tile += WARPS) scale_inputs(shared, rows, tile);
 }
 
-// The gradients of the first layer's inputs.
-__device__ inline void find_input_gradients(TableShared& shared, const FirstBackward& product) {
+// The gradients of the first layer's inputs; `product` has the weights of the first round.
+__device__ inline void find_input_gradients(TableShared& shared, const RowBlock& rows,
+                                            FirstBackward& product) {
     const auto& units = shared.units[1];
     if constexpr (SPLITS_FIRST) {
         product.multiply(shared.parts, units);
@@ -188,16 +194,20 @@ __device__ inline void find_input_gradients(TableShared& shared, const FirstBack
                 FirstBackward::sum_of_parts(shared.parts, row, input) * FIRST_ROOT;
         }
     } else {
-        if (!product.is_mine()) return;
-        Sums sums = {};
-        product.multiply(sums, units);
+#pragma unroll 1
+        for (int round = 0; round < FirstBackward::ROUNDS; ++round) {
+            if (round > 0) product.load(&rows.memory.backward[0], round);
+            if (!product.is_mine(round)) return;
+            Sums sums = {};
+            product.multiply(sums, units);
 #pragma unroll
-        for (int n = 0; n < ROW_TILES; ++n) {
+            for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
-            for (int part = 0; part < 4; ++part) {
-                const int input = own_warp() * 16 + unit_of(part);
-                if (input < INPUTS)
-                    shared.gradients[row_of(n, part)][input] = sums[n][part] * FIRST_ROOT;
+                for (int part = 0; part < 4; ++part) {
+                    const int input = (round * WARPS + own_warp()) * 16 + unit_of(part);
+                    if (input < INPUTS)
+                        shared.gradients[row_of(n, part)][input] = sums[n][part] * FIRST_ROOT;
+                }
             }
         }
     }

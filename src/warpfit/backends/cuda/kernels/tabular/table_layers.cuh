@@ -66,6 +66,25 @@ struct OfUnits {
     }
 };
 
+// f(z) and f'(z), as near as 16 bits need them: IEEE quotients and expm1 would take some hundred
+// cycles of each layer.
+template <Activation KIND>
+__device__ inline Activated<float> activated_near(float z) {
+    constexpr float LOG2_E = 1.44269504088896340736f;
+    if constexpr (KIND == Activation::selu) {
+        constexpr float SCALE = SELU_SCALE, LEAST = SELU_SCALE * SELU_ALPHA;
+        const float below = LEAST * power_of_2(z * LOG2_E);
+        return {z > 0 ? SCALE * z : below - LEAST, z > 0 ? SCALE : below};
+    } else if constexpr (KIND == Activation::mish) {
+        const float w = power_of_2((z < 20 ? z : 20.0f) * LOG2_E), n = w * (w + 2);
+        const float inverse = reciprocal((n + 2) * (w + 1));
+        const float t = n * (w + 1) * inverse, sigmoid = w * (n + 2) * inverse;
+        return {z * t, t + z * (1 - t * t) * sigmoid};
+    } else {
+        return activated<KIND>(z, SLOPE);
+    }
+}
+
 // From the sums of a layer to its units, which the next layer takes.
 __device__ inline void activate_units(TableShared& shared, const RowBlock& rows, int layer,
                                       Sums& sums, unsigned kept) {
@@ -78,7 +97,7 @@ __device__ inline void activate_units(TableShared& shared, const RowBlock& rows,
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
             const float z = sums[n][part] * root + biases.values[part / 2];
-            const Activated<float> f = activated<ACTIVATION>(z, SLOPE);
+            const Activated<float> f = activated_near<ACTIVATION>(z);
             const float y = z + (f.value - z) * slopes.values[part / 2];
             shared.kept[layer][n][part][threadIdx.x] = {f.value - z, f.derivative - 1};
             sums[n][part] = kept >> (n * 4 + part) & 1 ? y * rows.now.kept_scale : 0.0f;
@@ -128,13 +147,18 @@ constexpr bool LOADS_MIDDLE_AHEAD = LAST > 1 && FirstForward::COUNT <= 4;
 
 // The products of the forward pass, each loaded while the one before it is computed, up to the
 // parts of the outputs; `middle` has the weights of the second layer, if it is loaded ahead.
-__device__ inline void go_forward(TableShared& shared, const RowBlock& rows,
-                                  const FirstForward& first, Middle& middle, unsigned kept) {
+__device__ inline void go_forward(TableShared& shared, const RowBlock& rows, FirstForward& first,
+                                  Middle& middle, unsigned kept) {
     const auto& tiles = rows.memory.forward;
     LastForward last;
     Sums sums = {};
     __syncthreads();  // the inputs are there
     if (first.is_mine()) first.multiply(sums, shared.units[0]);
+#pragma unroll
+    for (int piece = 1; piece < FirstForward::PIECES; ++piece) {
+        first.load(&tiles[0], 0, piece);
+        if (first.is_mine()) first.multiply(sums, shared.units[0], piece);
+    }
     last.load(&tiles[tiles_before(LAST)]);
     if (LAST > 1 && !LOADS_MIDDLE_AHEAD) middle.load(&tiles[tiles_before(1)]);
     activate_units(shared, rows, 0, sums, kept);

@@ -44,8 +44,8 @@ __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& r
     FirstBackward first;
     Middle middle;
     last.load(&tiles[tiles_before(LAST)]);
-    if (IS_SMALL) first.load(&tiles[0]);
     if (LAST > 1) middle.load(&tiles[tiles_before(LAST - 1)]);
+    if (IS_SMALL) first.load(&tiles[0]);
     differentiate_outputs(shared, rows);
     __syncthreads();
     leave_outputs(shared, rows);
@@ -58,7 +58,7 @@ __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& r
     if (!IS_SMALL) first.load(&tiles[0]);
     __syncthreads();
     if (rows.is_last && threadIdx.x == THREADS - 1) tell(&turns.gradients);
-    find_input_gradients(shared, first);
+    find_input_gradients(shared, rows, first);
     __syncthreads();
     differentiate_embeddings(shared, rows);
 }
@@ -150,8 +150,8 @@ struct Tasks {
     }
 
     __device__ void load(TileState& state, int i) const {
-        if (task_of(i) < ALL_TILES)
-            state.load(arguments.memory[network_of(i)], tile_of(task_of(i)));
+        const int own = network_of(i);
+        load_task(state, arguments.networks[own], arguments.memory[own], task_of(i));
     }
 };
 

@@ -2,7 +2,7 @@
 // warp, or with few units, parts of them.
 //
 // Weights come from memory straight into registers, each once for all rows, and are loaded while
-// what comes before them is still computed. mma's A are units by inputs (in the backward pass
+// what comes before them is still computed; of more than WARPS tiles of inputs some at a time. mma's A are units by inputs (in the backward pass
 // inputs by units), its B those numbers by rows. A lane then has, of rows 2 t and 2 t + 1 of each
 // eight, units g and g + 8: g = lane / 4, t = lane % 4.
 //
@@ -21,28 +21,34 @@ __device__ inline int own_lane() { return threadIdx.x % 32; }
 __device__ inline int unit_of(int part) { return own_lane() / 4 + part / 2 * 8; }
 __device__ inline int row_of(int n, int part) { return n * 8 + own_lane() % 4 * 2 + part % 2; }
 
-// Whether this warp has one of so many tiles.
+// Whether this warp has one of so many tiles, of those WARPS at a time; or of all that come later.
 template <int TILES>
-__device__ inline bool has_tile() {
-    return TILES >= WARPS || own_warp() < TILES;
+__device__ inline bool has_tile(int round = 0) {
+    return TILES >= (round + 1) * WARPS || own_warp() < TILES - round * WARPS;
 }
+__device__ constexpr int rounds_of(int tiles) { return (tiles + WARPS - 1) / WARPS; }
 
-// A product with M tiles of results and K tiles that are added up over.
+// A product with M tiles of results and K tiles that are added up over. A warp has a tile of results
+// in each of so many rounds, and adds up over one piece after the other.
 template <int M, int K, bool SPLIT>
 struct Product {
-    static constexpr int COUNT = SPLIT ? M : K;  // tiles of a warp
+    static constexpr int BUSY = SPLIT ? K : M;  // warps, if there were as many
+    static constexpr int ROUNDS = rounds_of(BUSY), PIECES = SPLIT ? 1 : rounds_of(K);
+    static constexpr int COUNT = SPLIT ? M : (K + PIECES - 1) / PIECES;  // tiles of a piece
+    static_assert(!SPLIT || ROUNDS == 1, "each warp adds up over one tile");
     uint4 words[COUNT];
 
-    static constexpr int BUSY = SPLIT ? K : M;  // warps
-
-    __device__ static bool is_mine() { return has_tile<BUSY>(); }
+    __device__ static bool is_mine(int round = 0) { return has_tile<BUSY>(round); }
 
     // All warps load: a register that only some write would be kept for longer.
-    __device__ void load(const uint4 (*tiles)[32]) {
-        const int warp = is_mine() ? own_warp() : 0;
-        const uint4* first = &tiles[SPLIT ? warp : warp * K][own_lane()];
+    __device__ void load(const uint4 (*tiles)[32], int round = 0, int piece = 0) {
+        const int tile = is_mine(round) ? round * WARPS + own_warp() : 0;
+        const uint4* first = &tiles[SPLIT ? tile : tile * K][own_lane()];
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) words[i] = received(first + i * (SPLIT ? K : 1) * 32);
+        for (int i = 0; i < COUNT; ++i) {
+            const int k = smaller(piece * COUNT + i, K - 1);
+            words[i] = received(first + (SPLIT ? i * K : k) * 32);
+        }
     }
 
     __device__ static void add(Sums& sums, const uint4& word, const T (*units)[STRIDE], int k) {
@@ -56,12 +62,16 @@ struct Product {
         }
     }
 
-    // The sums of this warp's tile; two chains, so that one does not wait for the other.
-    __device__ void multiply(Sums& sums, const T (*units)[STRIDE]) const {
+    // Adds a piece to the sums of this warp's tile; two chains, so that one does not wait for the
+    // other.
+    __device__ void multiply(Sums& sums, const T (*units)[STRIDE], int piece = 0) const {
         static_assert(!SPLIT, "a split product has no sums yet");
         Sums odd = {};
 #pragma unroll
-        for (int k = 0; k < K; ++k) add(k % 2 ? odd : sums, words[k], units, k);
+        for (int i = 0; i < COUNT; ++i) {
+            const int k = piece * COUNT + i;
+            if (k < K) add(i % 2 ? odd : sums, words[i], units, k);
+        }
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll

@@ -1,7 +1,7 @@
 // Computes: the batches of some epochs, one after the other: rows of x in each epoch's order,
-//           rounded to 16 bits, or as sums of TERMS numbers of 16 bits; and their targets, followed
-//           by the sample's weight if WEIGHTED. A byte of x is divided by 255. What is missing to
-//           the last batch is 0.
+//           rounded to 16 bits, or, times `scale`, as sums of TERMS numbers of 16 bits; and their
+//           targets, followed by the sample's weight if WEIGHTED. A byte of x is divided by 255.
+//           What is missing to the last batch is 0.
 // Layout:   x (num_rows, FEATURES) of SOURCE; targets (num_rows, TARGET_STRIDE) words, of which the
 //           first TARGET_WORDS count; keys (epochs, 8), or null for rows in their own order;
 //           batches (epochs, steps, PARTS, TERMS, BATCH, PART_WIDTH + 8) of DTYPE, the features
@@ -28,7 +28,7 @@ struct Numbers {
 };
 
 // The features from `first` on that a row has, rounded; zeros beyond its end.
-__device__ inline Numbers rounded(const SOURCE* row, int first) {
+__device__ inline Numbers rounded(const SOURCE* row, int first, float scale) {
     Numbers numbers;
     SOURCE held[AT_ONCE];
     if (FEATURES % AT_ONCE == 0) {
@@ -44,11 +44,14 @@ __device__ inline Numbers rounded(const SOURCE* row, int first) {
     }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-        const T number = first + i < FEATURES ? convert<T>(held[i]) : T{0};
-        numbers.terms[0].element[i] = number;
-        if (TERMS > 1) {
-            const float rest = convert<float>(held[i]) - load(number);
-            numbers.terms[TERMS - 1].element[i] = first + i < FEATURES ? store<T>(rest) : T{0};
+        const bool is_there = first + i < FEATURES;
+        if constexpr (TERMS == 1) {
+            numbers.terms[0].element[i] = is_there ? convert<T>(held[i]) : T{0};
+        } else {
+            const float number = is_there ? scale * convert<float>(held[i]) : 0;
+            numbers.terms[0].element[i] = store<T>(number);
+            numbers.terms[TERMS - 1].element[i] =
+                store<T>(number - load(numbers.terms[0].element[i]));
         }
     }
     return numbers;
@@ -56,8 +59,8 @@ __device__ inline Numbers rounded(const SOURCE* row, int first) {
 
 extern "C" __global__ void __launch_bounds__(256)
     gather_batches(const SOURCE* x, const unsigned* targets, const float* sample_weights,
-                   const unsigned* keys, T* batches, unsigned* batch_targets, int num_rows,
-                   int bits, int num_epochs) {
+                   const unsigned* keys, T* batches, unsigned* batch_targets, double scale,
+                   int num_rows, int bits, int num_epochs) {
     const int lane = threadIdx.x % 32, num_warps = gridDim.x * 8;
     const int64 steps = (num_rows + BATCH - 1) / BATCH, places = steps * BATCH;
     for (int64 slot = blockIdx.x * 8 + threadIdx.x / 32; slot < num_epochs * places;
@@ -76,7 +79,8 @@ extern "C" __global__ void __launch_bounds__(256)
             const int part = i / (PART_WIDTH / AT_ONCE), col = i % (PART_WIDTH / AT_ONCE) * AT_ONCE;
             const int first = part * PART_WIDTH + col;
             Numbers numbers = {};
-            if (is_there && first < FEATURES) numbers = rounded(x + row * FEATURES, first);
+            if (is_there && first < FEATURES)
+                numbers = rounded(x + row * FEATURES, first, static_cast<float>(scale));
 #pragma unroll
             for (int term = 0; term < TERMS; ++term) {
                 const int64 place = ((step * PARTS + part) * TERMS + term) * BATCH + slot % BATCH;

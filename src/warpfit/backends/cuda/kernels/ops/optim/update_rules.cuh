@@ -21,6 +21,16 @@
 
 // -- of parameters in memory -----------------------------------------------------------------
 
+// a / (√b + eps), of float32 within a few units of the last place: without the branches of IEEE
+// division, which a thread takes for one number after the other.
+__device__ inline float over_root(float a, float b, float eps) {
+    return a * reciprocal(square_root_near(b) + eps);
+}
+
+__device__ inline double over_root(double a, double b, double eps) {
+    return a / (square_root(b) + eps);
+}
+
 // w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g. With
 // lr_in_velocity v has -lr in it.
 template <class Acc, int NUM_SLOTS>
@@ -75,7 +85,7 @@ struct AdamStep {
         if (decay != 0) g += decay * w;
         m = m * keep1 + g * take1;
         v = v * keep2 + g * g * take2;
-        w -= rate * (m / (square_root(v) + eps));
+        w -= rate * over_root(m, v, eps);
     }
 };
 
@@ -98,7 +108,7 @@ struct RmspropStep {
         Acc& s = slots[0];
         if (decay != 0) g += decay * w;
         s = s * keep + take * g * g;
-        Acc direction = g / (square_root(s) + eps);
+        Acc direction = over_root(g, s, eps);
         if constexpr (NUM_SLOTS > 1) direction = slots[1] = slots[1] * momentum + direction;
         w -= lr * direction;
     }
@@ -146,7 +156,7 @@ struct AdagradStep {
         Acc& s = slots[0];
         if (decay != 0) g += decay * w;
         s += g * g;
-        w -= lr * (g / (square_root(s) + eps));
+        w -= lr * over_root(g, s, eps);
     }
 };
 
@@ -196,7 +206,7 @@ struct NadamStep {
         if (decay != 0) g += decay * w;
         m = m * keep1 + g * take1;
         v = v * keep2 + g * g * take2;
-        w -= rate * ((g + ahead * m) / (square_root(v) + eps));
+        w -= rate * over_root(g + ahead * m, v, eps);
     }
 };
 

@@ -20,15 +20,17 @@
 // All weights of a block as products take them, and those that this thread owns.
 template <int NUM_REPLICAS>
 struct ReplicaNetwork {
+    const LayersShared& shared;
     LayersExchange* exchanges;
     unsigned forward[TERMS][FORWARD_TILES][4], backward[TERMS][larger(BACKWARD_TILES, 1)][4];
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
     // Where the backward pass takes a quad's lower and upper units from.
     unsigned places[OWN_QUADS][2];
-    unsigned owned = 0;             // of quads that are there, a bit each
-    unsigned counted[2] = {0, 0};   // and of those whose lower or upper units this block counts
+    unsigned owned = 0;            // of quads that are there, a bit each
+    unsigned counted[2] = {0, 0};  // and of those whose lower or upper units this block counts
 
-    __device__ ReplicaNetwork(LayersShared&, const LayersRun& run) : exchanges(run.exchanges) {}
+    __device__ ReplicaNetwork(LayersShared& shared, const LayersRun& run)
+        : shared(shared), exchanges(run.exchanges) {}
 
     __device__ LayersExchange& own_exchange() const { return exchanges[own_rank()]; }
 
@@ -136,17 +138,30 @@ struct ReplicaNetwork {
 
     __device__ void keep(const BestArrays& best) { write(best); }
 
+    // Times which products take a quad.
+    __device__ float scale_of([[maybe_unused]] int quad) const {
+        float scale = 1;
+        if constexpr (SCALES) {
+            at_tile(quad / 2, [&](auto layer, int) {
+                scale = part_of<Scales>(shared).layers[decltype(layer)::VALUE].weights;
+            });
+        }
+        return scale;
+    }
+
     // Sends a quad to all blocks that multiply by it in a step.
     __device__ void send_weights(int i, int quad, int step) const {
-        const float numbers[1][4] = {{weights[i][0], weights[i][1], weights[i][2], weights[i][3]}};
+        const float scale = scale_of(quad);
+        const float numbers[1][4] = {{weights[i][0] * scale, weights[i][1] * scale,
+                                      weights[i][2] * scale, weights[i][3] * scale}};
         send(&own_exchange().weights[quad][threadIdx.x], 0, step, numbers);
         unsigned* words =
             reinterpret_cast<unsigned*>(exchanges) + step % 2 * (BACK_QUADS * THREADS * 4);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (places[i][half] == NOWHERE) continue;
-            store_relaxed(words + places[i][half], marked(weights[i][2 * half], step / 2));
-            store_relaxed(words + places[i][half] + 16, marked(weights[i][2 * half + 1], step / 2));
+            store_relaxed(words + places[i][half], marked(numbers[0][2 * half], step / 2));
+            store_relaxed(words + places[i][half] + 16, marked(numbers[0][2 * half + 1], step / 2));
         }
     }
 
@@ -198,11 +213,13 @@ struct ReplicaNetwork {
     }
 
     template <int L, class Rows>
-    __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
+    __device__ void multiply_forward(LayersShared& shared, const LayersRun&,
+                                     const Rows& rows) const {
         multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD);
     }
     template <int L>
-    __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
+    __device__ void multiply_backward(LayersShared& shared, const LayersRun&,
+                                      const UnitRows& rows) const {
         multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD);
     }
 
@@ -226,21 +243,25 @@ struct ReplicaNetwork {
 
     // Layer L's gradients are there: they are sent to their owners.
     template <int L>
-    __device__ void take(LayersShared& shared, const LayersRun&, const Now& now) const {
+    __device__ void take(LayersShared& shared, const LayersRun& run, const Now& now) const {
         using Weights = typename Forward<L>::Weights;
         LayersExchange& exchange = own_exchange();
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
+        const LayerScales scales = of_gradients<L>(shared, run);
         Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()),
-                                  [&](int u, int j, const float (&sums)[2][4]) {
+                                  [&](int u, int j, float (&sums)[2][4]) {
                                       const int quad =
                                           2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
+#pragma unroll
+                                      for (int i = 0; i < 8; ++i)
+                                          sums[i / 4][i % 4] *= scales.of_weights;
                                       send(&exchange.gradients[own_replica()][quad][threadIdx.x],
                                            THREADS, now.step, sums);
                                   });
         Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
             store_relaxed(&exchange.biases[now.step % 2][own_replica()][First<L>::BIAS + unit],
-                          marked(sum, now.step / 2));
+                          marked(sum * scales.of_biases, now.step / 2));
         });
     }
 

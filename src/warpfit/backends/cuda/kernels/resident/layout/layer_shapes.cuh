@@ -43,6 +43,19 @@ struct Pair {
     }
 };
 
+// Where numbers are sums of several, float16's range is float32's by powers of two, which a run
+// chooses for each layer.
+constexpr bool SCALES = TERMS > 1;
+
+struct LayerScales {
+    float weights;  // times which products take weights
+    float sums;     // of the forward product, what takes it back to numbers of float32
+    float units;    // times which the layer above takes units
+    float
+        gradients;  // from the product with the weights of the layer above to this one's gradients
+    float of_weights, of_biases;  // take sums back to the gradients of weights and biases
+};
+
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
 // Chunks of the blocks before one, if each has `least`, and the first ones have one more.
@@ -105,6 +118,9 @@ struct Shape {
 template <int WIDTH>
 using Chunks = T[TERMS][WIDTH / CHUNK_UNITS][ROWS][CHUNK_UNITS];
 
+// No product takes it.
+using Derivative = choice<SCALES, float, T>;
+
 template <int L>
 struct Biases {
     float values[Shape<L>::BLOCK_WIDTH], slots[SLOT_PLACES][Shape<L>::BLOCK_WIDTH];
@@ -129,8 +145,8 @@ struct alignas(16) LayerRows {
                   "a block without units to send would not be waited for");
     Chunks<Shape<L>::REACH> y[COPIES];
     Chunks<Shape<L>::GRADIENT_REACH> dz;
-    Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)>
-        derivatives;  // of the activation, of this block's units
+    // Of the activation, of this block's units.
+    Derivative derivatives[Shape<L>::BLOCK_CHUNKS][ROWS][CHUNK_UNITS];
     Biases<L> biases;
     Barrier y_full[2], dz_full;
 
@@ -189,7 +205,12 @@ struct alignas(16) NearSlots {
     float4 quads[larger(NEAR_TILES, 1)][2 * SLOT_PLACES][32 * WARPS];  // see Memory
 };
 
-struct alignas(16) LayersRest : part_if<CLASS_WEIGHTS, ClassWeights>,
+struct alignas(16) Scales {
+    LayerScales layers[LAYERS];
+};
+
+struct alignas(16) LayersRest : part_if<SCALES, Scales>,
+                                part_if<CLASS_WEIGHTS, ClassWeights>,
                                 part_if<(NEAR_TILES > 0), NearSlots>,
                                 part_if<STOPS, StoppingState> {};
 
@@ -246,6 +267,7 @@ struct LayersRun {
     const T *batches, *validation_batches;
     const float *targets, *validation_targets;
     double* record;
+    // Of gradients; what takes them back, unless each layer has its own.
     float scale, unscale, largest_norm;
     LossSettings loss;
     RuleSettings rule;
@@ -256,3 +278,20 @@ struct LayersRun {
     float4* far_slots;          // see Memory
     LayersExchange* exchanges;  // of each rank, where there are replicas
 };
+
+template <int L>
+__device__ inline LayerScales scales_of(const LayersShared& shared, const LayersRun& run) {
+    if constexpr (SCALES) {
+        return part_of<Scales>(shared).layers[L];
+    } else {
+        return {1, 1, 1, 1, run.unscale, run.unscale};
+    }
+}
+
+// What takes sums back to gradients before `run.unscale`, which is 1 where each layer has its own.
+template <int L>
+__device__ inline LayerScales of_gradients(const LayersShared& shared, const LayersRun& run) {
+    LayerScales scales = scales_of<L>(shared, run);
+    if (!SCALES) scales.of_weights = scales.of_biases = 1;
+    return scales;
+}

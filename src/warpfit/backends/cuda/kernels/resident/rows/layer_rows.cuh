@@ -112,15 +112,11 @@ __device__ inline void set_units(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], co
         word_of(units[term], piece, first_chunk) = pair.words[term];
 }
 
-// What they are.
-template <int COUNT>
-__device__ inline float2 units_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece) {
-    float2 found = unpacked<T>(word_of(units[0], piece));
-    if (TERMS > 1) {
-        const float2 rest = unpacked<T>(word_of(units[TERMS - 1], piece));
-        found = float2{found.x + rest.x, found.y + rest.y};
-    }
-    return found;
+// Where this lane's two derivatives of a piece of layer L are.
+template <int L>
+__device__ inline Derivative* derivatives_at(LayersShared& shared, const Piece& piece) {
+    return &layer_of<L>(shared.layers)
+                .derivatives[piece.chunk][piece.row()][Piece::column_of_lane()];
 }
 
 // Sends this block's units of layer L, which are there, to all others.
@@ -170,7 +166,8 @@ __device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun&
 // activation's derivatives.
 template <int L>
 __device__ inline void activate_piece(LayersShared& shared, const LayersRun& run,
-                                      const Passes& pass, const Piece& piece, const float2& z) {
+                                      const Passes& pass, const Piece& piece, const float2& z,
+                                      float scale) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const int unit = piece.unit(), count = Shape<L>::count();
     const auto low = activated<ACTIVATIONS[L]>(z.x, SLOPES[L]);
@@ -182,8 +179,14 @@ __device__ inline void activate_piece(LayersShared& shared, const LayersRun& run
     if (unit >= count) factors.x = 0;
     if (unit + 1 >= count) factors.y = 0;
     set_units(rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS,
-              low.value * factors.x, high.value * factors.y);
-    set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
+              low.value * (factors.x * scale), high.value * (factors.y * scale));
+    const float2 derivatives = {low.derivative * factors.x, high.derivative * factors.y};
+    Derivative* place = derivatives_at<L>(shared, piece);
+    if constexpr (SCALES) {
+        *reinterpret_cast<float2*>(place) = derivatives;
+    } else {
+        *reinterpret_cast<unsigned*>(place) = packed<T>(derivatives.x, derivatives.y);
+    }
 }
 
 // Sends this block's units of layer L to all others, when all of its threads have found theirs.
@@ -198,11 +201,14 @@ __device__ inline void send_units(LayersShared& shared, const LayersRun& run, in
 template <int L>
 __device__ inline void activate_units(LayersShared& shared, const LayersRun& run,
                                       const Passes& pass) {
+    const LayerScales scales = scales_of<L>(shared, run);
     each_piece<L>([&](const Piece& piece) {
         const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
         const float2 bias = *reinterpret_cast<const float2*>(
             &layer_of<L>(shared.layers).biases.values[piece.unit()]);
-        activate_piece<L>(shared, run, pass, piece, {sums.x + bias.x, sums.y + bias.y});
+        activate_piece<L>(shared, run, pass, piece,
+                          {sums.x * scales.sums + bias.x, sums.y * scales.sums + bias.y},
+                          scales.units);
     });
     send_units<L>(shared, run, pass.index());
 }
@@ -213,11 +219,18 @@ template <int L>
 __device__ inline void differentiate_units(LayersShared& shared, const LayersRun& run) {
     using Weights = Backward<L + 1>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
+    const float scale = scales_of<L>(shared, run).gradients;
     each_piece<L>([&](const Piece& piece) {
-        const float2 derivative = units_of(rows.derivatives, piece);
+        const Derivative* place = derivatives_at<L>(shared, piece);
+        float2 derivative;
+        if constexpr (SCALES) {
+            derivative = *reinterpret_cast<const float2*>(place);
+        } else {
+            derivative = unpacked<T>(*reinterpret_cast<const unsigned*>(place));
+        }
         const float2 dy = Weights::sums_of(shared.sums, piece.eighth, piece.chunk);
-        set_units(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS, dy.x * derivative.x,
-                  dy.y * derivative.y);
+        set_units(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS,
+                  dy.x * scale * derivative.x, dy.y * scale * derivative.y);
     });
     __syncthreads();
     if constexpr (L > 0) broadcast<L>(run, rows.dz, rows.dz_full);
@@ -267,6 +280,7 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
     using Weights = Forward<LAYERS - 1>;
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
     const float factor = weight > 0 ? run.scale / weight : 0;
+    const float of_sums = scales_of<LAYERS - 1>(shared, run).sums;
     Eighths::each([&](int i, int eighth) {
         const auto outputs_of = [&](int chunk) {
             float2 sums = {};
@@ -274,7 +288,7 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
                 sums = Weights::sums_of(shared.sums, eighth, chunk);
             const int unit = Piece{eighth, chunk}.unit();
             const float2 bias = *reinterpret_cast<const float2*>(&outputs.biases.values[unit]);
-            return float2{sums.x + bias.x, sums.y + bias.y};
+            return float2{sums.x * of_sums + bias.x, sums.y * of_sums + bias.y};
         };
         const int row = Piece{eighth, 0}.row();
         const float* target = target_of(shared, slot, row);

@@ -102,15 +102,19 @@ struct Matrix : Product {
         for (int tile = 0; tile < Weights::MINE; ++tile) memory.store(FIRST + tile, TileState{});
     }
 
-    // The product of all rows with the weights, in parts.
+    // The product of all rows with the weights times `scale`, in parts.
     template <class Rows>
-    __device__ void multiply(Parts* parts, const Rows& rows) const {
+    __device__ void multiply(Parts* parts, const Rows& rows, float scale) const {
         if (!is_mine()) return;
         typename Product::Fragments b;
-        weights.round(b[0], weights, [](float w, float) { return w; });
-        if (TERMS > 1)
-            weights.round(b[TERMS - 1], weights,
-                          [](float w, float) { return w - load(store<T>(w)); });
+#pragma unroll
+        for (int i = 0; i < Weights::MINE * 4; ++i) {
+            const float* weight = &weights.tiles[0][0][0][0] + 2 * i;
+            const Pair pair(weight[0] * scale, weight[1] * scale);
+#pragma unroll
+            for (int term = 0; term < TERMS; ++term)
+                (&b[term][0][0][0][0])[i / 4 * 4 + i % 2 * 2 + i % 4 / 2] = pair.words[term];
+        }
         Product::multiply(parts, rows, b);
     }
 
@@ -219,9 +223,9 @@ __device__ inline void write_weights(Stack<HeldLayer>& held, Memory& memory, con
     if constexpr (L + 1 < LAYERS) write_weights<L + 1>(held, memory, arrays);
 }
 
-// How a step updates: what gradients are multiplied by, and its settings.
+// How a step updates: what clips gradients, and its settings.
 struct Update {
-    float unscale;
+    float clip;
     StepSettings step;
     RuleSettings of_weights, of_biases;
 };
@@ -229,56 +233,64 @@ struct Update {
 // Layer L's weights by this block's units, and its biases, take their gradients in, found with rows
 // x.
 template <int L, class Rows>
-__device__ inline void update_forward(LayersShared& shared, const Update& update, Memory& memory,
-                                      HeldLayer<L>& held, const Rows& x) {
+__device__ inline void update_forward(LayersShared& shared, const Update& update,
+                                      const LayerScales& scales, Memory& memory, HeldLayer<L>& held,
+                                      const Rows& x) {
     const UnitRows dz = gradients_of<L>(shared);
     const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
-    held.forward.update(update.of_weights, update.step, update.unscale, memory, dz, chunk, x);
+    held.forward.update(update.of_weights, update.step, scales.of_weights * update.clip, memory, dz,
+                        chunk, x);
     Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
-        biases.update(unit, sum, update.unscale, update.step, update.of_biases);
+        biases.update(unit, sum, scales.of_biases * update.clip, update.step, update.of_biases);
     });
 }
 
 // All of layer L's take their gradients of a pass in.
 template <int L>
-__device__ inline void update_layer(LayersShared& shared, const Update& update, int pass,
-                                    Memory& memory, HeldLayer<L>& held) {
+__device__ inline void update_layer(LayersShared& shared, const LayersRun& run,
+                                    const Update& update, int pass, Memory& memory,
+                                    HeldLayer<L>& held) {
     const auto x = inputs_of<L>(shared, pass);
-    update_forward<L>(shared, update, memory, held, x);
+    const LayerScales scales = scales_of<L>(shared, run);
+    update_forward<L>(shared, update, scales, memory, held, x);
     if constexpr (L > 0)
-        held.backward.update(update.of_weights, update.step, update.unscale, memory, x,
-                             Shape<L - 1>::first() / CHUNK_UNITS, gradients_of<L>(shared));
+        held.backward.update(update.of_weights, update.step, scales.of_weights * update.clip,
+                             memory, x, Shape<L - 1>::first() / CHUNK_UNITS,
+                             gradients_of<L>(shared));
 }
 
 template <int L = LAYERS - 1>
-__device__ inline void update_layers(LayersShared& shared, const Update& update, int pass,
-                                     Memory& memory, Stack<HeldLayer>& held) {
-    update_layer(shared, update, pass, memory, layer_of<L>(held));
-    if constexpr (L > 0) update_layers<L - 1>(shared, update, pass, memory, held);
+__device__ inline void update_layers(LayersShared& shared, const LayersRun& run,
+                                     const Update& update, int pass, Memory& memory,
+                                     Stack<HeldLayer>& held) {
+    update_layer(shared, run, update, pass, memory, layer_of<L>(held));
+    if constexpr (L > 0) update_layers<L - 1>(shared, run, update, pass, memory, held);
 }
 
 // The sum of the squares of what this thread finds of all gradients, each by one block.
 template <int L = 0>
-__device__ inline float sum_squares(LayersShared& shared, const Now& now) {
+__device__ inline float sum_squares(LayersShared& shared, const LayersRun& run, const Now& now) {
     float squares = 0;
     if (Shape<L>::IS_SHARED_OUT || own_rank() == 0) {
         using Weights = typename Forward<L>::Weights;
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS, count = Shape<L>::count();
+        const LayerScales scales = of_gradients<L>(shared, run);
+        const auto add = [&](int unit, float gradient) {
+            if (unit < count) squares += gradient * gradient;
+        };
         Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()),
                                   [&](int u, int, const float (&sums)[2][4]) {
 #pragma unroll
-                                      for (int part = 0; part < 8; ++part) {
-                                          const float sum = sums[part / 4][part % 4];
-                                          if (Weights::unit_of(u, part) < count)
-                                              squares += sum * sum;
-                                      }
+                                      for (int part = 0; part < 8; ++part)
+                                          add(Weights::unit_of(u, part),
+                                              sums[part / 4][part % 4] * scales.of_weights);
                                   });
         Forward<L>::each_bias_gradient(
-            dz, chunk, [&](int unit, float sum) { squares += unit < count ? sum * sum : 0; });
+            dz, chunk, [&](int unit, float sum) { add(unit, sum * scales.of_biases); });
     }
-    if constexpr (!Shape<L>::IS_LAST) squares += sum_squares<L + 1>(shared, now);
+    if constexpr (!Shape<L>::IS_LAST) squares += sum_squares<L + 1>(shared, run, now);
     return squares;
 }
 
@@ -306,37 +318,41 @@ struct HeldNetwork {
     __device__ void begin(int) {}
 
     template <int L, class Rows>
-    __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
-        layer_of<L>(layers).forward.multiply(shared.sums, rows);
+    __device__ void multiply_forward(LayersShared& shared, const LayersRun& run,
+                                     const Rows& rows) const {
+        const float scale = scales_of<L>(shared, run).weights;
+        layer_of<L>(layers).forward.multiply(shared.sums, rows, scale);
     }
     template <int L>
-    __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
-        layer_of<L>(layers).backward.multiply(shared.sums, rows);
+    __device__ void multiply_backward(LayersShared& shared, const LayersRun& run,
+                                      const UnitRows& rows) const {
+        const float scale = scales_of<L>(shared, run).weights;
+        layer_of<L>(layers).backward.multiply(shared.sums, rows, scale);
     }
 
     // Layer L's gradients are there: where their norm need not be known, they are taken in.
     template <int L>
     __device__ void take(LayersShared& shared, const LayersRun& run, const Now& now) {
         if (CLIPS || (L == 1 && now.leads_on())) return;
-        const Update update{run.unscale, now.settings, now.of_weights, run.rule};
-        update_layer(shared, update, now.pass.index(), memory, layer_of<L>(layers));
+        const Update update{1, now.settings, now.of_weights, run.rule};
+        update_layer(shared, run, update, now.pass.index(), memory, layer_of<L>(layers));
     }
 
     // All gradients are there.
     __device__ void finish(LayersShared& shared, const LayersRun& run, const Now& now) {
         if (!CLIPS) return;
-        const float squares = sum_of_cluster(shared, now.step, sum_squares(shared, now));
-        const float unscale = run.unscale * clip_factor(run, squares);
-        update_layers(shared, {unscale, now.settings, now.of_weights, run.rule}, now.pass.index(),
-                      memory, layers);
+        const float squares = sum_of_cluster(shared, now.step, sum_squares(shared, run, now));
+        const Update update{clip_factor(run, squares), now.settings, now.of_weights, run.rule};
+        update_layers(shared, run, update, now.pass.index(), memory, layers);
     }
 
     // The second layer takes in what the step before has left to this one.
     template <int SECOND = 1>
     __device__ void catch_up(LayersShared& shared, const LayersRun& run, const Now& now) {
-        const Update update{run.unscale, now.last_settings, run.rule, run.rule};
+        const Update update{1, now.last_settings, run.rule, run.rule};
         if constexpr (SECOND < LAYERS)
-            update_layer(shared, update, now.pass.index() - 1, memory, layer_of<SECOND>(layers));
+            update_layer(shared, run, update, now.pass.index() - 1, memory,
+                         layer_of<SECOND>(layers));
     }
 
     // The sum of the squares of this thread's weights.

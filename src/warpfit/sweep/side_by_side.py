@@ -1,0 +1,168 @@
+"""Networks that `fit` trains side by side on a GPU: threads with a network and a stream each.
+
+One thread goes on at a time, until it waits for the device: threads that want the interpreter at
+each call would be in each other's way. What overlaps is what the device does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+from warpfit import backends
+from warpfit.engines.at_once import is_of_package
+from warpfit.engines.base import Plan
+from warpfit.engines.graph import GraphEngine
+from warpfit.engines.kept_runs import keeping_runs
+from warpfit.sweep.groups import Group
+from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
+
+__all__ = ["bytes_of_rows", "fits_at_once", "goes_beside", "train_side_by_side"]
+
+# Networks that share a GPU, which has work enough then.
+MOST_AT_ONCE = 16
+# Of the memory that is left.
+MEMORY_SHARE = 0.5
+# Seconds after which a thread goes on out of turn: another may wait for what it holds.
+MOST_SECONDS = 0.25
+
+
+def goes_beside(task: Task, plan: Plan) -> bool:
+    """Return whether a network may be trained beside others: its steps are graphs, and no callback
+    of the user's looks at it while it is trained.
+    """
+    callbacks = (is_of_package(callback) or not callback.needs_run for callback in task.callbacks)
+    return plan.engine == GraphEngine.name and plan.num_ranks == 1 and all(callbacks)
+
+
+def fits_at_once(groups: Sequence[Group], memory_left: int) -> int:
+    """Return how many networks are trained side by side, as many as have room if all are like the
+    largest.
+    """
+    owners = [group for group in groups for task in group.tasks if goes_beside(task, group.plan)]
+    largest = max((group.plan.bytes - bytes_of_rows(group) for group in owners), default=0)
+    room = int(MEMORY_SHARE * memory_left) // max(1, largest)
+    return max(1, min(MOST_AT_ONCE, len(owners), room))
+
+
+def bytes_of_rows(group: Group) -> int:
+    """Return the bytes of what all networks of a group share."""
+    data = group.tasks[0].data
+    return int(data.x.nbytes + data.y.nbytes)
+
+
+def train_side_by_side(tasks: Sequence[Task], device: str, count: int) -> Iterator[Outcome]:
+    """Train networks by `fit`, up to `count` at a time, and yield what came of each as it is known.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C, when those at work have told of it.
+    """
+    threads = _Threads(tasks, device, count)
+    try:
+        yield from threads.outcomes()
+    except KeyboardInterrupt:
+        threads.stop()
+        yield from threads.outcomes()
+    finally:
+        threads.end()
+    if threads.is_stopped:
+        raise KeyboardInterrupt
+
+
+class _Threads:
+    """Threads that take one task after the other."""
+
+    def __init__(self, tasks: Sequence[Task], device: str, count: int) -> None:
+        ops: Any = backends.get(device)
+        self._runtime, self._tasks, self._turn = ops.runtime, deque(tasks), Lock()
+        self._found: SimpleQueue[Outcome | BaseException | None] = SimpleQueue()  # None: an end
+        self.is_stopped = False
+        self._threads = [
+            Thread(target=copy_context().run, args=(self._work,), daemon=True)
+            for _ in range(min(count, len(tasks)))
+        ]
+        self._at_work = len(self._threads)
+        self._of_each = -(-len(tasks) // max(1, self._at_work))
+        for thread in self._threads:
+            thread.start()
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield those to come."""
+        while self._at_work:
+            found = self._found.get()
+            if found is None:
+                self._at_work -= 1
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                yield found
+
+    def stop(self) -> None:
+        """Break off the networks at work where they next wait for the device."""
+        self.is_stopped = True
+
+    def end(self) -> None:
+        self._tasks.clear()
+        if self._at_work:
+            self.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        turn, is_told = _Turn(self._turn), False
+
+        @contextmanager
+        def waiting() -> Iterator[None]:
+            nonlocal is_told
+            turn.hand_on()
+            try:
+                yield
+            finally:
+                turn.take()
+            if self.is_stopped and not is_told:
+                is_told = True
+                raise KeyboardInterrupt
+
+        turn.take()
+        try:
+            with self._runtime.own_stream(waiting), keeping_runs(self._of_each):
+                self._train_all()
+        except BaseException as error:
+            self._found.put(error)
+        finally:
+            turn.hand_on()
+            self._found.put(None)
+
+    def _train_all(self) -> None:
+        while not self.is_stopped:
+            try:
+                task = self._tasks.popleft()
+            except IndexError:
+                return
+            outcome = train(task)
+            self._runtime.hand_over()
+            self._found.put(outcome)
+            if outcome.status == INTERRUPTED:  # by a callback
+                self.stop()
+
+
+class _Turn:
+    """Whether a thread has the turn, of which there is one."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock, self._is_held = lock, False
+
+    def take(self) -> None:
+        self._is_held = self._lock.acquire(timeout=MOST_SECONDS)
+
+    def hand_on(self) -> None:
+        if self._is_held:
+            self._lock.release()
+            self._is_held = False
