@@ -359,6 +359,22 @@ def cnn_residual(results: Results) -> str:
     return text.removesuffix("\n")
 
 
+def airbench(results: Results) -> str:
+    """Return the table of a step of airbench94, ours and PyTorch's in modes of torch.compile."""
+    us = {key: cell["us"]["median"] for key, cell in results["programs"].items() if "us" in cell}
+    ours = next(key for key in us if key.startswith("warpfit"))
+    rows = [
+        [
+            "warpfit, float16" if key == ours else f"PyTorch, {key.removeprefix('torch ')}",
+            _quick(results, key),
+            "" if key == ours else f"**{us[key] / us[ours]:.2f}**",
+        ]
+        for key in us
+    ]
+    header = ["airbench94, 2,000 images a step", "µs a step", "speedup"]
+    return _table(header, rows) + _source(results)
+
+
 def cnn_convolutions(results: Results) -> str:
     """Return the table of single convolutions beside cuDNN's."""
     if "convolutions" not in results:
@@ -984,6 +1000,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "cnn": cnn,
     "cnn_convolutions": cnn_convolutions,
     "cnn_residual": cnn_residual,
+    "airbench": airbench,
     "mnist_fast": mnist_fast,
     "engine_curves": engine_curves,
     "launch_costs": launch_costs,

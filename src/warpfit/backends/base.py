@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy.typing as npt
@@ -274,6 +275,13 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         """Return (dy + plus) · f'(z), plus None being 0; z may be None unless
         ``activation.needs_input``.
         """
+
+    def bias_gradient(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
+        """Return the sum of `activation_backward` over all axes but the last, for those who need no
+        other gradient.
+        """
+        dz = dy if activation == IDENTITY else self.activation_backward(activation, dy, y, z)
+        return self.sum_columns(self.reshape(dz, (prod(dz.shape[:-1]), dz.shape[-1])))
 
     def with_joints(
         self, dx: Array, x: Array | None, x_activation: Activation, plus: Array | None

@@ -156,6 +156,7 @@ class Run(ABC):
         # Of all batches but an epoch's last, which may be shorter.
         self.batch_rows = part_of(plan.batch_size, ranks).rows
         self.network = plan.network.fused
+        self.trained = frozenset(plan.trained)
         self.arrays = state.arrays
         self.half = plan.precision if plan.precision in HALF_DTYPES else None
         self.copies = self._half_copies()
@@ -282,7 +283,7 @@ class Run(ABC):
         if sample_weight is not None:
             weights["sample_weight"] = sample_weight
         first_row = numbers.part.first
-        call = Call(training=True, step=numbers.step, seed=self.state.seed, first_row=first_row)
+        call = Call(True, numbers.step, self.state.seed, first_row, self.trained)
         if admits is None and self.step_at_once(x, y, numbers, record):
             return True
         outputs, pullback = self._forward(x, call)

@@ -25,14 +25,15 @@ GradientListener = Callable[[str, Array], None]
 NetworkPullback = Callable[..., dict[str, Array]]
 
 
-def named(backward: Callable[[Array], tuple[Array | None, Array, Array | None]]) -> Pullback:
-    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw, db or
-    None).
+def named(backward: Callable[[Array], tuple[Array | None, Array | None, Array | None]]) -> Pullback:
+    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw or None, db
+    or None).
     """
 
     def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        dx, dw, db = backward(dy)
-        return dx, {"weight": dw} if db is None else {"weight": dw, "bias": db}
+        dx, *found = backward(dy)
+        gradients = zip(("weight", "bias"), found, strict=True)
+        return dx, {name: each for name, each in gradients if each is not None}
 
     return pullback
 
@@ -50,12 +51,15 @@ class Call(NamedTuple):
         The run's seed.
     first_row : int
         Rows of the batch before those at hand, which other ranks have.
+    trained : frozenset of str, optional
+        Parameters, by their names in the network, whose gradients are asked for; None for all.
     """
 
     training: bool = False
     step: Number = 0
     seed: int = 0
     first_row: int = 0
+    trained: frozenset[str] | None = None
 
     @property
     def place(self) -> dict[str, Any]:

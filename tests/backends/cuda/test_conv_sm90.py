@@ -171,6 +171,7 @@ POOLED = {
     "halved_thrice_16": Setting((1, 20, 7, 16), (3, 3, 16, 48)),
     "halved_gray_to_24": Setting((2, 12, 12, 1), (5, 5, 1, 24)),
     "halved_of_24": Setting((2, 7, 8, 24), (3, 3, 24, 32)),
+    "halved_24_to_64": Setting((2, 9, 8, 24), (3, 3, 24, 64), padding=(1, 1)),
 }
 
 
@@ -279,7 +280,6 @@ def test_bands_and_tiles_cover_the_windows(name: str, num_images: int) -> None:
     assert weight_band is not None
     assert weight_band.num_slices * 16 >= weight_band.rows * forward.pitch
     assert weight_band.warpgroups * weight_band.kernel_rows >= forward.kernel[0]
-    assert forward.depth % weight_band.block_c == 0
     assert weight_band.shared_bytes <= MOST_SHARED
     for windows in (forward, forward.adjoint):
         if not windows.are_possible:

@@ -29,7 +29,7 @@ from warpfit.backends.cuda.pool import PooledGradient
 KERNEL = "conv2d_backward_weight_sm90"
 # Outputs of a block, and the channels of a tap that it may have; sums of a thread; bands on their
 # way or at work, and where each begins.
-BLOCK_O, BLOCKS_C = 64, (64, 32, 16)
+BLOCK_O, BLOCKS_C = 64, (64, 32, 24, 16)
 MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 4, 3, 1024
 # Sums for which threads have registers, by the warpgroups that multiply; and those up to which two
 # warpgroups load beside three.
@@ -91,12 +91,13 @@ def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
     height, width = windows.kernel
     rows = -(-height // min(MOST_WEIGHT_WARPGROUPS, height))
     warpgroups = -(-height // rows)
-    for block_c in BLOCKS_C:
-        sums = rows * width * block_c // 2
-        if windows.depth % block_c == 0 and sums <= MOST_SUMS[warpgroups]:
-            loading = 1 if warpgroups > 3 or sums > SUMS_BESIDE_TWO else 2
-            return block_c, warpgroups, rows, loading
-    return None
+    possible = [c for c in BLOCKS_C if rows * width * c // 2 <= MOST_SUMS[warpgroups]]
+    if not possible:
+        return None
+    # The fewest columns in all, and of these the fewest blocks.
+    block_c = min(possible, key=lambda c: (-(-windows.channels // c) * c, -c))
+    loading = 1 if warpgroups > 3 or rows * width * block_c // 2 > SUMS_BESIDE_TWO else 2
+    return block_c, warpgroups, rows, loading
 
 
 def _weight_band(
@@ -109,8 +110,9 @@ def _weight_band(
     span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
     num_slices = -(-rows * windows.pitch // DEPTH)
     last = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
-    plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), block_c)
-    stage = 2 * num_slices * DEPTH * BLOCK_O + block_c // IN_PIECE * plane
+    depth = -(-block_c // DEPTH) * DEPTH
+    plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), depth)
+    stage = 2 * num_slices * DEPTH * BLOCK_O + depth // IN_PIECE * plane
     stage += -stage % ALIGNMENT
     stages = min(MOST_STAGES, max_shared_bytes // (stage + 2 * BARRIER_BYTES))
     if stages < 2:

@@ -38,7 +38,8 @@ constexpr int LEFT_REGISTERS =
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
 constexpr int BLOCK_O = 64;  // the rows of a product
-constexpr int PLANES = BLOCK_C / IN_PIECE<T>, O_PIECES = BLOCK_O / IN_PIECE<T>;
+constexpr int PLANES = (BLOCK_C + DEPTH - 1) / DEPTH * DEPTH / IN_PIECE<T>;  // of whole slices
+constexpr int O_PIECES = BLOCK_O / IN_PIECE<T>;
 
 using OutputLines = Lines<BLOCK_O* static_cast<int>(sizeof(T))>;
 using Sums = float[OWN_ROWS][KERNEL_WIDTH][BLOCK_C / 2];
