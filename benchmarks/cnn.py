@@ -1,12 +1,12 @@
 """How long is a training step of PyTorch's MNIST example and of a residual network, how good is
 the former after some epochs, and how fast is each convolution beside cuDNN's?
 
-Two convolutions, a pool and two linear layers, with dropout, by SGD at batch 64 and 512: ours in
-float16 on the engine that `auto` chooses, PyTorch compiled in a CUDA graph, and PyTorch eager,
-autocast to bfloat16. Microseconds a step are a whole epoch's wall time over its steps, as in
-one_launch.py; the programs take turns. Then the test accuracy after each of some epochs with Adam
-at batch 64, ours and PyTorch eager. The residual network (residual.py) trains by SGD with momentum
-on made-up images, convolutions.py compares single convolutions.
+Two convolutions, a pool and two linear layers, with dropout and without, by SGD at batch 64 and
+512: ours in float16 on the engine that `auto` chooses, PyTorch compiled in a CUDA graph, and
+PyTorch eager, autocast to bfloat16. Microseconds a step are a whole epoch's wall time over its
+steps, as in one_launch.py; the programs take turns. Then the test accuracy after each of some
+epochs with Adam at batch 64, ours and PyTorch eager. The residual network (residual.py) trains by
+SGD with momentum on made-up images, convolutions.py compares single convolutions.
 
 Parts: `steps`, `residual`, `convolutions`, `accuracy`, `cpu`. Prints tables and writes
 results/cnn.json; what the file holds of other parts stays, each with its own environment.
@@ -17,6 +17,7 @@ results/cnn.json; what the file holds of other parts stays, each with its own en
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +31,7 @@ from one_launch import EPOCHS, Program, measured, mnist
 from warpfit.errors import ConfigError
 
 BATCHES = (64, 512)
+DROPOUTS = (0.5, 0.0)
 STEPS = 100
 CPU_STEPS = 5
 LR = {"sgd": 0.01, "adam": 1e-3}
@@ -121,24 +123,24 @@ class Theirs:
         return seconds
 
 
-def step_row(batch_size: int) -> dict[str, Any]:
+def step_row(batch_size: int, dropout: float) -> dict[str, Any]:
     """Return microseconds a step of every program."""
     from peers import torch_cnn, torch_eager
 
     x, y = mnist("train")
     x, y = x[: STEPS * batch_size].reshape(-1, 28, 28), y[: STEPS * batch_size]
     theirs = {"batch_size": batch_size, "lr": LR["sgd"]}
-    ours = Ours(our_cnn(), x[..., None], y, batch_size)
+    ours = Ours(our_cnn(dropout), x[..., None], y, batch_size)
     programs: dict[str, Program] = {
         "warpfit float16": ours,
         "torch_graph float16": Theirs(
             lambda: torch_cnn.Trainer(
-                torch_eager.mnist_cnn(), x[:, None], y, dtype="float16", **theirs
+                torch_eager.mnist_cnn(dropout), x[:, None], y, dtype="float16", **theirs
             )
         ),
         "torch_eager bfloat16": Theirs(
             lambda: torch_eager.Trainer(
-                torch_eager.mnist_cnn(), x[:, None], y, precision="bfloat16", **theirs
+                torch_eager.mnist_cnn(dropout), x[:, None], y, precision="bfloat16", **theirs
             )
         ),
     }
@@ -214,9 +216,10 @@ def told_steps(what: str, cells: dict[str, Any]) -> None:
 
 def part_steps(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = {}
-    for batch_size in BATCHES:
-        rows[str(batch_size)] = step_row(batch_size)
-        told_steps(f"batch {batch_size}", rows[str(batch_size)]["programs"])
+    for dropout, batch_size in product(DROPOUTS, BATCHES):
+        name = str(batch_size) if dropout else f"{batch_size}, without dropout"
+        rows[name] = step_row(batch_size, dropout)
+        told_steps(f"batch {name}", rows[name]["programs"])
     return {"rows": rows, "lr": LR}
 
 

@@ -43,7 +43,7 @@ LEFT_OUT = {
 }  # fmt: skip
 PEERS = ("torch", "pytorch", "jax", "cublas", "cudnn", "sklearn", "scikit-learn")
 # What tells the rows of a list apart.
-NAMES = ("case", "level", "dtype", "shape", "name", "batch", "kernel")
+NAMES = ("case", "level", "dtype", "shape", "name", "batch", "kernel", "cluster")
 
 
 @dataclass(frozen=True)

@@ -59,12 +59,12 @@ def our_mlp() -> Any:
     return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
-def our_cnn() -> Any:
+def our_cnn(dropout: float = 0.5) -> Any:
     """Return the network of ``warpfit train --model cnn``, which is PyTorch's MNIST example's."""
     from warpfit.training.recipes import make_model
     from warpfit.training.settings import TrainSettings
 
-    return make_model(TrainSettings(model="cnn", hidden=(128,), dropout=0.5), (28, 28, 1), 10)
+    return make_model(TrainSettings(model="cnn", hidden=(128,), dropout=dropout), (28, 28, 1), 10)
 
 
 def step_us(seconds: list[float], steps: int) -> dict[str, float]:

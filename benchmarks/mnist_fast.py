@@ -73,6 +73,7 @@ def run(seed: int, rows: tuple[Any, ...], **settings: Any) -> dict[str, Any]:
     trained = perf_counter()
     accuracy = wf.evaluate(model, x_test, y_test).accuracy
     return {
+        "name": f"seed {seed}",
         "accuracy": accuracy,
         "fit_s": trained - start,
         "evaluate_s": perf_counter() - trained,

@@ -26,6 +26,7 @@ from cnn import STEP_LABELS
 from digests import batch_sizes, engines, how_fast, notebook, one_epoch, widths_short
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
+from hops import rows_of_chains, rows_of_hops
 from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
 from optuna_trials import table_of_values
@@ -358,6 +359,22 @@ def cnn_residual(results: Results) -> str:
     return text.removesuffix("\n")
 
 
+def airbench(results: Results) -> str:
+    """Return the table of a step of airbench94, ours and PyTorch's in modes of torch.compile."""
+    us = {key: cell["us"]["median"] for key, cell in results["programs"].items() if "us" in cell}
+    ours = next(key for key in us if key.startswith("warpfit"))
+    rows = [
+        [
+            "warpfit, float16" if key == ours else f"PyTorch, {key.removeprefix('torch ')}",
+            _quick(results, key),
+            "" if key == ours else f"**{us[key] / us[ours]:.2f}**",
+        ]
+        for key in us
+    ]
+    header = ["airbench94, 2,000 images a step", "µs a step", "speedup"]
+    return _table(header, rows) + _source(results)
+
+
 def cnn_convolutions(results: Results) -> str:
     """Return the table of single convolutions beside cuDNN's."""
     if "convolutions" not in results:
@@ -630,6 +647,16 @@ def launch_costs(results: Results) -> str:
     ]
     header = ["network, optimizer, batch", "µs a step", "expected", "ratio", "laid out as"]
     return _table(header, rows) + _source(results)
+
+
+def hops(results: Results) -> str:
+    """Return the table of what messages, barriers and fences take."""
+    return _table(*rows_of_hops(results)) + _source(results)
+
+
+def hops_chains(results: Results) -> str:
+    """Return the table of each network's chain of waits beside its step."""
+    return _table(*rows_of_chains(results)) + _source(results)
 
 
 def streaming(results: Results) -> str:
@@ -973,6 +1000,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "cnn": cnn,
     "cnn_convolutions": cnn_convolutions,
     "cnn_residual": cnn_residual,
+    "airbench": airbench,
     "mnist_fast": mnist_fast,
     "engine_curves": engine_curves,
     "launch_costs": launch_costs,
@@ -993,8 +1021,11 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "optuna": optuna,
     "optuna_values": optuna_values,
     "waits": waits,
+    "hops": hops,
+    "hops_chains": hops_chains,
 }
 FILES = {
+    "hops_chains": "hops",
     "layerwise_cnn": "layerwise",
     "cnn_convolutions": "cnn",
     "cnn_residual": "cnn",

@@ -102,6 +102,9 @@ SUITES = {
     "run-costs": Suite(
         "run_costs", "whole runs on the CPU, beside what device 'auto' expects", needs_gpu=False
     ),
+    "hops": Suite(
+        "hops", "messages between warps, blocks and clusters, and each kernel's chain of them"
+    ),
     "streaming": Suite("streaming", "data that stays on the host"),
     "counters": Suite("counters", "Nsight Compute's counters of some kernels"),
     "notebook": Suite(

@@ -250,6 +250,24 @@ def test_a_page_has_the_tables_once_there_are_results(
     assert report.render(full) == full
 
 
+def test_airbench_is_held_against_each_mode_of_its_peer(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = import_module("report")
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    us = {"warpfit float16": 4000.0, "torch max-autotune": 6000.0, "torch reduce-overhead": 8000.0}
+    programs = {
+        name: {"us": {"median": value, "min": value - 1, "max": value + 1}}
+        for name, value in us.items()
+    }
+    found = {"environment": results(bench)["environment"], "programs": programs}
+    (tmp_path / "airbench.json").write_text(json.dumps(found))
+    full = report.render("<!-- results: airbench -->\n<!-- end -->\n")
+    assert "| warpfit, float16 | 4000 (3999 to 4001) |  |" in full
+    assert "| PyTorch, max-autotune | 6000 (5999 to 6001) | **1.50** |" in full
+    assert "| PyTorch, reduce-overhead | 8000 (7999 to 8001) | **2.00** |" in full
+
+
 def test_a_page_says_how_rows_are_trained_and_what_does_not_run(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,21 +25,22 @@ def mlp(sizes: tuple[int, ...], dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(*layers, last)
 
 
-def mnist_cnn() -> nn.Module:
+def mnist_cnn(dropout: float = 0.5) -> nn.Module:
     """PyTorch's MNIST example without its log-softmax, which the loss below contains."""
-    return nn.Sequential(
+    layers = (
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Dropout(0.25),
+        nn.Dropout(dropout / 2),
         nn.Flatten(),
         nn.Linear(9216, 128),
         nn.ReLU(),
-        nn.Dropout(0.5),
+        nn.Dropout(dropout),
         nn.Linear(128, 10),
     )
+    return nn.Sequential(*(layer for layer in layers if dropout or type(layer) is not nn.Dropout))
 
 
 def take_over(model: nn.Module, arrays: list[Any]) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from math import erf, exp, expm1, log1p, pi, sqrt, tanh
+from math import erf, erfc, exp, expm1, log1p, pi, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,13 @@ def test_activation_forward(backend: Backend, name: str, dtype: str) -> None:
     y = call(backend.activation_forward, Activation(name, SLOPE), z)
     assert y.dtype == dtype
     assert_within_tolerance(y, [FORMULAS[name](float(value)) for value in z])
+
+
+def test_gelu_far_below_zero_is_exact_enough(backend: Backend) -> None:
+    z = np.linspace(-6, -3, 61, dtype="float32")
+    y = call(backend.activation_forward, Activation("gelu"), z)
+    exact = [float(value) * 0.5 * erfc(-float(value) / sqrt(2)) for value in z]
+    np.testing.assert_allclose(y, exact, rtol=4e-6)
 
 
 @pytest.mark.in_turns(8)

@@ -9,6 +9,7 @@ import pytest
 
 from support.numeric import DTYPES, owned
 from warpfit.backends import Backend
+from warpfit.backends.base import ImageWindows
 from warpfit.backends.cuda import CudaBackend
 from warpfit.errors import DTypeError, ShapeError
 
@@ -57,7 +58,7 @@ def test_windows_begin_where_bits_say(backend: Backend, name: str, dtype: str) -
     shape, size, padding, reflects = CASES[name]
     x, bits = images(shape, dtype)
     on_device = owned(backend, [x, bits])
-    y = backend.take_windows(*on_device, size, padding=padding, reflects=reflects)
+    y = backend.take_windows(*on_device, ImageWindows(size, padding, reflects))
     assert y.dtype == dtype
     np.testing.assert_array_equal(backend.to_numpy(y), shown(x, bits, size, padding, reflects))
 
@@ -69,8 +70,8 @@ def test_backward_is_the_adjoint(backend: Backend, name: str, dtype: str) -> Non
     x, bits = images(shape, dtype)
     x = np.round(4 * x)
     dy = np.round(4 * np.random.default_rng(1).standard_normal((40, *size, 3))).astype(dtype)
-    settings: Any = {"padding": padding, "reflects": reflects}
-    dx = backend.take_windows_backward(*owned(backend, [dy, bits]), x.shape, **settings)
+    windows = ImageWindows(size, padding, reflects)
+    dx = backend.take_windows_backward(*owned(backend, [dy, bits]), x.shape, windows)
     forth = (dy * shown(x, bits, size, padding, reflects)).sum(axis=(1, 2, 3))
     assert (dx.shape, dx.dtype) == (x.shape, dtype)
     np.testing.assert_array_equal((backend.to_numpy(dx) * x).sum(axis=(1, 2, 3)), forth)
@@ -82,10 +83,11 @@ def test_half_precision(kernel_runtime: Any, dtype: str) -> None:
     x, bits = images((6, 5), "float32")
     x = np.round(4 * x)
     half, on_device = ops.asarray(x, dtype), ops.asarray(bits)
-    y = ops.take_windows(half, on_device, (6, 5), padding=(3, 2), reflects=True)
+    windows = ImageWindows((6, 5), (3, 2), True)
+    y = ops.take_windows(half, on_device, windows)
     expected = shown(x, bits, (6, 5), (3, 2), True)
     np.testing.assert_array_equal(ops.cast(y, "float32").numpy(), expected)
-    dx = ops.take_windows_backward(y, on_device, x.shape, padding=(3, 2), reflects=True)
+    dx = ops.take_windows_backward(y, on_device, x.shape, windows)
     assert dx.dtype.name == dtype
     back = (ops.cast(dx, "float32").numpy() * x).sum(axis=(1, 2, 3))
     np.testing.assert_allclose(back, (expected**2).sum(axis=(1, 2, 3)), rtol=0.01)
@@ -93,21 +95,46 @@ def test_half_precision(kernel_runtime: Any, dtype: str) -> None:
 
 def test_no_images(backend: Backend) -> None:
     x, bits = backend.zeros((0, 6, 5, 3), "float32"), backend.zeros((0, 2, 16), "float32")
-    assert backend.take_windows(x, bits, (3, 4)).shape == (0, 3, 4, 3)
+    assert backend.take_windows(x, bits, ImageWindows((3, 4))).shape == (0, 3, 4, 3)
     dy = backend.zeros((0, 3, 4, 3), "float32")
-    assert backend.take_windows_backward(dy, bits, (0, 6, 5, 3)).shape == (0, 6, 5, 3)
+    assert backend.take_windows_backward(dy, bits, (0, 6, 5, 3), ImageWindows((3, 4))).shape == (
+        0,
+        6,
+        5,
+        3,
+    )
 
 
 def test_refuses_what_does_not_fit(backend: Backend) -> None:
     x, bits = backend.zeros((2, 6, 5, 3), "float32"), backend.zeros((2, 2, 16), "float32")
     with pytest.raises(ShapeError, match=r"windows that padded images .* hold, got \(7, 5\)"):
-        backend.take_windows(x, bits, (7, 5))
+        backend.take_windows(x, bits, ImageWindows((7, 5)))
     with pytest.raises(ShapeError, match="padding of fewer pixels than images have"):
-        backend.take_windows(x, bits, (6, 5), padding=(0, 5), reflects=True)
+        backend.take_windows(x, bits, ImageWindows((6, 5), (0, 5), True))
     with pytest.raises(ShapeError, match=r"expected bits of shape \(2, 2, 16\)"):
-        backend.take_windows(x, bits[:1], (6, 5))
+        backend.take_windows(x, bits[:1], ImageWindows((6, 5)))
     with pytest.raises(ShapeError, match="expected dy of shape"):
-        backend.take_windows_backward(x, bits, (2, 6, 5, 4))
+        backend.take_windows_backward(x, bits, (2, 6, 5, 4), ImageWindows((6, 5)))
     wide = backend.zeros((2, 2, 16), "float64")
     with pytest.raises(DTypeError, match="expected bits of dtype float32, got float64"):
-        backend.take_windows(x, wide, (6, 5))
+        backend.take_windows(x, wide, ImageWindows((6, 5)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "windows"),
+    [
+        ((1, 2**16, 2**15, 1), ImageWindows((4, 4))),
+        ((1, 2**15, 2**15, 2), ImageWindows((4, 4))),
+        ((1, 4, 4, 1), ImageWindows((2**16, 2**15), (2**15, 2**15))),
+    ],
+)
+def test_refuses_what_places_of_32_bits_do_not_count(
+    kernel_runtime: Any, shape: tuple[int, ...], windows: ImageWindows
+) -> None:
+    ops = CudaBackend(kernel_runtime)
+    number, bits = ops.zeros((1, 1, 1, 1), "float32"), ops.zeros((1, 2, 16), "float32")
+    x, dy = (number.view(size, (0,) * 4) for size in (shape, (1, *windows.size, shape[3])))
+    with pytest.raises(ShapeError, match="expected images and windows of at most 2147483392"):
+        ops.take_windows(x, bits, windows)
+    with pytest.raises(ShapeError, match="expected images and windows of at most 2147483392"):
+        ops.take_windows_backward(dy, bits, shape, windows)

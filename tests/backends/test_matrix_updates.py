@@ -14,7 +14,7 @@ from warpfit.backends.matrix_updates import COEFFICIENTS, MatrixNumbers
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 # Wide, tall, square, of one row, of a convolution; of more than a tile, and nothing.
-SHAPES = [(5, 12), (70, 33), (16, 16), (1, 7), (3, 3, 4, 20), (67, 150), (0, 3)]
+SHAPES = [(5, 12), (70, 33), (16, 16), (1, 7), (3, 3, 4, 20), (67, 150), (0, 3), (72, 264)]
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11}
 
 

@@ -103,7 +103,7 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
         "h200",
         "--source",
     ).out
-    source = out[out.index("// Computes: ") :]
+    source = out[out.index("#define ") :]
     assert "constexpr int WIDTHS[] = {20, 24, 16, 3};" in source
     assert '#include "' not in source
     options = ProgramOptions(arch="sm_90a", **jit.OPTIONS)

@@ -60,10 +60,17 @@ struct Phase {
     }
 };
 
+// What is noted of a barrier that is made, waited for, arrived at, or sent bytes to, while somebody
+// asks for it: emulator/recording.py.
+enum class What { made, wait, arrival, bytes };
+bool is_recording = false;
+std::vector<long long> records;
+
 struct Mbarrier {
     const void* place;
     unsigned count;
-    unsigned parity = 0;  // of the phase that is not complete yet
+    unsigned block = 0, number = 0;  // whose it is, and of how many that it made before
+    unsigned parity = 0;             // of the phase that is not complete yet
     Phase phase{};
     bool last_was_seen = true;  // whether a thread knows that the phase before is complete
 
@@ -107,6 +114,13 @@ struct Mbarrier {
 };
 
 std::unordered_map<const void*, Mbarrier> mbarriers;
+std::unordered_map<unsigned, unsigned> made;  // by each block
+
+void note(What what, const Mbarrier& barrier, long long number) {
+    if (!is_recording) return;
+    records.insert(records.end(), {static_cast<long long>(what), blockIdx.x, threadIdx.x,
+                                   barrier.block, barrier.number, number});
+}
 
 void check_place(const char* name, const unsigned long long* place) {
     if (reinterpret_cast<uintptr_t>(place) % sizeof *place != 0 || !is_shared(place, sizeof *place))
@@ -198,6 +212,7 @@ void meet_some(const char* name, unsigned number, unsigned count, Site site) {
 
 void forget_mbarriers() {
     mbarriers.clear();
+    made.clear();
     numbered_barriers.clear();
     under_way.clear();
 }
@@ -206,14 +221,19 @@ void init_mbarrier(unsigned long long* place, unsigned count) {
     check_place("mbarrier_init", place);
     if (count < 1 || count > MOST_ARRIVALS)
         fail("mbarrier_init: expected 1 to %u arrivals, got %u", MOST_ARRIVALS, count);
-    if (!mbarriers.emplace(place, Mbarrier{place, count}).second)
+    const auto [found, is_new] = mbarriers.emplace(place, Mbarrier{place, count});
+    if (!is_new)
         fail("mbarrier_init: there is a barrier at %s already", shared_text(place).c_str());
     *place = MARK;
+    found->second.block = blockIdx.x;
+    found->second.number = made[blockIdx.x]++;
+    note(What::made, found->second, count);
 }
 
 namespace {
 
 void count_arrival(const char* name, Mbarrier& barrier, unsigned bytes) {
+    note(What::arrival, barrier, bytes);
     barrier.begin_count();
     ++barrier.phase.arrived;
     barrier.phase.bytes_expected += bytes;
@@ -232,6 +252,7 @@ void arrive_at(const char* name, unsigned address) {
 
 void arrive_after_copies(const char* name, unsigned long long* place) {
     Mbarrier& barrier = own_mbarrier(name, place);
+    note(What::arrival, barrier, 0);
     barrier.begin_count();
     ++barrier.phase.arrived;
     barrier.phase.arrivals.push_back({current, current->copies_issued});
@@ -240,7 +261,9 @@ void arrive_after_copies(const char* name, unsigned long long* place) {
 
 void wait_for_phase(const char* name, unsigned long long* place, unsigned parity, Site site) {
     if (parity > 1) fail("%s: expected a parity of 0 or 1, got %u", name, parity);
-    PhaseEnd end(name, site, own_mbarrier(name, place), parity);
+    Mbarrier& barrier = own_mbarrier(name, place);
+    note(What::wait, barrier, parity);
+    PhaseEnd end(name, site, barrier, parity);
     if (!end.holds()) wait_for(end);
 }
 
@@ -253,6 +276,7 @@ void store_late(const char* name, unsigned char* target, const void* source, uns
             "%s: something is on its way already to the %u bytes from %s on, for which nobody has "
             "waited",
             name, bytes, shared_text(target).c_str());
+    note(What::bytes, barrier, bytes);
     barrier.begin_count();
     const auto* begin = static_cast<const unsigned char*>(source);
     barrier.phase.stores.push_back({target, {begin, begin + bytes}});
@@ -302,3 +326,13 @@ unsigned bytes_under_way(const unsigned char* begin, const unsigned char* end) {
 }
 
 }  // namespace emulator
+
+extern "C" void emulator_record(bool on) {
+    emulator::is_recording = on;
+    emulator::records.clear();
+}
+
+extern "C" const long long* emulator_records(size_t* count) {
+    *count = emulator::records.size();
+    return emulator::records.data();
+}

@@ -111,7 +111,7 @@ FAMILIES = {
     ),
     "products": Family(
         (
-            *("conv", "conv_boxes_sm90", "conv_few", "conv_grouped", "conv_sm90"),
+            *("conv_boxes_sm90", "conv_few", "conv_grouped", "conv_launch", "conv_sm90"),
             *("conv_weights_sm90", "dense", "joined_updates", "narrow_step"),
         ),
         (

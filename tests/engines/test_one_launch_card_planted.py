@@ -25,7 +25,7 @@ KERNEL = "one_launch_card"
 # What is replaced by what, each once in the source of the kernel with all its headers.
 Mistake = dict[str, str]
 
-WAITS_FOR_BYTES = "    wait(full, phase);\n}"
+WAITS_FOR_BYTES = "    wait_or_give_up(full, phase);\n}"
 HAS_NUMBERS = """missing |= comes(i) ? missing_marks(words[i], turn) : 0;
         if (missing == 0) break;"""
 FIRST_BARRIER = "barrier_of_cluster();  // no block sends to another that has not begun"
@@ -73,7 +73,7 @@ def test_a_copy_without_a_mistake(train: Callable[..., Any]) -> None:
             {WAITS_FOR_BYTES: "}"}, "arrivals in a phase|something is on its way", id="no wait"
         ),
         pytest.param(
-            {WAITS_FOR_BYTES: "    wait(full, phase + 1);\n}"},
+            {WAITS_FOR_BYTES: "    wait_or_give_up(full, phase + 1);\n}"},
             "arrivals in a phase|something is on its way",
             id="parity",
         ),

@@ -31,7 +31,7 @@ KERNEL = "one_launch_layers"
 Mistake = dict[str, str]
 
 WAITS_FOR_X = "wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);"
-WAITS_FOR_ROWS = "wait(full, phase);"
+WAITS_FOR_ROWS = "wait_or_give_up(full, phase);"
 WAITS_FOR_GRADIENTS = (
     "await_bytes(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());"
 )
@@ -96,7 +96,7 @@ WAITS_FOR_EVER = (
     [
         pytest.param({WAITS_FOR_ROWS: ""}, ONCE_MORE, id="no wait"),
         pytest.param({WAITS_FOR_X: ""}, ONCE_MORE, id="no wait for x"),
-        pytest.param({WAITS_FOR_ROWS: "wait(full, phase + 1);"}, ONCE_MORE, id="parity"),
+        pytest.param({WAITS_FOR_ROWS: "wait_or_give_up(full, phase + 1);"}, ONCE_MORE, id="parity"),
         pytest.param(
             {WAITS_FOR_X: WAITS_FOR_X.replace(");", " + 1);")}, ONCE_MORE, id="parity of x"
         ),

@@ -59,6 +59,14 @@ class Spy(NumpyBackend):
         self.calls.append(("linear", needs["needs_dx"]))
         return super().linear_backward(dz, x, w, **needs)
 
+    def conv2d_backward_weight(self, *args: Any, **settings: Any) -> Any:
+        self.calls.append("weight")
+        return super().conv2d_backward_weight(*args, **settings)
+
+    def conv2d_backward_input(self, *args: Any, **settings: Any) -> Any:
+        self.calls.append("input")
+        return super().conv2d_backward_input(*args, **settings)
+
 
 class Doubled(Linear):
     """A layer of ours with a forward of its own."""
@@ -385,6 +393,30 @@ def test_nothing_is_computed_before_the_first_layer_with_parameters() -> None:
     _, pullback = spec_of(model, 5).vjp(spy, arrays_of(model), batch(6, 5), Call())
     pullback(batch(6, 3))
     assert spy.calls == ["gelu", ("linear", True), "relu", ("linear", False)]
+
+
+@pytest.mark.parametrize(
+    ("trained", "calls"),
+    [
+        ({"0.bias", "2.weight", "2.bias"}, ["weight", "input", "gelu"]),
+        ({"2.weight", "2.bias"}, ["weight"]),
+        ({"0.weight", "2.bias"}, ["weight", "input", "gelu", "weight"]),
+        ({"2.bias"}, []),
+    ],
+)
+def test_only_what_is_trained_has_gradients(trained: set[str], calls: list[str]) -> None:
+    convolutions = (Conv2d(*sizes, 3, dtype="float64", seed=0) for sizes in ((2, 3), (3, 2)))
+    first, second = convolutions
+    model, x = Sequential(first, GELU(), second), batch(2, 6, 6, 2)
+    spec, arrays, dy = model.spec((6, 6, 2)), arrays_of(model), batch(2, 2, 2, 2, seed=1)
+    assert spec is not None
+    _, pullback = spec.fused.vjp(OPS, arrays, x, Call())
+    expected, spy = pullback(dy), Spy()
+    _, pullback = spec.fused.vjp(spy, arrays, x, Call(trained=frozenset(trained)))
+    found = pullback(dy)
+    assert spy.calls == calls
+    for name in trained:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
 
 
 def test_a_network_without_parameters_has_no_gradients() -> None:

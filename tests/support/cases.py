@@ -84,6 +84,9 @@ def _activation_cases(o: _Operands) -> dict[str, Case]:
         activation = Activation(name)
         found[f"{name}_forward"] = Case("activation_forward", (activation, o.z), {})
         found[f"{name}_backward"] = Case("activation_backward", (activation, o.dy, o.y, o.z), {})
+    for name in ("relu", "gelu"):
+        operands = (Activation(name), o.dy, o.y, o.z)
+        found[f"{name}_bias"] = Case("bias_gradient", operands, {})
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,25 @@ def test_a_job_trains_tests_and_is_repeated_by_its_file(data: str, tmp_path: Pat
 def test_refuses_what_the_recipe_decides(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(**given)
+
+
+@pytest.mark.parametrize("flags", [{"model": "mlp"}, {"nesterov": False}, {"optimizer": "sgd"}])
+def test_refuses_defaults_that_are_named(flags: dict[str, Any], tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(settings().to_toml())
+    assert merged_settings({}, config) == replace(settings(), quiet=False)
+    (name,) = flags
+    with pytest.raises(ConfigError, match=f"expected {name} to be left to the recipe airbench"):
+        merged_settings(flags, config)
+
+
+@pytest.mark.parametrize(("asked", "found"), [(64, 64), (None, 80)])
+def test_a_batch_size_that_is_named_wins(tmp_path: Path, asked: int | None, found: int) -> None:
+    x, y = pictures(80)
+    test = {"x_test": x[:8], "y_test": y[:8]}
+    np.savez(tmp_path / "pictures.npz", x_train=x, y_train=y, **test)
+    job = recipe_jobs.prepare(settings(data=str(tmp_path / "pictures.npz"), batch_size=asked))
+    assert job.settings.batch_size == found
 
 
 def test_refuses_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,9 +139,9 @@ def _sigmoid_backward(dy: Array, y: Array, z: Array, slope: float, out: Array) -
 
 
 def _normal_cdf(z: Array) -> Array:
-    from scipy.special import erf
+    from scipy.special import erfc
 
-    return 0.5 * (1 + erf(z * z.dtype.type(sqrt(0.5))))
+    return 0.5 * erfc(z * z.dtype.type(-sqrt(0.5)))
 
 
 def _gelu_onnx(graph: OnnxGraph, z: str, slope: float) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy.typing as npt
@@ -48,6 +49,7 @@ from warpfit.backends.contract.terms import (
     UNARY,
     Array,
     Axis,
+    ImageWindows,
     LossTerms,
     Number,
     Pair,
@@ -68,6 +70,7 @@ __all__ = [
     "Array",
     "Axis",
     "Backend",
+    "ImageWindows",
     "LossTerms",
     "MemberHead",
     "MemberLayer",
@@ -278,6 +281,13 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         """Return (dy + plus) · f'(z), plus None being 0; z may be None unless
         ``activation.needs_input``.
         """
+
+    def bias_gradient(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
+        """Return the sum of `activation_backward` over all axes but the last, for those who need no
+        other gradient.
+        """
+        dz = dy if activation == IDENTITY else self.activation_backward(activation, dy, y, z)
+        return self.sum_columns(self.reshape(dz, (prod(dz.shape[:-1]), dz.shape[-1])))
 
     def with_joints(
         self, dx: Array, x: Array | None, x_activation: Activation, plus: Array | None

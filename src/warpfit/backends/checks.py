@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Activation, Array, Pair
+from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Activation, Array, ImageWindows, Pair
 from warpfit.backends.matrix_updates import MatrixNumbers
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
@@ -416,36 +416,29 @@ def check_piecewise_linear(op: str, x: Array, bins: Sequence[Array], *others: Ar
         check_shape(op, what, array, (x.shape[1], 1, bins[0].shape[-1]))
 
 
-def check_windows(
-    op: str, x: Array, bits: Array, size: Pair, padding: Pair, reflects: bool
-) -> None:
-    """Raise unless x are images (M, H, W, C) of floats, bits (M, 2, 16) float32, and windows of
-    `size` fit the padded images, which reach no further than their reflection.
+def check_windows(op: str, x: Array, bits: Array, windows: ImageWindows) -> None:
+    """Raise unless x are images (M, H, W, C) of floats, bits (M, 2, 16) float32, and windows fit
+    the padded images, which reach no further than their reflection.
     """
     check_float(op, x)
     check_images(op, "x", x.shape)
-    _check_window_axes(op, bits, x.shape, size, padding, reflects)
+    _check_window_axes(op, bits, x.shape, windows)
 
 
 def check_windows_backward(
-    op: str, dy: Array, bits: Array, x_shape: tuple[int, ...], padding: Pair, reflects: bool
+    op: str, dy: Array, bits: Array, x_shape: tuple[int, ...], windows: ImageWindows
 ) -> None:
     """Raise unless `check_windows` would not of images x, and dy has the windows' shape."""
     check_float(op, dy)
-    check_images(op, "dy", dy.shape)
     check_images(op, "x", x_shape)
-    check_shape(op, "dy", dy, (x_shape[0], *dy.shape[1:3], x_shape[3]))
-    _check_window_axes(op, bits, x_shape, dy.shape[1:3], padding, reflects)
+    check_shape(op, "dy", dy, (x_shape[0], *windows.size, x_shape[3]))
+    _check_window_axes(op, bits, x_shape, windows)
 
 
 def _check_window_axes(
-    op: str,
-    bits: Array,
-    x_shape: tuple[int, ...],
-    size: tuple[int, ...],
-    padding: Pair,
-    reflects: bool,
+    op: str, bits: Array, x_shape: tuple[int, ...], windows: ImageWindows
 ) -> None:
+    size, padding, reflects = windows
     check_shape(op, "bits", bits, (x_shape[0], 2, 16))
     if bits.dtype != "float32":
         raise DTypeError(f"{op}: expected bits of dtype float32, got {bits.dtype}")

@@ -13,7 +13,14 @@ from warpfit.cli.console import DEVICE_HELP
 from warpfit.data.targets import TASKS
 from warpfit.optim import Optimizer
 from warpfit.training.plan import ENGINES
-from warpfit.training.settings import LOSSES, MODELS, OPTIMIZERS, SCHEDULES, TrainSettings
+from warpfit.training.settings import (
+    DEFAULT_BATCH,
+    LOSSES,
+    MODELS,
+    OPTIMIZERS,
+    SCHEDULES,
+    TrainSettings,
+)
 
 DATA, NETWORK, OPTIMIZER, RUN, RESULTS = "Data", "Network", "Optimizer", "Run", "Results"
 
@@ -153,7 +160,7 @@ OF_TRAINING = {
         "Passes over the data.",
         "5, 10 for cnn; more for small data: 1,000 steps, at most 100",
     ),
-    "batch_size": option(int, RUN, "N", "Rows a step.", _default("batch_size")),
+    "batch_size": option(int, RUN, "N", "Rows a step.", f"{DEFAULT_BATCH}; 2000 with --recipe"),
     "precision": option(
         str,
         RUN,

@@ -161,6 +161,7 @@ class Run(ABC):
         # Of all batches but an epoch's last, which may be shorter.
         self.batch_rows = part_of(plan.batch_size, ranks).rows
         self.network = plan.network.fused
+        self.trained = frozenset(plan.trained)
         self.arrays = state.arrays
         self.half = plan.precision if plan.precision in HALF_DTYPES else None
         self.copies = self._half_copies()
@@ -289,7 +290,8 @@ class Run(ABC):
         if sample_weight is not None:
             weights["sample_weight"] = sample_weight
         part = numbers.part
-        call = Call(True, numbers.step, self.state.seed, part.first, self.ranks, part.whole)
+        of_ranks = (part.first, self.trained, self.ranks, part.whole)
+        call = Call(True, numbers.step, self.state.seed, *of_ranks)
         if admits is None and self.step_at_once(x, y, numbers, record):
             return True
         outputs, pullback = self._forward(x, call)

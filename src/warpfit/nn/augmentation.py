@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import Pair
+from warpfit.backends.base import ImageWindows, Pair
 from warpfit.checks import check_choice
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.image_formulas import (
@@ -142,7 +142,7 @@ class RandomShiftSpec(_AugmentationSpec):
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
         bits = random_bits(ops, len(x), call, self.layer_idx)
         image, reflects = (x.shape[1], x.shape[2]), self.padding_mode == "reflect"
-        return windowed(ops, x, bits, image, padding=self.pixels, reflects=reflects)
+        return windowed(ops, x, bits, ImageWindows(image, self.pixels, reflects))
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,8 @@ class RandomCropSpec(_AugmentationSpec):
         return (*self.size, input_shape[2])
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
-        return windowed(ops, x, random_bits(ops, len(x), call, self.layer_idx), self.size)
+        bits = random_bits(ops, len(x), call, self.layer_idx)
+        return windowed(ops, x, bits, ImageWindows(self.size))
 
     def still(self, ops: Backend, x: Array) -> Formula:
         start = self._middle(x.shape[1:3])

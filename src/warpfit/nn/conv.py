@@ -20,7 +20,7 @@ from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, nam
 
 __all__ = ["Conv2d", "Conv2dSpec", "conv2d"]
 
-Gradients = tuple[Any, Array, Array | None]
+Gradients = tuple[Any, Array | None, Array | None]
 
 
 def conv2d(
@@ -35,6 +35,7 @@ def conv2d(
     dilation: Pair = (1, 1),
     groups: int = 1,
     needs_dx: bool = True,
+    needs_dw: bool = True,
     x_activation: Activation = IDENTITY,
     takes_dz: bool = False,
     pool: Mapping[str, Pair] | None = None,
@@ -58,6 +59,8 @@ def conv2d(
 
     def backward(dy: Array) -> Gradients:
         is_dz = takes_dz or activation.name == "identity"
+        if not (needs_dx or needs_dw) and pool is None:
+            return None, None, ops.bias_gradient(IDENTITY if is_dz else activation, dy, y, z)
         dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
         if pool is not None:
             shape = (len(x), *window_counts("conv2d", x.shape[1:3], w.shape[:2], *pairs.values()))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import pi
-from typing import Any
 
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import Number, Pair
+from warpfit.backends.base import ImageWindows, Number, Pair
 from warpfit.nn.spec import Call, Shape
 
 Formula = tuple[Array, Callable[[Array], Array]]
@@ -47,21 +46,12 @@ def flipped_in_turns(ops: Backend, x: Array, step: Number, span: int) -> Formula
     return flipped(ops, x, is_odd)
 
 
-def windowed(
-    ops: Backend,
-    x: Array,
-    bits: Array,
-    size: Pair,
-    *,
-    padding: Pair = (0, 0),
-    reflects: bool = False,
-) -> Formula:
+def windowed(ops: Backend, x: Array, bits: Array, windows: ImageWindows) -> Formula:
     """Return a window of each image (M, H, W, C), as ``take_windows`` finds it, and the function
     from dy to dx.
     """
-    settings: dict[str, Any] = {"padding": padding, "reflects": reflects}
-    y = ops.take_windows(x, bits, size, **settings)
-    return y, lambda dy: ops.take_windows_backward(dy, bits, tuple(x.shape), **settings)
+    y = ops.take_windows(x, bits, windows)
+    return y, lambda dy: ops.take_windows_backward(dy, bits, tuple(x.shape), windows)
 
 
 def cut_out(ops: Backend, x: Array, bits: Array, size: Pair) -> Formula:
@@ -75,7 +65,7 @@ def cut_out(ops: Backend, x: Array, bits: Array, size: Pair) -> Formula:
     ones = ops.full((1, *size, 1), 1.0, x.dtype)
     canvas = placed(ops, ones, (1, height + less[0], width + less[1], 1), less)
     canvases = ops.broadcast_to(canvas, (count, *canvas.shape[1:]))
-    covered = ops.binary("gt", ops.take_windows(canvases, bits, (height, width)), 0.0)
+    covered = ops.binary("gt", ops.take_windows(canvases, bits, ImageWindows((height, width))), 0.0)
     return ops.where(covered, 0.0, x), lambda dy: ops.where(covered, 0.0, dy)
 
 

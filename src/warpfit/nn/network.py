@@ -141,9 +141,10 @@ class NetworkSpec:
         numbered = reversed(list(enumerate(self._names)))
         return {full: idx for idx, names in numbered for full in names.values()}
 
-    @cached_property
-    def _first_trained(self) -> int:
-        """Index of the first layer with parameters: gradients need not flow past it."""
+    def _first_trained(self, trained: frozenset[str] | None) -> int:
+        """Index of the first layer that is trained: gradients need not flow past it."""
+        if trained is not None:
+            return min((self._begins[name] for name in trained), default=len(self.layers))
         return next(
             (i for i, (_, spec) in enumerate(self.layers) if spec.parameters()), len(self.layers)
         )
@@ -164,7 +165,7 @@ class NetworkSpec:
         x : array (M, ...)
             A batch, in the dtype of the parameters.
         call : Call
-            Whether it trains, the number of the step, and the seed.
+            Whether it trains, the number of the step, the seed, and what is trained.
 
         Raises
         ------
@@ -172,6 +173,7 @@ class NetworkSpec:
             If x does not fit the network.
         """
         pullbacks: list[Any] = []
+        first_trained = self._first_trained(call.trained)
         kept: list[Array] = []
         gradients_kept: list[Array] = []
         for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
@@ -186,16 +188,18 @@ class NetworkSpec:
             if "activation" in joints:
                 joints = {**joints, "added": kept.pop()}
             if call.ranks.size > 1 and type(spec) in (LinearSpec, Conv2dSpec):
-                joints = {**joints, "dx_later": idx > self._first_trained}
+                joints = {**joints, "dx_later": idx > first_trained}
             if "plus" in joints:
                 joints = {**joints, "plus": gradients_kept.pop}
-            x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > self._first_trained, **joints)
+            if call.trained is not None and spec.joins and isinstance(spec, Conv2dSpec):
+                joints = {**joints, "needs_dw": names["weight"] in call.trained}
+            x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > first_trained, **joints)
             pullbacks.append(pullback)
 
         def to_gradients(dy: Array, listener: GradientListener | None = None) -> dict[str, Array]:
             gradients: dict[str, Array] = {}
             gradients_kept.clear()
-            for idx in range(len(pullbacks) - 1, self._first_trained - 1, -1):
+            for idx in range(len(pullbacks) - 1, first_trained - 1, -1):
                 if isinstance(self.layers[idx][1], JunctionSpec):
                     dy = pullbacks[idx](dy, gradients_kept)
                     continue

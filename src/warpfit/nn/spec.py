@@ -26,14 +26,15 @@ GradientListener = Callable[[str, Array], None]
 NetworkPullback = Callable[..., dict[str, Array]]
 
 
-def named(backward: Callable[[Array], tuple[Any, Array, Array | None]]) -> Pullback:
-    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw, db or
-    None).
+def named(backward: Callable[[Array], tuple[Any, Array | None, Array | None]]) -> Pullback:
+    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw or None, db
+    or None).
     """
 
     def pullback(dy: Array) -> tuple[Any, dict[str, Array]]:
-        dx, dw, db = backward(dy)
-        return dx, {"weight": dw} if db is None else {"weight": dw, "bias": db}
+        dx, *found = backward(dy)
+        gradients = zip(("weight", "bias"), found, strict=True)
+        return dx, {name: each for name, each in gradients if each is not None}
 
     return pullback
 
@@ -51,6 +52,8 @@ class Call(NamedTuple):
         The run's seed.
     first_row : int
         Rows of the batch before those at hand, which other ranks have.
+    trained : frozenset of str, optional
+        Parameters, by their names in the network, whose gradients are asked for; None for all.
     ranks : Communicator
         Who share the batch.
     whole : int
@@ -61,6 +64,7 @@ class Call(NamedTuple):
     step: Number = 0
     seed: int = 0
     first_row: int = 0
+    trained: frozenset[str] | None = None
     ranks: Communicator = Alone()
     whole: int = 0
 

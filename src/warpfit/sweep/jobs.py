@@ -117,7 +117,7 @@ class SweepJob:
             folds=self.settings.folds or None,
             loss=loss,
             epochs=first.epochs or 1,
-            batch_size=base.batch_size,
+            batch_size=first.batch_size or 1,
             validation_data=self.validation
             and (card.inputs(self.validation[0]), card.targets(self.validation[1])),
             metric=self.settings.metric,

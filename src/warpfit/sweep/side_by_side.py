@@ -24,8 +24,8 @@ from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
 __all__ = ["bytes_of_rows", "fits_at_once", "goes_beside", "train_side_by_side"]
 
-# Networks that share a GPU, which has work enough then.
-MOST_AT_ONCE = 16
+# Networks that share a GPU: more of them are no quicker, and each makes graphs of its own.
+MOST_AT_ONCE = 4
 # Of the memory that is left.
 MEMORY_SHARE = 0.5
 # Seconds after which a thread goes on out of turn: another may wait for what it holds.

@@ -147,7 +147,7 @@ def _trained_together(
     compiling = Thread(target=_compile_outputs, args=(shape, training.device, *sizes))
     compiling.start()  # beside the kernel that trains, for which `Launched` waits
     with ThreadPoolExecutor(num_cores()) as threads:
-        tasks = list(threads.map(lambda each: _task_of(*each, training), with_rows))
+        tasks = list(threads.map(partial(_task_of, training), *zip(*with_rows, strict=True)))
     run = Launched(
         training.device,
         tasks,
@@ -188,7 +188,7 @@ def _compile_outputs(shape: Shape, device: str, num_rows: int, num_networks: int
     backends.get(device).rehearse(("outputs", shape, rows), predict)
 
 
-def _task_of(member: Member, rows: Rows, validation: Rows, training: Training) -> Task:
+def _task_of(training: Training, member: Member, rows: Rows, validation: Rows) -> Task:
     """Return a member as a kernel trains it, with its initial values; all of it on the host."""
     from warpfit.tabular.launched import Task
 

@@ -106,14 +106,14 @@ def _planned(
         network=network_of(model, (features,)),
         loss=loss,
         optimizer=optimizer.spec,
-        batch_size=resolved.batch_size,
+        batch_size=resolved.batch_size or 1,
         epochs=resolved.epochs or 1,
         trained=tuple(name for name, _ in model.named_parameters()),
         num_rows=num_rows,
     )
     data = _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs)
     prepared = required(prepare_launch(plan, data, card=card))
-    scale = resolve_loss_scale("auto", prepared.precision, resolved.batch_size, num_rows)
+    scale = resolve_loss_scale("auto", prepared.precision, plan.batch_size, num_rows)
     return replace(plan, reason=prepared.reason, loss_scale=scale, prepared=prepared), data
 
 

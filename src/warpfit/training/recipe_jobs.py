@@ -73,7 +73,7 @@ def prepare(settings: TrainSettings) -> RecipeJob:
             f"expected images of {SIDES[0]} to {SIDES[1]} pixels a side for the recipe "
             f"{settings.recipe}, got samples of shape {shape}"
         )
-    batch_size = min(settings.recipe_batch_size, len(dataset.x_train))
+    batch_size = min(settings.batch_size or airbench.BATCH_SIZE, len(dataset.x_train))
     settings = replace(settings, epochs=settings.epochs or airbench.EPOCHS, batch_size=batch_size)
     card = model_card(replace(settings, recipe=None, model="cnn"), dataset)
     images = card.inputs(dataset.x_train, "float32")

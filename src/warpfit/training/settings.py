@@ -34,6 +34,7 @@ OPTIMIZERS = tuple(Optimizer.by_name)
 TABLE_WEIGHT_DECAY, MOST_WEIGHT_DECAY = 10.0, 0.03
 DEFAULT_HIDDEN = {"mlp": (256,), "cnn": (128,)}
 DEFAULT_DROPOUT = {"mlp": 0.0, "cnn": 0.5}
+DEFAULT_BATCH = 64
 LEAST_EPOCHS = {"mlp": 5, "cnn": 10}
 MOST_EPOCHS, ENOUGH_STEPS = 100, 1000
 
@@ -42,13 +43,12 @@ CHECKPOINT_NAME = "checkpoint.safetensors"
 TRACE_NAME = "trace.json"
 
 _NOT_RECORDED = {"recorded": False}
-# What a recipe decides itself, and how many rows its steps have.
+# What a recipe decides itself.
 OF_RECIPES = (
     *("preprocess", "model", "hidden", "activation", "dropout", "optimizer", "lr", "momentum"),
     *("nesterov", "weight_decay", "clip_norm", "schedule", "warmup_epochs", "loss"),
     *("label_smoothing", "early_stopping"),
 )
-BATCH_OF_RECIPES = 2000
 # Options of `warpfit sweep` that take several values, separated by commas.
 SWEPT = (
     *("hidden", "activation", "dropout", "optimizer", "lr", "momentum", "weight_decay"),
@@ -110,7 +110,8 @@ class TrainSettings:
     epochs : int, optional
         By default 5, 10 for a cnn, and more (up to 100) for small data: as many as make 1,000
         steps.
-    batch_size : int
+    batch_size : int, optional
+        By default 64, and a recipe's own.
     loss : str
         ``'auto'`` is cross_entropy for classes and mse for float targets.
     label_smoothing : float
@@ -162,7 +163,7 @@ class TrainSettings:
     schedule: str = "cosine"
     warmup_epochs: float = 0.0
     epochs: int | None = None
-    batch_size: int = 64
+    batch_size: int | None = None
     loss: str = "auto"
     label_smoothing: float = 0.0
     precision: str = "auto"
@@ -192,7 +193,8 @@ class TrainSettings:
                 )
         for name in ("limit", "early_stopping", "checkpoint_every"):
             check_count(name, getattr(self, name), 0)
-        check_count("batch_size", self.batch_size, 1)
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size, 1)
         for width in self.hidden or ():
             check_count("every hidden width", width, 1)
         if self.image_size is not None:
@@ -231,16 +233,15 @@ class TrainSettings:
     def _check_recipe(self) -> None:
         check_choice("a recipe", self.recipe, RECIPES)
         for each in fields(self):
-            if each.name in OF_RECIPES and getattr(self, each.name) != each.default:
-                raise ConfigError(
-                    f"expected {each.name} to be left to the recipe {self.recipe}, got "
-                    f"{getattr(self, each.name)!r}"
-                )
+            if getattr(self, each.name) != each.default:
+                self._check_left_to_recipe(each.name)
 
-    @property
-    def recipe_batch_size(self) -> int:
-        """Rows of a step of a recipe, which 64, the default of others, leaves to it."""
-        return BATCH_OF_RECIPES if self.batch_size == TrainSettings.batch_size else self.batch_size
+    def _check_left_to_recipe(self, name: str) -> None:
+        if name in OF_RECIPES:
+            raise ConfigError(
+                f"expected {name} to be left to the recipe {self.recipe}, got "
+                f"{getattr(self, name)!r}"
+            )
 
     @property
     def watches_validation(self) -> bool:
@@ -275,7 +276,8 @@ class TrainSettings:
             targets = "labels of classes" if has_classes else "float targets"
             raise ConfigError(f"expected a loss for {targets}, got {loss!r}")
         suggested = Optimizer.by_name[self.optimizer].suggested
-        steps = -(-num_rows // self.batch_size)
+        batch_size = _given(self.batch_size, DEFAULT_BATCH)
+        steps = -(-num_rows // batch_size)
         enough = min(MOST_EPOCHS, max(LEAST_EPOCHS[self.model], -(-ENOUGH_STEPS // steps)))
         return replace(
             self,
@@ -285,6 +287,7 @@ class TrainSettings:
             momentum=_given(self.momentum, suggested.get("momentum")),
             weight_decay=_given(self.weight_decay, self._default_weight_decay(num_rows, is_table)),
             epochs=_given(self.epochs, enough),
+            batch_size=batch_size,
             loss=loss,
         )
 
@@ -427,6 +430,11 @@ def merged_settings(
         text.
     config : path, optional
         If None and the flags have `resume`, the settings that lie beside that checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        If a flag names what a recipe decides, or settings are none of `TrainSettings`.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     for name, parse in PARSERS.items():
@@ -435,7 +443,11 @@ def merged_settings(
     if "resume" in given:
         beside = checkpoint_file(given["resume"]).with_name(CONFIG_NAME)
         config = beside if config is None and beside.is_file() else config
-    return TrainSettings(**{**(read_settings(config) if config is not None else {}), **given})
+    settings = TrainSettings(**{**(read_settings(config) if config is not None else {}), **given})
+    if settings.recipe is not None:
+        for name in given:  # a default, too
+            settings._check_left_to_recipe(name)
+    return settings
 
 
 def checkpoint_file(path: str | os.PathLike[str]) -> Path:

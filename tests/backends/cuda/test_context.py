@@ -48,6 +48,15 @@ def test_an_illegal_access_names_all_kernels_since_the_last_wait(
     assert "early" not in str(caught.value)
 
 
+def test_a_kernel_that_gave_up_is_told(device: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device._driver, "cuStreamSynchronize", lambda stream: (719,))
+    launch(device, "one_launch")
+    with pytest.raises(
+        KernelError, match=r"the kernel was one_launch; kernels stop themselves if "
+    ):
+        device.synchronize()
+
+
 def test_only_the_last_launches_are_remembered(driver: FakeDriver, device: Runtime) -> None:
     driver.faulty = {"k0"}
     launch(device, *(f"k{number}" for number in range(LAUNCHES_REMEMBERED + 1)))

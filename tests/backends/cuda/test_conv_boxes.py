@@ -20,6 +20,7 @@ from warpfit.backends.cuda.conv_boxes_sm90 import (
     choose_tiling,
     choose_weight_tiling,
 )
+from warpfit.backends.cuda.pool import HALVING
 from warpfit.backends.cuda.runtime import open_device
 
 MOST_SHARED = shared_bytes_of("sm_90a")
@@ -163,21 +164,53 @@ def test_sums_over_windows_do_not_depend_on_late_warps(
 
 
 @pytest.mark.in_turns(6)
-@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(("all_tiles", "blocks"), [(False, 2), (True, 5), (True, 2)])
 @pytest.mark.parametrize("name", ["padded", "many_channels", "strided"])
-def test_gradients_of_weights_either_way_round(
+def test_gradients_of_weights_however_they_are_dealt_out(
     kernel_runtime: Any,
     any_channels: None,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-    swapped: bool,
+    all_tiles: bool,
+    blocks: int,
 ) -> None:
-    def chosen(*settings: Any) -> Any:
-        found = choose_weight_tiling(*settings)
-        return found._replace(is_swapped=swapped)
+    """Blocks that share a tile, or have several and parts of others."""
+
+    def chosen(geometry: Geometry, *settings: Any) -> Any:
+        way = choose_weight_tiling(geometry, *settings)
+        tiles = conv_boxes_sm90._weight_tiles(geometry, way.tiling) if all_tiles else 1
+        return way._replace(run_tiles=tiles, run_blocks=blocks)
 
     monkeypatch.setattr(conv_boxes_sm90, "choose_weight_tiling", chosen)
     check(kernel_runtime, SETTINGS[name], "float16")
+
+
+def test_gradients_of_pooled_windows_are_spread_once(
+    kernel_runtime: Any, any_channels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a kernel of their own, as these read arrays."""
+    setting, pooled, spread = SETTINGS["many_channels"], (2, 2, 2, 40), []
+    x, w, dy = whole_numbers(setting.x, setting.w, pooled)
+    indices = np.random.default_rng(0).integers(0, 5, pooled).astype(np.uint8)
+    dz = NumpyBackend().max_pool2d_backward(dy, indices, (2, 4, 4, 40), **HALVING)
+    ops = CudaBackend(kernel_runtime)
+    by_itself = ops.max_pool2d_backward
+
+    def counted(*args: Any, **pool: Any) -> Any:
+        spread.append(args)
+        return by_itself(*args, **pool)
+
+    monkeypatch.setattr(ops, "max_pool2d_backward", counted)
+    x_, w_, dy_ = (ops.asarray(array, "float16") for array in (x, w, dy))
+    dz_ = ops.max_pool2d_backward_joined(dy_, ops.asarray(indices), dz.shape, HALVING)
+    dw, _ = ops.conv2d_backward_weight(dz_, x_, w.shape[:2], **setting.settings)
+    dx = ops.conv2d_backward_input(dz_, w_, x.shape, **setting.settings)
+    expected = NumpyBackend().conv2d_backward_weight(dz, x, w.shape[:2], **setting.settings)
+    np.testing.assert_array_equal(dw.numpy(), expected[0])
+    expected_dx = NumpyBackend().conv2d_backward_input(dz, w, x.shape, **setting.settings)
+    np.testing.assert_array_equal(dx.numpy(), expected_dx)
+    assert set(boxes_of(ops).values()) == {True}
+    assert len(spread) == 1
 
 
 @pytest.mark.parametrize("size", [1, 4, 7, 8])

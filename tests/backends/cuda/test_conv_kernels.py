@@ -16,8 +16,8 @@ import pytest
 from emulator.build import gxx_missing
 from emulator.runtime import EmulatedRuntime
 from warpfit.backends import Activation, NumpyBackend
-from warpfit.backends.cuda import CudaBackend, conv
-from warpfit.backends.cuda.conv import choose_tiling, variants
+from warpfit.backends.cuda import CudaBackend, conv_launch
+from warpfit.backends.cuda.conv_launch import choose_tiling, variants
 
 # In every run at least every other case of each test.
 pytestmark = pytest.mark.in_turns(4)
@@ -215,7 +215,7 @@ def test_slices_are_summed_in_one_order(mode: str) -> None:
 @pytest.mark.parametrize("num_windows", [0, 1, 31, 1000, 36_864, 10**7])
 @pytest.mark.parametrize("num_tiles", [1, 5, 400, 5000])
 def test_slices_suit_the_device(num_windows: int, num_tiles: int) -> None:
-    slices, group = conv._slices(num_windows, num_tiles, 16, 132)
+    slices, group = conv_launch._slices(num_windows, num_tiles, 16, 132)
     assert 1 <= slices <= max(1, 3 * 132 // num_tiles)
     assert slices == 1 or num_windows / slices >= 4 * 16 - 16
     assert group >= 1
@@ -226,7 +226,7 @@ def test_many_slices_have_groups() -> None:
     """What the tests above are to show: more than one group."""
     rows = SETTINGS["many_slices"].x[0] * 16 * 15
     for block_k in (8, 16, 32):
-        slices, group = conv._slices(rows, 1, block_k, emulate().num_multiprocessors)
+        slices, group = conv_launch._slices(rows, 1, block_k, emulate().num_multiprocessors)
         assert 1 < group < slices
 
 
@@ -275,7 +275,7 @@ def test_variants_are_what_the_wrapper_asks_for(monkeypatch: pytest.MonkeyPatch)
             shapes = (array.shape for array in whole_numbers(setting))
             arrays = [ops.empty(shape, dtype_of_mode(mode)) for shape in shapes]
             results(ops, *arrays, setting, Activation("relu"))
-    known = variants()
+    known = list(variants())
     assert asked
     own = {name for name, _ in known}  # others are other modules'
     assert all(variant in known for variant in asked if variant[0] in own)

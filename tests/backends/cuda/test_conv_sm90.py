@@ -13,13 +13,14 @@ import pytest
 from conftest import on_emulator
 from support.devices import assert_bits_when_late
 from warpfit.backends import Activation, NumpyBackend
-from warpfit.backends.cuda import CudaBackend, conv_sm90
+from warpfit.backends.cuda import CudaBackend, conv_few, conv_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.conv_few import choose_few_band
+from warpfit.backends.cuda.conv_few import FewBand, FewTiles, choose_few_band
 from warpfit.backends.cuda.conv_sm90 import Band, Windows, choose_band, row_counts
 from warpfit.backends.cuda.conv_weights_sm90 import choose_weight_band
 from warpfit.backends.cuda.pool import HALVING, PooledGradient
 from warpfit.backends.cuda.runtime import open_device
+from warpfit.errors import ShapeError
 
 MOST_SHARED = shared_bytes_of("sm_90a")
 
@@ -170,7 +171,24 @@ POOLED = {
     "halved_thrice_16": Setting((1, 20, 7, 16), (3, 3, 16, 48)),
     "halved_gray_to_24": Setting((2, 12, 12, 1), (5, 5, 1, 24)),
     "halved_of_24": Setting((2, 7, 8, 24), (3, 3, 24, 32)),
+    "halved_24_to_64": Setting((2, 9, 8, 24), (3, 3, 24, 64), padding=(1, 1)),
 }
+
+
+def test_images_whose_numbers_32_bits_do_not_count(
+    kernel_runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other kernels take few channels of them; their gradient is not left to be spread."""
+    ops, windows = CudaBackend(kernel_runtime), SETTINGS["gray"].windows
+    assert isinstance(ops.tiles_of(windows, "float16", 1), FewTiles)
+    monkeypatch.setattr(conv_few, "MOST_NUMBERS", windows.image[0] * windows.image[1])
+    assert not isinstance(ops.tiles_of(windows, "float16", 1), FewTiles)
+    assert not isinstance(ops.weight_tiles_of(windows, "float16", 1), FewBand)
+    size = (1, 2**15, 2**15, 2)
+    dy = ops.zeros((1, 1, 1, 1), "float32").view(size, (0,) * 4)
+    indices = ops.zeros((1, 1, 1, 1), "uint8").view(size, (0,) * 4)
+    with pytest.raises(ShapeError, match="expected images of less than 2"):
+        ops.max_pool2d_backward_joined(dy, indices, (1, 2**16, 2**16, 2), HALVING)
 
 
 @pytest.mark.in_turns(4)
@@ -259,13 +277,10 @@ def test_arrays_that_begin_anywhere_are_left_to_the_other_kernel(kernel_runtime:
 def test_bands_and_tiles_cover_the_windows(name: str, num_images: int) -> None:
     forward = SETTINGS[name].windows
     weight_band = choose_weight_band(forward, num_images, 132, MOST_SHARED)
-    if weight_band is None:
-        assert forward.outputs % 16
-    else:
-        assert weight_band.num_slices * 16 >= weight_band.rows * forward.pitch
-        assert weight_band.warpgroups * weight_band.kernel_rows >= forward.kernel[0]
-        assert forward.outputs % weight_band.block_o == 0
-        assert weight_band.shared_bytes <= MOST_SHARED
+    assert weight_band is not None
+    assert weight_band.num_slices * 16 >= weight_band.rows * forward.pitch
+    assert weight_band.warpgroups * weight_band.kernel_rows >= forward.kernel[0]
+    assert weight_band.shared_bytes <= MOST_SHARED
     for windows in (forward, forward.adjoint):
         if not windows.are_possible:
             continue

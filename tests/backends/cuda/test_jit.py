@@ -133,6 +133,19 @@ def test_kernels_are_compiled_ahead_at_once_and_errors_told_when_asked_for(
     assert not jit._compiling
 
 
+def test_kernels_beside_others_under_way_take_a_quarter_of_the_cores(
+    compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(jit, "_compiling", {})
+    monkeypatch.setattr(jit, "num_cores", lambda: 8)
+    monkeypatch.setattr(jit.Thread, "start", lambda thread: started.append(thread))
+    for first, count, threads in ((0, 3, 3), (3, 6, 2)):
+        jit.compile_ahead([("probe", (("SCALE", str(first + i)),)) for i in range(count)], ARCH)
+        assert len(started) == threads
+        started.clear()
+
+
 def test_threads_that_ask_for_the_same_kernel_wait_for_one_compiler(
     kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,3 +517,10 @@ def test_damage_in_the_package_is_compiled_anew(package: Path, compiler: FakeCom
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     jit.cubin("probe", DEFINES, ARCH)
     assert len(compiler.compiled) == 1
+
+
+def test_kernels_with_bounded_waits_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = ("unary", (("DTYPE", "float"),), "sm_90a")
+    plain = jit.package_entry(*kernel)
+    monkeypatch.setenv("WARPFIT_DEBUG", "1")
+    assert jit.package_entry(*kernel) != plain

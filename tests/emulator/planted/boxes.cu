@@ -19,7 +19,6 @@ enum Bug {
     LEAVES
 };
 #define SHARED_ALIGNMENT 1024
-constexpr bool BOUNDED_WAITS = false;
 
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpfit.backends.activations import IDENTITY, Activation
-from warpfit.backends.contract.terms import Array, Number, Pair
+from warpfit.backends.contract.terms import Array, ImageWindows, Number, Pair
 
 
 class LayerContract(ABC):
@@ -261,17 +261,8 @@ class LayerContract(ABC):
         """
 
     @abstractmethod
-    def take_windows(
-        self,
-        x: Array,
-        bits: Array,
-        size: Pair,
-        *,
-        padding: Pair = (0, 0),
-        reflects: bool = False,
-    ) -> Array:
-        """Return a window (M, *size, C) of each image (M, H, W, C), padded with zeros, or with its
-        reflection without the border.
+    def take_windows(self, x: Array, bits: Array, windows: ImageWindows) -> Array:
+        """Return a window (M, *size, C) of each padded image (M, H, W, C).
 
         bits (M, 2, 16) float32 are 0 or another number. Those of an axis make a number n, the first
         being the highest; the window begins at pixel n · windows // 2¹⁶ of the padded image, of so
@@ -280,13 +271,7 @@ class LayerContract(ABC):
 
     @abstractmethod
     def take_windows_backward(
-        self,
-        dy: Array,
-        bits: Array,
-        x_shape: tuple[int, ...],
-        *,
-        padding: Pair = (0, 0),
-        reflects: bool = False,
+        self, dy: Array, bits: Array, x_shape: tuple[int, ...], windows: ImageWindows
     ) -> Array:
         """Return dx of `take_windows`: a pixel has the sum over all that shows it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "BINARY",
@@ -16,6 +16,7 @@ __all__ = [
     "UNARY",
     "Array",
     "Axis",
+    "ImageWindows",
     "LossTerms",
     "Number",
     "Pair",
@@ -49,6 +50,23 @@ UNARY = ("neg", "exp", "log", "sqrt", "square", "abs", "sign", "reciprocal", "si
 BINARY = ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
 COMPARISONS = ("eq", "lt", "gt", "le", "ge")
 REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+class ImageWindows(NamedTuple):
+    """Windows of images: their size, and what they may show around an image.
+
+    Attributes
+    ----------
+    size : Pair
+    padding : Pair
+        Pixels on each side.
+    reflects : bool
+        Whether these are the image's reflection without the border, not zeros.
+    """
+
+    size: Pair
+    padding: Pair = (0, 0)
+    reflects: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ FORMATS = {
     "MemberNetwork": "0q2304s",
     "NarrowNetwork": "0q128s",
     "NarrowParts": "0q840s",
-    "ProductList": "0q3848s",
+    "ProductList": "0q3592s",
     "RoundKeys": "0q160s",
     "RuleSettings": "4f",
     "Scalar": "0qPd",

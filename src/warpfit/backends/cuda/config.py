@@ -29,6 +29,13 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
     "using": str,
     "rule": str,
 }
+# What such texts say; names stay texts.
+_VALUES: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "bool": "true".__eq__,
+    "float": lambda text: float(text.removesuffix("f")),
+    "Activation": lambda text: text.removeprefix("Activation::"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +60,20 @@ class Config:
             is_list = kind.endswith("[]")
             found[name] = f"{{{', '.join(map(text, value))}}}" if is_list else text(value)
         return found
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> Config:
+        """Return what has these settings, as `settings` returns them."""
+
+        def value(kind: str, text: str) -> Any:
+            if kind.endswith("[]"):
+                parts = text.strip("{}").split(", ")
+                return tuple(value(kind.removesuffix("[]"), part) for part in parts)
+            return _VALUES.get(kind, str)(text)
+
+        return cls(
+            **{name.lower(): value(kind, settings[name]) for name, kind in cls.kinds().items()}
+        )
 
     @classmethod
     def declaration(cls, settings: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ __all__ = ["Context", "Place", "active"]
 
 # How many launches an error message looks back on.
 LAUNCHES_REMEMBERED = 16
+STOPPED = 719  # CUDA_ERROR_LAUNCH_FAILED, also of a kernel that gave up
 
 # Its `context` is the device that is the calling thread's current one.
 active = threading.local()
@@ -104,4 +105,9 @@ class Context:
             )
         else:
             suspects = ""
+        if int(error) == STOPPED:
+            suspects += (
+                "; kernels stop themselves if what they wait for does not come in ten seconds or "
+                "more (WARPFIT_DEBUG=1 says where)"
+            )
         raise KernelError(f"{act} failed on {self.name}: {describe(error)}{suspects}")

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE
 from warpfit.backends.cuda.conv_weights_sm90 import WeightOps
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.backends.cuda.runtime import LARGEST_BOX
 
@@ -35,8 +34,12 @@ MOST_STAGES, BARRIER_BYTES = 12, 16
 CYCLES_OF_NUMBER, READ_A_CYCLE, WRITTEN_A_CYCLE = 1.2 / 32, 50, 16
 # How much longer blocks work that wait for each other.
 OF_CLUSTER = 1.15
-# Of products whose operands both lie across: cycles for 64 of k by a tile's numbers, rows, columns.
-CYCLES_ACROSS = (0.35 / 32, 4.2, 1.7)
+# Of gradients of weights: numbers of a tile that a cycle multiplies by 64 of k, and cycles that
+# these cost besides; bytes that a multiprocessor reads in one where its neighbours read the same.
+NUMBERS_A_CYCLE, CYCLES_OF_BOX, READ_TOGETHER_A_CYCLE = 32, 100, 54
+# Of images and their gradients together, which L2 keeps, so that blocks may read them again; bytes
+# that a multiprocessor reads in a cycle from memory.
+CACHED_BYTES, LOADED_A_CYCLE = 40 << 20, 13
 # Until a block multiplies, and until a tile's first numbers have come.
 CYCLES_OF_BLOCK, CYCLES_OF_TILE = 3000, 600
 # Channels and outputs from which on these kernels are the quicker ones for stride 1.
@@ -201,8 +204,7 @@ class BoxTiling(NamedTuple):
 
     def tiles(self, windows: Extent, outputs: int) -> int:
         """Return the number of tiles of clusters."""
-        boxes = prod(-(-size // own) for size, own in zip(windows, self.box, strict=True))
-        return -(-boxes // self.cluster) * -(-outputs // self.block_n)
+        return -(-_num_boxes(windows, self.box) // self.cluster) * -(-outputs // self.block_n)
 
     def defines(self, dtype: str) -> dict[str, str | int]:
         """Return what gemm/stages.cuh is told."""
@@ -213,25 +215,37 @@ class BoxTiling(NamedTuple):
             "BLOCK_N": self.block_n,
             "CLUSTER": self.cluster,
             "STAGES": self.stages,
-            "BOUNDED_WAITS": int(is_debugging()),
         }
 
 
 class WeightTiling(NamedTuple):
-    """How the gradient of weights is cut: tiles, as `BoxTiling` has them, and parts of the windows.
+    """How the gradient of weights is cut: tiles, as `BoxTiling` has them, and runs of windows.
 
     Attributes
     ----------
     tiling : BoxTiling
-    is_swapped : bool
-        Whether a tile's rows are outputs, and its columns taps and channels.
-    parts : int
-        Whose sums are added up.
+    run_tiles, run_blocks : int
+        Tiles whose windows are partitioned among so many blocks, in equal numbers.
     """
 
     tiling: BoxTiling
-    is_swapped: bool
-    parts: int
+    run_tiles: int
+    run_blocks: int
+
+    @property
+    def parts(self) -> int:
+        """Most blocks that share a tile, whose sums are added up."""
+        return _most_touched(self.run_blocks, self.run_tiles)
+
+    @property
+    def pieces(self) -> int:
+        """Most tiles of a block."""
+        return _most_touched(self.run_tiles, self.run_blocks)
+
+
+def _most_touched(pieces: int, others: int) -> int:
+    """Return how many of equal pieces of a length one of its other equal pieces touches at most."""
+    return -(-(pieces + others - gcd(pieces, others)) // others)
 
 
 @lru_cache(maxsize=1024)
@@ -245,9 +259,12 @@ def choose_box(windows: Extent, count: int, step: int) -> Extent:
         images = count // (columns * rows)
         if images and max(columns, rows) * step <= LARGEST_BOX:
             box = (images, rows, columns)
-            boxes = prod(-(-size // own) for size, own in zip(windows, box, strict=True))
-            found.append((boxes, -columns, -rows, box))
+            found.append((_num_boxes(windows, box), -columns, -rows, box))
     return min(found)[3]
+
+
+def _num_boxes(windows: Extent, box: Extent) -> int:
+    return prod(-(-size // own) for size, own in zip(windows, box, strict=True))
 
 
 def _stages(stage_bytes: int, max_shared_bytes: int) -> int:
@@ -290,31 +307,45 @@ def choose_weight_tiling(
     found = []
     windows: Extent = (geometry.y[0], geometry.y[1], geometry.y[2])
     box = choose_box(windows, LINE, geometry.stride[0])
-    boxes = prod(-(-size // own) for size, own in zip(windows, box, strict=True))
-    for (mma_rows, block_n), is_swapped in product(TILES, (False, True)):
+    boxes = _num_boxes(windows, box)
+    read = 2 * (min(prod(geometry.x), prod(windows) * prod(geometry.w[:3])) + prod(geometry.y))
+    for mma_rows, block_n in TILES:
         tiling = BoxTiling(mma_rows, block_n, 1, box, 0, 0.0)
-        tiles, block_m = _weight_tiles(geometry, tiling, is_swapped), 64 * mma_rows * CONSUMERS
-        of_number, of_row, of_column = CYCLES_ACROSS
-        of_block = of_number * block_m * block_n + of_row * block_m + of_column * block_n
-        stages = _stages(tiling.stage_bytes, shared_bytes)
-        for parts in range(1, min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1) + 1):
-            rounds = -(-tiles * parts // multiprocessors)
-            written = 4 * block_m * block_n / WRITTEN_A_CYCLE
-            read = 4 * prod(geometry.w) * parts / (multiprocessors * WRITTEN_A_CYCLE)
-            of_tile = -(-boxes // parts) * of_block
-            cycles = CYCLES_OF_BLOCK + rounds * (of_tile + written + CYCLES_OF_TILE) + read
-            own = tiling._replace(stages=stages, cycles=cycles)
-            found.append(WeightTiling(own, is_swapped, parts))
-    return min(found, key=lambda found: found.tiling.cycles)
+        tiling = tiling._replace(stages=_stages(tiling.stage_bytes, shared_bytes))
+        tiles = _weight_tiles(geometry, tiling)
+        most = min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1)
+        runs = [(1, parts) for parts in range(1, most + 1)]
+        if read <= CACHED_BYTES and tiles * boxes >= multiprocessors:
+            num_runs = gcd(tiles, multiprocessors)
+            runs.append((tiles // num_runs, multiprocessors // num_runs))
+        for run in runs:
+            way = WeightTiling(tiling, *run)
+            cycles = _weight_cycles(geometry, way, tiles, boxes, multiprocessors)
+            least = max(cycles, read / (multiprocessors * LOADED_A_CYCLE))
+            found.append(((least, cycles), way))
+    return min(found, key=lambda found: found[0])[1]
 
 
-def _weight_tiles(geometry: Geometry, tiling: BoxTiling, is_swapped: bool) -> int:
+def _weight_cycles(
+    geometry: Geometry, way: WeightTiling, tiles: int, boxes: int, multiprocessors: int
+) -> float:
+    """Return about how many cycles a multiprocessor works until the sums of all parts are there."""
+    block_m, block_n = 64 * way.tiling.mma_rows * CONSUMERS, way.tiling.block_n
+    multiplied = block_m * block_n / NUMBERS_A_CYCLE + CYCLES_OF_BOX
+    of_box = max(multiplied, (block_m + block_n) * LINE_BYTES / READ_TOGETHER_A_CYCLE)
+    rounds = -(-tiles * way.run_blocks // (way.run_tiles * multiprocessors))
+    own_boxes = -(-way.run_tiles * boxes // way.run_blocks)
+    written = 4 * block_m * block_n / WRITTEN_A_CYCLE + CYCLES_OF_TILE
+    read = 4 * prod(geometry.w) * way.parts / (multiprocessors * WRITTEN_A_CYCLE)
+    return CYCLES_OF_BLOCK + rounds * (own_boxes * of_box + way.pieces * written) + read
+
+
+def _weight_tiles(geometry: Geometry, tiling: BoxTiling) -> int:
     """Return the number of tiles of the gradient of weights."""
     height, width, channels, outputs = geometry.w
-    rows, columns = 64 * tiling.mma_rows * CONSUMERS, tiling.block_n
-    of_panels, of_outputs = (columns, rows) if is_swapped else (rows, columns)
     panels = height * width * -(-channels // PANEL)
-    return -(-panels // (of_panels // PANEL)) * -(-outputs // of_outputs)
+    tiles_of_panels = -(-panels // (64 * tiling.mma_rows * CONSUMERS // PANEL))
+    return tiles_of_panels * -(-outputs // tiling.block_n)
 
 
 class BoxOps(WeightOps):
@@ -377,18 +408,17 @@ class BoxOps(WeightOps):
         KW C O + O) float32, with the loss scale, of which the last O are none.
         """
         runtime = self.runtime
-        tiling, is_swapped, parts = choose_weight_tiling(
-            geometry, runtime.num_multiprocessors, runtime.max_shared_bytes
-        )
+        way = choose_weight_tiling(geometry, runtime.num_multiprocessors, runtime.max_shared_bytes)
+        tiling, *run = way
         height, width, channels, outputs = geometry.w
-        sums = self.empty((parts, prod(geometry.w) + outputs), "float32")
+        tiles = _weight_tiles(geometry, tiling)
+        sums = self.empty((way.parts, prod(geometry.w) + outputs), "float32")
         x_map = self.image_map_of(x, tiling.box, geometry.stride)
         dz_map = self.image_map_of(dz, tiling.box)
-        defines = {**tiling.defines(x.dtype.name), "SWAPPED": int(is_swapped)}
-        self.kernel(WEIGHT_KERNEL, **defines)(
-            _weight_tiles(geometry, tiling, is_swapped) * parts,
+        self.kernel(WEIGHT_KERNEL, **tiling.defines(x.dtype.name))(
+            tiles // way.run_tiles * way.run_blocks,
             WARPGROUP * (1 + CONSUMERS),
-            *(x_map, dz_map, sums, parts, *geometry.y[:3], *tiling.box),
+            *(x_map, dz_map, sums, way.parts, *run, *geometry.y[:3], *tiling.box),
             *(channels, outputs, height, width),
             *(*geometry.stride, *geometry.padding, *geometry.dilation),
             shared_bytes=tiling.shared_bytes,
@@ -427,5 +457,4 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             texts = {name: str(value) for name, value in more.items()}
             yield KERNEL, {**own, "ADJOINT": adjoint, **texts}
         if cluster == 1:
-            for swapped in "01":
-                yield WEIGHT_KERNEL, {**own, "SWAPPED": swapped}
+            yield WEIGHT_KERNEL, own

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array
@@ -33,6 +34,7 @@ BLOCKS_O = (64, 32, 24, 16)
 # Words of weights, or sums, of a thread; bands on their way or at work; blocks of a multiprocessor,
 # and those of the forward pass for which it has room.
 MOST_WORDS, MOST_SUMS, STAGES, BLOCKS, FORWARD_BLOCKS = 32, 64, 3, 2, 4
+MOST_NUMBERS = 2**31
 
 
 class FewBand(NamedTuple):
@@ -216,8 +218,12 @@ class FewOps(WeightOps):
         return sums
 
     def _few(self, choose: Any, windows: Windows, dtype: str, num_images: int) -> Any:
-        """Return what is chosen where the device has kernels, and there is something to compute."""
-        if not self.has_kernels(dtype, num_images) or 0 in (windows.channels, windows.outputs):
+        """Return what is chosen where the device has kernels, which count an image's numbers by 32
+        bits, and there is something to compute.
+        """
+        is_counted = prod(windows.image) * windows.channels < MOST_NUMBERS
+        is_empty = 0 in (windows.channels, windows.outputs)
+        if is_empty or not is_counted or not self.has_kernels(dtype, num_images):
             return None
         runtime = self.runtime
         return choose(windows, num_images, runtime.num_multiprocessors, runtime.max_shared_bytes)

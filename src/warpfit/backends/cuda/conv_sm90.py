@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.pool import PooledGradient, PoolOps
 from warpfit.backends.cuda.tensor_maps import MapOps
@@ -322,7 +321,6 @@ def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict
         "WARPGROUPS": band.warpgroups,
         "BLOCKS": band.blocks,
         "STAGES": band.stages,
-        "BOUNDED_WAITS": int(is_debugging()),
         "KERNEL_HEIGHT": windows.kernel[0],
         "KERNEL_WIDTH": windows.kernel[1],
         "SLICES_OF_TAP": windows.depth // DEPTH,

@@ -13,7 +13,6 @@ from warpfit.backends.base import HALF_DTYPES, Array
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.conv_sm90 import (
     BARRIER_BYTES,
-    BLOCKS_OF_LINES,
     BYTES_A_CYCLE,
     DEPTH,
     IN_PIECE,
@@ -25,20 +24,19 @@ from warpfit.backends.cuda.conv_sm90 import (
     plane_bytes,
     row_counts,
 )
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.pool import PooledGradient
 
 KERNEL = "conv2d_backward_weight_sm90"
-# Rows of a product, and the channels of a tap that they may be; sums of a thread; bands on their
+# Outputs of a block, and the channels of a tap that it may have; sums of a thread; bands on their
 # way or at work, and where each begins.
-PRODUCT_ROWS, BLOCKS_C = 64, (64, 32, 16)
+BLOCK_O, BLOCKS_C = 64, (64, 32, 24, 16)
 MOST_WEIGHT_WARPGROUPS, MOST_STAGES, ALIGNMENT = 4, 3, 1024
 # Sums for which threads have registers, by the warpgroups that multiply; and those up to which two
 # warpgroups load beside three.
 MOST_SUMS, SUMS_BESIDE_TWO = {1: 128, 2: 128, 3: 112, 4: 64}, 64
-# Cycles of a multiprocessor for a product of 64 rows and a column, both from shared memory, while
-# others write there, and those of a band whatever its size: measured with 32 channels, 64 outputs.
-CYCLES_OF_SHARED_COLUMN, CYCLES_OF_WEIGHT_BAND = 1.1, 2500
+# Cycles of a multiprocessor for a product of 64 rows and a column from shared memory, while
+# others write there, and those of a band whatever its size: measured with 32 and 64 channels.
+CYCLES_OF_SHARED_COLUMN, CYCLES_OF_WEIGHT_BAND = 0.6, 2200
 
 
 class WeightBand(NamedTuple):
@@ -48,8 +46,8 @@ class WeightBand(NamedTuple):
     ----------
     rows, num_slices : int
         Rows of windows that come to shared memory at once, and the slices of pixels that they are.
-    block_c, block_o : int
-        Channels, zeros included, and outputs of a block.
+    block_c : int
+        Channels of a block, zeros included.
     warpgroups, kernel_rows, loading : int
         Warpgroups of a block that multiply, the rows of the kernel that each has, and warpgroups
         that load.
@@ -62,7 +60,6 @@ class WeightBand(NamedTuple):
     rows: int
     num_slices: int
     block_c: int
-    block_o: int
     warpgroups: int
     kernel_rows: int
     loading: int
@@ -87,25 +84,20 @@ def choose_weight_band(
     return min(found)[1] if found else None
 
 
-def _groups(windows: Windows, block_c: int) -> int:
-    """Return into how many groups of neighbouring taps a row of the kernel falls."""
-    return -(-windows.kernel[1] // (PRODUCT_ROWS // block_c))
-
-
-def _shares(windows: Windows) -> tuple[int, int, int, int, int] | None:
-    """Return the channels and outputs of a block, its warpgroups, the kernel's rows of each, and
-    the warpgroups that load.
+def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
+    """Return the channels of a block, its warpgroups, the kernel's rows of each, and the warpgroups
+    that load.
     """
-    height = windows.kernel[0]
+    height, width = windows.kernel
     rows = -(-height // min(MOST_WEIGHT_WARPGROUPS, height))
     warpgroups = -(-height // rows)
-    block_c = next(c for c in BLOCKS_C if windows.depth % c == 0)
-    for block_o in BLOCKS_OF_LINES:
-        sums = rows * _groups(windows, block_c) * block_o // 2
-        if windows.outputs % block_o == 0 and sums <= MOST_SUMS[warpgroups]:
-            loading = 1 if warpgroups > 3 or sums > SUMS_BESIDE_TWO else 2
-            return block_c, block_o, warpgroups, rows, loading
-    return None
+    possible = [c for c in BLOCKS_C if rows * width * c // 2 <= MOST_SUMS[warpgroups]]
+    if not possible:
+        return None
+    # The fewest columns in all, and of these the fewest blocks.
+    block_c = min(possible, key=lambda c: (-(-windows.channels // c) * c, -c))
+    loading = 1 if warpgroups > 3 or rows * width * block_c // 2 > SUMS_BESIDE_TWO else 2
+    return block_c, warpgroups, rows, loading
 
 
 def _weight_band(
@@ -114,22 +106,23 @@ def _weight_band(
     shares = _shares(windows)
     if shares is None:
         return None
-    block_c, block_o, *_ = shares
+    block_c, warpgroups, *_ = shares
     span_h, span_w = ((k - 1) * d for k, d in zip(windows.kernel, windows.dilation, strict=True))
     num_slices = -(-rows * windows.pitch // DEPTH)
     last = num_slices * DEPTH - 1 + span_h * windows.pitch + span_w
-    plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), block_c)
-    stage = 2 * num_slices * DEPTH * block_o + PRODUCT_ROWS // IN_PIECE * plane
+    depth = -(-block_c // DEPTH) * DEPTH
+    plane = plane_bytes(max((rows + span_h) * windows.pitch, last + 1), depth)
+    stage = 2 * num_slices * DEPTH * BLOCK_O + depth // IN_PIECE * plane
     stage += -stage % ALIGNMENT
     stages = min(MOST_STAGES, max_shared_bytes // (stage + 2 * BARRIER_BYTES))
     if stages < 2:
         return None
     num_bands = num_images * -(-windows.result[0] // rows)
-    columns = windows.outputs // block_o * -(-windows.channels // block_c)
+    columns = -(-windows.outputs // BLOCK_O) * -(-windows.channels // block_c)
     parts = max(1, min(num_bands, num_multiprocessors // columns))
     # Sums of dz pass through shared memory in the end, eight of each thread.
     of_stages = stages * (stage + 2 * BARRIER_BYTES)
-    shared = max(of_stages, shares[2] * WARPGROUP * IN_PIECE * 4)
+    shared = max(of_stages, warpgroups * WARPGROUP * IN_PIECE * 4)
     return WeightBand(rows, num_slices, *shares, stages, plane, shared, parts)
 
 
@@ -137,8 +130,8 @@ def _weight_cycles(windows: Windows, band: WeightBand, num_images: int) -> float
     """Return about how many cycles a block works."""
     num_bands = -(-num_images * -(-windows.result[0] // band.rows) // band.parts)
     read = band.shared_bytes / band.stages / BYTES_A_CYCLE
-    products = band.warpgroups * band.kernel_rows * _groups(windows, band.block_c)
-    multiplied = band.num_slices * products * band.block_o * CYCLES_OF_SHARED_COLUMN
+    products = band.warpgroups * band.kernel_rows * windows.kernel[1]
+    multiplied = band.num_slices * products * band.block_c * CYCLES_OF_SHARED_COLUMN
     return read + num_bands * (CYCLES_OF_WEIGHT_BAND + max(read, multiplied))
 
 
@@ -154,9 +147,7 @@ def weight_defines(
         "KERNEL_HEIGHT": windows.kernel[0],
         "KERNEL_WIDTH": windows.kernel[1],
         "BLOCK_C": band.block_c,
-        "BLOCK_O": band.block_o,
         "STAGES": band.stages,
-        "BOUNDED_WAITS": int(is_debugging()),
         "X_PIECES": int(is_whole),
         "IS_POOLED": int(is_pooled),
     }
@@ -174,7 +165,7 @@ class WeightOps(WindowsOps):
         """Return how the kernel computes the gradient of the weights of a forward pass; None if it
         does not.
         """
-        is_whole = 0 not in (windows.channels, windows.outputs) and windows.outputs % DEPTH == 0
+        is_whole = windows.channels * windows.outputs > 0 and windows.outputs % IN_PIECE == 0
         if not is_whole or not self.has_kernels(dtype, num_images):
             return None
         runtime = self.runtime
@@ -192,7 +183,7 @@ class WeightOps(WindowsOps):
         is_whole, is_pooled = is_in_pieces(x, windows.channels), isinstance(dz, PooledGradient)
         operands = (dz.dy, dz.indices, x) if isinstance(dz, PooledGradient) else (dz, None, x)
         defines = weight_defines(x.dtype.name, windows, band, is_whole, is_pooled)
-        blocks_o, blocks_c = windows.outputs // band.block_o, -(-windows.channels // band.block_c)
+        blocks_o, blocks_c = -(-windows.outputs // BLOCK_O), -(-windows.channels // band.block_c)
         self.kernel(KERNEL, **defines)(
             (band.parts, blocks_o, blocks_c),
             (band.warpgroups + band.loading) * WARPGROUP,

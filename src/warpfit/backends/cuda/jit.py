@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.machine_code import (
     add_entry,
     cache_folder,
@@ -29,6 +30,7 @@ from warpfit.backends.cuda.machine_code import (
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.signatures import SIGNATURES, check_of
+from warpfit.backends.cuda.waits_of_kernels import check_waits
 from warpfit.cores import num_cores
 from warpfit.errors import CompileError, ConfigError
 
@@ -103,10 +105,11 @@ def _declared(name: str, line: str, defines: Defines) -> str | None:
 
 
 def macros_of(name: str, defines: Defines) -> Defines:
-    """Return those settings of a kernel that the compiler takes as macros: none that the host
-    declares.
+    """Return what the compiler takes as macros: a kernel's settings, but for those that the host
+    declares, and whether waits are bounded.
     """
-    return () if name in CONFIGS else defines
+    bounded = ("BOUNDED_WAITS", str(int(is_debugging())))
+    return (bounded, *(() if name in CONFIGS else defines))
 
 
 def flattened(name: str, defines: Defines) -> str:
@@ -164,7 +167,7 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
     for part in (
         unit_of(name, source_of(name), defines),
         name,
-        repr(sorted(defines)),
+        repr(sorted({*defines, *macros_of(name, defines)})),
         repr(OPTIONS),
         compiler,
         arch,
@@ -195,9 +198,12 @@ def compile_kernel(
     Raises
     ------
     CompileError
-        With the log, each message under the line of source that it is about.
+        With the log, each message under the line of source that it is about; or with who would wait
+        for whom for ever.
     """
     from io import StringIO
+
+    check_waits(name, dict(defines))
 
     with _IMPORTING:
         from cuda.core import Program, ProgramOptions
@@ -206,7 +212,7 @@ def compile_kernel(
     options = ProgramOptions(
         name=f"{name}.cu",
         arch=arch,
-        define_macro=list(macros_of(name, defines)) or None,
+        define_macro=list(macros_of(name, defines)),
         include_path=str(KERNELS),
         ptxas_options="-v" if verbose else None,
         **OPTIONS,
@@ -268,13 +274,14 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
 
 
 def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
-    """Begin to compile kernels that are not in the cache, as many at once as there are cores;
-    `cubin` waits for its own.
+    """Begin to compile kernels that are not in the cache, as many at once as there are cores, or,
+    lest they delay others under way, a quarter of that; `cubin` waits for its own.
 
     The compiler leaves Python's lock to others meanwhile. An error is raised where the kernel is
     asked for.
     """
     wanted: deque[Any] = deque()
+    are_first = all(future.done() for future in [*_compiling.values()])
     for name, defines in kernels:
         path = _entry(name, defines, arch)
         if path.exists():
@@ -282,7 +289,8 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
         future, is_new = _under_way(path)
         if is_new:
             wanted.append((future, path, name, defines, arch))
-    for _ in range(min(len(wanted), num_cores())):
+    most = num_cores() if are_first else max(1, num_cores() // 4)
+    for _ in range(min(len(wanted), most)):
         Thread(target=_compile_all, args=(wanted,)).start()
 
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.dtypes import class_name
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.launch import scalar
@@ -409,7 +408,6 @@ def _defines(rule: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) 
         "BLOCK_N": tiles.block_n,
         "STAGES": tiles.stages,
         "STRIPS": strips,
-        "BOUNDED_WAITS": int(is_debugging()),
     }
 
 

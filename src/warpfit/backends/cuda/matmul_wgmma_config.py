@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.matmul_config import BYTES, MatmulConfig
 
@@ -160,7 +159,6 @@ class WgmmaConfig(MatmulConfig):
             "SWATH_ROWS": self.swath_rows,
             "STORES_TENSOR": int(self.stores_tensor),
             "SWAPPED": int(self.swapped),
-            "BOUNDED_WAITS": int(is_debugging()),
             **{name.upper(): getattr(self, name) for name in sizes},
         }
 

@@ -11,6 +11,7 @@ from warpfit.backends.base import Array
 from warpfit.backends.checks import check_matrix_update
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.dtypes import dtype_of
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, plan_of
@@ -18,9 +19,9 @@ from warpfit.backends.matrix_updates import COEFFICIENTS, MatrixNumbers, matrix_
 
 __all__ = ["MatrixOps", "variants"]
 
-# As in kernels/ops/optim/matrix_products.cu.
-MAX_PRODUCTS, TILE, THREADS = 32, 64, 256
-_COUNT, _PRODUCT = struct.Struct("=q"), struct.Struct("=6Q3d9i4xq")
+# As in kernels/ops/optim/matrix_products.cu and matrix_tiles.cuh.
+MAX_PRODUCTS, TILE, THREADS, STAGES = 32, 64, 256, 4
+_COUNT, _PRODUCT = struct.Struct("=q"), struct.Struct("=6Q3d7i4xq")
 LIST_BYTES = _COUNT.size + MAX_PRODUCTS * _PRODUCT.size
 
 A_TRANSPOSED, B_TRANSPOSED = 1, 2
@@ -28,36 +29,32 @@ A_TRANSPOSED, B_TRANSPOSED = 1, 2
 
 @dataclass(frozen=True)
 class _Product:
-    """An entry of the kernel's list, as it has it; `c` and what stands before it are arrays."""
+    """An entry of the kernel's list, as it has it; what begins it are arrays."""
 
     a: DeviceArray
     b: DeviceArray
     c: DeviceArray
     shape: tuple[int, int, int]  # rows, columns, depth
+    squares: tuple[DeviceArray, DeviceArray]  # of w, of d
     transposed: int = 0
     scale: float = 1.0
     power: int = 0
-    power_of_sums: int = 0
     added: DeviceArray | None = None
     added_scale: float = 0.0
-    added_power: int = 0
     diagonal: float = 0.0
-    traced: DeviceArray | None = None
-    squares: DeviceArray | None = None
+    normalizes: bool = False
 
     @property
     def num_tiles(self) -> int:
         return -(-self.shape[0] // TILE) * -(-self.shape[1] // TILE)
 
     def packed(self, first_block: int) -> bytes:
-        arrays = (self.a, self.b, self.c, self.added, self.traced, self.squares)
-        pointers = (0 if each is None else each.pointer for each in arrays)
-        side, count = (0 if each is None else len(each) for each in arrays[-2:])
+        arrays = (self.a, self.b, self.c, self.added, *self.squares)
         return _PRODUCT.pack(
-            *pointers,
+            *(0 if each is None else each.pointer for each in arrays),
             *(self.scale, self.added_scale, self.diagonal),
-            *(self.power, self.power_of_sums, self.added_power),
-            *(*self.shape, self.transposed, side, count, first_block),
+            *(self.power, self.normalizes, len(self.squares[0])),
+            *(*self.shape, self.transposed, first_block),
         )
 
 
@@ -71,8 +68,8 @@ class _Matrix:
     x : (DeviceArray, DeviceArray)
         The direction, and where the next step's goes.
     gram, polynomial : DeviceArray (side, side)
-    squares : DeviceArray (blocks,)
-        Sums of squares of parts of w.
+    squares : (DeviceArray, DeviceArray)
+        Sums of squares of parts of w, and of the direction.
     factor : float
     """
 
@@ -80,7 +77,7 @@ class _Matrix:
     x: tuple[DeviceArray, DeviceArray]
     gram: DeviceArray
     polynomial: DeviceArray
-    squares: DeviceArray
+    squares: tuple[DeviceArray, DeviceArray]
     factor: float
 
     @property
@@ -92,25 +89,24 @@ class _Matrix:
         return self.shape[0] > self.shape[1]
 
     def gram_product(self, step: int) -> _Product:
-        """Return that of the direction with itself."""
+        """Return that of the direction with itself, in the first step of norm 1."""
         x, side, depth = self.x[step % 2], min(self.shape), max(self.shape)
         transposed = A_TRANSPOSED if self.is_tall else B_TRANSPOSED
-        return _Product(x, x, self.gram, (side, side, depth), transposed)
-
-    def polynomial_product(self, step: int) -> _Product:
-        """Return a I + b A + c A² of A, in the first step of A / trace(A)."""
-        a, b, c = COEFFICIENTS
-        own, side, is_first = self.gram, len(self.gram), step == 0
+        of_norm = 2 if step == 0 else 0
         return _Product(
-            *(own, own, self.polynomial, (side, side, side)),
+            *(x, x, self.gram, (side, side, depth), self.squares, transposed), power=of_norm
+        )
+
+    def polynomial_product(self) -> _Product:
+        """Return a I + b A + c A² of A."""
+        a, b, c = COEFFICIENTS
+        own, side = self.gram, len(self.gram)
+        return _Product(
+            *(own, own, self.polynomial, (side, side, side), self.squares),
             scale=c,
-            power=2 if is_first else 0,
-            power_of_sums=2 if is_first else 0,
             added=own,
             added_scale=b,
-            added_power=2 if is_first else 0,
             diagonal=a,
-            traced=own if is_first else None,
         )
 
     def next_direction(self, step: int, *, is_last: bool, normalizes: bool) -> _Product:
@@ -122,10 +118,11 @@ class _Matrix:
             *operands,
             self.w if is_last else to,
             (rows, columns, len(p)),
+            self.squares,
             scale=self.factor if is_last else 1.0,
             power=int(step == 0),
-            traced=self.gram if step == 0 else None,
-            squares=self.squares if is_last and normalizes else None,
+            added=self.w if is_last else None,
+            normalizes=normalizes,
         )
 
 
@@ -164,6 +161,7 @@ class MatrixOps(ArrayOps):
         factors: list[float],
         numbers: MatrixNumbers,
     ) -> None:
+        dtype = parameters[0].dtype.name
         for first in range(0, len(parameters), MAX_PRODUCTS):
             some = slice(first, first + MAX_PRODUCTS)
             matrices = self._directions(
@@ -171,13 +169,13 @@ class MatrixOps(ArrayOps):
             )
             for step in range(numbers.steps):
                 is_last = step + 1 == numbers.steps
-                self._multiply([each.gram_product(step) for each in matrices])
-                self._multiply([each.polynomial_product(step) for each in matrices])
+                self._multiply([each.gram_product(step) for each in matrices], dtype)
+                self._multiply([each.polynomial_product() for each in matrices], dtype)
                 products = [
                     each.next_direction(step, is_last=is_last, normalizes=numbers.normalizes)
                     for each in matrices
                 ]
-                self._multiply(products, numbers if is_last else None)
+                self._multiply(products, dtype, numbers if is_last else None)
 
     def _directions(
         self,
@@ -188,11 +186,13 @@ class MatrixOps(ArrayOps):
         numbers: MatrixNumbers,
     ) -> list[_Matrix]:
         """Move the averages, and return the directions of the step."""
-        directions = [self.empty(w.shape, w.dtype) for w in parameters]
-        plan = plan_of(self, "update_matrices", (gradients, averages, directions, parameters))
-        squares = self.empty((plan.num_blocks,), "float64")
+        own = self._operands_of(parameters[0].dtype.name)
+        directions = [self.empty(w.shape, own) for w in parameters]
+        groups = (gradients, averages, directions, parameters)
+        plan = plan_of(self, "update_matrices", groups, same_dtype=False)
+        squares = self.empty((2, plan.num_blocks), "float64")
         (launch,) = plan.launches
-        kernel = self.kernel("matrix_directions", DTYPE=launch.dtypes[0])
+        kernel = self.kernel("matrix_directions", DTYPE=launch.dtypes[0], DIRECTION=own)
         settings = (numbers.momentum, int(numbers.nesterov), squares)
         kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *settings)
         for number, array, copy in plan.copies:
@@ -205,15 +205,21 @@ class MatrixOps(ArrayOps):
         ]
 
     def _matrix(
-        self, w: DeviceArray, x: DeviceArray, squares: DeviceArray, factor: float
+        self,
+        w: DeviceArray,
+        x: DeviceArray,
+        squares: tuple[DeviceArray, DeviceArray],
+        factor: float,
     ) -> _Matrix:
         side = min(matrix_of(w.shape))
-        gram, polynomial = (self.empty((side, side), w.dtype) for _ in range(2))
-        directions = x, self.empty(w.shape, w.dtype)
+        gram, polynomial = (self.empty((side, side), x.dtype) for _ in range(2))
+        directions = x, self.empty(w.shape, x.dtype)
         return _Matrix(w, directions, gram, polynomial, squares, factor)
 
-    def _multiply(self, products: list[_Product], numbers: MatrixNumbers | None = None) -> None:
-        """Compute products; with numbers they are the updates."""
+    def _multiply(
+        self, products: list[_Product], dtype: str, numbers: MatrixNumbers | None = None
+    ) -> None:
+        """Compute products of a dtype's directions; with numbers they are the updates."""
         if not products:
             return
         first_block, packed = 0, [_COUNT.pack(len(products))]
@@ -221,27 +227,40 @@ class MatrixOps(ArrayOps):
             packed.append(each.packed(first_block))
             first_block += each.num_tiles
         rate, kept = (0.0, 1.0) if numbers is None else (numbers.rate, numbers.kept)
-        dtype = products[0].a.dtype.name
+        rounds = self._operands_of(dtype) != dtype
         kernel = self.kernel(
             "matrix_products",
             DTYPE=dtype,
             UPDATES=int(numbers is not None),
-            TENSOR_CORES=int(self._rounds_products(dtype)),
+            TENSOR_CORES=int(rounds),
         )
         filled = b"".join(packed).ljust(LIST_BYTES, b"\0")
-        kernel(first_block, THREADS, filled, *scalar(rate), *scalar(kept))
+        given = (filled, *scalar(rate), *scalar(kept))
+        kernel(first_block, THREADS, *given, shared_bytes=_shared_bytes(dtype, rounds))
 
-    def _rounds_products(self, dtype: str) -> bool:
-        """Whether products are those of tensor cores: where all others are in half precision."""
+    def _operands_of(self, dtype: str) -> str:
+        """Return the dtype of directions, and of their products: that of tensor cores where all
+        other products are in half precision.
+        """
         is_rounded = self.is_half and dtype == "float32"
-        return is_rounded and supports(self.runtime.arch, "bfloat16")
+        return "bfloat16" if is_rounded and supports(self.runtime.arch, "bfloat16") else dtype
 
 
-def _parts_of(squares: DeviceArray, blocks: Sequence[int]) -> Iterator[DeviceArray]:
-    """Yield the sums of each tensor, one for each of its blocks."""
+def _shared_bytes(dtype: str, rounds: bool) -> int:
+    """Return the bytes of both operands' tiles: in lines of 72 numbers, or of 65."""
+    if rounds:
+        return 2 * STAGES * TILE * (TILE + 8) * dtype_of("bfloat16").itemsize
+    return 2 * 16 * (TILE + 1) * dtype_of(dtype).itemsize
+
+
+def _parts_of(
+    squares: DeviceArray, blocks: Sequence[int]
+) -> Iterator[tuple[DeviceArray, DeviceArray]]:
+    """Yield the sums of each tensor, of w and of d, one for each of its blocks."""
     first = 0
     for count in blocks:
-        yield squares[first : first + count]
+        own = slice(first, first + count)
+        yield squares[0][own], squares[1][own]
         first += count
 
 
@@ -253,4 +272,8 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         ("matrix_products", {"DTYPE": dtype, "UPDATES": updates, "TENSOR_CORES": rounds})
         for (dtype, rounds), updates in product(kinds, "01")
     ]
-    return [*(("matrix_directions", {"DTYPE": dtype}) for dtype in dtypes), *products]
+    directions = [
+        ("matrix_directions", {"DTYPE": dtype, "DIRECTION": "bfloat16" if rounds == "1" else dtype})
+        for dtype, rounds in kinds
+    ]
+    return [*directions, *products]

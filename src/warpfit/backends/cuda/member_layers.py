@@ -24,7 +24,6 @@ from warpfit.backends.base import (
 from warpfit.backends.checks import check_float, check_shape
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.dense import DenseOps
-from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.dropout import check_step, round_keys_of
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.joined_updates import rule_numbers
@@ -156,7 +155,7 @@ class MemberPass:
         return STAGES * ((TILE_INPUTS + self.tile_units) * LINE_BYTES + 2 * BARRIER_BYTES)
 
     def defines(self, **others: int) -> dict[str, Any]:
-        return {"UNITS": self.num_units, **others, "BOUNDED_WAITS": int(is_debugging())}
+        return {"UNITS": self.num_units, **others}
 
     @property
     def forward_defines(self) -> dict[str, Any]:

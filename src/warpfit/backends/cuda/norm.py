@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array
 from warpfit.backends.checks import (
+    check_activation_backward,
     check_batch_norm,
     check_float,
     check_layer_norm,
@@ -20,14 +21,16 @@ from warpfit.backends.checks import (
     check_same_shape,
     check_shape,
 )
-from warpfit.backends.cuda.arrays import ArrayOps, power_of_two
+from warpfit.backends.cuda.arrays import power_of_two
+from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 
 THREADS, WARP, VECTOR_BYTES = 256, 32, 16
 # Rows that a thread takes at least where it sums, and where it maps.
 ROWS_SUMMED, ROWS_MAPPED = 8, 8
-# Blocks for each multiprocessor where blocks sum and must be added, and where they map.
-BLOCKS_SUMMED, BLOCKS_MAPPED = 2, 32
+# Threads that sum, but for statistics of more than half precision. Blocks for each multiprocessor
+# where blocks sum and must be added, and where they map.
+THREADS_SUMMED, BLOCKS_SUMMED, BLOCKS_MAPPED = 512, 1, 32
 # Rows that a thread sums at most, in float32 of half precision.
 MOST_ROWS = 512
 MOST_ROW_BLOCKS = 65535
@@ -61,7 +64,13 @@ class _Columns(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _columns(
-    num_rows: int, channels: int, in_vector: int, most_blocks: int, rows: int, most_width: int
+    num_rows: int,
+    channels: int,
+    in_vector: int,
+    most_blocks: int,
+    rows: int,
+    most_width: int,
+    most_threads: int = THREADS,
 ) -> _Columns:
     """Spread a matrix, at least `rows` rows a thread; threads take vectors of `in_vector`
     columns.
@@ -69,7 +78,7 @@ def _columns(
     groups = channels // in_vector
     tiles = -(-groups // most_width)
     width = -(-groups // tiles)
-    lines = THREADS // width
+    lines = most_threads // width
     at_least = -(-num_rows // (lines * MOST_ROWS))
     at_most = max(at_least, most_blocks // tiles)
     row_blocks = max(1, min(-(-num_rows // (lines * rows)), at_most, MOST_ROW_BLOCKS))
@@ -113,7 +122,7 @@ def _address(array: Array | None) -> int:
     return 0 if array is None else array.pointer
 
 
-class NormOps(ArrayOps):
+class NormOps(ColumnOps):
     """y = (x - mean) / √(variance + eps) · weight + bias."""
 
     def batch_norm_forward(
@@ -173,10 +182,10 @@ class NormOps(ArrayOps):
         )
 
     def _spread_to_sum(
-        self, num_rows: int, channels: int, itemsize: int, pointers: int
+        self, num_rows: int, channels: int, itemsize: int, pointers: int, threads: int
     ) -> _Columns:
         """Spread matrices whose addresses have the bits `pointers` over blocks that sum them."""
-        most = self.runtime.num_multiprocessors * BLOCKS_SUMMED
+        most = self.runtime.num_multiprocessors * BLOCKS_SUMMED * THREADS_SUMMED // threads
         return _columns(
             num_rows,
             channels,
@@ -184,6 +193,7 @@ class NormOps(ArrayOps):
             most,
             ROWS_SUMMED,
             WIDTH_SUMMED,
+            threads,
         )
 
     def _batch_statistics(
@@ -197,7 +207,8 @@ class NormOps(ArrayOps):
         eps: float,
     ) -> None:
         """Write a batch's statistics to `saved`, and move the running ones."""
-        columns = self._spread_to_sum(num_rows, x.shape[-1], x.itemsize, x.pointer)
+        threads = THREADS_SUMMED if x.itemsize == 2 else THREADS
+        columns = self._spread_to_sum(num_rows, x.shape[-1], x.itemsize, x.pointer, threads)
         sums = self._block_sums(columns)
         kernel = self.kernel("batch_norm_statistics", DTYPE=x.dtype, PARAMETER=means.dtype.name)
         kernel(
@@ -256,14 +267,14 @@ class NormOps(ArrayOps):
         self,
         dy: Array,
         x: Array,
-        statistics: Array,
+        statistics: Array | None,
         shape: tuple[int, ...],
         *,
         per_row: bool,
         after: _After = NOTHING_AFTER,
     ) -> tuple[Array, Array, float]:
         """Return dweight and dbias, of the given shape, and the factor that is in them: half
-        precision's loss scale.
+        precision's loss scale. Without statistics x̂ is x.
         """
         acc = acc_dtype(x.dtype)
         dweight, dbias = self.empty(shape, acc), self.empty(shape, acc)
@@ -274,8 +285,9 @@ class NormOps(ArrayOps):
                 self.runtime.fill(gradient.pointer, gradient.nbytes)
             return dweight, dbias, factor
         channels = prod(shape)
+        pointers = dy.pointer | x.pointer
         columns = self._spread_to_sum(
-            size // channels, channels, x.itemsize, dy.pointer | x.pointer
+            size // channels, channels, x.itemsize, pointers, THREADS_SUMMED
         )
         arrays = (dy, x, after.weight, after.bias, statistics)
         sums = (dweight, dbias, *self._block_sums(columns))
@@ -285,6 +297,20 @@ class NormOps(ArrayOps):
         numbers = (per_row, factor, after.activation.slope)
         kernel(columns.grid, columns.threads, *arrays, *sums, *columns.layout, *numbers)
         return dweight, dbias, factor
+
+    def bias_gradient(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
+        if activation.needs_input:
+            # dz need not be written: f'(z) is found on the way to the sums.
+            check_float("bias_gradient", dy, z)
+            check_activation_backward("bias_gradient", activation, dy, y, z)
+            saved: Any = z
+            operands = (self.contiguous(dy), self.contiguous(saved), None, y.shape[-1:])
+            after = _After(None, None, activation)
+            return self._parameter_gradients(*operands, per_row=False, after=after)[1]
+        dz = dy if activation == IDENTITY else self.activation_backward(activation, dy, y, z)
+        scale = 1 / self.loss_scale if dz.itemsize == 2 else 1.0
+        rows = self.reshape(dz, (prod(dz.shape[:-1]), dz.shape[-1]))
+        return self.column_sums(rows, acc_dtype(dz.dtype), scale)
 
     def layer_norm_forward(
         self,

@@ -27,7 +27,7 @@ HALVING = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 PLACES_BYTES = 8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PooledGradient:
     """The gradient of what was pooled by `HALVING`, yet to be spread, in half precision.
 
@@ -38,12 +38,15 @@ class PooledGradient:
         As `max_pool2d_forward` returns them.
     shape : tuple of int
         (M, H, W, C).
+    array : array (M, H, W, C) or None
+        Once it is spread.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = DEVICE_FLOATS
     dy: Array
     indices: Array
     shape: tuple[int, ...]
+    array: Array | None = None
 
     @property
     def dtype(self) -> Any:
@@ -101,6 +104,8 @@ class PoolOps(ArrayOps):
         """Return a `PooledGradient` where that can be."""
         op = "max_pool2d_backward_joined"
         check_pool2d_backward(op, dy, x_shape, **pool, indices=indices)
+        if dy.size:
+            _images_at_a_time(op, x_shape, (dy.shape[1], dy.shape[2]))  # refuses larger images
         dy, indices = self.contiguous(dy), self.contiguous(indices)
         in_pieces = not (x_shape[3] % PLACES_BYTES or dy.pointer % VECTOR_BYTES)
         in_pieces = in_pieces and not indices.pointer % PLACES_BYTES
@@ -114,9 +119,11 @@ class PoolOps(ArrayOps):
 
     def spread(self, dz: Array | PooledGradient) -> Array:
         """Return an array for kernels that do not."""
-        if isinstance(dz, PooledGradient):
-            return self.max_pool2d_backward(dz.dy, dz.indices, dz.shape, **HALVING)
-        return dz
+        if not isinstance(dz, PooledGradient):
+            return dz
+        if dz.array is None:
+            dz.array = self.max_pool2d_backward(dz.dy, dz.indices, dz.shape, **HALVING)
+        return dz.array
 
     def avg_pool2d_forward(
         self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from warpfit.backends.cuda.config import (
     ActivationName,
@@ -17,7 +17,6 @@ from warpfit.backends.cuda.config import (
     Rule,
     TypeName,
 )
-from warpfit.backends.cuda.driver import is_debugging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +62,6 @@ class ResidentConfig(LossConfig):
         Whether a share of the parameters joins their gradients.
     rate_in_velocity : bool
         Whether velocities have the learning rate in them.
-    bounded_waits : bool
-        Whether a wait that would not end says where it stands.
     """
 
     batch: Number
@@ -75,7 +72,6 @@ class ResidentConfig(LossConfig):
     nesterov: Flag
     decays: Flag
     rate_in_velocity: Flag
-    bounded_waits: Flag = field(default_factory=is_debugging)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,8 +418,6 @@ class TableConfig(Config):
     beta1, beta2 : float
         Adam's.
     memory_bytes, shared_bytes : int
-    bounded_waits : bool
-        Whether a wait that would not end says where it stands.
     """
 
     dtype: TypeName
@@ -450,7 +444,6 @@ class TableConfig(Config):
     beta2: Real
     memory_bytes: Number
     shared_bytes: Number
-    bounded_waits: Flag = field(default_factory=is_debugging)
 
 
 CONFIGS: dict[str, type[Config]] = {

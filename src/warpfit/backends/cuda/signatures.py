@@ -43,7 +43,7 @@ SIGNATURES = {
     "conv2d_backward_weight": (
         "const T*, const T*, Out*, Out*, Acc*, unsigned*, double" + ", int" * 16
     ),
-    "conv2d_backward_weight_boxes_sm90": "TensorMap, TensorMap, float*" + ", int" * 17,
+    "conv2d_backward_weight_boxes_sm90": "TensorMap, TensorMap, float*" + ", int" * 19,
     "conv2d_backward_weight_few_mma": "const T*, const uint8*, const T*, float*" + ", int" * 13,
     "conv2d_backward_weight_sm90": "const T*, const uint8*, const T*, float*" + ", int" * 14,
     "conv2d_boxes_sm90": (

@@ -27,7 +27,7 @@ from warpfit.backends.numpy.depthwise import (
     is_depthwise,
 )
 from warpfit.backends.numpy.norm import sum_rows
-from warpfit.backends.numpy.windows import blocks, taps, window_view
+from warpfit.backends.numpy.windows import axis_taps, blocks, taps, window_view
 
 # Where a window has fewer numbers in a row (gray images), it is quicker to copy along the image's
 # rows.
@@ -35,8 +35,12 @@ SHORT_RUN = 8
 
 
 def _columns(windows: Array, scratch: Array) -> Array:
-    """Copy windows (m, oh, ow, KH, KW, C) into scratch as a matrix (m·oh·ow, KH·KW·C)."""
+    """Return windows (m, oh, ow, KH, KW, C) as a matrix (m·oh·ow, KH·KW·C), in scratch unless they
+    lie like that.
+    """
     num_windows, num_features = prod(windows.shape[:3]), prod(windows.shape[3:])
+    if windows.flags.c_contiguous:
+        return windows.reshape(num_windows, num_features)
     scratch = scratch[: windows.size]
     if prod(windows.shape[4:]) >= SHORT_RUN:
         np.copyto(scratch.reshape(windows.shape), windows)
@@ -44,6 +48,13 @@ def _columns(windows: Array, scratch: Array) -> Array:
     by_feature = windows.transpose(3, 4, 5, 0, 1, 2)
     np.copyto(scratch.reshape(by_feature.shape), by_feature)
     return scratch.reshape(num_features, num_windows).T
+
+
+def _inside(padded: Array, padding: Pair) -> Array:
+    rows, columns = (
+        slice(pad, size - pad) for size, pad in zip(padded.shape[1:3], padding, strict=True)
+    )
+    return padded[:, rows, columns]
 
 
 class ConvOps(Backend):
@@ -106,9 +117,7 @@ class ConvOps(Backend):
         check_shape(op, "plus", plus, x_shape)
         check_joint(op, x, x_shape, x_activation)
         num_windows = check_conv2d(op, x_shape, w.shape, stride, padding, dilation, groups)
-        num_samples, height, width, num_channels = x_shape
-        kernel, num_outputs = w.shape[:2], w.shape[3]
-        check_shape(op, "dz", dz, (num_samples, *num_windows, num_outputs))
+        check_shape(op, "dz", dz, (x_shape[0], *num_windows, w.shape[3]))
         if groups != 1:
             settings = {"stride": stride, "padding": padding, "dilation": dilation}
             if is_depthwise(w.shape, groups):
@@ -119,12 +128,49 @@ class ConvOps(Backend):
 
         dx = self.empty(x_shape, dz.dtype)
         dx.fill(0)
+        add = self._add_by_rows if stride[1] == 1 else self._add_by_taps
+        add(dx, dz, w, stride, padding, dilation)
+        return self.with_joints(dx, x, x_activation, plus)
+
+    def _add_by_rows(
+        self, dx: Array, dz: Array, w: Array, stride: Pair, padding: Pair, dilation: Pair
+    ) -> None:
+        """Add to dx what all taps give to it: one product tells what rows of dz give to rows of
+        pixels, as a convolution of these rows.
+        """
+        (height, width, num_channels), (rows, columns, _, num_outputs) = dx.shape[1:], w.shape
+        border = (columns - 1) * dilation[1] - padding[1]
+        if border < 0:
+            dz, border = dz[:, :, -border:border], 0
+        matrix = self.empty((columns * num_outputs, rows * num_channels), w.dtype)
+        by_column = matrix.reshape(columns, num_outputs, rows, num_channels)
+        np.copyto(by_column, w[:, ::-1].transpose(1, 3, 0, 2))
+        scratch = None
+        for (of_samples, of_rows), windows in self._column_blocks(
+            dz, (dz.shape[1], width), (1, columns), (1, 1), (0, border), (1, dilation[1])
+        ):
+            if scratch is None:  # the first block is the largest
+                scratch = self.empty((len(windows), rows * num_channels), dx.dtype)
+            product = np.matmul(windows, matrix, out=scratch[: len(windows)])
+            block = dz[of_samples, of_rows].shape[:2]
+            part = product.reshape(*block, width, rows, num_channels)
+            pad = padding[0] - of_rows.start * stride[0]
+            taps_of_rows = axis_taps(height, block[1], rows, stride[0], pad, dilation[0])
+            for tap, (of_windows, of_pixels) in enumerate(taps_of_rows):
+                dx[of_samples, of_pixels] += part[:, of_windows, :, tap]
+
+    def _add_by_taps(
+        self, dx: Array, dz: Array, w: Array, stride: Pair, padding: Pair, dilation: Pair
+    ) -> None:
+        """Add to dx what all taps give to it, one product for each."""
+        (*num_windows, num_outputs), num_channels = dz.shape[1:], dx.shape[3]
         sample_shape = (*num_windows, num_channels)
-        spans = [span for span, _ in blocks(num_samples, 1, prod(sample_shape) * dz.itemsize)]
+        spans = [span for span, _ in blocks(len(dx), 1, prod(sample_shape) * dz.itemsize)]
         largest = spans[0].stop if spans else 0
         scratch = self.empty((largest, *sample_shape), dz.dtype)
-        matrices = w.reshape(prod(kernel), num_channels, num_outputs)
-        taps_of_kernel = list(taps((height, width), num_windows, kernel, stride, padding, dilation))
+        matrices = w.reshape(prod(w.shape[:2]), num_channels, num_outputs)
+        pairs = (num_windows, w.shape[:2], stride, padding, dilation)
+        taps_of_kernel = list(taps(dx.shape[1:3], *pairs))
         for span in spans:
             dx_part, dz_part = dx[span], dz[span]
             product = scratch[: len(dz_part)]
@@ -136,7 +182,6 @@ class ConvOps(Backend):
                     out=product.reshape(num_rows, num_channels),
                 )
                 dx_part[of_pixels] += product[of_windows]
-        return self.with_joints(dx, x, x_activation, plus)
 
     def conv2d_backward_weight(
         self,
@@ -183,22 +228,26 @@ class ConvOps(Backend):
         """Yield (block, the block's windows as a matrix); every matrix overwrites the one
         before.
         """
-        windows = window_view(self._padded(x, padding), num_windows, kernel, stride, dilation)
-        row_size = prod(windows.shape[2:])
+        row_size = num_windows[1] * prod(kernel) * x.shape[3]
         all_blocks = list(blocks(len(x), num_windows[0], row_size * x.itemsize))
-        largest = windows[all_blocks[0]].size if all_blocks else 0
-        scratch = self.empty((largest,), x.dtype)
-        for block in all_blocks:
-            yield block, _columns(windows[block], scratch)
+        if not all_blocks:
+            return
+        largest, rows = (span.stop for span in all_blocks[0])
+        scratch = self.empty((largest * rows * row_size,), x.dtype)
+        padded = None if padding == (0, 0) else self._zeros_around(x, largest, padding)
+        images = x if padded is None else padded
+        windows = window_view(images, num_windows, kernel, stride, dilation)
+        for of_samples, of_rows in all_blocks:
+            own = of_samples
+            if padded is not None:
+                own = slice(of_samples.stop - of_samples.start)
+                if not of_rows.start:
+                    _inside(padded[own], padding)[...] = x[of_samples]
+            yield (of_samples, of_rows), _columns(windows[own, of_rows], scratch)
 
-    def _padded(self, x: Array, padding: Pair) -> Array:
-        if padding == (0, 0):
-            return x
-        num_samples, height, width, num_channels = x.shape
-        rows, columns = padding
-        padded = self.empty(
-            (num_samples, height + 2 * rows, width + 2 * columns, num_channels), x.dtype
-        )
+    def _zeros_around(self, x: Array, count: int, padding: Pair) -> Array:
+        """Return room for so many padded images."""
+        sides = (size + 2 * pad for size, pad in zip(x.shape[1:3], padding, strict=True))
+        padded = self.empty((count, *sides, x.shape[3]), x.dtype)
         padded.fill(0)
-        padded[:, rows : rows + height, columns : columns + width] = x
         return padded

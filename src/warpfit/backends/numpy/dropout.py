@@ -10,9 +10,9 @@ from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import check_dropout, check_float, check_same_shape
 from warpfit.random import DROPOUT, philox, stream_key
 
-# Philox keeps some ten words of 64 bits for every counter in flight; so many counters stay in the
-# cache.
-COUNTERS_PER_BLOCK = 1 << 15
+# Philox keeps some ten words of 64 bits for every counter in flight; so many counters stay in a
+# core's own cache.
+COUNTERS_PER_BLOCK = 1 << 13
 
 
 class DropoutOps(Backend):
@@ -43,9 +43,10 @@ class DropoutOps(Backend):
         for start in range(0, num_rows, rows_per_block):
             part = mask_rows[start : start + rows_per_block]
             rows = first_row + np.arange(start, start + len(part))[:, None]
-            words = np.stack(philox((int(step), layer_idx, rows, groups), key), axis=-1)
-            kept = words.reshape(len(part), -1)[:, :num_units] >= threshold
-            np.multiply(kept, scale, out=part)
+            kept = np.empty((len(part), len(groups), 4), bool)
+            for idx, words in enumerate(philox((int(step), layer_idx, rows, groups), key)):
+                np.greater_equal(words, threshold, out=kept[..., idx])
+            np.multiply(kept.reshape(len(part), -1)[:, :num_units], scale, out=part)
         return np.multiply(x, mask, out=self.empty(x.shape, x.dtype)), mask
 
     def dropout_backward(self, dy: Array, mask: Array) -> Array:

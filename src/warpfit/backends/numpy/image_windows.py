@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.backends.base import Array, Backend, Pair
+from warpfit.backends.base import Array, Backend, ImageWindows
 from warpfit.backends.checks import check_windows, check_windows_backward
 
 AXES = (1, 2)  # of height and width
@@ -19,38 +19,24 @@ Places = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 class WindowOps(Backend):
     """Windows of padded images, and what gradient these have by them."""
 
-    def take_windows(
-        self,
-        x: Array,
-        bits: Array,
-        size: Pair,
-        *,
-        padding: Pair = (0, 0),
-        reflects: bool = False,
-    ) -> Array:
-        check_windows("take_windows", x, bits, size, padding, reflects)
-        pads = [(0, 0), *((pad, pad) for pad in padding), (0, 0)]
-        padded = np.pad(x, pads, "reflect" if reflects else "constant")
-        y = self.empty((len(x), *size, x.shape[3]), x.dtype)
-        y[...] = padded[_places(bits, padded.shape, size)]
+    def take_windows(self, x: Array, bits: Array, windows: ImageWindows) -> Array:
+        check_windows("take_windows", x, bits, windows)
+        pads = [(0, 0), *((pad, pad) for pad in windows.padding), (0, 0)]
+        padded = np.pad(x, pads, "reflect" if windows.reflects else "constant")
+        y = self.empty((len(x), *windows.size, x.shape[3]), x.dtype)
+        y[...] = padded[_places(bits, padded.shape, windows.size)]
         return y
 
     def take_windows_backward(
-        self,
-        dy: Array,
-        bits: Array,
-        x_shape: tuple[int, ...],
-        *,
-        padding: Pair = (0, 0),
-        reflects: bool = False,
+        self, dy: Array, bits: Array, x_shape: tuple[int, ...], windows: ImageWindows
     ) -> Array:
-        check_windows_backward("take_windows_backward", dy, bits, x_shape, padding, reflects)
-        count, height, width, channels = x_shape
+        check_windows_backward("take_windows_backward", dy, bits, x_shape, windows)
+        (count, height, width, channels), padding = x_shape, windows.padding
         padded = (count, height + 2 * padding[0], width + 2 * padding[1], channels)
         of_padded = np.zeros(padded, dy.dtype)
-        of_padded[_places(bits, padded, dy.shape[1:3])] = dy
+        of_padded[_places(bits, padded, windows.size)] = dy
         for axis, pad in zip(AXES, padding, strict=True):
-            of_padded = _folded(of_padded, axis, pad, reflects)
+            of_padded = _folded(of_padded, axis, pad, windows.reflects)
         dx = self.empty(x_shape, dy.dtype)
         dx[...] = of_padded
         return dx

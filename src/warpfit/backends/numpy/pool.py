@@ -11,6 +11,13 @@ from warpfit.backends.checks import check_float, check_pool2d, check_pool2d_back
 from warpfit.backends.numpy.windows import taps
 
 
+def _take_tap(indices: Array, mask: Array, tap: int) -> None:
+    """Write an index where the mask is set: as they only grow a maximum does it, quicker than a
+    masked copy.
+    """
+    np.maximum(indices, mask.view(np.uint8) * indices.dtype.type(tap), out=indices)
+
+
 def _first_taps(num_windows: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Array:
     """Return the index of the first tap of each window that lies inside the image: (OH, OW)."""
     row, column = (
@@ -37,8 +44,10 @@ class PoolOps(Backend):
         y = self.empty((len(x), *num_windows, x.shape[3]), x.dtype)
         indices = self.empty(y.shape, np.min_scalar_type(prod(kernel) - 1 + of_positive))
         larger = self.empty(y.shape, bool)
-        y.fill(-np.inf)
-        indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
+        is_padded = padding != (0, 0)
+        if is_padded:
+            y.fill(-np.inf)
+            indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
         every_tap = taps(x.shape[1:3], num_windows, kernel, stride, padding)
         for tap, (of_windows, of_pixels) in enumerate(every_tap):
             pixels, best, index, mask = (
@@ -47,14 +56,16 @@ class PoolOps(Backend):
                 indices[of_windows],
                 larger[of_windows],
             )
+            if not tap and not is_padded:
+                np.copyto(best, pixels)
+                index.fill(0)
+                continue
             np.greater(pixels, best, out=mask)
             np.maximum(best, pixels, out=best)
-            # Taps only grow, so a maximum writes the index where the mask is set, quicker than a
-            # masked copy.
-            np.maximum(index, mask.view(np.uint8) * index.dtype.type(tap), out=index)
+            _take_tap(index, mask, tap)
         if of_positive:
-            np.greater(y, 0, out=larger)
-            indices[~larger] = prod(kernel)
+            np.logical_not(np.greater(y, 0, out=larger), out=larger)
+            _take_tap(indices, larger, prod(kernel))
         return y, indices
 
     def max_pool2d_backward(
@@ -70,7 +81,9 @@ class PoolOps(Backend):
         op = "max_pool2d_backward"
         num_windows = check_pool2d_backward(op, dy, x_shape, kernel, stride, padding, indices)
         dx = self.empty(x_shape, dy.dtype)
-        dx.fill(0)
+        uncovered = (size % step for size, step in zip(x_shape[1:3], kernel, strict=True))
+        if stride != kernel or any(padding) or any(uncovered):
+            dx.fill(0)
         chosen, share = self.empty(dy.shape, bool), self.empty(dy.shape, dy.dtype)
         windows_overlap = stride[0] < kernel[0] or stride[1] < kernel[1]
         every_tap = taps((x_shape[1], x_shape[2]), num_windows, kernel, stride, padding)

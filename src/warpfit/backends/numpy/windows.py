@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from warpfit.backends.base import Array, Pair
 
-__all__ = ["blocks", "taps", "window_view"]
+__all__ = ["axis_taps", "blocks", "taps", "window_view"]
 
 # Scratch memory of one block: small enough for the cache, large enough for a quick matrix product.
 BLOCK_BYTES = 2 << 20
@@ -59,14 +59,15 @@ def taps(
     The windows are those whose tap lies inside the image; the pixels are what that tap meets there.
     """
     axes = zip(image, num_windows, kernel, stride, padding, dilation, strict=True)
-    rows, columns = (list(_axis_taps(*axis)) for axis in axes)
+    rows, columns = (list(axis_taps(*axis)) for axis in axes)
     for (window_rows, pixel_rows), (window_columns, pixel_columns) in product(rows, columns):
         yield (slice(None), window_rows, window_columns), (slice(None), pixel_rows, pixel_columns)
 
 
-def _axis_taps(
+def axis_taps(
     size: int, num_windows: int, kernel: int, stride: int, padding: int, dilation: int
 ) -> Iterator[tuple[slice, slice]]:
+    """Yield the same of one axis; the padding may be negative."""
     for tap in range(kernel):
         offset = tap * dilation - padding
         first = max(0, -(offset // stride))

@@ -14,8 +14,6 @@ __device__ inline float logarithm_of_1_plus(float x) { return log1pf(x); }
 __device__ inline double logarithm_of_1_plus(double x) { return log1p(x); }
 __device__ inline float hyperbolic_tangent(float x) { return tanhf(x); }
 __device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
-__device__ inline float error_function(float x) { return erff(x); }
-__device__ inline double error_function(double x) { return erf(x); }
 
 // Of a type that it converts to without a change.
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }

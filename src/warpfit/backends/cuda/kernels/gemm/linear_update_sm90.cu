@@ -11,12 +11,13 @@
 //            bytes: STAGES stages a ring, STRIPS strips a warp, barriers (joined_updates.py).
 //            Defines: these, DTYPE, RULE (a Step of ops/optim/update_rules.cuh) and its SLOTS.
 // Numerics:  float32 sums, w's in the order of rows, b's of tiles over every eighth row first; the
-//   update in float32.
+//   update in float32, its roots and quotients within a few units of the last place.
 // Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each
 //   slot.
 // Reference: linear_backward of backends/numpy, then the rule of backends/update_rules.py.
 #define SHARED_ALIGNMENT 1024
 #define CLUSTER 1
+#define NEAR_ROOTS
 
 #include "base/vec.cuh"
 #include "gemm/strips.cuh"
@@ -148,21 +149,6 @@ __device__ inline void load_pieces(UpdateShared& shared, const UpdateList& list)
 // -- multiply -------------------------------------------------------------------------------------
 
 using Sums = float[BLOCK_N / 2];
-
-__device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, int own_rows,
-                                      bool adds) {
-    const unsigned address = shared_address(stage);
-    const uint64 x = TileX::descriptor(address, own_rows),
-                 dz = TileDz::descriptor(address + TileX::BYTES, 0);
-    wgmma_fence();
-#pragma unroll
-    for (int slice = 0; slice < SLICES; ++slice) {
-        SliceProduct<T, true, true>::add_to(sums, x + (slice * TileX::SLICE_STEP >> 4),
-                                            dz + (slice * TileDz::SLICE_STEP >> 4),
-                                            adds || slice > 0);
-    }
-    wgmma_commit();
-}
 
 // The sums of dz's columns, 32 of a warp: a lane has those of 8 columns over every eighth row.
 struct ColumnSums {
@@ -324,7 +310,7 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
     for (int block = 0; block < piece.num_blocks; ++block) {
         const unsigned char* stage = shared.stages[ring][cursor.slot];
         wait(shared.full[ring][cursor.slot], cursor.round);
-        multiply_stage(sums, stage, own_rows, block > 0);
+        multiply_tiles<TileX, TileDz>(sums, stage, own_rows, block > 0);
         if (sums_columns) of_columns.add(stage);
         wgmma_wait<IN_FLIGHT>();
         if (block >= IN_FLIGHT) arrive_warp(shared.empty[ring][IN_FLIGHT ? before : cursor.slot]);

@@ -31,6 +31,7 @@ __device__ inline uint64 matrix_descriptor(unsigned address, int panel_bytes) {
 
 template <class T, bool IS_ACROSS, int NUM_ROWS>
 struct OperandTile {
+    using Number = T;
     static constexpr bool ACROSS = IS_ACROSS;
     static constexpr int ROWS = NUM_ROWS;
     static constexpr int LINE = LINE_BYTES / sizeof(T);
@@ -127,6 +128,22 @@ struct RegisterProduct<bfloat16> {
 
 // The descriptor of what lies so many bytes behind what one tells of.
 __device__ inline uint64 moved(uint64 descriptor, int bytes) { return descriptor + (bytes >> 4); }
+
+// sums (+)= 64 rows of a tile of A, from `first_row` on, times the tile of B behind it.
+template <class A, class B, int COUNT>
+__device__ inline void multiply_tiles(float (&sums)[COUNT], const unsigned char* stage,
+                                      int first_row, bool adds) {
+    const unsigned address = shared_address(stage);
+    const uint64 a = A::descriptor(address, first_row), b = B::descriptor(address + A::BYTES, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int slice = 0; slice < SLICES; ++slice) {
+        SliceProduct<typename A::Number, A::ACROSS, B::ACROSS>::add_to(
+            sums, moved(a, slice * A::SLICE_STEP), moved(b, slice * B::SLICE_STEP),
+            adds || slice > 0);
+    }
+    wgmma_commit();
+}
 
 // Which of a warpgroup's 64 rows a thread has: that of its warp and lane, and the one STEP further
 // on. As wgmma has them:

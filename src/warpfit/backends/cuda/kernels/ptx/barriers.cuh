@@ -1,8 +1,10 @@
 // Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard;
 // and how long to look for what other blocks leave in memory.
 //
-// With the setting BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and
-// stops the kernel.
+// A wait that does not end stops the kernel, if it is one that gives up: so do some of each block's
+// that wait for all others in the end. They count how often they look, which takes a register and no
+// clock, and which a kernel that is held up does not do. With the macro BOUNDED_WAITS, for
+// debugging, all do, and say where they stand.
 //
 // Users: gemm/, ops/conv/windows/, resident/exchange/, resident/layout/, resident/record/,
 // tabular/.
@@ -12,40 +14,45 @@
 
 using Barrier = unsigned long long;
 
-constexpr int64 LONGEST_WAIT = 20'000'000'000;  // cycles: about ten seconds
+// How often a thread looks in vain: for some ten seconds on an H200, whose hardware lets one sleep
+// for 8,086 cycles each time, and which takes 600 for a number in memory.
+constexpr unsigned MOST_LOOKS = GENERATION >= 90 ? 1u << 21 : 1u << 28;
+constexpr unsigned MOST_LOOKS_IN_MEMORY = 1u << 25;
 
 // Waits until the phase of this number is complete; any number of the same parity will do.
+template <bool GIVES_UP = BOUNDED_WAITS>
 __device__ inline void wait(Barrier& barrier, unsigned phase) {
-    const int64 start = BOUNDED_WAITS ? clock64() : 0;
-    while (!mbarrier_test(&barrier, phase & 1)) {
-        if constexpr (BOUNDED_WAITS) {
-            if (clock64() - start < LONGEST_WAIT) continue;
+    for (unsigned looks = 0; !mbarrier_test(&barrier, phase & 1);) {
+        if (!GIVES_UP || ++looks < MOST_LOOKS) continue;
+        if constexpr (BOUNDED_WAITS)
             printf("block %u, thread %u: no end to phase %u of the barrier at %u\n", blockIdx.x,
                    threadIdx.x, phase, shared_address(&barrier));
-            __trap();
-        }
+        __trap();
     }
+}
+
+__device__ inline void wait_or_give_up(Barrier& barrier, unsigned phase) {
+    wait<true>(barrier, phase);
 }
 
 // Until all bytes that are sent to this block in a phase have come. Thread 0 lets the barrier count
 // them.
 __device__ inline void await_bytes(Barrier& full, unsigned phase, unsigned bytes) {
     if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
-    wait(full, phase);
+    wait_or_give_up(full, phase);
 }
 
-// How long a thread has looked in vain for what another leaves in memory.
+// How often a thread has looked in vain for what another leaves in memory.
 struct Patience {
-    int64 start = BOUNDED_WAITS ? clock64() : 0;
+    unsigned looks = 0;
 
-    __device__ void wait([[maybe_unused]] int64 longest = LONGEST_WAIT) const {
+    __device__ void wait(unsigned most_looks = MOST_LOOKS_IN_MEMORY) {
         let_others_run();
-        if constexpr (BOUNDED_WAITS) {
-            if (clock64() - start < longest) return;
+        if (++looks < most_looks) return;
+        if constexpr (BOUNDED_WAITS)
             printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x,
                    threadIdx.x);
-            __trap();
-        }
+        __trap();
     }
 };
 

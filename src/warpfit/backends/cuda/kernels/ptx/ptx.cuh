@@ -3,7 +3,7 @@
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each
 //   function.
 //
-// Users: types.cuh, update_rules.cuh.
+// Users: activation.cuh, types.cuh, update_rules.cuh.
 #ifndef WARPFIT_PTX_CUH
 #define WARPFIT_PTX_CUH
 

@@ -150,8 +150,8 @@ struct Tasks {
     }
 
     __device__ void load(TileState& state, int i) const {
-        const int own = network_of(i);
-        load_task(state, arguments.networks[own], arguments.memory[own], task_of(i));
+        if (task_of(i) < ALL_TILES)
+            state.load(arguments.memory[network_of(i)], tile_of(task_of(i)));
     }
 };
 

@@ -44,6 +44,15 @@ struct Adam {
     }
 };
 
+// Updates a parameter with its gradient, which comes scaled.
+__device__ inline void update(const Adam& rule, float* place, float gradient) {
+    float value = place[0], mean = place[PARAMETERS], square = place[2 * PARAMETERS];
+    rule.apply(value, gradient * GRADIENT_UNSCALE, mean, square);
+    place[0] = value;
+    place[PARAMETERS] = mean;
+    place[2 * PARAMETERS] = square;
+}
+
 // Where the weights of a tile lie: a lane has of rows g and g + 8 of inputs the units 2 t, 2 t + 1,
 // and those plus 8.
 struct TilePlace {
@@ -167,9 +176,9 @@ __device__ inline void prepare_tile(const TableNetwork& network, TableMemory& me
     state.store(memory, number);
 }
 
-// The gradient of a vector, the same in every eighth lane; each of these has every fourth block of
-// rows.
-__device__ inline float gradient_of_vector(const TableMemory& memory, int task) {
+// Lanes have a vector each, and every fourth block of rows.
+__device__ inline void update_vectors(const TableNetwork& network, const TableMemory& memory,
+                                      const TableStep& now, int task) {
     const int vector = task * AT_ONCE + own_lane() % AT_ONCE;
     float sum = 0;
     if (vector < VECTORS) {
@@ -178,12 +187,15 @@ __device__ inline float gradient_of_vector(const TableMemory& memory, int task) 
             sum += received(&memory.sums[block][vector]);
     }
     sum += __shfl_xor_sync(FULL_WARP, sum, 8);
-    return sum + __shfl_xor_sync(FULL_WARP, sum, 16);
+    sum += __shfl_xor_sync(FULL_WARP, sum, 16);
+    if (own_lane() >= AT_ONCE || vector >= VECTORS) return;
+    const int parameter = FREQUENCIES + vector;
+    update(Adam(now, factors_of_vector(parameter)), network.parameters + parameter, sum);
 }
 
-// That of a part of a code's embedding: lanes look for the rows that have the code, and add them up
-// in their order.
-__device__ inline float gradient_of_code(const TableMemory& memory, int code) {
+// A code's embedding: lanes look for the rows that have it, and add them up in their order.
+__device__ inline void update_code(const TableNetwork& network, const TableMemory& memory,
+                                   const TableStep& now, int code) {
     int column = 0;
     while (column + 1 < CODES && CODE_STARTS[column + 1] <= code) ++column;
     const int part = own_lane() % OF_CODE;
@@ -197,7 +209,8 @@ __device__ inline float gradient_of_code(const TableMemory& memory, int code) {
                 sum += received(&memory.code_gradients[first + i][column * OF_CODE + part]);
         }
     }
-    return sum;
+    if (own_lane() < OF_CODE)
+        update(Adam(now, {1, 1}), network.parameters + EMBEDDINGS + code * OF_CODE + part, sum);
 }
 
 // The tile of a task below ALL_TILES: those behind the first layer come first.
@@ -205,54 +218,33 @@ __device__ inline int tile_of(int task) {
     return task < EARLY_TASKS ? FIRST_TILES + task : task - EARLY_TASKS;
 }
 
-// The parameter of a lane in any other task, -1 if there is none.
-__device__ inline int parameter_of(int task) {
-    static_assert(AT_ONCE == OF_CODE, "as many lanes of both");
-    const int place = (task - ALL_TILES) * AT_ONCE + own_lane();
-    if (own_lane() >= AT_ONCE) return -1;
-    if (task < ALL_TILES + VECTOR_TASKS) return place < VECTORS ? FREQUENCIES + place : -1;
-    return EMBEDDINGS + place - VECTOR_TASKS * AT_ONCE;
-}
-
-// Loads what a task updates. Of a parameter that is in no tile that is the first number of each
-// three.
-__device__ inline void load_task(TileState& state, const TableNetwork& network,
-                                 const TableMemory& memory, int task) {
-    if (task < ALL_TILES) return state.load(memory, tile_of(task));
-    const int parameter = parameter_of(task);
-    if (parameter < 0) return;
-#pragma unroll
-    for (int i = 0; i < 3; ++i)
-        state.numbers[i][0][0] = network.parameters[i * PARAMETERS + parameter];
-}
-
+// `state` is that of the tile, if the task is one.
 __device__ inline void update_by_task(const TableNetwork& network, TableMemory& memory,
                                       const TableStep& now, int task, TileState& state) {
     if (task < ALL_TILES) return update_tile(memory, now, tile_of(task), state);
-    const int behind = task - ALL_TILES;
-    const bool is_code = NUM_CODES > 0 && behind >= VECTOR_TASKS;
-    const float gradient = is_code ? gradient_of_code(memory, behind - VECTOR_TASKS)
-                                   : gradient_of_vector(memory, behind);
-    const int parameter = parameter_of(task);
-    if (parameter < 0) return;
-    const Adam rule(now, is_code ? LearningFactors{1, 1} : factors_of_vector(parameter));
-    auto& numbers = state.numbers;
-    rule.apply(numbers[0][0][0], gradient * GRADIENT_UNSCALE, numbers[1][0][0], numbers[2][0][0]);
-#pragma unroll
-    for (int i = 0; i < 3; ++i) network.parameters[i * PARAMETERS + parameter] = numbers[i][0][0];
+    task -= ALL_TILES;
+    if (task < VECTOR_TASKS) return update_vectors(network, memory, now, task);
+    if (NUM_CODES > 0) update_code(network, memory, now, task - VECTOR_TASKS);
 }
 
 // Keeps what a task updates, as the best so far.
 __device__ inline void keep_by_task(const TableNetwork& network, const TableMemory& memory,
                                     int task) {
     float* best = network.parameters + 3 * PARAMETERS;
-    TileState state;
-    load_task(state, network, memory, task);
     if (task < ALL_TILES) {
+        TileState state;
+        state.load(memory, tile_of(task));
         TilePlace(tile_of(task)).each([&](int place, int h, int part) {
             best[place] = state.numbers[0][h][part];
         });
-    } else if (const int parameter = parameter_of(task); parameter >= 0) {
-        best[parameter] = state.numbers[0][0][0];
+        return;
+    }
+    const auto keep = [&](int place) { best[place] = network.parameters[place]; };
+    task -= ALL_TILES;
+    if (task < VECTOR_TASKS) {
+        const int vector = task * AT_ONCE + own_lane();
+        if (own_lane() < AT_ONCE && vector < VECTORS) keep(FREQUENCIES + vector);
+    } else if (own_lane() < OF_CODE) {
+        keep(EMBEDDINGS + (task - VECTOR_TASKS) * OF_CODE + own_lane());
     }
 }

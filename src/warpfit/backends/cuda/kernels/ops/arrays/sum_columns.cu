@@ -2,15 +2,17 @@
 // Layout:   x (M, N) of DTYPE, out (N,) of OUT, partials (gridDim.y, N) of DTYPE's arithmetic type,
 //           or null where gridDim.y is 1; all contiguous. A block sums `width` adjacent columns of
 //           rows_per_split rows: its threads are a table of blockDim.x / width rows by `width`
-//           columns.
-// Launch:   grid (N / width rounded up, M / rows_per_split rounded up), at least (1, 1); 1-D blocks
-//           of up to 512 threads, width ≤ blockDim.x; arrivals one zero for each block along x; no
+//           columns. With a width of 0, of float32 and float64 only, each thread sums the columns of
+//           16 bytes, at multiples of 16 bytes, of all rows, which are few.
+// Launch:   grid (N / width rounded up, M / rows_per_split rounded up), at least (1, 1), or a thread
+//           for every 16 bytes of a row; 1-D blocks of up to 512 threads, width ≤ blockDim.x; arrivals one zero for each block along x; no
 //           dynamic shared memory; defines DTYPE, OUT.
 // Numerics: a tree in a fixed sequence, in float32, or float64 for float64; the last block of some
-//           columns adds their partial sums, in their order.
+//           columns adds their partial sums, in their order. Few rows in their order.
 // Cost:     M · N · sizeof DTYPE bytes, M · N FLOP.
 // Reference: sum_columns of backends/numpy/dense.py.
 #include "base/reduce.cuh"
+#include "base/vec.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
@@ -57,10 +59,44 @@ __device__ inline Acc sum_of_table(Acc value, Acc* table, int row, int num_rows,
     return table[threadIdx.x];
 }
 
+// A thread's columns of 16 bytes, over few rows.
+template <class From>
+__device__ inline void sum_few_rows(const From* x, From* out, Acc scale, int num_rows,
+                                    int num_columns) {
+    constexpr int SIZE = Vec<From>::SIZE, AT_ONCE = 4;
+    const int column = (blockIdx.x * blockDim.x + threadIdx.x) * SIZE;
+    if (column >= num_columns) return;
+    Acc sums[SIZE] = {};
+    for (int row = 0; row < num_rows; row += AT_ONCE) {
+        Vec<From> values[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u) {
+            const int64 own = row + u < num_rows ? row + u : row;
+            values[u] = load_vec(x + own * num_columns + column);
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u) {
+#pragma unroll
+            for (int i = 0; i < SIZE; ++i) {
+                sums[i] += row + u < num_rows ? load(values[u].element[i]) : Acc(0);
+            }
+        }
+    }
+    Vec<From> result;
+#pragma unroll
+    for (int i = 0; i < SIZE; ++i) result.element[i] = store<From>(sums[i] * scale);
+    store_vec(out + column, result);
+}
+
 extern "C" __global__ void __launch_bounds__(512, BLOCKS_AT_ONCE)
     sum_columns(const T* x, OUT* out, Acc* partials, unsigned* arrivals, double scale,
                 int64 num_rows, int num_columns, int width, int64 rows_per_split) {
     take_turn();
+    if (width == 0) {
+        sum_few_rows(reinterpret_cast<const Acc*>(x), reinterpret_cast<Acc*>(out),
+                     static_cast<Acc>(scale), static_cast<int>(num_rows), num_columns);
+        return;
+    }
     __shared__ Acc table[MOST_THREADS];
     const int table_rows = blockDim.x / width;
     const int row = threadIdx.x / width;

@@ -63,7 +63,7 @@ struct Stages {
         return {{reinterpret_cast<T*>(first)}, reinterpret_cast<T*>(first + line_bytes())};
     }
 
-    // What no band fills must be finite, as it is multiplied by the zeros of dz.
+    // What no band fills: zeros beside images, and what is multiplied by those of dz.
     __device__ void clear() const {
         for (int i = threadIdx.x; i < STAGES * stage_bytes() / PIECE_BYTES; i += THREADS) {
             reinterpret_cast<uint4*>(data)[i] = uint4{0, 0, 0, 0};
@@ -82,9 +82,9 @@ struct Bands {
 
     __device__ void copy(int idx, const Stage& stage) const {
         const int number = idx / in_image(), top = idx % in_image() * rows;
-        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
-                                         0,  rows,      pitch,     first_output, O_PIECES};
-        copy_gradient<THREADS, IS_POOLED>(stage.dz, places, number, dz_rows, threadIdx.x);
+        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,     top,
+                                         0,  rows,      pitch,     first_output};
+        copy_gradient<THREADS, O_PIECES, IS_POOLED>(stage.dz, places, number, dz_rows, threadIdx.x);
         const NumberRows<T> x_rows{x + static_cast<int64>(number) * image.h * image.w * CHANNELS,
                                    image,
                                    top - padding.h,

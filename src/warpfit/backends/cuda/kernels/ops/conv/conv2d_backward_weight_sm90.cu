@@ -1,23 +1,22 @@
 // Computes:  for each block its part of dw[k, l, c, o] = sum of x[m, i + k dilation - padding, ...,
 //            c] dz[m, i, j, o] over windows (m, i, j), and of db[o] = that of dz[m, i, j, o], on
-//            Hopper's tensor cores through wgmma: x transposed times dz. Of x lie COPIES in shared
-//            memory, each a tap of a row of the kernel further on, so that 64 rows of a product are
-//            channels of as many taps; and the taps of other rows find them further on.
+//            Hopper's tensor cores through wgmma: dz transposed, from registers, times x, a product
+//            for every tap. All of them find their pixels in what lies in shared memory once.
 // Layout:    x (M, height, width, channels), dz (M, out_height, out_width, outputs), contiguous,
 //            dz and, if X_PIECES, x with pixels of whole pieces at multiples of 16 bytes; outputs
-//            are a multiple of BLOCK_O. IS_POOLED: dz is that of pooled windows, which `places`
-//            tells how to spread (pooled_rows.cuh). partials: a row for each blockIdx.x, of KH KW channels
+//            are whole pieces. IS_POOLED: dz is that of pooled windows, which `places` tells how to
+//            spread (pooled_rows.cuh). partials: a row for each blockIdx.x, of KH KW channels
 //            outputs numbers as dw, then outputs as db.
-// Launch:    grid (parts, outputs / BLOCK_O, ceil(channels / BLOCK_C)); block: WARPGROUPS, each
-//            with OWN_ROWS of the kernel's, and LOADING that load bands. Block x takes every parts-th band of band_rows rows of
-//            windows, num_slices of 16 pixels in shared memory. shared bytes: STAGES of dz, in
-//            lines, and of 8 planes of x, plane_bytes each, and barriers
-//            (`WeightBand.shared_bytes`). Defines:
-//            these, DTYPE, KERNEL_HEIGHT, KERNEL_WIDTH.
+// Launch:    grid (parts, ceil(outputs / 64), ceil(channels / BLOCK_C)); block: WARPGROUPS, each
+//            with OWN_ROWS of the kernel's, and LOADING that load bands. Block x takes every
+//            parts-th band of band_rows rows of windows, num_slices of 16 pixels in shared memory.
+//            shared bytes: STAGES of dz, in lines, and of the planes of x, plane_bytes each, and
+//            barriers (`WeightBand.shared_bytes`). Defines: these, DTYPE, KERNEL_HEIGHT,
+//            KERNEL_WIDTH.
 // Numerics:  float32 sums, in the order of bands and pixels; db's of a thread's pieces first.
 // Cost:      2 M out_height out_width KH KW C O FLOP, and those of zeros that fill up slices and
-//            copies; reads x COPIES times, with KH - 1 rows more for each band, and dz once, for
-//            each blockIdx.y and z.
+//            outputs; reads x, with KH - 1 rows more for each band, and dz once, for each
+//            blockIdx.y and z.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.15 (wgmma), 9.7.9.25.3
 //            (cp.async).
 #define SHARED_ALIGNMENT 1024
@@ -32,20 +31,18 @@ constexpr int THREADS = 128 * WARPGROUPS;  // that multiply
 constexpr int LOADERS = 128 * LOADING;     // threads that load
 // Registers of a thread: of all at first, and then of those that multiply, which get what the
 // others leave.
-constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8,
-              LOADER_REGISTERS = X_PIECES && !IS_POOLED ? 48 : 56;
+constexpr int ALL_REGISTERS = 65536 / (THREADS + LOADERS) / 8 * 8;
+constexpr int LOADER_REGISTERS = IS_POOLED ? 64 : X_PIECES ? 48 : 56;
 constexpr int LEFT_REGISTERS =
     ((THREADS + LOADERS) * ALL_REGISTERS - LOADERS * LOADER_REGISTERS) / THREADS / 8 * 8;
 constexpr int REGISTERS = LEFT_REGISTERS < 232 ? LEFT_REGISTERS : 232;
 constexpr int DEPTH = SLICE_BYTES / static_cast<int>(sizeof(T));
-constexpr int PRODUCT_ROWS = 64;
-constexpr int COPIES = PRODUCT_ROWS / BLOCK_C;
-constexpr int GROUPS = (KERNEL_WIDTH + COPIES - 1) / COPIES;  // of taps of a row
-constexpr int PLANES = PRODUCT_ROWS / IN_PIECE<T>, COPY_PLANES = BLOCK_C / IN_PIECE<T>;
+constexpr int BLOCK_O = 64;  // the rows of a product
+constexpr int PLANES = (BLOCK_C + DEPTH - 1) / DEPTH * DEPTH / IN_PIECE<T>;  // of whole slices
 constexpr int O_PIECES = BLOCK_O / IN_PIECE<T>;
 
 using OutputLines = Lines<BLOCK_O* static_cast<int>(sizeof(T))>;
-using Sums = float[OWN_ROWS][GROUPS][BLOCK_O / 2];
+using Sums = float[OWN_ROWS][KERNEL_WIDTH][BLOCK_C / 2];
 
 struct Pair {
     int h, w;
@@ -73,7 +70,7 @@ struct Stages {
                 {first + line_bytes(), plane_bytes}};
     }
 
-    // What no band fills must be finite, as it is multiplied by the zeros of dz.
+    // What no band fills: zeros around images, and what is multiplied by those of dz.
     __device__ void clear() const {
         const int count = STAGES * stage_bytes() / PIECE_BYTES;
         for (int i = threadIdx.x; i < count; i += THREADS + LOADERS) {
@@ -95,25 +92,20 @@ struct Bands {
     // By the loaders, of which this is number `thread`, until its part is there.
     __device__ void copy(int idx, const Stage& stage, int thread) const {
         const int number = idx / in_image(), top = idx % in_image() * rows;
-        const T* own_x = x + static_cast<int64>(number) * image.h * image.w * channels;
-#pragma unroll
-        for (int copy = 0; copy < COPIES && copy < KERNEL_WIDTH; ++copy) {
-            const ImageRows<T, X_PIECES> x_rows{own_x,
-                                                image.h,
-                                                image.w,
-                                                channels,
-                                                top - padding.h,
-                                                copy * dilation.w - padding.w,
-                                                rows + (KERNEL_HEIGHT - 1) * dilation.h,
-                                                pitch,
-                                                first_channel,
-                                                COPY_PLANES};
-            unsigned char* to = stage.x.data + copy * COPY_PLANES * stage.x.stride;
-            x_rows.template copy_to<LOADERS>(Planes{to, stage.x.stride}, thread);
-        }
-        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,      top,
-                                         0,  rows,      pitch,     first_output, O_PIECES};
-        copy_gradient<LOADERS, IS_POOLED>(stage.dz, places, number, dz_rows, thread);
+        const ImageRows<T, X_PIECES> x_rows{
+            x + static_cast<int64>(number) * image.h * image.w * channels,
+            image.h,
+            image.w,
+            channels,
+            top - padding.h,
+            -padding.w,
+            rows + (KERNEL_HEIGHT - 1) * dilation.h,
+            pitch,
+            first_channel};
+        x_rows.template copy_to<LOADERS, PLANES>(stage.x, thread);
+        const ImageRows<T, true> dz_rows{dz, windows.h, windows.w, outputs,     top,
+                                         0,  rows,      pitch,     first_output};
+        copy_gradient<LOADERS, O_PIECES, IS_POOLED>(stage.dz, places, number, dz_rows, thread);
         copy_async_commit();
         copy_async_wait<0>();
     }
@@ -143,8 +135,9 @@ struct OutputSums {
         sums[idx + 1] += load(T{static_cast<uint16>(word >> 16)});
     }
 
-    // Stores those of all threads that multiply, which call; scratch holds AT_ONCE BLOCK_O numbers.
-    __device__ void store_all(float* scratch, float* to) const {
+    // Stores those of `count` outputs, of all threads that multiply, which call; scratch holds AT_ONCE
+    // BLOCK_O numbers.
+    __device__ void store_all(float* scratch, float* to, int count) const {
         const int piece = threadIdx.x % O_PIECES, first = threadIdx.x / O_PIECES;
         meet_at<THREADS>(1);
         if (first < AT_ONCE) {
@@ -154,18 +147,27 @@ struct OutputSums {
             }
         }
         meet_at<THREADS>(1);
-        if (!wanted || threadIdx.x >= BLOCK_O) return;
+        if (!wanted || threadIdx.x >= count) return;
         float sum = 0;
         for (int i = 0; i < AT_ONCE; ++i) sum += scratch[i * BLOCK_O + threadIdx.x];
         to[threadIdx.x] = sum;
     }
 };
 
+// What a thread has of a slice of dz transposed, as wgmma takes it.
+__device__ inline void load_slice(unsigned (&words)[4], const OutputLines& dz, int slice) {
+    const int lane = threadIdx.x % 32;
+    ldmatrix_x4_trans(words[0], words[1], words[2], words[3],
+                      dz.piece(slice * DEPTH + lane / 16 * 8 + lane % 8,
+                               threadIdx.x / 32 % 4 * 2 + lane / 8 % 2));
+}
+
+using Slices = unsigned[2][4];  // in turns
+
 // sums += the products of a band, with the rows of the kernel from first_row on; those that it does
-// not have are its last one.
-__device__ inline void multiply_band(Sums& sums, const Stage& stage, int first_row, Pair tap_step,
-                                     int num_slices) {
-    const uint64 outputs = stage.dz.descriptor();
+// not have are its last one. The last slice is still read when this returns.
+__device__ inline void multiply_band(Sums& sums, Slices& slices, const Stage& stage, int first_row,
+                                     Pair tap_step, int num_slices) {
     const uint64 pixels =
         planes_descriptor(shared_address(stage.x.data), EIGHT_PIECES, stage.x.stride);
     uint64 rows[OWN_ROWS];
@@ -173,20 +175,23 @@ __device__ inline void multiply_band(Sums& sums, const Stage& stage, int first_r
     for (int r = 0; r < OWN_ROWS; ++r) {
         rows[r] = moved(pixels, min(first_row + r, KERNEL_HEIGHT - 1) * tap_step.h);
     }
-    wgmma_fence();
-#pragma unroll 4
+#pragma unroll 2
     for (int slice = 0; slice < num_slices; ++slice) {
-        const uint64 b = moved(outputs, slice * DEPTH * OutputLines::LINE);
+        unsigned (&a)[4] = slices[slice % 2];
+        load_slice(a, stage.dz, slice);
+        wgmma_fence();
 #pragma unroll
         for (int r = 0; r < OWN_ROWS; ++r) {
 #pragma unroll
-            for (int group = 0; group < GROUPS; ++group) {
-                const int bytes = group * COPIES * tap_step.w + slice * DEPTH * PIECE_BYTES;
-                SliceProduct<T, true, true>::add_to(sums[r][group], moved(rows[r], bytes), b, true);
+            for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
+                const int bytes = kw * tap_step.w + slice * DEPTH * PIECE_BYTES;
+                RegisterProduct<T>::template add_to<true>(sums[r][kw], a, moved(rows[r], bytes),
+                                                          true);
             }
         }
+        wgmma_commit();
+        wgmma_wait<1>();
     }
-    wgmma_commit();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
@@ -227,13 +232,14 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
     }
     take_registers<REGISTERS>();
     Sums sums = {};
+    Slices slices;
     OutputSums of_outputs{blockIdx.z == 0, {}};
     Cursor<STAGES> cursor(0);
 #pragma unroll 1
     for (int band = blockIdx.x; band < count; band += gridDim.x) {
         wait(ring.full[cursor.slot], cursor.round);
         const Stage stage = stages.at(cursor.slot);
-        multiply_band(sums, stage, first_row, tap_step, num_slices);
+        multiply_band(sums, slices, stage, first_row, tap_step, num_slices);
         of_outputs.add(stage.dz, num_slices * DEPTH);
         wgmma_wait<0>();
         arrive_warp(ring.empty[cursor.slot]);
@@ -243,25 +249,26 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, 1)
     const int taps = KERNEL_HEIGHT * KERNEL_WIDTH, lane = threadIdx.x % 32;
     float* part = partials + blockIdx.x * (static_cast<int64>(taps) * channels + 1) * outputs;
     float* of_bias = part + static_cast<int64>(taps) * channels * outputs + bands.first_output;
-    of_outputs.store_all(reinterpret_cast<float*>(shared), of_bias);
+    of_outputs.store_all(reinterpret_cast<float*>(shared), of_bias,
+                         min(BLOCK_O, outputs - bands.first_output));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int row = threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
-        const int channel = bands.first_channel + row % BLOCK_C, copy = row / BLOCK_C;
-        if (channel >= channels) continue;
+        const int output = bands.first_output + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
+        if (output >= outputs) continue;
 #pragma unroll
         for (int r = 0; r < OWN_ROWS; ++r) {
+            const int kh = first_row + r;
+            if (kh >= KERNEL_HEIGHT) continue;
 #pragma unroll
-            for (int group = 0; group < GROUPS; ++group) {
-                const int kh = first_row + r, kw = group * COPIES + copy;
-                if (kh >= KERNEL_HEIGHT || kw >= KERNEL_WIDTH) continue;
-                const int64 feature =
-                    static_cast<int64>(kh * KERNEL_WIDTH + kw) * channels + channel;
-                float* to = part + feature * outputs + bands.first_output + lane % 4 * 2;
+            for (int kw = 0; kw < KERNEL_WIDTH; ++kw) {
+                const int first = bands.first_channel + lane % 4 * 2;
+                const int64 feature = static_cast<int64>(kh * KERNEL_WIDTH + kw) * channels + first;
+                float* to = part + feature * outputs + output;
 #pragma unroll
-                for (int j = 0; j < BLOCK_O / 8; ++j) {
-                    const float* pair = &sums[r][group][4 * j + 2 * half];
-                    *reinterpret_cast<float2*>(to + 8 * j) = float2{pair[0], pair[1]};
+                for (int j = 0; j < BLOCK_C / 8; ++j) {
+                    const float* pair = &sums[r][kw][4 * j + 2 * half];
+                    if (first + 8 * j < channels) to[8 * j * outputs] = pair[0];
+                    if (first + 8 * j + 1 < channels) to[(8 * j + 1) * outputs] = pair[1];
                 }
             }
         }

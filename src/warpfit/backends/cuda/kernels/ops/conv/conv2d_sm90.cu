@@ -144,12 +144,12 @@ struct Bands {
             -padding.w,
             copied_rows,
             pitch,
-            0,
-            CHANNELS / IN_PIECE<T>};
+            0};
+        constexpr int PLANES = CHANNELS / IN_PIECE<T>;
         if constexpr (IS_POOLED) {
-            copy_pooled<THREADS_OF>(to, x, places, number, own, thread);
+            copy_pooled<THREADS_OF, PLANES>(to, x, places, number, own, thread);
         } else {
-            own.template copy_to<THREADS_OF>(to, thread);
+            own.template copy_to<THREADS_OF, PLANES>(to, thread);
         }
         copy_async_commit();
         copy_async_wait<0>();
@@ -169,7 +169,15 @@ extern "C" __global__ void __launch_bounds__(THREADS + LOADERS, BLOCKS)
     const Planes pixels{shared + WEIGHT_BYTES, plane_bytes};
     const int stage_bytes = CHANNELS / IN_PIECE<T> * plane_bytes;
     const BandRing<STAGES, THREADS, LOADERS> ring(pixels.data + STAGES * stage_bytes);
-    if (LOADERS > 0) ring.start();
+    // Zeros around images, and channels that they do not have.
+    for (int i = threadIdx.x; i < STAGES * stage_bytes / PIECE_BYTES; i += THREADS + LOADERS) {
+        reinterpret_cast<uint4*>(pixels.data)[i] = uint4{0, 0, 0, 0};
+    }
+    if (LOADERS > 0) {
+        ring.start();
+    } else {
+        __syncthreads();
+    }
     take_turn();
 
     const Bands bands{x,

@@ -7,7 +7,7 @@
 //            float32 but copies.
 // Launch:    grid: tiles times BLOCK_N / 8 blocks for weights, and then for each member one for
 //            every 256 numbers and a last one; block 256; no dynamic shared memory. Defines: UNITS
-//            (128, 256 or 512), BOUNDED_WAITS.
+//            (128, 256 or 512).
 // Numerics:  float32 sums in the order of blocks; of a head's biases by a tree; the step in float32.
 // Cost:      512 BLOCK_N bytes of each block and tile, and of each block of rows 4 count(); of each
 //            parameter 4 bytes, or 26.

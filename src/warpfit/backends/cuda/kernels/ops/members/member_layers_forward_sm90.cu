@@ -9,7 +9,7 @@
 //            needs besides as `Kept` of member_products.cuh. Without `kept_bits` only y is written.
 // Launch:    grid: members times num_blocks, an even number, in clusters of 2; block: a warpgroup
 //            that loads and two that multiply; SHARED_BYTES
-//            of shared memory. Defines: that, UNITS (128, 256 or 512), CLUSTER (2), BOUNDED_WAITS.
+//            of shared memory. Defines: that, UNITS (128, 256 or 512), CLUSTER (2).
 // Numerics:  products of bfloat16 with float32 sums in the order of k; all else in float32; h_l
 //            are rounded once, and so are sums that are kept.
 // Cost:      2 rows UNITS (inputs + (L - 1) UNITS + outputs) FLOP a member; a cluster reads all

@@ -4,7 +4,7 @@
 //            through tensor maps with boxes of 64 by 64; partials as in member_weights.cuh.
 // Launch:    grid: blocks that all run at once; block: a warpgroup that loads and two that multiply
 //            64 inputs by BLOCK_N units each; SHARED_BYTES of shared memory. Defines: that, UNITS
-//            (128, 256 or 512), STAGES, BOUNDED_WAITS.
+//            (128, 256 or 512), STAGES.
 // Numerics:  float32 sums in the order of rows.
 // Cost:      2 rows num_inputs UNITS FLOP a layer; of each unit of work 128 (128 + BLOCK_N) bytes,
 //            from L2, and of each block and tile 512 BLOCK_N bytes to memory.
@@ -64,27 +64,12 @@ __device__ inline void load_parts(WeightShared& shared, const WeightList& list) 
 
 using Sums = float[BLOCK_N / 2];
 
-__device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, int own_rows,
-                                      bool adds) {
-    const unsigned address = shared_address(stage);
-    const uint64 x = TileX::descriptor(address, own_rows),
-                 dz = TileDz::descriptor(address + TileX::BYTES, 0);
-    wgmma_fence();
-#pragma unroll
-    for (int slice = 0; slice < SLICES; ++slice) {
-        SliceProduct<T, true, true>::add_to(sums, moved(x, slice * TileX::SLICE_STEP),
-                                            moved(dz, slice * TileDz::SLICE_STEP),
-                                            adds || slice > 0);
-    }
-    wgmma_commit();
-}
-
 __device__ inline void multiply_part(Sums& sums, WeightShared& shared, Cursor<STAGES>& cursor,
                                      int count, int own_rows) {
     int before = 0;
     for (int i = 0; i < count; ++i) {
         wait(shared.full[cursor.slot], cursor.round);
-        multiply_stage(sums, shared.stages[cursor.slot], own_rows, i > 0);
+        multiply_tiles<TileX, TileDz>(sums, shared.stages[cursor.slot], own_rows, i > 0);
         wgmma_wait<1>();
         if (i > 0) arrive_warp(shared.empty[before]);
         before = cursor.slot;

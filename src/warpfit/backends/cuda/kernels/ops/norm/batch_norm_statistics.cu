@@ -4,9 +4,9 @@
 //           channels) of the arithmetic type; partials (blocks of rows, 2, channels) float64;
 //           arrivals one counter for every tile of columns, zero before and after. Where wide,
 //           channels is a multiple of a vector's elements and x is aligned.
-// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
-//           warps: `width` threads along a row, the rest over rows; no dynamic shared memory;
-//           define DTYPE.
+// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads, of half
+//           precision 512, in whole warps: `width` threads along a row, the rest over rows; no
+//           dynamic shared memory; define DTYPE.
 // Numerics: one pass. Values are taken relative to the first row's. Of half precision a thread sums
 //           them and their squares in float32, MOST_ROWS at most, and float64 the threads'. Of other
 //           types groups of rows give mean and sum of squared deviations in the arithmetic type,
@@ -20,6 +20,16 @@
 using T = DTYPE;
 using P = PARAMETER;
 using Acc = accumulator<T>;
+
+constexpr int MOST_THREADS = sizeof(T) == 2 ? MOST_SUMMED_THREADS : COLUMN_THREADS;
+
+using Room = SumRoom<Acc, Vec<T>::SIZE>;
+
+// One for vectors of columns and single ones.
+__device__ inline Room& sum_room() {
+    __shared__ Room room;
+    return room;
+}
 
 // Count, mean and sum of squared deviations from it of some numbers, for each of W columns.
 template <int W>
@@ -90,42 +100,20 @@ __device__ inline Moments<W> moments_of(const T* column, const Acc (&origin)[W],
     return moments;
 }
 
-// The same of half precision. What is beyond the last row counts as 0, relative to the origin.
+// Of half precision: sums of a thread's rows relative to the origin, and of their squares.
 template <int W>
-__device__ inline Moments<W> moments_of_half(const T* column, const Acc (&origin)[W],
-                                             const ColumnPlace<W>& place, int channels) {
-    constexpr int UNROLL = 8;
-    Acc sums[W] = {}, squares[W] = {};
-    int count = 0;
-    for (int64 row = place.first_row + place.line; row < place.end_row;
-         row += UNROLL * place.num_lines) {
-        Group<T, W> rows[UNROLL];
+__device__ inline void sum_half_rows(Acc (&sums)[2][W], const T* column, const Acc (&origin)[W],
+                                     const ColumnPlace<W>& place, int channels) {
+    const auto take = [&](const Group<T, W>& values, bool is_there) {
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const int64 own = row + u * place.num_lines;
-            const bool is_there = own < place.end_row;
-            rows[u] = load_group<W>(column + (is_there ? own : 0) * channels, 0, W, true);
-            count += is_there;
+        for (int e = 0; e < W; ++e) {
+            const Acc value = is_there ? load(values.element[e]) - origin[e] : Acc(0);
+            sums[0][e] += value;
+            sums[1][e] += value * value;
         }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-#pragma unroll
-            for (int e = 0; e < W; ++e) {
-                const Acc value = load(rows[u].element[e]) - origin[e];
-                sums[e] += value;
-                squares[e] += value * value;
-            }
-        }
-    }
-    Moments<W> moments;
-    moments.count = count;
-#pragma unroll
-    for (int e = 0; e < W; ++e) {
-        const double sum = sums[e];
-        moments.mean[e] = count > 0 ? sum / count : 0;
-        moments.squares[e] = squares[e] - sum * moments.mean[e];
-    }
-    return moments;
+    };
+    for_each_row<4>(
+        place, [&](int64 row) { return load_group<W>(column + row * channels, 0, W, true); }, take);
 }
 
 // The sum of two numbers, and its rounding error in `error`.
@@ -136,26 +124,49 @@ __device__ inline double exact_sum(double a, double b, double& error) {
     return sum;
 }
 
-template <int W>
-__device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W], P* running_mean,
-                              P* running_var, Acc* statistics, int channels, int column,
-                              double momentum, double eps) {
+// Of a column's mean relative to an origin, and its sum of squared deviations.
+__device__ inline void finish(double count, double mean_of_rest, double squares, double origin,
+                              P* running_mean, P* running_var, Acc* statistics, int channels,
+                              int column, double momentum, double eps) {
     const Acc keep = static_cast<Acc>(1 - momentum);
     const Acc take = static_cast<Acc>(momentum);
+    double error;
+    const double exact = exact_sum(origin, mean_of_rest, error);
+    const Acc mean = static_cast<Acc>(exact);
+    statistics[column] = mean;
+    statistics[channels + column] = static_cast<Acc>((exact - mean) + error);
+    statistics[2ll * channels + column] = static_cast<Acc>(1 / sqrt(squares / count + eps));
+    running_mean[column] = store<P>(load(running_mean[column]) * keep + take * mean);
+    running_var[column] = store<P>(load(running_var[column]) * keep +
+                                   take * static_cast<Acc>(squares / (count - 1)));
+}
+
+// The same of half precision.
+template <int W>
+__device__ inline void find_half_statistics(const T* x, P* running_mean, P* running_var,
+                                            Acc* statistics, double* partials, unsigned* arrivals,
+                                            int64 num_rows, int channels, int width,
+                                            int64 rows_per_block, double momentum, double eps) {
+    Room& room = sum_room();
+    const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
+    Acc sums[2][W] = {};
+    if (place.active) {
+        const auto first = load_group<W>(x + place.column, 0, W, true);
+        Acc origin[W];
 #pragma unroll
-    for (int e = 0; e < W; ++e) {
-        double error;
-        const double exact = exact_sum(origin[e], moments.mean[e], error);
-        const Acc mean = static_cast<Acc>(exact);
-        const double variance = moments.squares[e] / moments.count;
-        const double unbiased = moments.squares[e] / (moments.count - 1);
-        const int c = column + e;
-        statistics[c] = mean;
-        statistics[channels + c] = static_cast<Acc>((exact - mean) + error);
-        statistics[2ll * channels + c] = static_cast<Acc>(1 / sqrt(variance + eps));
-        running_mean[c] = store<P>(load(running_mean[c]) * keep + take * mean);
-        running_var[c] = store<P>(load(running_var[c]) * keep + take * static_cast<Acc>(unbiased));
+        for (int e = 0; e < W; ++e) origin[e] = load(first.element[e]);
+        sum_half_rows<W>(sums, x + place.column, origin, place, channels);
     }
+    const ColumnSums<W, Acc, Vec<T>::SIZE> columns{room, width, channels};
+    double total;
+    if (!columns.total(sums, place.num_lines, partials, arrivals, total)) return;
+    room.parts[threadIdx.x] = total;
+    __syncthreads();
+    if (!columns.is_out() || columns.kind() == 1) return;
+    const int column = columns.column();
+    const double mean = total / num_rows;
+    finish(num_rows, mean, room.parts[threadIdx.x + W] - total * mean, load(x[column]),
+           running_mean, running_var, statistics, channels, column, momentum, eps);
 }
 
 template <int W>
@@ -172,11 +183,7 @@ __device__ inline void find_statistics(const T* x, P* running_mean, P* running_v
         const auto first = load_group<W>(column, 0, W, true);
 #pragma unroll
         for (int e = 0; e < W; ++e) origin[e] = load(first.element[e]);
-        if constexpr (sizeof(T) == 2) {
-            moments = moments_of_half<W>(column, origin, place, channels);
-        } else {
-            moments = moments_of<W>(column, origin, place, num_rows, channels);
-        }
+        moments = moments_of<W>(column, origin, place, num_rows, channels);
     }
     join_lines(moments, place.line, place.num_lines, width, shared, join_moments<W>);
     if (gridDim.y > 1) {
@@ -207,22 +214,33 @@ __device__ inline void find_statistics(const T* x, P* running_mean, P* running_v
         }
         join_lines(moments, place.line, place.num_lines, width, shared, join_moments<W>);
     }
-    if (place.active && place.line == 0) {
-        finish(moments, origin, running_mean, running_var, statistics, channels, place.column,
-               momentum, eps);
+    if (!place.active || place.line > 0) return;
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        finish(moments.count, moments.mean[e], moments.squares[e], origin[e], running_mean,
+               running_var, statistics, channels, place.column + e, momentum, eps);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+template <int W, class... Arguments>
+__device__ inline void find(Arguments... arguments) {
+    if constexpr (sizeof(T) == 2) {
+        find_half_statistics<W>(arguments...);
+    } else {
+        find_statistics<W>(arguments...);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
     batch_norm_statistics(const T* __restrict__ x, P* running_mean, P* running_var, Acc* statistics,
                           double* partials, unsigned* arrivals, int64 num_rows, int channels,
                           int width, int wide, int64 rows_per_block, double momentum, double eps) {
     take_turn();
     if (wide) {
-        find_statistics<Vec<T>::SIZE>(x, running_mean, running_var, statistics, partials, arrivals,
-                                      num_rows, channels, width, rows_per_block, momentum, eps);
-    } else {
-        find_statistics<1>(x, running_mean, running_var, statistics, partials, arrivals, num_rows,
+        find<Vec<T>::SIZE>(x, running_mean, running_var, statistics, partials, arrivals, num_rows,
                            channels, width, rows_per_block, momentum, eps);
+    } else {
+        find<1>(x, running_mean, running_var, statistics, partials, arrivals, num_rows, channels,
+                width, rows_per_block, momentum, eps);
     }
 }

@@ -1,12 +1,12 @@
 // Computes: dweight = factor · Σ dz · x̂ and dbias = factor · Σ dz over the rows, with x̂ = (x -
 //           mean) / σ and dz = dy f'(x̂ weight + bias), f the define ACTIVATION.
 // Layout:   dy, x (num_rows, channels); weight and bias (channels,) of PARAMETER or null, read if f
-//           is not the identity, which it is if per_row; statistics, mean, its rest and 1 / σ, (3, rows) if per_row
-//           (layer norm), else (3, channels), dweight and dbias (channels,), of the arithmetic
-//           type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
+//           is not the identity, which it is if per_row; statistics, mean, its rest and 1 / σ, (3,
+//           rows) if per_row (layer norm), else (3, channels), or null for x̂ = x; dweight and dbias
+//           (channels,), of the arithmetic type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
 //           tile of columns, zero before and after. Where wide, channels is a multiple of a
 //           vector's elements and dy and x are aligned.
-// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
+// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 512 threads in whole
 //           warps: `width` threads along a row, the rest over rows; no dynamic shared memory;
 //           defines DTYPE and these.
 // Numerics: a thread sums in accumulator<DTYPE>, threads and blocks are added in float64, in the
@@ -21,37 +21,32 @@ using Acc = accumulator<T>;
 
 constexpr int UNROLL = 4;
 
-// An odd number of doubles, so that those of neighbouring threads lie in different banks.
-template <int W>
-struct Sums {
-    double weight[W];
-    double bias[W];
-    double unused;
-};
+using Room = SumRoom<Acc, Vec<T>::SIZE>;
 
-template <int W>
-__device__ inline void join_sums(Sums<W>& a, const Sums<W>& b) {
-#pragma unroll
-    for (int e = 0; e < W; ++e) {
-        a.weight[e] += b.weight[e];
-        a.bias[e] += b.bias[e];
-    }
+// One for vectors of columns and single ones.
+__device__ inline Room& sum_room() {
+    __shared__ Room room;
+    return room;
 }
+
+// Of a thread: Σ dz · x̂ and Σ dz of its columns.
+template <int W>
+using Sums = Acc[2][W];
 
 // The sums over a thread's rows.
 template <int W>
-__device__ inline Sums<W> sum_rows(const T* dy, const T* x, const P* weights, const P* biases,
-                                   const Acc* statistics, int64 num_rows, int channels, int per_row,
-                                   Acc slope, const ColumnPlace<W>& place) {
+__device__ inline void sum_rows(Sums<W>& sums, const T* dy, const T* x, const P* weights,
+                                const P* biases, const Acc* statistics, int64 num_rows,
+                                int channels, int per_row, Acc slope, const ColumnPlace<W>& place) {
     constexpr bool IS_PLAIN = Activation::ACTIVATION == Activation::identity;
     const int64 num_statistics = per_row ? num_rows : channels;
-    Acc mean[W], rest[W], inverse[W], weight[W] = {}, bias[W] = {}, scale[W], shift[W];
+    Acc mean[W], rest[W], inverse[W], scale[W], shift[W];
 #pragma unroll
     for (int e = 0; e < W; ++e) {
         const int64 at = per_row ? 0 : place.column + e;
-        mean[e] = statistics[at];
-        rest[e] = statistics[num_statistics + at];
-        inverse[e] = statistics[2 * num_statistics + at];
+        mean[e] = statistics ? statistics[at] : Acc(0);
+        rest[e] = statistics ? statistics[num_statistics + at] : Acc(0);
+        inverse[e] = statistics ? statistics[2 * num_statistics + at] : Acc(1);
         if (IS_PLAIN) continue;
         scale[e] = weights ? inverse[e] * load(weights[at]) : inverse[e];
         shift[e] = biases ? load(biases[at]) : Acc(0);
@@ -82,71 +77,50 @@ __device__ inline Sums<W> sum_rows(const T* dy, const T* x, const P* weights, co
                     gradient = before_activation<Activation::ACTIVATION>(
                         gradient, centred * scale[e] + shift[e], slope);
                 }
-                weight[e] += gradient * (centred * (per_row ? row_inverse : inverse[e]));
-                bias[e] += gradient;
+                sums[0][e] += gradient * (centred * (per_row ? row_inverse : inverse[e]));
+                sums[1][e] += gradient;
             }
         }
     }
-    Sums<W> sums;
-#pragma unroll
-    for (int e = 0; e < W; ++e) {
-        sums.weight[e] = weight[e];
-        sums.bias[e] = bias[e];
-    }
-    return sums;
 }
 
 // The same of half precision, where statistics are those of channels: a mean that is rounded is exact
-// enough, and 1 / σ can wait.
+// enough, and 1 / σ can wait for the total.
 template <int W>
-__device__ inline Sums<W> sum_half_rows(const T* dy, const T* x, const P* weights, const P* biases,
-                                        const Acc* statistics, int channels, Acc slope,
-                                        const ColumnPlace<W>& place) {
+__device__ inline void sum_half_rows(Sums<W>& sums, const T* dy, const T* x, const P* weights,
+                                     const P* biases, const Acc* statistics, int channels,
+                                     Acc slope, const ColumnPlace<W>& place) {
     constexpr bool IS_PLAIN = Activation::ACTIVATION == Activation::identity;
-    Acc mean[W], scale[W], shift[W], weight[W] = {}, bias[W] = {};
+    Acc mean[W], scale[W], shift[W];
 #pragma unroll
     for (int e = 0; e < W; ++e) {
         const int c = place.column + e;
-        mean[e] = statistics[c] + statistics[channels + c];
+        mean[e] = statistics ? statistics[c] + statistics[channels + c] : Acc(0);
         if (IS_PLAIN) continue;
-        const Acc inverse = statistics[2ll * channels + c];
+        const Acc inverse = statistics ? statistics[2ll * channels + c] : Acc(1);
         scale[e] = weights ? inverse * load(weights[c]) : inverse;
         shift[e] = biases ? load(biases[c]) : Acc(0);
     }
-    for (int64 row = place.first_row + place.line; row < place.end_row;
-         row += UNROLL * place.num_lines) {
-        Group<T, W> gradients[UNROLL], values[UNROLL];
+    struct Row {
+        Group<T, W> gradients, values;
+    };
+    const auto load_row = [&](int64 row) {
+        const int64 at = row * channels + place.column;
+        return Row{load_group<W>(dy + at, 0, W, true), load_group<W>(x + at, 0, W, true)};
+    };
+    for_each_row<2>(place, load_row, [&](const Row& row, bool is_there) {
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const int64 own = row + u * place.num_lines;
-            const int64 at = own * channels + place.column;
-            const bool is_there = own < place.end_row;
-            gradients[u] = is_there ? load_group<W>(dy + at, 0, W, true) : Group<T, W>{};
-            values[u] = is_there ? load_group<W>(x + at, 0, W, true) : Group<T, W>{};
-        }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-#pragma unroll
-            for (int e = 0; e < W; ++e) {
-                Acc gradient = load(gradients[u].element[e]);
-                const Acc centred = load(values[u].element[e]) - mean[e];
-                if constexpr (!IS_PLAIN) {
-                    gradient = before_activation<Activation::ACTIVATION>(
-                        gradient, centred * scale[e] + shift[e], slope);
-                }
-                weight[e] += gradient * centred;
-                bias[e] += gradient;
+        for (int e = 0; e < W; ++e) {
+            Acc gradient = is_there ? load(row.gradients.element[e]) : Acc(0);
+            const Acc centred = load(row.values.element[e]) - mean[e];
+            if constexpr (!IS_PLAIN) {
+                gradient = before_activation<Activation::ACTIVATION>(
+                    gradient, centred * scale[e] + shift[e], slope);
             }
+            sums[0][e] += gradient * centred;
+            sums[1][e] += gradient;
         }
-    }
-    Sums<W> sums;
-#pragma unroll
-    for (int e = 0; e < W; ++e) {
-        const Acc inverse = statistics[2ll * channels + place.column + e];
-        sums.weight[e] = static_cast<double>(weight[e]) * inverse;
-        sums.bias[e] = bias[e];
-    }
-    return sums;
+    });
 }
 
 template <int W>
@@ -155,52 +129,33 @@ __device__ inline void sum_gradients(const T* dy, const T* x, const P* weights, 
                                      double* partials, unsigned* arrivals, int64 num_rows,
                                      int channels, int width, int64 rows_per_block, int per_row,
                                      double factor, double slope) {
-    __shared__ Sums<W> shared[COLUMN_THREADS];
+    Room& room = sum_room();
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
+    constexpr bool WAITS = sizeof(T) == 2;
     Sums<W> sums = {};
-    if (place.active && sizeof(T) == 2 && !per_row) {
-        sums = sum_half_rows<W>(dy, x, weights, biases, statistics, channels,
-                                static_cast<Acc>(slope), place);
+    if (place.active && WAITS && !per_row) {
+        sum_half_rows<W>(sums, dy, x, weights, biases, statistics, channels,
+                         static_cast<Acc>(slope), place);
     } else if (place.active) {
-        sums = sum_rows<W>(dy, x, weights, biases, statistics, num_rows, channels, per_row,
-                           static_cast<Acc>(slope), place);
+        sum_rows<W>(sums, dy, x, weights, biases, statistics, num_rows, channels, per_row,
+                    static_cast<Acc>(slope), place);
     }
-    join_lines(sums, place.line, place.num_lines, width, shared, join_sums<W>);
-    if (gridDim.y > 1) {
-        double* own = partials + static_cast<int64>(blockIdx.y) * 2 * channels + place.column;
-        if (place.active && place.line == 0) {
-#pragma unroll
-            for (int e = 0; e < W; ++e) {
-                own[e] = sums.weight[e];
-                own[channels + e] = sums.bias[e];
-            }
-        }
-        if (!is_last_block(arrivals + blockIdx.x, gridDim.y)) return;
-        sums = {};
-        if (place.active) {
-#pragma unroll(W <= 4 ? 4 : 2)
-            for (int64 block = place.line; block < gridDim.y; block += place.num_lines) {
-                const double* from = partials + block * 2 * channels + place.column;
-                Sums<W> part;
-#pragma unroll
-                for (int e = 0; e < W; ++e) {
-                    part.weight[e] = __ldcg(from + e);
-                    part.bias[e] = __ldcg(from + channels + e);
-                }
-                join_sums(sums, part);
-            }
-        }
-        join_lines(sums, place.line, place.num_lines, width, shared, join_sums<W>);
+    const ColumnSums<W, Acc, Vec<T>::SIZE> columns{room, width, channels};
+    double total;
+    if (!columns.total(sums, place.num_lines, partials, arrivals, total) || !columns.is_out()) {
+        return;
     }
-    if (!place.active || place.line > 0) return;
-#pragma unroll
-    for (int e = 0; e < W; ++e) {
-        dweight[place.column + e] = static_cast<Acc>(sums.weight[e] * factor);
-        dbias[place.column + e] = static_cast<Acc>(sums.bias[e] * factor);
+    const int column = columns.column();
+    if (columns.kind() == 1) {
+        dbias[column] = static_cast<Acc>(total * factor);
+    } else {
+        const bool has_waited = WAITS && !per_row && statistics;
+        const double inverse = has_waited ? statistics[2ll * channels + column] : Acc(1);
+        dweight[column] = static_cast<Acc>(total * inverse * factor);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(MOST_SUMMED_THREADS)
     norm_parameter_gradients(const T* __restrict__ dy, const T* __restrict__ x,
                              const P* __restrict__ weights, const P* __restrict__ biases,
                              const Acc* __restrict__ statistics, Acc* dweight, Acc* dbias,

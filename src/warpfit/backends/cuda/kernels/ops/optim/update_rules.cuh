@@ -3,7 +3,7 @@
 //
 // Of parameters in memory, `NAMEStep`, which a define RULE names: `apply` takes a parameter, its
 // gradient and its NUM_SLOTS numbers of optimizer state, and changes all but the gradient. Kernels hand
-// over six numbers of the update, in the table's order.
+// over six numbers of the update, in the table's order. NEAR_ROOTS: without IEEE division.
 //
 // Of parameters in registers, without IEEE division, `NAMERule<Options>`: it changes a parameter and
 // its optimizer state by the sum of its gradient, which comes scaled. Options are what is settled
@@ -21,14 +21,14 @@
 
 // -- of parameters in memory -----------------------------------------------------------------
 
-// a / (√b + eps), of float32 within a few units of the last place: without the branches of IEEE
-// division, which a thread takes for one number after the other.
-__device__ inline float over_root(float a, float b, float eps) {
+// a / (√b + eps). IEEE division has branches, which a thread takes for one number after the other.
+template <class Acc>
+__device__ inline Acc over_root(Acc a, Acc b, Acc eps) {
+#ifdef NEAR_ROOTS
     return a * reciprocal(square_root_near(b) + eps);
-}
-
-__device__ inline double over_root(double a, double b, double eps) {
+#else
     return a / (square_root(b) + eps);
+#endif
 }
 
 // w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g. With

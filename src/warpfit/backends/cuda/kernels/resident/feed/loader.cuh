@@ -37,7 +37,7 @@ __device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], cons
     }
 }
 
-// Keeps the ring full.
+// Keeps the ring full. Whoever hangs, the loader waits for in the end, and gives up.
 __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun& run,
                                     const T* batches, const float* targets) {
     const int num_steps = run.first_step().num_steps;
@@ -48,7 +48,7 @@ __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun&
     for (int step = 0, load = 0; step < num_steps;) {
         const int r = load < ROW_TILES ? load : load - ROW_TILES;
         Barrier& full = shared.x_full[in_groups.slot / GROUP];
-        wait(shared.x_empty[cursor.slot], cursor.round + 1);
+        wait_or_give_up(shared.x_empty[cursor.slot], cursor.round + 1);
         copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE,
                   clamped(own_rows(BATCH) - r * 16, 16), full);
         if (load < ROW_TILES) copy_targets(shared.targets[step % TARGET_STEPS], targets, r);
@@ -61,4 +61,7 @@ __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun&
         batches += static_cast<int64>(PARTS) * BATCH * X_STRIDE;
         targets += BATCH * TARGET_WORDS;
     }
+#pragma unroll 1
+    for (int i = 0; i < X_SLOTS; ++i, cursor.advance<1>())
+        wait_or_give_up(shared.x_empty[cursor.slot], cursor.round + 1);
 }

@@ -118,7 +118,7 @@ struct RowWarp {
         StepSettings settings = {};
         if (batch.trains(network)) settings = *network.settings(batch.epoch, batch.idx);
         hand_over_batch();
-        wait(shared.batch_free[stage], batches / STAGES + 1);
+        wait_or_give_up(shared.batch_free[stage], batches / STAGES + 1);
         if (Order::own_lane() == 0) shared.settings[stage] = settings;
         copy_rows(numbers, stage);
         copy_targets(numbers, stage);

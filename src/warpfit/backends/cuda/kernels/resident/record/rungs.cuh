@@ -16,7 +16,7 @@
 #include "resident/feed/many_rows.cuh"
 
 constexpr int NO_RUNG = 0x7fffffff;
-constexpr int64 LONGEST_RUNG = 20 * LONGEST_WAIT;
+constexpr unsigned MOST_LOOKS_AT_RUNG = ~0u;  // an hour: others may train that long
 
 // How a candidate stands at a rung, by the mean over its folds; less is better.
 struct Candidate {
@@ -50,7 +50,7 @@ struct RungQueue {
     // The number of the network at a place, -1 if there will be none. One thread of each block
     // calls, which then sees what others have left of it.
     __device__ int network_at(unsigned place, int) const {
-        for (Patience patience;; patience.wait(LONGEST_RUNG)) {
+        for (Patience patience;; patience.wait(MOST_LOOKS_AT_RUNG)) {
             const unsigned found = load_relaxed(&published), known = found & ~NO_MORE;
             if (place < known || found != known) {
                 __threadfence();  // with the load, an acquire

@@ -1,15 +1,14 @@
 // Computes:  for each part its share of dw[k, l, c, o] = sum of x[m, i stride + k dilation -
 //            padding, ..., c] dz[m, i, j, o] over windows (m, i, j), on Hopper's tensor cores
-//            through wgmma: x transposed times dz, a product for every tap and 64 channels; SWAPPED:
-//            dz transposed times x.
+//            through wgmma: x transposed times dz, a product for every tap and 64 channels.
 // Layout:    x (M, height, width, channels) through x_map, in boxes of 64 windows, and dz (M, rows,
 //            columns, outputs) through dz_map in the same, as image_boxes.cuh has them. partials: a
 //            row for each part, of KH KW channels outputs numbers as dw, and as many outputs that
 //            stay as they are.
-// Launch:    grid: parts, each of as many blocks as there are tiles; a tile has BLOCK_M / 64 panels,
-//            each 64 channels of a tap, and BLOCK_N outputs; SWAPPED the other way round. block: as
-//            in gemm/stages.cuh, whose defines these are, and SWAPPED. shared bytes: STAGES stages
-//            and barriers (`WeightTiling.shared_bytes`).
+// Launch:    grid: run_blocks for each run_tiles of the tiles, as Runs has it; a tile has BLOCK_M /
+//            64 panels, each 64 channels of a tap, and BLOCK_N outputs. block: as in
+//            gemm/stages.cuh, whose defines these are. shared bytes: STAGES stages and barriers
+//            (`BoxTiling.shared_bytes`).
 // Numerics:  float32 sums, in the order of windows.
 // Cost:      2 windows taps channels outputs FLOP, and those of what fills up tiles and boxes;
 //            reads x for every tile of outputs, and dz for every tile of panels, mostly from L2.
@@ -28,9 +27,7 @@ struct BoxShared {
 };
 
 constexpr int PANEL = LINE_BYTES / sizeof(T);  // channels, or outputs
-constexpr int X_PANELS = (SWAPPED ? BLOCK_N : BLOCK_M) / PANEL;
-constexpr int DZ_PANELS = (SWAPPED ? BLOCK_M : BLOCK_N) / PANEL;
-constexpr int X_PLACE = SWAPPED ? TileA::BYTES : 0, DZ_PLACE = SWAPPED ? 0 : TileA::BYTES;
+constexpr int X_PANELS = BLOCK_M / PANEL, DZ_PANELS = BLOCK_N / PANEL;
 static_assert(CLUSTER == 1, "a block has a tile of its own");
 
 struct WeightProduct {
@@ -40,30 +37,51 @@ struct WeightProduct {
 
     __device__ int panels_of_tap() const { return (channels + PANEL - 1) / PANEL; }
     __device__ int num_taps() const { return rows.taps * columns.taps; }
-    __device__ int panel_tiles() const {
-        return (num_taps() * panels_of_tap() + X_PANELS - 1) / X_PANELS;
-    }
     __device__ int output_tiles() const {
         return (outputs + DZ_PANELS * PANEL - 1) / (DZ_PANELS * PANEL);
     }
 };
 
-// Which tile of dw a block has, and which boxes of windows.
-struct Share {
-    int part, first_panel, first_output;
-    int first_box, num_boxes;
+// How boxes of windows are dealt out: a run has `tiles` tiles, and those of one after the other go
+// to `blocks` blocks in equal numbers. Neighbouring blocks are of different runs, and of
+// neighbouring tiles: they ask for the same windows at the same time.
+struct Runs {
+    int tiles, blocks;
+    int64 boxes;  // of a tile
 
-    __device__ Share(const WeightProduct& product, int parts) {
-        const int tiles = product.panel_tiles() * product.output_tiles();
-        const int tile = static_cast<int>(blockIdx.x) % tiles;
-        part = static_cast<int>(blockIdx.x) / tiles;
-        first_panel = tile / product.output_tiles() * X_PANELS;
-        first_output = tile % product.output_tiles() * DZ_PANELS * PANEL;
-        const int64 count = product.boxes.counts().count();
-        first_box = static_cast<int>(count * part / parts);
-        num_boxes = static_cast<int>(count * (part + 1) / parts) - first_box;
+    __device__ int64 count() const { return tiles * boxes; }
+    // Where a block of a run begins, and which block has a box.
+    __device__ int64 first(int block) const { return block * count() / blocks; }
+    __device__ int block_of(int64 box) const {
+        return static_cast<int>(((box + 1) * blocks - 1) / count());
     }
 };
+
+// The boxes that a block has of a tile of dw, whose sums are row `part` of the partials. Rows up to
+// end_part have no others'.
+struct Piece {
+    int first_panel, first_output, part, end_part;
+    int first_box, num_boxes;
+};
+
+// Calls call(piece) for each of this block's.
+template <class Call>
+__device__ inline void for_each_piece(const WeightProduct& product, const Runs& runs, int parts,
+                                      Call call) {
+    const int num_runs = gridDim.x / runs.blocks;
+    const int block = blockIdx.x / num_runs, run = blockIdx.x - block * num_runs;
+    const int64 end = runs.first(block + 1);
+    for (int64 box = runs.first(block); box < end;) {
+        const int in_run = static_cast<int>(box / runs.boxes), tile = in_run * num_runs + run;
+        const int64 first = in_run * runs.boxes, last = min(first + runs.boxes, end);
+        const int part = block - runs.block_of(first);
+        call(Piece{tile / product.output_tiles() * X_PANELS,
+                   tile % product.output_tiles() * DZ_PANELS * PANEL, part,
+                   last == first + runs.boxes ? parts : part + 1, static_cast<int>(box - first),
+                   static_cast<int>(last - box)});
+        box = last;
+    }
+}
 
 __device__ inline void start_barriers(BoxShared& shared) {
     if (threadIdx.x == 0) {
@@ -76,43 +94,47 @@ __device__ inline void start_barriers(BoxShared& shared) {
     __syncthreads();
 }
 
-// The panels of x that the windows of a box see; beyond the last tap's zeros.
-__device__ inline void load_x(unsigned char* tile, Barrier& full, const TensorMap& x_map,
-                              const WeightProduct& product, const Extent& first, int first_panel) {
-#pragma unroll
-    for (int i = 0; i < X_PANELS; ++i) {
-        const int panel = first_panel + i, tap = panel / product.panels_of_tap();
+// What the first window sees of a panel: a pixel, and a channel; beyond the last tap's there are
+// zeros.
+struct PanelStart {
+    int row, column, channel;
+
+    __device__ void find(const WeightProduct& product, int panel) {
+        const int tap = panel / product.panels_of_tap();
         const int kh = tap / product.columns.taps, kw = tap - kh * product.columns.taps;
-        const int channel = tap < product.num_taps()
-                                ? (panel - tap * product.panels_of_tap()) * PANEL
-                                : product.channels;
-        copy_images(tile + i * TileA::PANEL_BYTES, &x_map, first.images,
-                    product.rows.pixel(first.rows, kh), product.columns.pixel(first.columns, kw),
-                    channel, &full);
+        row = product.rows.pixel(0, kh), column = product.columns.pixel(0, kw);
+        channel = tap < product.num_taps() ? (panel - tap * product.panels_of_tap()) * PANEL
+                                           : product.channels;
     }
-}
+};
 
-__device__ inline void load_dz(unsigned char* tile, Barrier& full, const TensorMap& dz_map,
-                               const Extent& first, int first_output) {
-#pragma unroll
-    for (int i = 0; i < DZ_PANELS; ++i) {
-        copy_images(tile + i * TileB::PANEL_BYTES, &dz_map, first.images, first.rows, first.columns,
-                    first_output + i * PANEL, &full);
-    }
-}
-
+// One thread. What panels and boxes have in common it finds once: others wait for what it asks for.
 __device__ inline void load_boxes(BoxShared& shared, const TensorMap& x_map,
                                   const TensorMap& dz_map, const WeightProduct& product,
-                                  const Share& share) {
-    Cursor<STAGES> cursor(0);
-    for (int box = 0; box < share.num_boxes; ++box) {
-        const Extent first = product.boxes.first(share.first_box + box);
+                                  const Piece& piece, Cursor<STAGES>& cursor) {
+    PanelStart starts[X_PANELS];
+#pragma unroll
+    for (int i = 0; i < X_PANELS; ++i) starts[i].find(product, piece.first_panel + i);
+    Extent first = product.boxes.first(piece.first_box);
+#pragma unroll 1
+    for (int box = 0; box < piece.num_boxes; ++box) {
         Barrier& full = shared.full[cursor.slot];
         unsigned char* stage = shared.stages[cursor.slot];
         wait(shared.empty[cursor.slot], cursor.round + 1);
         mbarrier_expect(&full, STAGE_BYTES);
-        load_x(stage + X_PLACE, full, x_map, product, first, share.first_panel);
-        load_dz(stage + DZ_PLACE, full, dz_map, first, share.first_output);
+        const int row = first.rows * product.rows.stride,
+                  column = first.columns * product.columns.stride;
+#pragma unroll
+        for (int i = 0; i < X_PANELS; ++i) {
+            copy_images(stage + i * TileA::PANEL_BYTES, &x_map, first.images, row + starts[i].row,
+                        column + starts[i].column, starts[i].channel, &full);
+        }
+#pragma unroll
+        for (int i = 0; i < DZ_PANELS; ++i) {
+            copy_images(stage + TileA::BYTES + i * TileB::PANEL_BYTES, &dz_map, first.images,
+                        first.rows, first.columns, piece.first_output + i * PANEL, &full);
+        }
+        product.boxes.advance(first);
         cursor.advance<1>();
     }
 }
@@ -126,48 +148,48 @@ __device__ inline float* place_of(float* part, const WeightProduct& product, int
     return part + (static_cast<int64>(tap) * product.channels + channel) * product.outputs;
 }
 
-// Stores the sums of 64 rows of a tile, from `first_row` on: channels of a tap, or outputs if
-// SWAPPED.
+// Stores the sums of 64 rows of a tile, channels of a tap, from `first_row` on.
 __device__ inline void store_sums_of(const float (&sums)[BLOCK_N / 2], float* part,
-                                     const WeightProduct& product, const Share& share,
+                                     const WeightProduct& product, const Piece& piece,
                                      int first_row) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int row = threadIdx.x / 32 % 4 * 16 + h * 8 + lane / 4;
-        if constexpr (SWAPPED) {
-            const int output = share.first_output + first_row + row;
+        float* to = place_of(part, product, piece.first_panel + first_row / PANEL, row);
+        if (to == nullptr) continue;
+#pragma unroll
+        for (int j = 0; j < BLOCK_N / 8; ++j) {
+            const int output = piece.first_output + 8 * j + lane % 4 * 2;
             if (output >= product.outputs) continue;
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; ++j) {
-                const int column = 8 * j + lane % 4 * 2, panel = share.first_panel + column / PANEL;
-                float* to = place_of(part, product, panel, column % PANEL);
-                if (to == nullptr) continue;
-                to[output] = sums[4 * j + 2 * h];
-                to[product.outputs + output] = sums[4 * j + 2 * h + 1];
-            }
-        } else {
-            float* to = place_of(part, product, share.first_panel + first_row / PANEL, row);
-            if (to == nullptr) continue;
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; ++j) {
-                const int output = share.first_output + 8 * j + lane % 4 * 2;
-                if (output >= product.outputs) continue;
-                *reinterpret_cast<float2*>(to + output) =
-                    float2{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
-            }
+            *reinterpret_cast<float2*>(to + output) =
+                float2{sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]};
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    conv2d_backward_weight_boxes_sm90(const __grid_constant__ TensorMap x_map,
-                                      const __grid_constant__ TensorMap dz_map, float* partials,
-                                      int parts, int num_images, int num_rows, int num_columns,
-                                      int box_images, int box_rows, int box_columns, int channels,
-                                      int outputs, int kernel_height, int kernel_width,
-                                      int row_stride, int column_stride, int row_padding,
-                                      int column_padding, int row_dilation, int column_dilation) {
+// Writes zeros to a piece's tile, by the lanes of some warps, of which this is number `thread`,
+// where no other block has some of it.
+__device__ inline void clear_rest(float* partials, int64 numbers, const WeightProduct& product,
+                                  const Piece& piece, int thread, int num_threads) {
+    constexpr int CHUNKS = DZ_PANELS * PANEL / 4;
+    for (int part = piece.part + 1; part < piece.end_part; ++part) {
+        for (int i = thread; i < X_PANELS * PANEL * CHUNKS; i += num_threads) {
+            const int row = i / CHUNKS, output = piece.first_output + i % CHUNKS * 4;
+            float* to = place_of(partials + part * numbers, product,
+                                 piece.first_panel + row / PANEL, row % PANEL);
+            if (to == nullptr || output >= product.outputs) continue;
+            *reinterpret_cast<float4*>(to + output) = float4{0, 0, 0, 0};
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) conv2d_backward_weight_boxes_sm90(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap dz_map,
+    float* partials, int parts, int run_tiles, int run_blocks, int num_images, int num_rows,
+    int num_columns, int box_images, int box_rows, int box_columns, int channels, int outputs,
+    int kernel_height, int kernel_width, int row_stride, int column_stride, int row_padding,
+    int column_padding, int row_dilation, int column_dilation) {
     DYNAMIC_SHARED(BoxShared, shared);
     const WeightProduct product{
         {{num_images, num_rows, num_columns}, {box_images, box_rows, box_columns}},
@@ -175,26 +197,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         {kernel_width, 0, 1, column_stride, -column_padding, column_dilation},
         channels,
         outputs};
-    const Share share(product, parts);
+    const Runs runs{run_tiles, run_blocks, product.boxes.counts().count()};
+    const int64 numbers = (static_cast<int64>(product.num_taps()) * channels + 1) * product.outputs;
     const int warpgroup = threadIdx.x / WARPGROUP;
     start_barriers(*shared);
     take_turn();
 
     if (warpgroup == 0) {
         leave_registers<LOADER_REGISTERS>();
-        if (threadIdx.x == 0) load_boxes(*shared, x_map, dz_map, product, share);
+        Cursor<STAGES> cursor(0);
+        for_each_piece(product, runs, parts, [&](const Piece& piece) {
+            if (threadIdx.x >= 32) {
+                clear_rest(partials, numbers, product, piece, threadIdx.x - 32, WARPGROUP - 32);
+            } else if (threadIdx.x == 0) {
+                load_boxes(*shared, x_map, dz_map, product, piece, cursor);
+            }
+        });
     } else {
         take_registers<CONSUMER_REGISTERS>();
         const int own_rows = (warpgroup - 1) * CONSUMER_ROWS;
         Cursor<STAGES> cursor(0);
-        Sums sums = {};
-        if (share.num_boxes > 0) multiply_piece(sums, *shared, cursor, share.num_boxes, own_rows);
-        const int64 numbers =
-            (static_cast<int64>(product.num_taps()) * channels + 1) * product.outputs;
-        float* part = partials + share.part * numbers;
+        for_each_piece(product, runs, parts, [&](const Piece& piece) {
+            Sums sums = {};
+            multiply_piece(sums, *shared, cursor, piece.num_boxes, own_rows);
+            float* part = partials + piece.part * numbers;
 #pragma unroll
-        for (int i = 0; i < MMA_ROWS; ++i) {
-            store_sums_of(sums[i], part, product, share, own_rows + 64 * i);
-        }
+            for (int i = 0; i < MMA_ROWS; ++i) {
+                store_sums_of(sums[i], part, product, piece, own_rows + 64 * i);
+            }
+        });
     }
 }

@@ -31,6 +31,17 @@ struct Boxes {
                 idx / all.columns % all.rows * box.rows, idx % all.columns * box.columns};
     }
 
+    // From where a box begins to where the next one does.
+    __device__ void advance(Extent& first) const {
+        first.columns += box.columns;
+        if (first.columns < windows.columns) return;
+        first.columns = 0;
+        first.rows += box.rows;
+        if (first.rows < windows.rows) return;
+        first.rows = 0;
+        first.images += box.images;
+    }
+
     // Window `idx` of a box that begins at `first`.
     __device__ Extent window(const Extent& first, int idx) const {
         const int row = idx / box.columns;

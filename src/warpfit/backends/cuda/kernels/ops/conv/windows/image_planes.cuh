@@ -34,22 +34,20 @@ struct ImageRows {
     const T* image;
     int height, width, channels;
     int top, left;
-    int rows, pitch;                // to be copied
-    int first_channel, num_planes;  // to be copied
+    int rows, pitch;  // to be copied
+    int first_channel;
 
-    // `planes` are `Planes`, or `Lines` (mma/lines.cuh); THREADS share the work, of which this is
-    // number `thread`.
-    template <int THREADS, class Pieces>
+    // To PLANES `planes`, which are `Planes`, or `Lines` (mma/lines.cuh); THREADS share the work, of
+    // which this is number `thread`. What lies beside the image, and channels that it does not have,
+    // are zeros already.
+    template <int THREADS, int PLANES, class Pieces>
     __device__ void copy_to(const Pieces& planes, int thread) const {
-        Counter at(thread, THREADS, pitch, num_planes);
         if constexpr (WHOLE) {
-            for (; at.a < rows; at.advance()) {
-                const Source from = source(at);
-                copy_async_16(planes.piece(at.a * pitch + at.b, at.c), from.first, from.count > 0);
-            }
+            copy_whole<THREADS / PLANES, PLANES>(planes, thread);
         } else {
             // Some at once, as each is waited for.
             constexpr int AT_ONCE = 4;
+            Counter at(thread, THREADS, pitch, PLANES);
             while (at.a < rows) {
                 uint4 pieces[AT_ONCE];
                 unsigned char* to[AT_ONCE];
@@ -63,6 +61,27 @@ struct ImageRows {
                 for (int i = 0; i < AT_ONCE; ++i) {
                     if (to[i] != nullptr) *reinterpret_cast<uint4*>(to[i]) = pieces[i];
                 }
+            }
+        }
+    }
+
+    // A thread has a plane of every STEP-th pixel of a row; of narrow images some rows at once.
+    template <int STEP, int PLANES, class Pieces>
+    __device__ void copy_whole(const Pieces& planes, int thread) const {
+        const int plane = thread % PLANES, channel = first_channel + plane * IN_PIECE<T>;
+        const int begin = max(left, 0), last = min(left + pitch, width);
+        const int of_row = max(1, min(STEP, last - begin)), at_once = STEP / of_row;
+        const int first_row = thread / PLANES / of_row;
+        if (first_row >= at_once || channel >= channels) return;
+        const int first = begin + thread / PLANES - first_row * of_row;
+#pragma unroll 1
+        for (int r = first_row; r < rows; r += at_once) {
+            const bool inside = static_cast<unsigned>(top + r) < static_cast<unsigned>(height);
+            const T* from = image + static_cast<int64>(inside ? top + r : 0) * width * channels;
+#pragma unroll 2
+            for (int col = first; col < last; col += of_row) {
+                copy_async_16(planes.piece(r * pitch + col - left, plane),
+                              from + static_cast<int64>(col) * channels + channel, inside);
             }
         }
     }

@@ -24,7 +24,7 @@ struct PooledPiece {
 
 // Copies the rows to shared memory, of `gradient` (M, height / 2, width / 2, channels) and `places`
 // like it, an image of which is (height, width, channels); channels are whole pieces.
-template <int THREADS, class T, bool WHOLE, class Pieces>
+template <int THREADS, int PLANES, class T, bool WHOLE, class Pieces>
 __device__ inline void copy_pooled(const Pieces& to, const T* gradient, const uint8* places,
                                    int64 number, const ImageRows<T, WHOLE>& rows, int thread) {
     constexpr int AT_ONCE = 3;  // as each is waited for
@@ -33,7 +33,7 @@ __device__ inline void copy_pooled(const Pieces& to, const T* gradient, const ui
     const int first_row = rows.top >> 1, first_col = rows.left >> 1;
     const int num_rows = ((rows.top + rows.rows - 1) >> 1) - first_row + 1;
     const int num_cols = ((rows.left + rows.pitch - 1) >> 1) - first_col + 1;
-    Counter at(thread, THREADS, num_cols, rows.num_planes);
+    Counter at(thread, THREADS, num_cols, PLANES);
     while (at.a < num_rows) {
         PooledPiece pieces[AT_ONCE];
         int row[AT_ONCE], col[AT_ONCE], plane[AT_ONCE];
@@ -69,13 +69,13 @@ __device__ inline void copy_pooled(const Pieces& to, const T* gradient, const ui
 }
 
 // Copies rows of a gradient, `image` of which is the first one's, as they lie, or pooled.
-template <int THREADS, bool POOLED, class T, class Pieces>
+template <int THREADS, int PLANES, bool POOLED, class T, class Pieces>
 __device__ inline void copy_gradient(const Pieces& to, const uint8* places, int64 number,
                                      ImageRows<T, true> rows, int thread) {
     if constexpr (POOLED) {
-        copy_pooled<THREADS>(to, rows.image, places, number, rows, thread);
+        copy_pooled<THREADS, PLANES>(to, rows.image, places, number, rows, thread);
     } else {
         rows.image += number * rows.height * rows.width * rows.channels;
-        rows.template copy_to<THREADS>(to, thread);
+        rows.template copy_to<THREADS, PLANES>(to, thread);
     }
 }

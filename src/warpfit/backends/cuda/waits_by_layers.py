@@ -1,0 +1,205 @@
+"""Who waits for whom in `one_launch_layers.cu` and `one_launch_card.cu`, whose warps all do the
+same: a block is one role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from warpfit.backends.cuda.resident_config import CardConfig, LayersConfig
+from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
+
+CHUNK_UNITS, HALF_BYTES, FLOAT_BYTES = 8, 2, 4
+COPIED = 33  # arrivals of a batch of x that is copied
+
+
+def _padded(size: int) -> int:
+    return -(-size // 16) * 16
+
+
+def protocol_by_layers(config: LayersConfig, steps: int, validated: int, replicas: int) -> Protocol:
+    """Return what the blocks of some replicas do in some steps, after each of which come passes
+    over validation data, if the kernel validates.
+    """
+    protocol, passes = Protocol(), [True, *[False] * validated * config.validates] * steps
+    for replica in range(replicas):
+        for rank in range(config.cluster):
+            _LayersBlock(config, replica, rank, replicas).join(protocol, passes)
+        protocol.add(MEMORY, f"meeting of replica {replica}", 1, config.cluster)
+    return protocol
+
+
+class _LayersBlock(Block):
+    """Sizes are named as in `layer_shapes.cuh`."""
+
+    def __init__(self, config: LayersConfig, replica: int, rank: int, replicas: int) -> None:
+        super().__init__(config.cluster, replica, rank)
+        self.config, self.replicas = config, replicas
+        self.hidden, self.slots = range(config.layers - 1), config.x_slots
+        self.rows = 16 * -(-config.batch // (16 * config.replicas))
+
+    def join(self, protocol: Protocol, passes: list[bool]) -> None:
+        for layer in self.hidden:
+            protocol.add(self.block, f"y_full of layer {layer}", 2, 1)
+            protocol.add(self.block, f"dz_full of layer {layer}", 1, 1)
+        protocol.add(self.block, "x_full", max(2, self.slots), COPIED)
+        protocol.add(self.block, "squares_full", 1, 1)
+        for name, number in (("gradients", 1), ("weights", 1), ("biases", 2), ("squares", 2)):
+            protocol.add(MEMORY, self.in_memory(name).name, number, self.replicas)
+        protocol.play(self.block, "each warp", self.run(passes))
+
+    def run(self, passes: list[bool]) -> Iterator[Event]:
+        """Do passes, of which some train."""
+        step, has_replicas = 0, self.replicas > 1
+        if has_replicas:
+            yield Arrive(self.in_memory("weights"))
+        yield self.load(0)
+        for idx, trains in enumerate(passes):
+            if has_replicas and (trains or passes[idx - 1]):
+                yield Wait(self.in_memory("weights"), step)
+            yield Wait(self.at("x_full", idx % self.slots), idx // self.slots)
+            has_next = idx + 1 < len(passes)
+            yield from self.go_forward(idx, loads=has_next and self.slots > 1)
+            if trains:
+                yield from self.go_back(step)
+                yield from self.finish(step)
+                step += 1
+            if has_next and self.slots == 1:
+                yield self.load(idx + 1)
+
+    def load(self, idx: int) -> Event:
+        return Arrive(self.at("x_full", idx % self.slots), COPIED)
+
+    def go_forward(self, idx: int, *, loads: bool) -> Iterator[Event]:
+        meets = self.cluster > 1 and self.config.unit_copies == 1
+        for layer in range(self.config.layers):
+            name, copies = f"y_full of layer {layer}", 1 if layer else self.config.unit_copies
+            if layer in self.hidden:
+                if layer == 0 and meets:
+                    meeting = Place(MEMORY, f"meeting of replica {self.number}")
+                    yield from (Arrive(meeting), Wait(meeting, idx))
+                yield from self.send(name, idx % copies, self.bytes_of(layer, self.rank))
+            if layer == 0 and loads:
+                yield self.load(idx + 1)
+            if layer in self.hidden:
+                yield from self.await_others(layer, name, idx % copies, idx // copies)
+
+    def go_back(self, step: int) -> Iterator[Event]:
+        for layer in reversed(self.hidden[1:]):
+            name = f"dz_full of layer {layer}"
+            yield from self.send(name, 0, self.bytes_of(layer, self.rank))
+            yield from self.await_others(layer, name, 0, step)
+
+    def finish(self, step: int) -> Iterator[Event]:
+        turn, even = divmod(step, 2)
+        if self.replicas > 1:
+            yield from self.exchange("gradients", 0, step)
+            yield from self.exchange("biases", even, turn)
+        if self.config.clips and self.cluster > 1:
+            for rank in range(self.cluster):
+                yield Arrive(self.at("squares_full", 0, rank), 0, -8)
+            yield from self.await_bytes("squares_full", 0, step, 8 * self.cluster)
+        if self.config.clips and self.replicas > 1:
+            yield from self.exchange("squares", even, turn)
+        if self.replicas > 1:
+            yield Arrive(self.in_memory("weights"))
+
+    def await_others(self, layer: int, name: str, idx: int, phase: int) -> Iterator[Event]:
+        if self.cluster > 1:
+            others = (rank for rank in range(self.cluster) if rank != self.rank)
+            owed = sum(self.bytes_of(layer, rank) for rank in others)
+            yield from self.await_bytes(name, idx, phase, owed)
+
+    def bytes_of(self, layer: int, rank: int) -> int:
+        """Return the bytes of the units of a rank."""
+        chunks = -(-self.config.widths[layer + 1] // CHUNK_UNITS)
+        least, more = divmod(chunks, self.cluster)
+        row_bytes = HALF_BYTES * CHUNK_UNITS * self.config.terms
+        return (least + (rank < more)) * self.rows * row_bytes
+
+
+def protocol_on_card(config: CardConfig, steps: int) -> Protocol:
+    """Return what all blocks do in some steps."""
+    protocol = Protocol()
+    for block in range(config.clusters * config.cluster):
+        for name, number in (("parts_full", 2), ("gradients_full", 2), ("last_full", 1)):
+            protocol.add(block, name, number, 1)
+        own = _CardBlock(config, *divmod(block, config.cluster))
+        events = (event for step in range(steps) for event in own.take_step(step))
+        protocol.play(block, "each warp", events)
+    for layer in range(config.layers - 2):
+        protocol.add(MEMORY, f"units of layer {layer}", 2 * config.clusters, config.cluster)
+        protocol.add(MEMORY, f"gradients of layer {layer}", 2 * config.cluster, config.clusters)
+    protocol.add(MEMORY, "outputs", 2 * config.clusters, config.cluster)
+    return protocol
+
+
+class _CardBlock(Block):
+    """Sizes are named as in `card_shapes.cuh`; places in memory are those of a cluster's units, or
+    of a rank's inputs, for even steps and odd ones.
+    """
+
+    def __init__(self, config: CardConfig, number: int, rank: int) -> None:
+        super().__init__(config.cluster, number, rank)
+        self.config, self.hidden = config, config.layers - 1
+
+    def units(self, layer: int) -> int:
+        """Return the units of a layer that a cluster has."""
+        return _padded(-(-self.config.widths[layer + 1] // self.config.clusters))
+
+    def inputs(self, layer: int) -> int:
+        """Return the inputs of a hidden layer that a rank has."""
+        return _padded(-(-self.config.widths[layer] // self.cluster))
+
+    def piece(self, layer: int) -> int:
+        """Return how many numbers of units a rank finds."""
+        return _padded(self.config.batch) // self.cluster * self.units(layer)
+
+    def take_step(self, step: int) -> Iterator[Event]:
+        clusters = range(self.config.clusters)
+        for layer in range(self.hidden):
+            yield from self.find_units(layer, step)
+            if layer + 1 < self.hidden:
+                sources = self.overlaps(layer, self.rank, self.inputs(layer + 1), self.units(layer))
+                yield from self.share(f"units of layer {layer}", self.number, sources, step)
+        sent = 2 * HALF_BYTES * self.piece(self.hidden - 1)  # units and derivatives
+        yield from self.send("last_full", 0, sent)
+        yield from self.share("outputs", self.number, clusters, step)
+        yield from self.await_bytes("last_full", 0, step, (self.cluster - 1) * sent)
+        for layer in reversed(range(self.hidden - 1)):
+            ranks = self.overlaps(layer, self.number, self.units(layer), self.inputs(layer + 1))
+            yield from self.share(f"gradients of layer {layer}", self.rank, ranks, step)
+            yield from self.send_gradients(layer, step)
+
+    def find_units(self, layer: int, step: int) -> Iterator[Event]:
+        part = FLOAT_BYTES * self.piece(layer)
+        for rank in range(self.cluster):
+            yield Arrive(self.at("parts_full", layer % 2, rank), 0, -part)
+        phase = step * _phases(layer, self.hidden) + layer // 2
+        yield from self.await_bytes("parts_full", layer % 2, phase, self.cluster * part)
+
+    def send_gradients(self, layer: int, step: int) -> Iterator[Event]:
+        sent, inner = HALF_BYTES * self.piece(layer), self.hidden - 1
+        phase, owed = step * _phases(layer, inner), (self.cluster - 1) * sent
+        phase += (inner - 1 - layer) // 2
+        yield from self.send("gradients_full", layer % 2, sent)
+        yield from self.await_bytes("gradients_full", layer % 2, phase, owed)
+
+    def share(self, name: str, own: int, others: range, step: int) -> Iterator[Event]:
+        """Leave numbers in memory, and wait for what others leave there."""
+        turn, even = divmod(step, 2)
+        yield Arrive(Place(MEMORY, name, 2 * own + even))
+        for other in others:
+            yield Wait(Place(MEMORY, name, 2 * other + even), turn)
+
+    def overlaps(self, layer: int, own: int, size: int, of_others: int) -> range:
+        """Return who has parts of `of_others` units in what is this one's of a layer's units."""
+        end = min((own + 1) * size, _padded(self.config.widths[layer + 1]))
+        return (
+            range(own * size // of_others, -(-end // of_others)) if own * size < end else range(0)
+        )
+
+
+def _phases(layer: int, layers: int) -> int:
+    """Return how many of some layers have the parity of one: those share a barrier."""
+    return (layers - layer % 2 + 1) // 2

@@ -1,0 +1,33 @@
+"""No machine code is made of a kernel that would hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from warpfit.backends.cuda.resident_config import CONFIGS
+from warpfit.backends.cuda.waits import Protocol, hang_of
+from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
+from warpfit.backends.cuda.waits_in_roles import protocol_of_roles
+from warpfit.errors import CompileError
+
+# Two replicas stand for all, and two epochs, or four steps, for a run: rings come round thrice.
+PROTOCOLS: dict[str, Callable[[Any], Protocol]] = {
+    "one_launch": lambda config: protocol_of_roles(config, 3, 2, min(2, config.replicas)),
+    "one_launch_card": lambda config: protocol_on_card(config, 4),
+    "one_launch_layers": lambda config: protocol_by_layers(config, 4, 2, min(2, config.replicas)),
+}
+
+
+def check_waits(kernel: str, settings: Mapping[str, str]) -> None:
+    """Raise CompileError if a kernel with these settings would hang, as far as it is known who
+    waits for whom in it.
+    """
+    if kernel not in PROTOCOLS:
+        return
+    reason = hang_of(PROTOCOLS[kernel](CONFIGS[kernel].of(settings)))
+    if reason is not None:
+        raise CompileError(
+            f"expected settings with which every wait of {kernel} ends, got some with which it "
+            f"would hang: {reason}"
+        )

@@ -1,0 +1,204 @@
+"""Kernels that would hang are refused before there is machine code of them, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from warpfit.backends.cuda import jit, one_launch, one_launch_card, one_launch_layers
+from warpfit.backends.cuda.resident_config import CONFIGS
+from warpfit.backends.cuda.resident_variants import ADAM, MOMENTUM, launched, network_of
+from warpfit.backends.cuda.waits import Arrive, Event, Place, Protocol, Wait, hang_of
+from warpfit.backends.cuda.waits_of_kernels import PROTOCOLS, check_waits
+from warpfit.errors import CompileError, Obstacle
+
+LAUNCHES = {
+    "one_launch": launched(one_launch.choose, [network_of(784, 256, 10, batch=64)])[0],
+    "one_launch_card": launched(one_launch_card.choose_card, [network_of(99, 512, 512, 512, 10)])[
+        0
+    ],
+    "one_launch_layers": launched(
+        one_launch_layers.choose_layers, [network_of(784, 128, 128, 10, clips=True)]
+    )[0],
+}
+AHEAD = launched(one_launch.choose, [network_of(784, 256, 10, batch=32)])[0]
+LIMITS = ("sm_90a", 232448, 132)
+
+
+# -- planted
+
+
+def without(name: str, role: str = "") -> Callable[[Protocol], None]:
+    """Let a role of the first block arrive nowhere of a name."""
+
+    def plant(protocol: Protocol) -> None:
+        for (block, own), events in protocol.roles.items():
+            if block == 0 and own.startswith(role):
+                events[:] = [
+                    event
+                    for event in events
+                    if isinstance(event, Wait) or not event.place.name.startswith(name)
+                ]
+
+    return plant
+
+
+def counted(name: str, more: int) -> Callable[[Protocol], None]:
+    """Let barriers of a name count more arrivals, or fewer."""
+
+    def plant(protocol: Protocol) -> None:
+        for place in protocol.counts:
+            if place.name.startswith(name):
+                protocol.counts[place] += more
+
+    return plant
+
+
+def changed(name: str, **changes: int) -> Callable[[Protocol], None]:
+    """Change what the first block does at places of a name, by as much."""
+
+    def change(event: Any) -> Event:
+        of_kind = {field: by for field, by in changes.items() if field in event._fields}
+        return event._replace(
+            **{field: getattr(event, field) + by for field, by in of_kind.items()}
+        )
+
+    def plant(protocol: Protocol) -> None:
+        for (block, _), events in protocol.roles.items():
+            if block == 0:
+                events[:] = [
+                    change(event) if event.place.name.startswith(name) else event
+                    for event in events
+                ]
+
+    return plant
+
+
+def wait_first(name: str) -> Callable[[Protocol], None]:
+    """Let all wait for what comes from others before they send the same to these."""
+
+    def plant(protocol: Protocol) -> None:
+        for events in protocol.roles.values():
+            last = -1
+            for idx, event in enumerate(events):
+                if not event.place.name.startswith(name):
+                    last = idx
+                elif isinstance(event, Wait):
+                    events.insert(last + 1, events.pop(idx))
+                    last = idx
+
+    return plant
+
+
+PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
+    ("one_launch", "fewer slots of x than a group", {"x_slots": 1}),
+    ("one_launch", "tiles stay for which there are no slots", {"x_slots": 3}),
+    ("one_launch", "tiles that stay in part", {"kept": 1}),
+    ("one_launch", "fewer sums than row warps", {"sum_slots": 1}),
+    ("one_launch", "no row warps", {"row_warps": 0}),
+    ("one_launch", "rows without an owner", {"own_of_tile": 2}),
+    ("one_launch", "an owner of too many rows", {"own_of_tile": 6}),
+    ("one_launch", "look-ahead without room", {"ahead": True}),
+    ("one_launch", "groups of part of the tiles", {"group": 3}),
+    ("one_launch", "no output warps", {"output_warps": 0}),
+    ("one_launch", "a tile that is not freed", without("x_empty", "each weight")),
+    ("one_launch", "dz that is not sent", without("dz_full", "row warp 0")),
+    ("one_launch", "a count too high", counted("dh_full", 1)),
+    ("one_launch", "a count too low", counted("outputs_ready", -1)),
+    ("one_launch", "bytes that do not come", changed("losses_full", owed=8)),
+    ("one_launch_layers", "units awaited before they are sent", wait_first("y_full of layer 0")),
+    ("one_launch_layers", "squares of one block missing", without("squares_full")),
+    ("one_launch_layers", "a batch that is not loaded", without("x_full")),
+    ("one_launch_card", "outputs awaited before they are left", wait_first("outputs")),
+    ("one_launch_card", "gradients of a wrong phase", changed("gradients_full", phase=1)),
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what", "planted"), PLANTED, ids=[f"{row[0]}: {row[1]}" for row in PLANTED]
+)
+def test_planted_hangs_are_refused_before_they_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, kernel: str, what: str, planted: Any
+) -> None:
+    config = LAUNCHES[kernel].config
+    if isinstance(planted, dict):
+        config = replace(config, **planted)
+    else:
+        right = PROTOCOLS[kernel]
+
+        def wrong(config: Any) -> Protocol:
+            protocol = right(config)
+            planted(protocol)
+            return protocol
+
+        monkeypatch.setitem(PROTOCOLS, kernel, wrong)
+    with pytest.raises(CompileError, match=rf"every wait of {kernel} ends, got .* would hang: "):
+        jit.compile_kernel(kernel, tuple(config.settings().items()), "sm_90a")
+
+
+def test_says_who_waits_for_whom() -> None:
+    protocol = Protocol()
+    for name in ("ping", "pong"):
+        protocol.add(0, name, 1, 1)
+    ping, pong = Place(0, "ping"), Place(0, "pong")
+    protocol.play(0, "one", iter([Wait(ping, 0), Arrive(pong)]))
+    protocol.play(0, "other", iter([Wait(pong, 0), Arrive(ping)]))
+    assert hang_of(protocol) == (
+        "one of block 0 waits for ping[0] of block 0, which has 0 of 1 arrivals; other of block 0 "
+        "waits for pong[0] of block 0, which has 0 of 1 arrivals; and that is for one of block 0 "
+        "to do"
+    )
+    protocol.play(0, "other", iter([Wait(pong, 0)]))
+    assert str(hang_of(protocol)).endswith("nobody is to arrive there")
+    protocol.play(0, "one", iter([Arrive(pong), Arrive(pong), Arrive(pong)]))
+    assert "phase 0 of pong[0]" in str(hang_of(protocol))
+    protocol.counts[pong] = 3
+    assert hang_of(protocol) is None
+
+
+# -- plans
+
+
+def random_plans(number: int) -> dict[str, int]:
+    """Check so many plans of random networks, and return how many there were of each kernel."""
+    random, found = np.random.default_rng(0), dict.fromkeys(LAUNCHES, 0)
+    chooses = {
+        "one_launch": one_launch.choose,
+        "one_launch_layers": lambda *given: one_launch_layers.choose_layers(*given),
+        "one_launch_card": one_launch_card.choose_card,
+    }
+    while sum(found.values()) < number:
+        hidden = random.integers(0, 5)
+        widest = int(2 ** random.uniform(2, 9.5))
+        sizes = random.integers(1, widest + 1, hidden).tolist()
+        settings: dict[str, Any] = [{}, MOMENTUM, ADAM][random.integers(3)]
+        network = network_of(
+            int(2 ** random.uniform(0, 10)),
+            *sizes,
+            int(2 ** random.uniform(0, 7)),
+            batch=int(2 ** random.uniform(0, 11)),
+            **settings,
+        )
+        for kernel, choose in chooses.items():
+            launch = choose(network, *LIMITS)
+            if isinstance(launch, Obstacle):
+                continue
+            check_waits(kernel, launch.config.settings())
+            found[kernel] += 1
+    return found
+
+
+@pytest.mark.parametrize("number", [200, pytest.param(5000, marks=pytest.mark.slow)])
+def test_plans_do_not_hang(number: int) -> None:
+    found = random_plans(number)
+    assert min(found.values()) > number // 10
+
+
+def test_reads_the_settings_back() -> None:
+    for kernel, launch in LAUNCHES.items():
+        settings = launch.config.settings()
+        assert CONFIGS[kernel].of(settings).settings() == settings

@@ -1,0 +1,77 @@
+"""Small networks that each kernel of whole runs trains in all of its ways."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from support.one_launch import ADAPTIVE, activated, data, fit, flat
+from support.training import sgd
+
+__all__ = ["BY_LAYERS", "ON_A_CARD", "SPECIALIZED", "Case"]
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda model: sgd(model, 0.05, momentum=0.9),
+    "adam": ADAPTIVE["adam"],
+}
+
+
+class Case(NamedTuple):
+    """A network, how it is trained, and by how many clusters of how many blocks."""
+
+    sizes: tuple[int, ...]
+    batch_size: int
+    cluster: int = 1
+    replicas: int = 1
+    optimizer: str = "sgd"
+    ahead: bool = False
+    dropout: float | None = None
+    precision: str = "float16"
+    activations: tuple[str, ...] = ("tanh",)
+
+    def __str__(self) -> str:
+        return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
+
+    def train(self, words: str) -> list[Any]:
+        """Train by a launch whose reason has these words; return all losses and parameters."""
+        x, y = data(self.sizes, num_rows=4 * self.batch_size + self.batch_size // 3 + 1)
+        model = activated(self.sizes, self.activations, self.dropout)
+        history = fit(
+            model,
+            x,
+            y,
+            OPTIMIZERS[self.optimizer](model),
+            batch_size=self.batch_size,
+            precision=self.precision,
+        )
+        assert words in history.plan.reason
+        return [history.step_losses, flat(model.to("cpu"))]
+
+
+SPECIALIZED = [
+    Case((40, 37, 10), 80, 2, ahead=True),
+    Case((40, 37, 10), 80, 2),
+    Case((40, 37, 10), 48, 2, 3),
+    Case((40, 60, 10), 64, 4, ahead=True),
+    Case((33, 32, 3), 80, 1, ahead=True),
+    Case((40, 60, 10), 40, 2, optimizer="adam"),
+    Case((70, 3), 40, 4),
+    Case((70, 3), 96, 2, 2),
+    Case((70, 3), 40, 2, optimizer="adam"),
+    Case((40, 60, 10), 272, 2),
+]
+
+BY_LAYERS = [
+    Case((17, 33, 20, 5), 33, 2, optimizer="adam", dropout=0.3, activations=("gelu", "tanh")),
+    Case((17, 33, 20, 5), 48, 2, 3, "adam"),
+    Case((17, 33, 20, 5), 48, 1),
+    Case((17, 33, 20, 5), 48, 4, 2),
+    Case((6, 3), 50, 1, 4),
+    Case((17, 33, 20, 5), 33, 2, precision="float32"),
+    Case((17, 33, 20, 5), 48, 4, 2, precision="float32"),
+]
+
+ON_A_CARD = [
+    Case((20, 40, 33, 5), 32, 2, 2),
+    Case((20, 40, 33, 5), 32, 1, 3, "adam"),
+    Case((20, 40, 33, 5), 32, 4, 2, "adam"),
+]
