@@ -86,7 +86,7 @@ def cards_on_paper(
     optimizer = make_optimizer(resolved, nn.Sequential(nn.Linear(1, 1)))
     widths = (features, *(settings.hidden or ()), outputs)
     num_slots = len(optimizer.spec.slot_names)
-    return expected_on_cards(widths, resolved.batch_size, cards, num_slots)
+    return expected_on_cards(widths, resolved.batch_size or 1, cards, num_slots)
 
 
 def _planned(
