@@ -279,13 +279,15 @@ def seconds_of_sweep(
     return {count: found[count] for count in counts}
 
 
-def with_efficiency(values: dict[int, float], *, is_shared: bool = False) -> dict[str, Any]:
+def with_efficiency(
+    values: dict[int, float], unit: str = "us", *, is_shared: bool = False
+) -> dict[str, Any]:
     """Return times by the number of cards, and how well more of them are used; `is_shared` says
     that they have the same work together.
     """
     return {
         str(count): {
-            "time": value,
+            unit: value,
             "efficiency": values[1] / value / (count if is_shared else 1),
         }
         for count, value in values.items()
@@ -341,14 +343,15 @@ def main() -> None:
     for case in cases if "fast" in parts else ():
         if results.has_time:
             values = steps_of_ours(case, devices, counts)
-            results.add("fast", f"{case.name}, us a step", with_efficiency(values))
+            results.add("fast", case.name, with_efficiency(values))
     if "sweep" in parts and results.has_time:
         values = seconds_of_sweep(devices, counts, arguments.networks)
-        results.add("sweep", "seconds", with_efficiency(values, is_shared=True))
+        results.add("sweep", "784-128-10", with_efficiency(values, "seconds", is_shared=True))
     for count in counts[1:] if "peers" in parts else ():
         if results.has_time:
             for case, found in zip(cases, steps_of_peer(cases, count), strict=True):
-                results.add("peers", f"{case.name} on {count}, us a step", found)
+                own = {kind: {"us": us} for kind, us in found.items()}
+                results.add("peers", f"{case.name} on {count}", own)
 
 
 if __name__ == "__main__":

@@ -634,6 +634,6 @@ def test_several_ranks_are_checked_and_measured(
     assert found["devices"] == ["cpu", "cpu"]
     assert len(found["right"]) == 6
     assert all(check["passed"] for check in found["right"].values())
-    assert found["fast"][f"{case.name}, us a step"]["2"]["time"] > 0
-    assert found["peers"][f"{case.name} on 2, us a step"] == peer
-    assert found["sweep"]["seconds"]["2"] == {"time": 1.5, "efficiency": 1.0}
+    assert found["fast"][case.name]["2"]["us"] > 0
+    assert found["peers"][f"{case.name} on 2"]["eager"] == {"us": 200.0}
+    assert found["sweep"]["784-128-10"]["2"] == {"seconds": 1.5, "efficiency": 1.0}
