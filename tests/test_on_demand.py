@@ -7,7 +7,10 @@ import importlib
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,20 @@ def promised(*names: str) -> tuple[Number, list[int]]:
 
     number.promise(make, *names)
     return number, made
+
+
+def test_threads_may_ask_at_once() -> None:
+    number, made = promised("value", "other")
+    make, all_ask = number._promises["value"], Barrier(4)
+    number.promise(lambda: (sleep(0.01), make())[1], "value", "other")
+
+    def ask(name: str) -> Any:
+        all_ask.wait()
+        return getattr(number, name)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, ("value", "other", "value", "other"))) == [2] * 4
+    assert made == [2]
 
 
 def test_they_are_made_once() -> None:

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
 from warpfit.other_packages import WithHints, refuse_attribute
 
+# Held while a promise is kept: makers ask for what was promised by others.
+_KEEPING = RLock()
 # Returns attributes by their names.
 Maker = Callable[[], Mapping[str, Any]]
 
@@ -38,18 +41,22 @@ class OnDemand(WithHints):
     def __getattr__(self, name: str) -> Any:
         # Only called for what is not there.
         own = vars(self)
-        maker = own.get("_promises", {}).get(name)
-        if maker is None:
-            return super().__getattr__(name)  # type: ignore[misc]
-        for each, value in maker().items():
-            own.setdefault(each, value)
-        self._forget_kept()
-        return own[name]
+        with _KEEPING:
+            if name in own:  # another thread was quicker
+                return own[name]
+            maker = own.get("_promises", {}).get(name)
+            if maker is not None:
+                for each, value in maker().items():
+                    own.setdefault(each, value)
+                self._forget_kept()
+                return own[name]
+        return super().__getattr__(name)  # type: ignore[misc]
 
     def void_promises(self) -> None:
         """Forget the promises of attributes that are there, and what would have made them."""
-        if "_promises" in vars(self):
-            self._forget_kept()
+        with _KEEPING:
+            if "_promises" in vars(self):
+                self._forget_kept()
 
     def _forget_kept(self) -> None:
         own = vars(self)

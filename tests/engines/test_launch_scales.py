@@ -12,6 +12,7 @@ from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit import nn
 from warpfit.engines import launch_scales
 from warpfit.engines.launch_scales import ROOM, find_exponents, layer_scales
+from warpfit.errors import ConfigError
 
 X, LABELS = blobs(48)
 TARGETS = np.linspace(0.1, 1, 3 * len(X), dtype="float32").reshape(-1, 3)
@@ -145,3 +146,15 @@ def test_derivatives_have_the_range_too(cuda: str) -> None:
     found, expected = (run["0.weight"] - start for run in runs)
     assert np.abs(expected).max() > 1e-5
     assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*standardise")
+def test_numbers_far_below_the_largest_are_not_lost(cuda: str) -> None:
+    x, y = X.copy(), TARGETS.copy()
+    x[40, 3], y[40, 1] = 1e9, 1e6
+    for rows, targets, name in ((x, LABELS, "x"), (X, y, "y")):
+        with pytest.raises(ConfigError, match=f"expected numbers of {name} within a factor of"):
+            train(mlp(6, 20, 3), rows, targets)
+        history = train(mlp(6, 20, 3), rows, targets, engine="auto")
+        assert history.plan.engine == "graph"
+    train(mlp(6, 20, 3), X * np.float32(1e9), LABELS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from threading import Thread, current_thread, main_thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import numpy as np
@@ -245,3 +247,54 @@ def test_what_a_thread_raises_ends_the_sweep(cuda: str, monkeypatch: pytest.Monk
 
     with pytest.raises(SystemExit):
         sweep(cuda, {"seed": [1, 2, 3]}, callbacks=[Exits()])
+
+
+def images_sweep(cuda: str, **arguments: Any) -> wf.Sweep:
+    candidates = [{"lr": 0.01, "seed": seed} for seed in range(6)]
+    labels = np.arange(len(IMAGES)) % 3
+    given = {"candidates": candidates, "device": cuda, **GIVEN, **arguments}
+    return wf.fit_many(convolutional, IMAGES, labels, **given)
+
+
+def test_ctrl_c_while_threads_begin_ends_all(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class InterruptedAtTheSecond(Thread):
+        begun = 0
+
+        def start(self) -> None:
+            super().start()
+            InterruptedAtTheSecond.begun += 1
+            if InterruptedAtTheSecond.begun == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(side_by_side, "Thread", InterruptedAtTheSecond)
+    told = begun_and_done(monkeypatch)
+    found = images_sweep(cuda)
+    assert found.counts().get("done", 0) < 6
+    assert not any(isinstance(thread, InterruptedAtTheSecond) for thread in enumerate_threads())
+    assert told.count(("begun", 5)) == 0
+
+
+def test_a_metric_of_the_users_is_called_by_the_main_thread(cuda: str) -> None:
+    threads = set()
+
+    def metric(model: Any, x: Any, y: Any) -> float:
+        threads.add(current_thread())
+        return 0.5
+
+    rows = IMAGES[:9], np.arange(9) % 3
+    images_sweep(cuda, metric=metric, validation_data=rows)
+    assert threads == {main_thread()}
+
+
+@pytest.mark.parametrize("what", ["folds", "WARPFIT_DEBUG", "WARPFIT_AUTOTUNE"])
+def test_what_does_not_go_side_by_side(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    arguments: dict[str, Any] = {}
+    if what == "folds":
+        arguments["folds"] = [(np.arange(30), np.arange(30, 40))]
+    else:
+        monkeypatch.setenv(what, "1")
+    told = begun_and_done(monkeypatch)
+    assert images_sweep(cuda, **arguments).counts() == {"done": 6}
+    assert not told

@@ -12,7 +12,7 @@ from warpfit import backends
 from warpfit.engines.base import Plan, Prepared, Stopping, TrainingData, has_room
 from warpfit.engines.half_precision import LARGEST, suitable
 from warpfit.engines.launch_network import trained_network
-from warpfit.engines.launch_scales import ROOM
+from warpfit.engines.launch_scales import ROOM, too_far_apart
 from warpfit.engines.pace import LAUNCH_SECONDS
 from warpfit.engines.scaling import AUTO
 from warpfit.engines.streaming import BUFFERS, Cut, cut_of
@@ -97,6 +97,8 @@ def prepare_launch(
             if isinstance(other, Obstacle):
                 return other
             launch = other
+    elif precision == "float32" and (obstacle := too_far_apart(rows)) is not None:
+        return obstacle
     prepared = PreparedLaunch(precision=precision, launch=launch, cut=cut)
     prepared = replace(prepared, copied_bytes=_copied_bytes(prepared, draft, data))
     if cut is None and site.is_there:

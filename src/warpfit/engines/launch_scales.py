@@ -20,8 +20,9 @@ from warpfit import backends
 from warpfit.backends.launch_structs import SCALES_FIELDS
 from warpfit.engines.base import Plan, TrainingData, TrainState
 from warpfit.engines.launch_network import layers_of
+from warpfit.errors import Obstacle
 
-__all__ = ["ROOM", "Exponents", "exponents_of", "find_exponents", "layer_scales"]
+__all__ = ["ROOM", "Exponents", "exponents_of", "find_exponents", "layer_scales", "too_far_apart"]
 
 Floats = npt.NDArray[np.float64]
 # Of the inputs of a layer, its weights, and its gradients: they are divided by these powers of two.
@@ -33,6 +34,8 @@ OF_X, OF_OTHERS = 10, 4
 LEAST, MOST = -126, 127
 # How many times as large as the data's x may be what is only looked at.
 ROOM = 2.0 ** (15 - OF_X)
+# How far below the largest number of x, or of the targets, that of a typical row may be.
+REACH_OF_X, REACH_OF_Y = 2.0**20, 2.0**10
 
 
 def exponents_of(plan: Plan, state: TrainState, data: TrainingData) -> list[Exponents]:
@@ -40,6 +43,26 @@ def exponents_of(plan: Plan, state: TrainState, data: TrainingData) -> list[Expo
     if len(state.exponents) != len(layers_of(plan)):
         state.exponents = find_exponents(plan, state, data)
     return state.exponents
+
+
+def too_far_apart(data: TrainingData) -> Obstacle | None:
+    """Return what is in the way if a power of two that suits the largest number of x, or of the
+    targets, leaves too few bits to those of typical rows.
+    """
+    looked_at = [("x", data.x, data.largest_x, 2.0**OF_X, REACH_OF_X)]
+    if data.y.dtype.kind == "f":
+        looked_at.append(("y", data.y, data.largest_y, 2.0**OF_OTHERS, REACH_OF_Y))
+    for name, array, largest, unscaled, reach in looked_at:
+        if largest <= unscaled:
+            continue
+        rows = np.abs(_on_host(array[:ROWS]).astype(np.float64)).reshape(-1, array.shape[-1])
+        typical = min((float(np.median(of[of > 0])) for of in rows.T if of.any()), default=largest)
+        if typical * reach < largest:
+            return Obstacle(
+                f"expected numbers of {name} within a factor of {reach:,.0f} for float32, got "
+                f"{largest:.3g} beside {typical:.3g}; standardise them"
+            )
+    return None
 
 
 def find_exponents(plan: Plan, state: TrainState, data: TrainingData) -> list[Exponents]:

@@ -33,11 +33,14 @@ MOST_SECONDS = 0.25
 
 
 def goes_beside(task: Task, plan: Plan) -> bool:
-    """Return whether a network may be trained beside others: its steps are graphs, and no callback
-    of the user's looks at it while it is trained.
+    """Return whether a network may be trained beside others: its steps are graphs, no callback or
+    metric of the user's looks at it, and no fold's rows are gathered for it on one thread's stream,
+    which threads beside it would take too early.
     """
+    if plan.engine != GraphEngine.name or plan.num_ranks > 1:
+        return False
     callbacks = (is_of_package(callback) or not callback.needs_run for callback in task.callbacks)
-    return plan.engine == GraphEngine.name and plan.num_ranks == 1 and all(callbacks)
+    return task.fold is None and task.scoring is None and all(callbacks)
 
 
 def fits_at_once(groups: Sequence[Group], memory_left: int) -> int:
@@ -66,6 +69,7 @@ def train_side_by_side(tasks: Sequence[Task], device: str, count: int) -> Iterat
     """
     threads = _Threads(tasks, device, count)
     try:
+        threads.start()
         yield from threads.outcomes()
     except KeyboardInterrupt:
         threads.stop()
@@ -88,17 +92,23 @@ class _Threads:
             Thread(target=copy_context().run, args=(self._work,), daemon=True)
             for _ in range(min(count, len(tasks)))
         ]
-        self._at_work = len(self._threads)
-        self._of_each = -(-len(tasks) // max(1, self._at_work))
+        self._num_ended = 0
+        self._of_each = -(-len(tasks) // max(1, len(self._threads)))
+
+    def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
+    def _at_work(self) -> int:
+        """Return how many have begun and not told of their end."""
+        return sum(thread.ident is not None for thread in self._threads) - self._num_ended
+
     def outcomes(self) -> Iterator[Outcome]:
         """Yield those to come."""
-        while self._at_work:
+        while self._at_work():
             found = self._found.get()
             if found is None:
-                self._at_work -= 1
+                self._num_ended += 1
             elif isinstance(found, BaseException):
                 raise found
             else:
@@ -110,10 +120,11 @@ class _Threads:
 
     def end(self) -> None:
         self._tasks.clear()
-        if self._at_work:
+        if self._at_work():
             self.stop()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # it was started
+                thread.join()
 
     def _work(self) -> None:
         turn, is_told = _Turn(self._turn), False

@@ -55,7 +55,8 @@ class MemoryPool(Streams):
         DeviceError
             If there is not enough; the message says how much was asked for and how much is free.
         """
-        held = self._capturing.held if self._capturing is not None else None
+        capturing = self._capturing  # another thread's may end meanwhile
+        held = capturing.held if capturing is not None else None
         if held is None:
             self._refuse_in_capture(f"an allocation of {nbytes} bytes")
         self.activate()
