@@ -31,6 +31,14 @@ def ops(kernel_runtime: Any) -> Any:
     return CudaBackend(kernel_runtime)
 
 
+@pytest.mark.parametrize("shape", [(3, 70000), (40, 24)])
+def test_sums_are_of_the_type_that_is_asked_for(ops: Any, shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).integers(-4, 5, shape).astype("float32")
+    sums = ops.column_sums(ops.asarray(x), "float16")
+    assert sums.dtype == "float16"
+    np.testing.assert_array_equal(sums.numpy(), x.sum(axis=0))
+
+
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sum_columns(ops: Any, shape: tuple[int, int], dtype: str) -> None:

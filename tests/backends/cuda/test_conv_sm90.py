@@ -394,3 +394,17 @@ def test_other_gradients_of_pooling_are_arrays(kernel_runtime: Any, pool: Any, d
     given = ops.asarray(dy, dtype), ops.asarray(indices)
     found = ops.max_pool2d_backward_joined(*given, x.shape, pool)
     np.testing.assert_array_equal(found.numpy(), dx)
+
+
+@pytest.mark.parametrize("w", [(1, 1, 1040, 16), (1, 1, 16, 1040)])
+def test_channels_for_which_a_warpgroup_has_too_few_threads(
+    kernel_runtime: Any, w: tuple[int, int, int, int]
+) -> None:
+    ops, reference = CudaBackend(kernel_runtime), NumpyBackend()
+    x, weights = whole_numbers((1, 4, 4, w[2]), w)
+    y, _ = reference.conv2d_forward(x, weights, None)
+    on_device = [ops.asarray(array, "float16") for array in (x, weights)]
+    np.testing.assert_array_equal(ops.conv2d_forward(*on_device, None)[0].numpy(), y)
+    (dz,) = whole_numbers(y.shape)
+    dx = ops.conv2d_backward_input(ops.asarray(dz, "float16"), on_device[1], x.shape)
+    np.testing.assert_array_equal(dx.numpy(), reference.conv2d_backward_input(dz, weights, x.shape))

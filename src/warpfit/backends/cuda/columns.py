@@ -73,7 +73,8 @@ class ColumnOps(ArrayOps):
         x = self.contiguous(x)
         most_blocks = self.runtime.num_multiprocessors * BLOCKS_AT_ONCE
         kernel = self.kernel("sum_columns", DTYPE=x.dtype, OUT=out.dtype)
-        if num_rows <= FEW_ROWS and num_columns > WIDEST * most_blocks and _in_vectors(x):
+        is_wide = num_columns > WIDEST * most_blocks and out.dtype == x.dtype
+        if num_rows <= FEW_ROWS and is_wide and _in_vectors(x):
             grid = -(-num_columns * x.itemsize // (VECTOR_BYTES * FEW_THREADS))
             kernel(grid, FEW_THREADS, x, out, None, None, scale, num_rows, num_columns, 0, 0)
             return out

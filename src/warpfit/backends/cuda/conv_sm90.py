@@ -29,6 +29,8 @@ BLOCKS_N = (64, 48, 32, 24, 16)
 BLOCKS_OF_LINES = tuple(n for n in BLOCKS_N if n % DEPTH == 0)
 MOST_WARPGROUPS, MOST_BLOCKS = 3, 2
 BARRIER_BYTES = 8
+# A thread of a warpgroup copies no more than one plane of pieces.
+MOST_CHANNELS = WARPGROUP * IN_PIECE
 # Of what a multiprocessor has, for each of two blocks.
 RESERVED_BYTES = 1024
 # Cycles of a multiprocessor for a slice of 64 rows and a column, and bytes that it reads in one.
@@ -256,6 +258,8 @@ def row_counts(height: int, pools: bool = False) -> list[int]:
 
 
 def _band(windows: Windows, rows: int, max_shared_bytes: int, stages: int) -> Band | None:
+    if windows.depth > MOST_CHANNELS:
+        return None
     height, width = rows, windows.result[1]
     across = -(-width // SIDE)
     squares, in_order = (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from typing import TYPE_CHECKING
 
 from warpfit.backends.numpy.mpi import MpiCommunicator
-from warpfit.backends.numpy.sockets import Launched, SocketCommunicator
 from warpfit.extras import needs
+
+if TYPE_CHECKING:
+    from warpfit.backends.numpy.sockets import SocketCommunicator
 
 
 @cache
@@ -22,6 +25,9 @@ def processes() -> MpiCommunicator | SocketCommunicator:
     DeviceError
         If not all processes come.
     """
+    # Not for one process alone: it needs multiprocessing.
+    from warpfit.backends.numpy.sockets import Launched, SocketCommunicator
+
     launched = Launched.of(os.environ)
     if launched is not None:
         return SocketCommunicator(launched)

@@ -15,9 +15,10 @@
 using Barrier = unsigned long long;
 
 // How often a thread looks in vain: for some ten seconds on an H200, whose hardware lets one sleep
-// for 8,086 cycles each time, and which takes 600 for a number in memory.
-constexpr unsigned MOST_LOOKS = GENERATION >= 90 ? 1u << 21 : 1u << 28;
-constexpr unsigned MOST_LOOKS_IN_MEMORY = 1u << 25;
+// for 8,086 cycles each time, and which takes 600 for a number in memory. How long others let it
+// sleep is not known, so that they look for minutes.
+constexpr unsigned MOST_LOOKS = GENERATION == 90 ? 1u << 21 : ~0u;
+constexpr unsigned MOST_LOOKS_IN_MEMORY = 1u << 25, NO_END = 0;
 
 // Waits until the phase of this number is complete; any number of the same parity will do.
 template <bool GIVES_UP = BOUNDED_WAITS>
@@ -48,7 +49,7 @@ struct Patience {
 
     __device__ void wait(unsigned most_looks = MOST_LOOKS_IN_MEMORY) {
         let_others_run();
-        if (++looks < most_looks) return;
+        if (most_looks == NO_END || ++looks < most_looks) return;
         if constexpr (BOUNDED_WAITS)
             printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x,
                    threadIdx.x);

@@ -16,7 +16,8 @@
 #include "resident/feed/many_rows.cuh"
 
 constexpr int NO_RUNG = 0x7fffffff;
-constexpr unsigned MOST_LOOKS_AT_RUNG = ~0u;  // an hour: others may train that long
+// Others may train for hours.
+constexpr unsigned MOST_LOOKS_AT_RUNG = BOUNDED_WAITS ? ~0u : NO_END;
 
 // How a candidate stands at a rung, by the mean over its folds; less is better.
 struct Candidate {

@@ -43,6 +43,7 @@ struct ImageRows {
     template <int THREADS, int PLANES, class Pieces>
     __device__ void copy_to(const Pieces& planes, int thread) const {
         if constexpr (WHOLE) {
+            static_assert(THREADS == 0 || THREADS >= PLANES, "a thread for each plane");
             copy_whole<THREADS / PLANES, PLANES>(planes, thread);
         } else {
             // Some at once, as each is waited for.
