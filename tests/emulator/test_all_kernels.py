@@ -47,6 +47,7 @@ FAMILIES = {
         "or the_rest_in_half or half_precision_adds or any_dtype_can or special_values and "
         "(maximum or exp) or in_half_precision and (exp or maximum) or every_conversion or "
         "every_dtype or transposed_integers)",
+        takes_slow=True,
     ),
     "rows": Family(
         ("activation", "loss", "loss_steps", "columns"),
@@ -64,6 +65,7 @@ FAMILIES = {
         ("norm", "dropout", "pool", "optim"),
         ("backends/cuda/test_layer_kernels.py",),
         "forward and (half_precision or any_alignment) or forward and every_update",
+        takes_slow=True,
     ),
     "members": Family(
         ("members", "member_layers", "piecewise_linear"),
