@@ -14,7 +14,7 @@ import pytest
 import warpfit as wf
 from conftest import on_gpu
 from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
-from warpfit import losses, nn, optim
+from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import runtime
 from warpfit.backends.cuda.arrays import StepBuffers
 from warpfit.engines import graph, pace, steps
@@ -524,6 +524,23 @@ def test_operations_whose_kernels_are_loaded_are_captured_at_once(
     assert_same_bits(normed, x, y, device=cuda, epochs=2)
     assert were_captured
     assert all(were_captured)
+
+
+def test_zeros_in_a_graph_are_zeros_at_each_launch(cuda: str) -> None:
+    ops: Any = backends.get(cuda)
+    one = ops.asarray(np.ones(4, np.float32))
+
+    def add_one() -> Any:
+        total = ops.zeros((4,), "float32")
+        ops.assign(total, ops.binary("add", total, one))
+        return total
+
+    add_one()  # loads the kernel
+    with ops.runtime.capture(allocates=True) as captured:
+        total = add_one()
+    for _ in range(2):
+        captured.launch()
+    np.testing.assert_array_equal(total.numpy(), 1)
 
 
 @pytest.mark.parametrize("every", [3, 100])

@@ -53,6 +53,16 @@ def outcomes(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str
     return found
 
 
+def test_a_file_of_another_users_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = tmp_path / "meeting"
+    meeting.write_text(json.dumps({"host": "127.0.0.1", "port": 1, "key": "00"}))
+    monkeypatch.setattr(os, "getuid", lambda own=os.getuid(): own + 1)
+    with pytest.raises(DeviceError, match="expected .*meeting as a file of this user's"):
+        SocketCommunicator(Launched(1, 2, 1, meeting, True))
+
+
 def test_each_process_has_the_numbers_of_one_device(tmp_path: Path) -> None:
     x, y = blobs(61, dtype="float64")
     model = mlp(6, 8, 3, dtype="float64")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
 from warpfit.engines.base import TrainState
@@ -113,7 +112,7 @@ def _drawn(parameter: Parameter, ops: Any, precision: str) -> Array | None:
     or that GPU does not draw them.
     """
     start = parameter.promised("data")
-    if not isinstance(start, InitialValues) or ops is backends.get("cpu"):
+    if not isinstance(start, InitialValues) or ops.name == "numpy":
         return None
     bound = uniform_bound(start.parameter, start.init)
     if bound is None or {start.dtype, precision} != {"float32"}:

@@ -200,7 +200,7 @@ class ArrayOps(Backend):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         out = DeviceArray.allocate(self.runtime, shape, dtype)
-        self.runtime.fill(out.pointer, out.nbytes, at_once=True)
+        self.runtime.fill(out.pointer, out.nbytes)
         return out
 
     def copy(self, array: Array) -> Array:
@@ -219,7 +219,9 @@ class ArrayOps(Backend):
         thread = self.runtime.own_thread
         found = self._arrivals.get(thread)
         if found is None or found.size < count:
-            found = self._arrivals[thread] = self.zeros((max(count, 1024),), "uint32")
+            found = DeviceArray.allocate(self.runtime, (max(count, 1024),), "uint32")
+            self.runtime.fill(found.pointer, found.nbytes, at_once=True)
+            self._arrivals[thread] = found
         return found
 
     def begin_step(self) -> None:
