@@ -29,7 +29,7 @@ from warpfit.backends.cuda.jit import KERNELS
 from warpfit.backends.cuda.runtime import open_device
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Place, Protocol, Wait
 from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
-from warpfit.backends.cuda.waits_in_roles import protocol_of_roles
+from warpfit.backends.cuda.waits_specialized import specialized_protocol
 
 SOURCE = Path(__file__).with_suffix(".cu")
 TURNS, ROUNDS = 1000, 5
@@ -250,7 +250,7 @@ def protocol_of(launch: Any, steps: int) -> Protocol:
     """Return who waits for whom in so many steps of one epoch."""
     config = launch.config
     if launch.kernel == "one_launch":
-        return protocol_of_roles(config, steps, 1, 1)
+        return specialized_protocol(config, steps, 1, 1)
     if launch.kernel == "one_launch_layers":
         return protocol_by_layers(config, steps, 0, 1)
     return protocol_on_card(config, steps)

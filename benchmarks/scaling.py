@@ -34,9 +34,10 @@ import numpy as np
 import warpfit as wf
 from harness import run_command, run_worker, write_results
 from warpfit import nn, optim
+from warpfit.backends import ALL_CARDS, PROCESSES
 from warpfit.engines import steps
 from warpfit.errors import DataError
-from warpfit.training.devices import ALL_CARDS, PROCESSES, all_cards
+from warpfit.training.devices import all_cards
 
 PARTS = ("right", "fast", "peers", "sweep")
 # Steps whose mean is told, of warpfit as of PyTorch, after as many.

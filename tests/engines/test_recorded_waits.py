@@ -17,7 +17,7 @@ from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.resident_config import CONFIGS, OneLaunchConfig
 from warpfit.backends.cuda.waits import MEMORY, Place, Protocol, Wait
 from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
-from warpfit.backends.cuda.waits_in_roles import protocol_of_roles
+from warpfit.backends.cuda.waits_specialized import specialized_protocol
 
 pytestmark = [on_emulator]
 
@@ -110,7 +110,7 @@ def assert_known(launch: Launch, protocol: Protocol, threads_of: Callable[[str],
         assert between == expected, (block, name)
 
 
-def in_roles(config: OneLaunchConfig) -> Callable[[str], range]:
+def specialized_threads(config: OneLaunchConfig) -> Callable[[str], range]:
     """Return the threads of each role."""
     weights = config.warps_k * config.warps_u
     first = {"row": weights, "output": weights + config.row_warps}
@@ -144,8 +144,8 @@ def test_warp_specialized(
     assert len(found) == len(launches) > 0
     for launch, epochs in zip(found, launches, strict=True):
         config = CONFIGS[launch.kernel].of(launch.settings)
-        protocol = protocol_of_roles(config, STEPS, epochs, config.replicas)
-        assert_known(launch, protocol, in_roles(config))
+        protocol = specialized_protocol(config, STEPS, epochs, config.replicas)
+        assert_known(launch, protocol, specialized_threads(config))
 
 
 @pytest.mark.parametrize("case", some(BY_LAYERS), ids=str)

@@ -58,8 +58,9 @@ def test_a_file_of_another_users_is_not_believed(
 ) -> None:
     meeting = tmp_path / "meeting"
     meeting.write_text(json.dumps({"host": "127.0.0.1", "port": 1, "key": "00"}))
-    monkeypatch.setattr(os, "getuid", lambda own=os.getuid(): own + 1)
-    with pytest.raises(DeviceError, match="expected .*meeting as a file of this user's"):
+    another = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: another)
+    with pytest.raises(DeviceError, match=r"expected .*meeting as a file of this user's"):
         SocketCommunicator(Launched(1, 2, 1, meeting, True))
 
 

@@ -20,11 +20,12 @@ from warpfit.checks import brief
 from warpfit.errors import ConfigError, DeviceError, DeviceWarning, DTypeError
 
 __all__ = [
+    "ALL_CARDS",
+    "PROCESSES",
     "Activation",
     "Array",
     "Backend",
     "NumpyBackend",
-    "card_of",
     "check_device_name",
     "create",
     "expecting_no_device",
@@ -34,11 +35,13 @@ __all__ = [
     "open_ahead",
     "preferred_device",
     "resolve_device",
+    "target_of",
 ]
 
 _CPU = NumpyBackend()
-# Each of several devices, which is for `fit` to find.
-OF_SEVERAL = ("cuda:all", "processes", "mpi")
+# Several devices, which are for `fit` to find: all GPUs, or one for each process of any launcher,
+# whose second name is older.
+ALL_CARDS, PROCESSES = "cuda:all", ("processes", "mpi")
 
 _CUDA_NAME = re.compile(r"cuda(?::(\d{1,3}))?")
 
@@ -77,7 +80,7 @@ def check_device_name(device: Any, origin: str = "device") -> None:
     machine.
     """
     is_known = isinstance(device, str) and device in ("auto", "cpu")
-    if isinstance(device, str) and device in OF_SEVERAL:
+    if isinstance(device, str) and device in (ALL_CARDS, *PROCESSES):
         raise ConfigError(
             f"expected one {origin}, such as 'cuda:0', got {device!r}, by which several train one "
             "network in `fit`"
@@ -156,7 +159,7 @@ def open_ahead(device: str) -> None:
     Thread(target=open_it, name="opening a GPU").start()
 
 
-def card_of(device: str) -> Any:
+def target_of(device: str) -> Any:
     """Return what kernels for a device are chosen by: its ``arch``, ``num_multiprocessors`` and
     ``max_shared_bytes``; with ``compile_ahead``, which begins to compile some. None for the CPU. A
     GPU goes on being opened meanwhile.
@@ -173,7 +176,7 @@ def card_of(device: str) -> Any:
         return None
     from warpfit.backends.cuda import runtime
 
-    return runtime.card_of(_cuda_index(device) or 0)
+    return runtime.target_of(_cuda_index(device) or 0)
 
 
 def get(device: str) -> Backend:

@@ -12,8 +12,6 @@ from warpfit.backends.numpy.processes import processes
 from warpfit.backends.numpy.threads import ThreadCommunicator
 from warpfit.errors import DivergedError
 
-__all__ = ["of_process", "of_threads"]
-
 # Those of cards, by the devices: making them takes a second.
 _IDLE: dict[tuple[str, ...], Sequence[Communicator]] = {}
 _OF_PROCESS: dict[str, Communicator] = {}

@@ -7,22 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = [
-    "CANDIDATE_BYTES",
-    "DROPOUT_FIELDS",
-    "NETWORK_DROPOUT_FIELDS",
-    "NETWORK_FIELDS",
-    "PROGRESS_FIELDS",
-    "QUEUE_FIELDS",
-    "SCALES_FIELDS",
-    "STANDING_FIELDS",
-    "STEP_SETTINGS_FIELDS",
-    "STOPPING_FIELDS",
-    "STRUCTS",
-    "TABLE_NETWORK_FIELDS",
-    "TABLE_STEP_FIELDS",
-]
-
 DROPOUT_FIELDS = np.dtype(
     [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
 )

@@ -14,16 +14,6 @@ from warpfit.losses.base import FunctionLoss
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 
-__all__ = [
-    "finds_targets",
-    "is_of_package",
-    "joins_updates",
-    "leaves_out_ranks",
-    "narrow_loss",
-    "narrow_step",
-    "updates_each_alone",
-]
-
 
 def is_of_package(value: object) -> bool:
     """Whether an object's class is the package's own, so that what it does in a step is known; a

@@ -5,8 +5,6 @@ from __future__ import annotations
 from warpfit.engines.base import TrainingData
 from warpfit.losses import Loss
 
-__all__ = ["LARGEST", "suitable"]
-
 # What x, and the targets of a loss whose gradient grows with them, may reach in magnitude for
 # float16.
 LARGEST = 1024.0

@@ -16,8 +16,6 @@ from warpfit.backends.contract.communicator import Communicator
 from warpfit.engines.base import EpochReport, Plan, StepListener, TrainingData, TrainState
 from warpfit.nn.network import NetworkSpec
 
-__all__ = ["keeping_runs", "networks_to_come", "run_of"]
-
 # Of plans, what graphs do not depend on: reports, and numbers that steps find on the device.
 DIFFERS = {"epochs", "report_every", "optimizer", "reason", "bytes"}
 

@@ -22,8 +22,6 @@ from warpfit.engines.base import Plan, TrainingData, TrainState
 from warpfit.engines.launch_network import layers_of
 from warpfit.errors import Obstacle
 
-__all__ = ["ROOM", "Exponents", "exponents_of", "find_exponents", "layer_scales", "too_far_apart"]
-
 Floats = npt.NDArray[np.float64]
 # Of the inputs of a layer, its weights, and its gradients: they are divided by these powers of two.
 Exponents = tuple[int, int, int]

@@ -80,7 +80,7 @@ class Reduction:
 
     def ends(self) -> Iterator[list[str]]:
         """Let what is started later find sums, and yield the names of their parameters: first all
-        but those of the last bucket, which is still under way, then these.
+        but those of the last bucket, which is still in flight, then these.
         """
         self._send()
         *first, last = self._buckets

@@ -18,8 +18,6 @@ from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_padding, as_pair, as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
-__all__ = ["Conv2d", "Conv2dSpec", "conv2d"]
-
 Gradients = tuple[Any, Array | None, Array | None]
 
 

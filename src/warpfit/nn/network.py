@@ -141,13 +141,30 @@ class NetworkSpec:
         numbered = reversed(list(enumerate(self._names)))
         return {full: idx for idx, names in numbered for full in names.values()}
 
+    @cached_property
+    def _first_of(self) -> dict[frozenset[str] | None, int]:
+        """What `_first_trained` has found: each step asks."""
+        return {}
+
     def _first_trained(self, trained: frozenset[str] | None) -> int:
         """Index of the first layer that is trained: gradients need not flow past it."""
-        if trained is not None:
-            return min((self._begins[name] for name in trained), default=len(self.layers))
-        return next(
-            (i for i, (_, spec) in enumerate(self.layers) if spec.parameters()), len(self.layers)
-        )
+        if trained not in self._first_of:
+            begins = (
+                (idx for idx, (_, spec) in enumerate(self.layers) if spec.parameters())
+                if trained is None
+                else (self._begins[name] for name in trained)
+            )
+            self._first_of[trained] = min(begins, default=len(self.layers))
+        return self._first_of[trained]
+
+    def _settings_of(self, idx: int, call: Call, first_trained: int) -> dict[str, Any]:
+        """Return how a layer is joined to others, and which of its gradients are asked for."""
+        spec, settings = self.layers[idx][1], {**self._joints[idx], "needs_dx": idx > first_trained}
+        if call.ranks.size > 1 and type(spec) in (LinearSpec, Conv2dSpec):
+            settings["dx_later"] = idx > first_trained
+        if call.trained is not None and spec.joins and isinstance(spec, Conv2dSpec):
+            settings["needs_dw"] = self._names[idx]["weight"] in call.trained
+        return settings
 
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
@@ -177,23 +194,19 @@ class NetworkSpec:
         kept: list[Array] = []
         gradients_kept: list[Array] = []
         for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
-            joints = self._joints[idx]
             if isinstance(spec, JunctionSpec):
-                x, through = spec.through(ops, x, kept, **joints)
+                x, through = spec.through(ops, x, kept, **self._joints[idx])
                 pullbacks.append(through)
                 continue
             own = {name: arrays[full] for name, full in names.items()}
             in_full = spec.full_precision and not spec.mixes_precisions
             vjp = _vjp_in_full if in_full and str(x.dtype) in HALF_DTYPES else type(spec).vjp
-            if "activation" in joints:
-                joints = {**joints, "added": kept.pop()}
-            if call.ranks.size > 1 and type(spec) in (LinearSpec, Conv2dSpec):
-                joints = {**joints, "dx_later": idx > first_trained}
-            if "plus" in joints:
-                joints = {**joints, "plus": gradients_kept.pop}
-            if call.trained is not None and spec.joins and isinstance(spec, Conv2dSpec):
-                joints = {**joints, "needs_dw": names["weight"] in call.trained}
-            x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > first_trained, **joints)
+            settings = self._settings_of(idx, call, first_trained)
+            if "activation" in settings:
+                settings["added"] = kept.pop()
+            if "plus" in settings:
+                settings["plus"] = gradients_kept.pop
+            x, pullback = vjp(spec, ops, own, x, call, **settings)
             pullbacks.append(pullback)
 
         def to_gradients(dy: Array, listener: GradientListener | None = None) -> dict[str, Array]:

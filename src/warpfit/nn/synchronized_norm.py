@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.contract.communicator import Communicator
 
 if TYPE_CHECKING:
     from warpfit.nn.spec import Call
@@ -32,17 +33,12 @@ def batch_norm_over_ranks(
     What a rank's rows give is normalised by given statistics; that these depend on x is what is
     left to add to its gradient.
     """
-    dtype, axes = running_mean.dtype, tuple(range(x.ndim - 1))
     num_rows = call.whole * prod(x.shape[1:-1])
-    over_ranks = _Sums(ops, call.ranks)
     is_half = str(x.dtype) in HALF_DTYPES
-    rows = ops.cast(x, str(dtype)) if is_half else x
-    (total,) = over_ranks(ops.reduce("sum", rows, axes))
-    mean = ops.binary("div", total, num_rows)
-    centred = ops.binary("sub", rows, mean)
-    (total,) = over_ranks(ops.reduce("sum", ops.binary("mul", centred, centred), axes))
-    variance = ops.binary("div", total, num_rows)
-    unbiased = ops.binary("div", total, num_rows - 1)
+    rows = ops.cast(x, str(running_mean.dtype)) if is_half else x
+    mean, centred, squares = _moments(ops, rows, num_rows, call.ranks)
+    variance = ops.binary("div", squares, num_rows)
+    unbiased = ops.binary("div", squares, num_rows - 1)
     for running, value in ((running_mean, mean), (running_var, unbiased)):
         kept = ops.binary("mul", running, 1 - momentum)
         ops.assign(running, ops.binary("add", kept, ops.binary("mul", value, momentum)))
@@ -57,13 +53,10 @@ def batch_norm_over_ranks(
         dx, dweight, dbias = ops.batch_norm_backward(
             dy, x, weight, saved, training=False, bias=bias, **own
         )
+        # The ranks' gradients themselves are added up later.
+        totals = _totals(call.ranks, *(ops.binary("mul", own, 1.0) for own in (dweight, dbias)))
         inverse_std = ops.binary("div", 1.0, ops.unary("sqrt", ops.binary("add", variance, eps)))
-        scale = inverse_std if weight is None else ops.binary("mul", inverse_std, weight)
-        of_weight, of_bias = over_ranks(dweight, dbias)
-        slope = ops.binary("mul", ops.binary("mul", scale, inverse_std), of_weight)
-        rest = ops.binary(
-            "add", ops.binary("mul", centred, slope), ops.binary("mul", scale, of_bias)
-        )
+        rest = _through_statistics(ops, centred, weight, inverse_std, totals)
         rest = ops.binary("div", rest, -num_rows)
         if is_half:
             rest = ops.cast(rest, str(x.dtype), ops.loss_scale)
@@ -72,17 +65,32 @@ def batch_norm_over_ranks(
     return y, backward
 
 
-class _Sums:
-    """Copies of arrays, added up over ranks."""
+def _moments(
+    ops: Backend, rows: Array, num_rows: int, ranks: Communicator
+) -> tuple[Array, Array, Array]:
+    """Return the mean over all ranks, how far this one's rows are from it, and the sum of squares
+    of that over all ranks.
+    """
+    axes = tuple(range(rows.ndim - 1))
+    (total,) = _totals(ranks, ops.reduce("sum", rows, axes))
+    mean = ops.binary("div", total, num_rows)
+    centred = ops.binary("sub", rows, mean)
+    (squares,) = _totals(ranks, ops.reduce("sum", ops.binary("mul", centred, centred), axes))
+    return mean, centred, squares
 
-    def __init__(self, ops: Backend, ranks: Any) -> None:
-        self._ops, self._ranks = ops, ranks
 
-    def __call__(self, *arrays: Array) -> list[Array]:
-        ops, copies = self._ops, []
-        for array in arrays:
-            copies.append(ops.empty(array.shape, array.dtype))
-            ops.assign(copies[-1], array)
-        self._ranks.all_reduce(copies)
-        self._ranks.join()
-        return copies
+def _through_statistics(
+    ops: Backend, centred: Array, weight: Array | None, inverse_std: Array, totals: Sequence[Array]
+) -> Array:
+    """Return the part of dx that comes through mean and variance, times minus the rows."""
+    of_weight, of_bias = totals
+    scale = inverse_std if weight is None else ops.binary("mul", inverse_std, weight)
+    slope = ops.binary("mul", ops.binary("mul", scale, inverse_std), of_weight)
+    return ops.binary("add", ops.binary("mul", centred, slope), ops.binary("mul", scale, of_bias))
+
+
+def _totals(ranks: Communicator, *arrays: Array) -> Sequence[Array]:
+    """Return arrays that hold their sums over ranks."""
+    ranks.all_reduce(arrays)
+    ranks.join()
+    return arrays

@@ -24,7 +24,7 @@ from warpfit.sweep.planning import affordable, memory_left, plan_groups
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import Task
 from warpfit.sweep.workers import DeviceWorkers, Workers, workers_for
-from warpfit.training.devices import ALL_CARDS, all_cards
+from warpfit.training.devices import all_cards
 from warpfit.training.evaluate import network_of
 from warpfit.training.place import (
     PlaceOfMany,
@@ -136,7 +136,7 @@ class Places:
 
 
 def _checked_devices(device: Any) -> list[str]:
-    if isinstance(device, str) and device == ALL_CARDS:
+    if isinstance(device, str) and device == backends.ALL_CARDS:
         return list(all_cards())
     devices = [device] if isinstance(device, str) else device
     if not isinstance(devices, Sequence) or not devices:

@@ -22,11 +22,9 @@ from warpfit.engines.kept_runs import keeping_runs
 from warpfit.sweep.groups import Group
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
-__all__ = ["bytes_of_rows", "fits_at_once", "goes_beside", "train_side_by_side"]
-
 # Networks that share a GPU: more of them are no quicker, and each makes graphs of its own.
 MOST_AT_ONCE = 4
-# Of the memory that is left.
+# Of the memory that is left, for what networks have of their own.
 MEMORY_SHARE = 0.5
 # Seconds after which a thread goes on out of turn: another may wait for what it holds.
 MOST_SECONDS = 0.25

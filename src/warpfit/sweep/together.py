@@ -27,6 +27,7 @@ from warpfit.sweep.metric import COLUMNS, Metric
 from warpfit.sweep.preparing import takes, with_more_range
 from warpfit.sweep.runner import OneByOne, Runner, in_order
 from warpfit.sweep.side_by_side import (
+    MEMORY_SHARE,
     bytes_of_rows,
     fits_at_once,
     goes_beside,
@@ -47,9 +48,7 @@ if TYPE_CHECKING:
 # much longer than the one before one may be.
 LAUNCH_SECONDS, GROWTH = 2.0, 8
 # Groups that share the card at once: each has its rows there.
-SIDE_BY_SIDE = 8
-# Of the memory that is left, for the parameters and records of launches.
-MEMORY_SHARE = 0.5
+GROUPS_AT_ONCE = 8
 
 
 @dataclass
@@ -134,8 +133,8 @@ class Together(Runner):
                 else:
                     parts.append(part)
         self._compile_ahead(groups, parts)
-        for first in range(0, len(parts), SIDE_BY_SIDE):
-            yield from self._run_side_by_side(parts[first : first + SIDE_BY_SIDE])
+        for first in range(0, len(parts), GROUPS_AT_ONCE):
+            yield from self._run_side_by_side(parts[first : first + GROUPS_AT_ONCE])
         yield from self._run_by_fit(groups, sorted(left, key=lambda task: task.number))
 
     def _run_by_fit(self, groups: Sequence[Group], tasks: Sequence[Task]) -> Iterator[Outcome]:

@@ -22,17 +22,6 @@ with needs("data", "tables need"):
         is_numeric_dtype,
     )
 
-__all__ = [
-    "CATEGORIES",
-    "DATES",
-    "NUMBERS",
-    "as_pandas",
-    "check_alike",
-    "kind_of",
-    "kinds_of",
-    "known_kinds",
-]
-
 NUMBERS, DATES, CATEGORIES = "numbers", "dates", "categories"
 
 

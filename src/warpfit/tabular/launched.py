@@ -78,8 +78,8 @@ def launch_of(
     is_weighted : bool
         Whether rows have weights.
     """
-    card = backends.card_of(device)
-    if card is None:
+    target = backends.target_of(device)
+    if target is None:
         return Obstacle("expected a CUDA device, got 'cpu'")
     if type(loss) not in (SoftmaxCrossEntropy, MeanSquaredError):
         return Obstacle(f"expected cross-entropy or the mean squared error, got {loss!r}")
@@ -90,14 +90,14 @@ def launch_of(
         return Obstacle(f"expected hidden layers of the same width, got {widths}")
     launch = choose_table(
         _shape_of(network, loss, batch_size, num_networks),
-        card.arch,
-        card.max_shared_bytes,
-        card.num_multiprocessors,
+        target.arch,
+        target.max_shared_bytes,
+        target.num_multiprocessors,
     )
     if isinstance(launch, Obstacle):
         return launch
     launch = replace(launch, dtype=dtype)
-    card.compile_ahead([(launch.kernel, tuple(launch.config.settings().items()))])
+    target.compile_ahead([(launch.kernel, tuple(launch.config.settings().items()))])
     return launch
 
 

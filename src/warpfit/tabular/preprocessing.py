@@ -19,8 +19,6 @@ from warpfit.tabular.network import Columns
 with needs("data", "tables need"):
     import pandas as pd
 
-__all__ = ["Categories", "Preprocessor", "quantiles"]
-
 Array = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 

@@ -81,7 +81,7 @@ def _widths(shape: Shape) -> tuple[int, ...]:
 
 def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
     """Train all members as one kernel, where there is one; else one after the other."""
-    is_on_cpu = backends.card_of(training.device) is None
+    is_on_cpu = backends.target_of(training.device) is None
     precision = training.settings["precision"]
     if precision == "float32" or (precision == AUTO and is_on_cpu):
         yield from _trained_in_turn(0, members, training)

@@ -21,8 +21,6 @@ from warpfit.tabular.layers import Factors, TabularLayer
 from warpfit.tabular.network import RealMLP
 from warpfit.tabular.schedules import ADAM, DROPOUT, WEIGHT_DECAY, coslog4, flat_cos
 
-__all__ = ["PREDICTED_ROWS", "Outcome", "Rows", "Steps", "outputs_of", "train"]
-
 PREDICTED_ROWS = 4096
 
 # From outputs (M, K) on the host to what training makes small.

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from warpfit import backends
+from warpfit.backends import ALL_CARDS, PROCESSES
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.numpy.processes import processes
 from warpfit.checks import brief
@@ -16,10 +17,6 @@ from warpfit.errors import ConfigError, DeviceError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-ALL_CARDS = "cuda:all"
-# A device for each process: of any launcher; the second name is older.
-PROCESSES = ("processes", "mpi")
 
 
 class Devices(NamedTuple):

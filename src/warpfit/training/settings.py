@@ -14,6 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
+from warpfit.backends import PROCESSES
 from warpfit.backends.base import ACTIVATIONS
 from warpfit.checks import check_choice, check_count
 from warpfit.data.targets import TASKS
@@ -22,7 +23,6 @@ from warpfit.losses import Loss
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
 from warpfit.random import check_seed
-from warpfit.training.devices import PROCESSES
 
 MODELS = ("mlp", "cnn")
 RECIPES = ("airbench",)

@@ -166,7 +166,7 @@ def test_sums_over_windows_do_not_depend_on_late_warps(
 @pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("all_tiles", "blocks"), [(False, 2), (True, 5), (True, 2)])
 @pytest.mark.parametrize("name", ["padded", "many_channels", "strided"])
-def test_gradients_of_weights_however_they_are_dealt_out(
+def test_gradients_of_weights_however_windows_are_partitioned(
     kernel_runtime: Any,
     any_channels: None,
     monkeypatch: pytest.MonkeyPatch,

@@ -43,7 +43,7 @@ def test_a_card_is_known_before_its_device_is_open(
 ) -> None:
     announced: list[Any] = []
     monkeypatch.setattr(jit, "compile_ahead", lambda kernels, arch: announced.append(arch))
-    card = backends.card_of("cuda")
+    card = backends.target_of("cuda")
     wait_for_contexts()
     assert driver.contexts == [0]
     assert not driver.calls["current 0"]
@@ -51,10 +51,10 @@ def test_a_card_is_known_before_its_device_is_open(
     assert card == (device.arch, device.num_multiprocessors, device.max_shared_bytes)
     card.compile_ahead([])
     assert announced == ["sm_90a"]
-    assert backends.card_of("auto") is device
-    assert backends.card_of("cpu") is None
+    assert backends.target_of("auto") is device
+    assert backends.target_of("cpu") is None
     with pytest.raises(DeviceError, match="got 'cuda:1'"):
-        backends.card_of("cuda:1")
+        backends.target_of("cuda:1")
 
 
 def test_an_index_out_of_range(driver: FakeDriver) -> None:

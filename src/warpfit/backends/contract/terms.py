@@ -5,23 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = [
-    "BINARY",
-    "COMPARISONS",
-    "FLOAT_DTYPES",
-    "HALF_DTYPES",
-    "PRECISIONS",
-    "REDUCTIONS",
-    "TOLERANCE",
-    "UNARY",
-    "Array",
-    "Axis",
-    "ImageWindows",
-    "LossTerms",
-    "Number",
-    "Pair",
-]
-
 # An array of some backend: a numpy.ndarray here, a device array elsewhere.
 Array = Any
 

@@ -23,8 +23,6 @@ from warpfit.checks import as_numbers
 from warpfit.errors import DeviceError, DTypeError
 from warpfit.permutation import domain_bits
 
-__all__ = ["ArrayOps", "blocks_for", "check_record", "power_of_two", "rehearsing"]
-
 THREADS = 256
 # What stands in for a device's shared backend, in a thread that rehearses.
 rehearsing: ContextVar[Any] = ContextVar("rehearsing", default=None)

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from warpfit.backends.cuda.driver import arch_of, bindings, describe, is_debugging
 from warpfit.errors import KernelError
 
-__all__ = ["Context", "Place", "active"]
-
 # How many launches an error message looks back on.
 LAUNCHES_REMEMBERED = 16
 STOPPED = 719  # CUDA_ERROR_LAUNCH_FAILED, also of a kernel that gave up

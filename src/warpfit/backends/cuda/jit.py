@@ -275,7 +275,7 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
 
 def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
     """Begin to compile kernels that are not in the cache, as many at once as there are cores, or,
-    lest they delay others under way, a quarter of that; `cubin` waits for its own.
+    lest they delay others that are compiled, a quarter; `cubin` waits for its own.
 
     The compiler leaves Python's lock to others meanwhile. An error is raised where the kernel is
     asked for.

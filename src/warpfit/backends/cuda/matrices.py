@@ -17,8 +17,6 @@ from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, plan_of
 from warpfit.backends.matrix_updates import COEFFICIENTS, MatrixNumbers, matrix_of
 
-__all__ = ["MatrixOps", "variants"]
-
 # As in kernels/ops/optim/matrix_products.cu and matrix_tiles.cuh.
 MAX_PRODUCTS, TILE, THREADS, STAGES = 32, 64, 256, 4
 _COUNT, _PRODUCT = struct.Struct("=q"), struct.Struct("=6Q3d7i4xq")

@@ -19,17 +19,6 @@ from warpfit.backends.cuda.driver import DeviceInfo
 from warpfit.backends.cuda.transfers import Transfers
 from warpfit.errors import DeviceError
 
-__all__ = [
-    "Card",
-    "Runtime",
-    "card_of",
-    "check_image_map",
-    "check_tensor_map",
-    "devices",
-    "open_device",
-    "why_unavailable",
-]
-
 TENSOR_MAP_BYTES = 128
 LARGEST_BOX = 256  # rows or columns
 SWIZZLED_BYTES = 128  # of a row of a box
@@ -103,7 +92,7 @@ def open_device(index: int) -> Runtime:
         return _OPEN[index]
 
 
-class Card(NamedTuple):
+class Target(NamedTuple):
     """What kernels for a device are chosen by, of one that is still being opened."""
 
     arch: str
@@ -115,9 +104,9 @@ class Card(NamedTuple):
         jit.compile_ahead(kernels, self.arch)
 
 
-def card_of(index: int) -> Runtime | Card:
-    """Return the runtime of device `index` if it is open; else begin to open it, and return its
-    card.
+def target_of(index: int) -> Runtime | Target:
+    """Return the runtime of device `index` if it is open; else begin to open it, and return what is
+    known before.
 
     Raises
     ------
@@ -126,7 +115,7 @@ def card_of(index: int) -> Runtime | Card:
     """
     if index in _OPEN or why_unavailable(opening=index) is not None:
         return open_device(index)
-    return Card(*driver.limits(index)) if index < driver.num_devices() else open_device(index)
+    return Target(*driver.limits(index)) if index < driver.num_devices() else open_device(index)
 
 
 def _opened(index: int) -> Runtime:

@@ -8,12 +8,12 @@ from typing import Any
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.waits import Protocol, hang_of
 from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
-from warpfit.backends.cuda.waits_in_roles import protocol_of_roles
+from warpfit.backends.cuda.waits_specialized import specialized_protocol
 from warpfit.errors import CompileError
 
 # Two replicas stand for all, and two epochs, or four steps, for a run: rings come round thrice.
 PROTOCOLS: dict[str, Callable[[Any], Protocol]] = {
-    "one_launch": lambda config: protocol_of_roles(config, 3, 2, min(2, config.replicas)),
+    "one_launch": lambda config: specialized_protocol(config, 3, 2, min(2, config.replicas)),
     "one_launch_card": lambda config: protocol_on_card(config, 4),
     "one_launch_layers": lambda config: protocol_by_layers(config, 4, 2, min(2, config.replicas)),
 }

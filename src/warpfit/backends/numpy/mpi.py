@@ -13,8 +13,6 @@ import numpy as np
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.backends.contract.terms import Array
 
-__all__ = ["MpiCommunicator"]
-
 # A launcher may drop what it has not passed on when processes abort.
 SECONDS_TO_TELL = 0.5
 

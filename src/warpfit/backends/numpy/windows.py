@@ -13,8 +13,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from warpfit.backends.base import Array, Pair
 
-__all__ = ["axis_taps", "blocks", "taps", "window_view"]
-
 # Scratch memory of one block: small enough for the cache, large enough for a quick matrix product.
 BLOCK_BYTES = 2 << 20
 

@@ -10,7 +10,9 @@ from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Pro
 COPIED = 33  # arrivals of a tile of x that is copied
 
 
-def protocol_of_roles(config: OneLaunchConfig, steps: int, epochs: int, replicas: int) -> Protocol:
+def specialized_protocol(
+    config: OneLaunchConfig, steps: int, epochs: int, replicas: int
+) -> Protocol:
     """Return what the warps of all blocks of some replicas do in some epochs of some steps."""
     protocol = Protocol()
     for replica in range(replicas):
