@@ -15,8 +15,6 @@ import pytest
 from conftest import on_emulator
 from support.devices import assert_bits_when_late
 from support.resident_cases import BY_LAYERS, ON_A_CARD, SPECIALIZED, Case
-from warpfit.backends.cuda import one_launch
-from warpfit.backends.cuda.one_launch import choose
 
 pytestmark = [on_emulator]
 
@@ -31,12 +29,7 @@ MULTIPROCESSORS = 132  # for replicas
 def test_warp_specialized(
     monkeypatch: pytest.MonkeyPatch, only_specialized_cluster: Callable[[int], None], case: Case
 ) -> None:
-    only_specialized_cluster(case.cluster)
-    monkeypatch.setattr(one_launch, "REPLICAS", ((0, case.replicas),))
-    if case.ahead:
-        monkeypatch.setattr(one_launch, "AHEAD_TILES", 1)
-    choose.cache_clear()
-    words = "a batch ahead" if case.ahead else "warps over features and units"
+    words = case.specialize(monkeypatch, only_specialized_cluster)
     assert_bits_when_late(
         monkeypatch,
         lambda: case.train(words),

@@ -12,8 +12,6 @@ from conftest import on_emulator
 from emulator.recording import ARRIVAL, MADE, WAIT, Launch, Record, recorded
 from support.devices import open_emulated
 from support.resident_cases import BY_LAYERS, ON_A_CARD, SPECIALIZED, Case
-from warpfit.backends.cuda import one_launch
-from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.resident_config import CONFIGS, OneLaunchConfig
 from warpfit.backends.cuda.waits import MEMORY, Place, Protocol, Wait
 from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
@@ -133,14 +131,10 @@ def test_warp_specialized(
     launches: list[int],
     case: Case,
 ) -> None:
-    only_specialized_cluster(case.cluster)
-    monkeypatch.setattr(one_launch, "REPLICAS", ((0, case.replicas),))
-    if case.ahead:
-        monkeypatch.setattr(one_launch, "AHEAD_TILES", 1)
-    choose.cache_clear()
+    words = case.specialize(monkeypatch, only_specialized_cluster)
     open_emulated(monkeypatch, num_multiprocessors=MULTIPROCESSORS)
     with recorded(("one_launch",)) as found:
-        case.train("a batch ahead" if case.ahead else "warps over features and units")
+        case.train(words)
     assert len(found) == len(launches) > 0
     for launch, epochs in zip(found, launches, strict=True):
         config = CONFIGS[launch.kernel].of(launch.settings)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import pytest
 
 from support.one_launch import ADAPTIVE, activated, data, fit, flat
 from support.training import sgd
+from warpfit.backends.cuda import one_launch
+from warpfit.backends.cuda.one_launch import choose
 
 __all__ = ["BY_LAYERS", "ON_A_CARD", "SPECIALIZED", "Case"]
 
@@ -30,6 +35,17 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
+
+    def specialize(
+        self, monkeypatch: pytest.MonkeyPatch, only_specialized_cluster: Callable[[int], None]
+    ) -> str:
+        """Let the warp-specialized kernel train it; return words of the reason."""
+        only_specialized_cluster(self.cluster)
+        monkeypatch.setattr(one_launch, "REPLICAS", ((0, self.replicas),))
+        if self.ahead:
+            monkeypatch.setattr(one_launch, "AHEAD_TILES", 1)
+        choose.cache_clear()
+        return "a batch ahead" if self.ahead else "warps over features and units"
 
     def train(self, words: str) -> list[Any]:
         """Train by a launch whose reason has these words; return all losses and parameters."""
