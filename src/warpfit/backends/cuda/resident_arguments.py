@@ -76,6 +76,22 @@ class LayersArguments(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BlockArguments(Arguments):
+    """Of ``one_launch_block``."""
+
+    batches: Batches
+    targets: ConstFloats
+    settings: Annotated[Place, "const StepSettings*"]
+    places: Annotated[Place, "float* const*"]
+    record: Annotated[Place, "double*"]
+    num_rows: Int
+    num_epochs: Int
+    scale: Float
+    rule: Rule
+    loss: LossNumbers
+
+
+@dataclass(frozen=True, kw_only=True)
 class CardArguments(Arguments):
     """Of ``one_launch_card``."""
 
@@ -144,6 +160,7 @@ ARGUMENTS: dict[str, type[Arguments]] = {
     "many_networks_sm90": ManyClustersArguments,
     "many_small_networks_sm90": ManySmallArguments,
     "one_launch": OneLaunchArguments,
+    "one_launch_block": BlockArguments,
     "one_launch_card": CardArguments,
     "one_launch_layers": LayersArguments,
     "table_networks": TableArguments,

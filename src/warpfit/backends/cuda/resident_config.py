@@ -276,6 +276,8 @@ class NarrowConfig(OfLayers):
         Tiles of x under way: 1 or 2.
     warps, blocks : int
         Of a block, and of a multiprocessor.
+    row_warps : int
+        Of a block's warps, those that take 16 rows each.
     piece_m, piece_n : int
         Tiles of 16 inputs and outputs of which a warp has the gradients.
     """
@@ -285,6 +287,7 @@ class NarrowConfig(OfLayers):
     x_stages: Number
     warps: Number
     blocks: Number
+    row_warps: Number
     piece_m: Number
     piece_n: Number
 
@@ -300,6 +303,23 @@ class ManyConfig(OfManyNetworks, NarrowConfig):
     """
 
     in_registers: Flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig(ResidentConfig, NarrowConfig):
+    """Of ``one_launch_block``.
+
+    Attributes
+    ----------
+    weighted, class_weights : bool
+        Neither.
+    shared_numbers : int
+        16-bit numbers in shared memory.
+    """
+
+    shared_numbers: Number
+    weighted: Flag = False
+    class_weights: Flag = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,6 +472,7 @@ CONFIGS: dict[str, type[Config]] = {
     "many_small_networks_sm90": ManySmallConfig,
     "narrow_step": NarrowStepConfig,
     "one_launch": OneLaunchConfig,
+    "one_launch_block": BlockConfig,
     "one_launch_card": CardConfig,
     "one_launch_layers": LayersConfig,
     "table_networks": TableConfig,
