@@ -10,7 +10,7 @@ import pytest
 
 from warpfit.backends.cuda import one_launch, one_launch_card, one_launch_layers
 from warpfit.backends.cuda.one_launch import choose
-from warpfit.backends.cuda.one_launch_block import BlockLaunch
+from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.trained_network import replicas_with_rows
@@ -83,12 +83,12 @@ def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int, i
 
 
 @pytest.fixture
-def only_block(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets networks run in one block of so many warps only."""
+def only_small(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets networks run in one block by so many groups of four warps only."""
 
     def only(warps: int) -> None:
-        def choose_it(network: Any, *_: Any) -> BlockLaunch:
-            return BlockLaunch(network, warps)
+        def choose_it(network: Any, *_: Any) -> SmallLaunch:
+            return SmallLaunch(network, warps)
 
         monkeypatch.setattr(launch_plan, "_chosen", choose_it)
 

@@ -211,9 +211,9 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     choice.
     """
     from warpfit.backends.cuda.one_launch import choose, suits
-    from warpfit.backends.cuda.one_launch_block import choose_block
     from warpfit.backends.cuda.one_launch_card import choose_card
     from warpfit.backends.cuda.one_launch_layers import choose_layers
+    from warpfit.backends.cuda.one_launch_small_sm90 import choose_small
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
     if by_layers:
@@ -222,7 +222,7 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     if not found or isinstance(found[0], Obstacle):
         found.append(choose_layers(network, *limits))
     found.append(choose_card(network, *limits))
-    found.append(choose_block(network, *limits))
+    found.append(choose_small(network, *limits))
     launches = [launch for launch in found if not isinstance(launch, Obstacle)]
     if not launches:
         return found[0]

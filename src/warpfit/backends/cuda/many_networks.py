@@ -155,7 +155,6 @@ class ManyNetworks(ManyLaunch):
             gathers=False,
             x_stages=2,
             warps=self.warps,
-            row_warps=self.warps,
             blocks=self.blocks,
             piece_m=self.piece[0],
             piece_n=self.piece[1],

@@ -188,7 +188,6 @@ class NarrowStep:
             gathers=bool(self.source),
             x_stages=self.x_stages,
             warps=self.warps,
-            row_warps=self.warps,
             blocks=self.blocks,
             piece_m=self.piece[0],
             piece_n=self.piece[1],

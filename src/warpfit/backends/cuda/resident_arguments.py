@@ -76,8 +76,8 @@ class LayersArguments(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockArguments(Arguments):
-    """Of ``one_launch_block``."""
+class SmallArguments(Arguments):
+    """Of ``one_launch_small_sm90``."""
 
     batches: Batches
     targets: ConstFloats
@@ -160,8 +160,8 @@ ARGUMENTS: dict[str, type[Arguments]] = {
     "many_networks_sm90": ManyClustersArguments,
     "many_small_networks_sm90": ManySmallArguments,
     "one_launch": OneLaunchArguments,
-    "one_launch_block": BlockArguments,
     "one_launch_card": CardArguments,
     "one_launch_layers": LayersArguments,
+    "one_launch_small_sm90": SmallArguments,
     "table_networks": TableArguments,
 }

@@ -276,8 +276,6 @@ class NarrowConfig(OfLayers):
         Tiles of x under way: 1 or 2.
     warps, blocks : int
         Of a block, and of a multiprocessor.
-    row_warps : int
-        Of a block's warps, those that take 16 rows each.
     piece_m, piece_n : int
         Tiles of 16 inputs and outputs of which a warp has the gradients.
     """
@@ -287,7 +285,6 @@ class NarrowConfig(OfLayers):
     x_stages: Number
     warps: Number
     blocks: Number
-    row_warps: Number
     piece_m: Number
     piece_n: Number
 
@@ -306,20 +303,21 @@ class ManyConfig(OfManyNetworks, NarrowConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockConfig(ResidentConfig, NarrowConfig):
-    """Of ``one_launch_block``.
+class SmallConfig(ResidentConfig, OfLayers):
+    """Of ``one_launch_small_sm90``.
 
     Attributes
     ----------
-    weighted, class_weights : bool
-        Neither.
-    shared_numbers : int
-        16-bit numbers in shared memory.
+    groups : int
+        Of four warps each: one for each 64 rows, or more.
+    stages : int
+        Batches in shared memory.
+    shared_bytes : int
     """
 
-    shared_numbers: Number
-    weighted: Flag = False
-    class_weights: Flag = False
+    groups: Number
+    stages: Number
+    shared_bytes: Number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,8 +470,8 @@ CONFIGS: dict[str, type[Config]] = {
     "many_small_networks_sm90": ManySmallConfig,
     "narrow_step": NarrowStepConfig,
     "one_launch": OneLaunchConfig,
-    "one_launch_block": BlockConfig,
     "one_launch_card": CardConfig,
     "one_launch_layers": LayersConfig,
+    "one_launch_small_sm90": SmallConfig,
     "table_networks": TableConfig,
 }

@@ -2,7 +2,7 @@
 // what each layer takes and the gradients of what it gives. All of it follows from the settings of
 // narrow_step.cu. Weights belong to the block; a warp writes its own 16 rows, and reads those of
 // all for the gradients.
-// Users: many_networks.cu, narrow_step.cu, one_launch_block.cu.
+// Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
 #include "base/reduce.cuh"
@@ -12,7 +12,7 @@
 
 using T = DTYPE;
 
-constexpr int THREADS = 32 * WARPS, ROWS = 16 * ROW_WARPS;
+constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS;
 constexpr int MOST_LAYERS = 8;
 static_assert(LAYERS <= MOST_LAYERS, "NarrowNetwork has room for all layers");
 

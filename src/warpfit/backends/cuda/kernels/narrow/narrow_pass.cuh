@@ -3,7 +3,7 @@
 // says. Settings beside those of narrow_layers.cuh: LOSS, SMOOTHED, COUNTS_ROWS,
 // WEIGHTED and CLASS_WEIGHTS (whether rows and classes have weights).
 //
-// Users: many_networks.cu, narrow_step.cu, one_launch_block.cu.
+// Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
 #include "base/choice.cuh"
@@ -215,9 +215,9 @@ struct NoDropout {};
 
 // From what layer L takes to the loss, and, if it TRAINS, back. `own_rows` is the first of the
 // warp's rows in the tile.
-template <int L, bool TRAINS = true, class Loss, class Targets, class Drops = NoDropout>
+template <int L, bool TRAINS = true, class Drops = NoDropout>
 __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(L)>& values,
-                             Loss& loss, const Targets& targets,
+                             NarrowLoss& loss, const RowTargets& targets,
                              [[maybe_unused]] const Drops& dropout = {}) {
     constexpr int WIDTH = padded(L + 1), STRIDE = stride_of(L + 1);
     RowSums<WIDTH> found = begin_with<WIDTH>(shared + biases_at(L));

@@ -1,0 +1,175 @@
+"""How a small network is trained as one kernel in one block, or what is in the way.
+
+In `one_launch_small_sm90.cu` a warp takes 16 rows through all layers and back, and waits for
+nobody; then all warps update.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.resident_arguments import SmallArguments
+from warpfit.backends.cuda.resident_config import SmallConfig
+from warpfit.backends.cuda.resident_launch import (
+    LaunchedRun,
+    LaunchedSteps,
+    ResidentLaunch,
+    too_large,
+)
+from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
+from warpfit.errors import Obstacle
+
+UNITS, MOST_OUTPUTS = 64, 16
+GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 4
+REGISTERS, MOST_REGISTERS = 65536, 255
+
+
+@dataclass(frozen=True)
+class SmallLaunch(ResidentLaunch):
+    """How a block's warps share a network's training; printable.
+
+    Attributes
+    ----------
+    network : TrainedNetwork
+    groups : int
+        Of four warps each.
+    stages : int
+        Batches in shared memory at once.
+    """
+
+    network: TrainedNetwork
+    groups: int
+    stages: int = 2
+
+    kernel = "one_launch_small_sm90"
+    cluster = replicas = 1
+    looks_ahead = False
+
+    @property
+    def row_groups(self) -> int:
+        """Groups that take 64 rows each."""
+        return -(-self.network.batch // GROUP_ROWS)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return GROUP_THREADS * self.groups + 32
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of 16 units of all hidden layers."""
+        return sum(padded(units) for units in self.network.widths[1:-1]) // 16
+
+    @property
+    def tiles_of_group(self) -> int:
+        """Tiles that a group has the weights of."""
+        return -(-self.tiles // self.groups)
+
+    @property
+    def registers_of_thread(self) -> tuple[int, int]:
+        """Registers that a thread may have, and those for weights and their optimizer state."""
+        most = min(MOST_REGISTERS, REGISTERS // self.threads // 8 * 8)
+        return most, 8 * (1 + self.network.slots) * self.tiles_of_group
+
+    @cached_property
+    def shared_parts(self) -> dict[str, int]:
+        """Bytes of shared memory of each part of ``struct SmallShared`` of the kernel."""
+        network, rows, stages = self.network, GROUP_ROWS * self.row_groups, self.stages
+        hidden, outputs, numbers = len(network.widths) - 2, up(network.outputs, 8), 1 + network.slots
+        return {
+            "units and their gradients": 2 * hidden * rows * 128,
+            "weights": hidden * UNITS * 128 + 2 * UNITS * outputs,
+            "batches": stages * 2 * rows * self.x_stride,
+            "gradients of outputs": 2 * rows * outputs,
+            "settings": 16 * stages,
+            "targets": 4 * stages * rows * network.target_words,
+            "losses": 2 * 8 * rows,
+            "biases": 4 * numbers * (hidden * UNITS + outputs),
+            "output layer": 4 * numbers * outputs // 2 * GROUP_THREADS,
+            "barriers": 16 * stages,
+        }
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return up(sum(self.shared_parts.values()), 1024)
+
+    @property
+    def exchange_bytes(self) -> int:
+        return 0
+
+    @property
+    def costs(self) -> dict[str, float]:
+        return {"step": 1}
+
+    @property
+    def microseconds(self) -> float:
+        return 0.1
+
+    @property
+    def config(self) -> SmallConfig:
+        """The kernel's settings."""
+        return SmallConfig(
+            **self.network.settings,
+            **self.network.layer_settings,
+            groups=self.groups,
+            stages=self.stages,
+            shared_bytes=self.shared_bytes,
+        )
+
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> SmallArguments:
+        return SmallArguments(
+            batches=steps.batches,
+            targets=steps.targets,
+            settings=steps.settings,
+            places=run.places,
+            record=steps.record,
+            num_rows=steps.num_rows,
+            num_epochs=steps.epochs,
+            scale=run.loss_scale,
+            rule=run.rule,
+            loss=run.loss,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"one block of {self.groups} groups of four warps, of which {self.row_groups} take 64 "
+            f"rows each through all layers, {self.shared_bytes} bytes of shared memory"
+        )
+
+
+@lru_cache(maxsize=256)
+def choose_small(
+    network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
+) -> SmallLaunch | Obstacle:
+    """Return how to launch a network's training in one block, or what is in the way."""
+    if (obstacle := _in_the_way(network, arch)) is not None:
+        return obstacle
+    groups = max(3, -(-network.batch // GROUP_ROWS))
+    shapes = [SmallLaunch(network, groups, stages) for stages in (2, 1)]
+    for shape in shapes:
+        if shape.shared_bytes <= max_shared_bytes:
+            return shape
+    return too_large(shapes, max_shared_bytes, "a batch and its units in one block")
+
+
+def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
+    """Return what the kernel does not do."""
+    if (obstacle := unsuited(network, arch)) is not None:
+        return obstacle
+    lacking = {
+        "Hopper's tensor cores": generation(arch) != 90,
+        "a hidden layer": len(network.widths) < 3,
+        f"layers of at most {UNITS} units": max(network.widths[:-1]) > UNITS,
+        f"at most {MOST_OUTPUTS} outputs": network.outputs > MOST_OUTPUTS,
+        "products in half precision": network.terms > 1,
+        "no dropout, weights, penalty or clipping": not network.is_plain,
+        f"at most {MOST_GROUPS * GROUP_ROWS} rows": network.batch > MOST_GROUPS * GROUP_ROWS,
+        "velocities without the rate": network.rate_in_velocity,
+    }
+    for wanted, is_lacking in lacking.items():
+        if is_lacking:
+            return Obstacle(f"expected {wanted} for a network in one block")
+    return None
