@@ -83,12 +83,12 @@ def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int, i
 
 
 @pytest.fixture
-def only_small(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets networks run in one block by so many groups of four warps only."""
+def only_small(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Lets networks run by blocks of groups of four warps only: by so many blocks of so many."""
 
-    def only(warps: int) -> None:
+    def only(cluster: int, groups: int) -> None:
         def choose_it(network: Any, *_: Any) -> SmallLaunch:
-            return SmallLaunch(network, warps)
+            return SmallLaunch(network, cluster, groups)
 
         monkeypatch.setattr(launch_plan, "_chosen", choose_it)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import SmallArguments
@@ -33,6 +34,8 @@ class SmallLaunch(ResidentLaunch):
     Attributes
     ----------
     network : TrainedNetwork
+    cluster : int
+        Blocks, which partition the rows of a batch.
     groups : int
         Of four warps each.
     stages : int
@@ -40,17 +43,27 @@ class SmallLaunch(ResidentLaunch):
     """
 
     network: TrainedNetwork
+    cluster: int
     groups: int
     stages: int = 2
 
     kernel = "one_launch_small_sm90"
-    cluster = replicas = 1
+    replicas = 1
     looks_ahead = False
 
     @property
+    def recorders(self) -> int:
+        return self.cluster
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a batch that a block has."""
+        return padded(-(-self.network.batch // self.cluster))
+
+    @property
     def row_groups(self) -> int:
-        """Groups that take 64 rows each."""
-        return -(-self.network.batch // GROUP_ROWS)
+        """Groups that take 64 of these each."""
+        return -(-self.block_rows // GROUP_ROWS)
 
     @property
     def threads(self) -> int:
@@ -63,9 +76,15 @@ class SmallLaunch(ResidentLaunch):
         return sum(padded(units) for units in self.network.widths[1:-1]) // 16
 
     @property
+    def bundles(self) -> int:
+        """Bundles of these: a tile of a layer for each block."""
+        units = self.network.widths[1:-1]
+        return sum(-(-(padded(width) // 16) // self.cluster) for width in units)
+
+    @property
     def tiles_of_group(self) -> int:
         """Tiles that a group has the weights of."""
-        return -(-self.tiles // self.groups)
+        return -(-self.bundles // self.groups)
 
     @property
     def registers_of_thread(self) -> tuple[int, int]:
@@ -92,9 +111,19 @@ class SmallLaunch(ResidentLaunch):
         }
 
     @property
+    def received_bytes(self) -> int:
+        """Bytes of ``struct Exchange`` of the kernel."""
+        hidden, outputs = len(self.network.widths) - 2, up(self.network.outputs, 8)
+        if self.cluster == 1:
+            return 0
+        quads = 3 * self.bundles + outputs // 8
+        of_other = 16 * GROUP_THREADS * quads + 4 * hidden * UNITS + 4 * outputs
+        return (self.cluster - 1) * of_other + 8 * (2 * hidden * self.groups + 1)
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return up(sum(self.shared_parts.values()), 1024)
+        return up(up(sum(self.shared_parts.values()), 1024) + self.received_bytes, 1024)
 
     @property
     def exchange_bytes(self) -> int:
@@ -102,11 +131,22 @@ class SmallLaunch(ResidentLaunch):
 
     @property
     def costs(self) -> dict[str, float]:
-        return {"step": 1}
-
-    @property
-    def microseconds(self) -> float:
-        return 0.1
+        """How often a step has each cost, as far as warps wait for each other."""
+        widths, rows = self.network.widths, self.row_groups
+        layers = [(padded(inputs), padded(units)) for inputs, units in pairwise(widths[:-1])]
+        forward = sum(inputs * units for inputs, units in layers) // 256
+        back = sum(inputs * units for inputs, units in layers[1:]) // 256
+        slices = padded(self.network.batch) // 16
+        return {
+            "step": 1,
+            "layer": len(layers),
+            "product": rows * (forward + back),
+            "gradient": slices * self.tiles,
+            "tile of weights": self.tiles,
+            "tile of quotients": self.tiles * self.network.is_adaptive,
+            "row of outputs": rows * up(self.network.outputs, 8),
+            "byte gathered": 6 * self.network.batch * self.network.features,
+        }
 
     @property
     def config(self) -> SmallConfig:
@@ -114,6 +154,7 @@ class SmallLaunch(ResidentLaunch):
         return SmallConfig(
             **self.network.settings,
             **self.network.layer_settings,
+            cluster=self.cluster,
             groups=self.groups,
             stages=self.stages,
             shared_bytes=self.shared_bytes,
@@ -148,7 +189,7 @@ def choose_small(
     if (obstacle := _in_the_way(network, arch)) is not None:
         return obstacle
     groups = max(3, -(-network.batch // GROUP_ROWS))
-    shapes = [SmallLaunch(network, groups, stages) for stages in (2, 1)]
+    shapes = [SmallLaunch(network, 1, groups, stages) for stages in (2, 1)]
     for shape in shapes:
         if shape.shared_bytes <= max_shared_bytes:
             return shape

@@ -308,13 +308,16 @@ class SmallConfig(ResidentConfig, OfLayers):
 
     Attributes
     ----------
+    cluster : int
+        Blocks that partition the rows of a batch.
     groups : int
-        Of four warps each: one for each 64 rows, or more.
+        Of four warps each: one for each 64 rows of a block, or more.
     stages : int
         Batches in shared memory.
     shared_bytes : int
     """
 
+    cluster: Number
     groups: Number
     stages: Number
     shared_bytes: Number

@@ -34,19 +34,24 @@ using namespace config;
 
 // -- batches --------------------------------------------------------------------------------------
 
+// Of a batch of so many rows those that this block has.
+__device__ inline int own_rows(int count) {
+    return CLUSTER > 1 ? clamped(count - own_rank() * BLOCK_BATCH, BLOCK_BATCH) : count;
+}
+
 // Starts to copy a step's batch, its targets and its settings.
 __device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int step) {
-    const int stage = step % STAGES, lane = own_lane();
+    const int stage = step % STAGES, lane = own_lane(), count = own_rows(BATCH);
+    const int64 first = static_cast<int64>(step) * BATCH + own_rank() * BLOCK_BATCH;
     Barrier& full = shared.x_full[stage];
-    constexpr unsigned BYTES = BATCH * X_STRIDE * sizeof(T);
+    const unsigned bytes = count * X_STRIDE * sizeof(T);
     if (lane == 0) {
-        mbarrier_expect(&full, BYTES + sizeof(StepSettings));
-        copy_bulk(shared.x[stage], run.batches + static_cast<int64>(step) * BATCH * X_STRIDE, BYTES,
-                  &full);
+        mbarrier_expect(&full, bytes + sizeof(StepSettings));
+        copy_bulk(shared.x[stage], run.batches + first * X_STRIDE, bytes, &full);
         copy_bulk(&shared.settings[stage], run.settings + step, sizeof(StepSettings), &full);
     }
-    const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
-    for (int i = lane; i < BATCH * TARGET_WORDS; i += 32)
+    const float* targets = run.targets + first * TARGET_WORDS;
+    for (int i = lane; i < count * TARGET_WORDS; i += 32)
         copy_async_4(&shared.targets[stage][0][0] + i, targets + i, true);
     copy_async_arrive(&full);
 }
@@ -59,8 +64,9 @@ __device__ inline void serve(SmallShared& shared, const SmallRun& run, const Ste
         wait_or_give_up(shared.x_free[step.index % STAGES], step.index / STAGES);
         if (step.index + STAGES < num_steps) load_batch(shared, run, step.index + STAGES);
         const int count = step.count();
-        write_record(run.record + 3 * static_cast<int64>(step.index),
-                     shared.losses[step.index % 2], count, count, count);
+        write_record(run.record + 3 * (static_cast<int64>(step.index) * CLUSTER + own_rank()),
+                     shared.losses[step.index % 2], own_rows(count), count,
+                     own_rank() == 0 ? count : 0);
     }
 }
 
@@ -92,6 +98,25 @@ __device__ inline void each_bias(SmallShared& shared, const Arrays& arrays, F f)
     if constexpr (L < HIDDEN) each_bias<L + 1>(shared, arrays, f);
 }
 
+// Each layer's weights as products take them.
+template <int L = 0>
+__device__ inline void store_all_weights(SmallShared& shared, const Arrays& arrays) {
+    constexpr int WIDTH = WIDTHS[L + 1];
+    const float* weights = arrays.template weights<L>(-1);
+    each_of_block<TRAINING_THREADS>(WIDTHS[L] * WIDTH, [&](int i) {
+        const int line = i / WIDTH, unit = i % WIDTH;
+        const T number = store<T>(weights[i]);
+        if constexpr (L < HIDDEN) {
+            unsigned char* lines = shared.weights[L < HIDDEN ? L : 0];
+            const int place = line * LINE_BYTES + (unit / 8 ^ line % 8) * 16 + unit % 8 * 2;
+            *reinterpret_cast<T*>(lines + place) = number;
+        } else {
+            shared.out_weights[unit / 8][line][unit % 8] = number;
+        }
+    });
+    if constexpr (L < HIDDEN) store_all_weights<L + 1>(shared, arrays);
+}
+
 struct ReadWeight {
     const Arrays& arrays;
     template <int L>
@@ -113,35 +138,31 @@ __device__ inline void train(SmallShared& shared, const SmallRun& run, const Arr
     const unsigned group = uniform(threadIdx.x / GROUP_THREADS);
     HeldWeights held = {};
     each_bias(shared, arrays, [](float& number, const float* place) { number = *place; });
-    for_own_group(group, [&](auto own) {
-        each_weight<own.VALUE>(held, ReadWeight{arrays});
-        store_all_weights<own.VALUE>(shared, held);
-    });
-    if (group == 0) {
+    store_all_weights(shared, arrays);
+    for_own_group(group, [&](auto own) { each_weight<own.VALUE>(held, ReadWeight{arrays}); });
+    if (group == 0)
         each_out_weight(shared, [&](float& number, int slot, int place) {
             number = arrays.weights<HIDDEN>(slot)[place];
         });
-        store_out_weights(shared);
-    }
     hand_over();
     for (Step step = first; step.is_there(); step.advance()) {
-        const int stage = step.index % STAGES, count = step.count();
+        const int stage = step.index % STAGES, count = own_rows(step.count());
         wait(shared.x_full[stage], step.index / STAGES);
-        OwnLoss loss{run.scale / count, count, {}};
+        OwnLoss loss{run.scale / step.count(), count, {}};
         if (group < ROW_GROUPS) take_rows(shared, run, loss, stage);
         hand_over();
         if (group < ROW_GROUPS)
             loss.find(shared.losses[step.index % 2], run, shared.targets[stage]);
         const StepSettings settings = shared.settings[stage];
         for_own_group(group, [&](auto own) {
-            update_layers<own.VALUE>(shared, run, settings, held, stage);
-            if (own.VALUE == 0) update_outputs(shared, run, settings);
+            update_group<own.VALUE>(shared, run, settings, held, stage, step.index);
         });
         hand_over();
         if (threadIdx.x == 0) mbarrier_arrive(&shared.x_free[stage]);
     }
-    each_bias(shared, arrays, [](float number, float* place) { *place = number; });
     for_own_group(group, [&](auto own) { each_weight<own.VALUE>(held, WriteWeight{arrays}); });
+    if (own_rank() > 0) return;  // all blocks have the same
+    each_bias(shared, arrays, [](float number, float* place) { *place = number; });
     if (group == 0)
         each_out_weight(shared, [&](float number, int slot, int place) {
             arrays.weights<HIDDEN>(slot)[place] = number;
@@ -152,23 +173,32 @@ __device__ inline void train(SmallShared& shared, const SmallRun& run, const Arr
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     one_launch_small_sm90(const __grid_constant__ Arguments arguments) {
-    DYNAMIC_SHARED(SmallShared, whole);
+    DYNAMIC_SHARED(SmallWhole, whole);
     SmallShared& shared = *whole;
     const SmallRun run{arguments.batches, arguments.targets,   arguments.settings,
                        arguments.record,  arguments.scale,     1 / arguments.scale,
                        arguments.loss,    arguments.rule};
-    clear_by_block<THREADS>(reinterpret_cast<uint4*>(&shared), sizeof(SmallShared) / 16);
+    clear_by_block<THREADS>(reinterpret_cast<uint4*>(whole), sizeof(SmallWhole) / 16);
     __syncthreads();
     if (threadIdx.x == 0) {
         for (Barrier& full : shared.x_full) mbarrier_init(&full, 33);
         for (Barrier& free : shared.x_free) mbarrier_init(&free, 1);
+        if constexpr (CLUSTER > 1) {
+            Exchange& exchange = exchange_of(shared);
+            for (auto& of_layer : exchange.sums_full)
+                for (Barrier& full : of_layer) mbarrier_init(&full, 1);
+            for (auto& of_layer : exchange.words_full)
+                for (Barrier& full : of_layer) mbarrier_init(&full, 1);
+            mbarrier_init(&exchange.outputs_full, 1);
+        }
         fence_mbarrier_init();
     }
     fence_async();
-    __syncthreads();
+    barrier_of_cluster();  // no block sends to another that has not begun
     const Step first(arguments.num_rows, arguments.num_epochs);
     if (threadIdx.x >= TRAINING_THREADS)
         serve(shared, run, first);
     else
         train(shared, run, Arrays{arguments.places}, first);
+    barrier_of_cluster();  // nor to one that has left
 }

@@ -5,9 +5,11 @@
 // Users: one_launch_small_sm90.cu.
 #pragma once
 
+#include "base/choice.cuh"
 #include "mma/fragments.cuh"
 #include "mma/operand_tile.cuh"
 #include "ptx/barriers.cuh"
+#include "ptx/cluster.cuh"
 #include "resident/layout/layer_stack.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/update/parameters.cuh"
@@ -17,9 +19,10 @@ using T = DTYPE;
 constexpr int HIDDEN = LAYERS - 1, UNITS = 64;
 constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, TRAINING_THREADS = GROUPS * GROUP_THREADS,
               THREADS = TRAINING_THREADS + 32;
-// Groups that take rows, and the tiles of 16 of these that a batch has.
-constexpr int GROUP_ROWS = 64, ROW_GROUPS = (BATCH + GROUP_ROWS - 1) / GROUP_ROWS,
-              ROWS = ROW_GROUPS * GROUP_ROWS, ROW_SLICES = (BATCH + 15) / 16;
+// Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
+constexpr int BLOCK_BATCH = CLUSTER > 1 ? (BATCH + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16 : BATCH;
+constexpr int GROUP_ROWS = 64, ROW_GROUPS = (BLOCK_BATCH + GROUP_ROWS - 1) / GROUP_ROWS,
+              ROWS = ROW_GROUPS * GROUP_ROWS, ROW_SLICES = (BLOCK_BATCH + 15) / 16;
 static_assert(ROW_GROUPS <= GROUPS, "a group for each 64 rows");
 
 __device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
@@ -35,6 +38,32 @@ static_assert(all_fit(), "one_launch_small_sm90.py knows what fits");
 
 using Lines = unsigned char[ROWS * LINE_BYTES];
 
+// Tiles of 16 units of a layer, and bundles of these: a tile for each block, which updates it. Those
+// of the hidden layers before one.
+__device__ constexpr int tiles_of(int layer) { return padded(layer + 1) / 16; }
+__device__ constexpr int bundles_of(int layer) { return (tiles_of(layer) + CLUSTER - 1) / CLUSTER; }
+__device__ constexpr int bundles_before(int layer) {
+    return layer == 0 ? 0 : bundles_before(layer - 1) + bundles_of(layer - 1);
+}
+constexpr int BUNDLES = bundles_before(HIDDEN), MOST_BUNDLES = (BUNDLES + GROUPS - 1) / GROUPS;
+
+// What the other blocks send: of a tile that is this block's the sums over their rows; of theirs
+// the weights, as products take them; and their sums for biases and outputs, which all update.
+constexpr int OTHERS = CLUSTER - 1;
+
+struct FromOther {
+    float4 sums[BUNDLES][2][GROUP_THREADS];
+    uint4 words[BUNDLES][GROUP_THREADS];
+    float2 biases[HIDDEN][UNITS / 2];
+    float4 out_weights[OUT_TILES][GROUP_THREADS];
+    float2 out_biases[OUT_TILES][4];
+};
+
+struct Exchange {
+    FromOther others[OTHERS > 0 ? OTHERS : 1];
+    Barrier sums_full[HIDDEN][GROUPS], words_full[HIDDEN][GROUPS], outputs_full;
+};
+
 struct alignas(1024) SmallShared {
     Lines h[HIDDEN], dz[HIDDEN];  // what hidden layers give, and the gradients of its z
     unsigned char weights[HIDDEN][UNITS * LINE_BYTES];  // a line for each input
@@ -49,7 +78,15 @@ struct alignas(1024) SmallShared {
     float out_numbers[1 + SLOTS][4 * OUT_TILES][GROUP_THREADS];
     Barrier x_full[STAGES], x_free[STAGES];
 };
-static_assert(sizeof(SmallShared) == SHARED_BYTES, "one_launch_small_sm90.py counts these bytes");
+
+struct alignas(16) SmallRest : part_if<(CLUSTER > 1), Exchange> {};
+
+struct SmallWhole : SmallShared, SmallRest {};
+static_assert(sizeof(SmallWhole) == SHARED_BYTES, "one_launch_small_sm90.py counts these bytes");
+
+__device__ inline Exchange& exchange_of(const SmallShared& shared) {
+    return part_behind<Exchange, SmallRest>(shared);
+}
 
 struct SmallRun {
     const T* batches;
