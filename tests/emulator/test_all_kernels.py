@@ -79,12 +79,19 @@ FAMILIES = {
     "windows": Family(("image_windows",), ("backends/test_image_windows.py",), "emulator"),
     "matrices": Family(("matrices",), ("backends/test_matrix_updates.py",), "emulator"),
     "training": Family(
-        ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
+        (
+            "one_launch",
+            "one_launch_card",
+            "one_launch_layers",
+            "one_launch_small_sm90",
+            "next_batch",
+        ),
         (
             "engines/test_one_launch.py",
             "engines/test_one_launch_adaptive.py",
             "engines/test_one_launch_card.py",
             "engines/test_one_launch_layers.py",
+            "engines/test_one_launch_small.py",
             "backends/cuda/test_gather_batches.py",
             "backends/cuda/test_gram_batches.py",
             "backends/cuda/test_next_batch.py",

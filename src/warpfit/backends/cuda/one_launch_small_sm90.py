@@ -6,7 +6,7 @@ nobody; then all warps update.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -18,6 +18,15 @@ from warpfit.backends.cuda.resident_launch import (
     LaunchedSteps,
     ResidentLaunch,
     too_large,
+)
+from warpfit.backends.cuda.resident_variants import (
+    ADAM,
+    MOMENTUM,
+    compiled,
+    launched,
+    network_of,
+    with_each_activation,
+    with_each_dtype,
 )
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
 from warpfit.errors import Obstacle
@@ -214,3 +223,19 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
         if is_lacking:
             return Obstacle(f"expected {wanted} for a network in one block")
     return None
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return a choice of what a run compiles: each network has its own kernel."""
+    base = network_of(40, 50, 20, 10)
+    networks = [
+        *with_each_dtype(base),
+        *with_each_activation(base),
+        replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
+        replace(base, optimizer="rmsprop", **MOMENTUM),
+        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
+        network_of(64, 64, 1, batch=256, loss="mse"),
+        network_of(37, 53, 17, 3, batch=48, **ADAM),
+        network_of(64, 64, 64, 64, 1, batch=256, loss="mse", **ADAM, decays=True),
+    ]
+    return compiled(launched(choose_small, networks))

@@ -98,8 +98,10 @@ struct SmallRun {
     RuleSettings rule;
 };
 
-__device__ inline int own_lane() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ inline int own_warp() { return static_cast<int>(threadIdx.x) / 32; }
+// Found anew: addresses that follow from it would be too many in registers from step to step.
+__device__ inline unsigned own_thread() { return unforeseen(threadIdx.x); }
+__device__ inline int own_lane() { return static_cast<int>(own_thread() % 32); }
+__device__ inline int own_warp() { return static_cast<int>(own_thread() / 32); }
 __device__ inline int warp_of_group() { return own_warp() % GROUP_WARPS; }
 
 // All threads that train.
@@ -118,16 +120,18 @@ struct Words {
     unsigned slices[WIDTH / 16][4];
 };
 
-// Where a lane's 16 bytes are of 16 lines by 16 columns, as stmatrix_x4 and ldmatrix_x4 take them.
-__device__ inline int place_of(int first_line, int slice) {
-    const int line = first_line + own_lane() % 16;
-    return line * LINE_BYTES + ((2 * slice + own_lane() / 16) ^ line % 8) * 16;
+// Where a lane's 16 bytes are of 16 lines, from a multiple of 8 on, by 16 columns, as stmatrix_x4
+// and ldmatrix_x4 take them.
+__device__ inline unsigned place_of(int first_line, int slice) {
+    const unsigned lane = own_thread() % 32, line = lane % 16;
+    return first_line * LINE_BYTES + line * LINE_BYTES + ((2 * slice + lane / 16) ^ line % 8) * 16;
 }
 
 // As ldmatrix_x4_trans takes them, for 16 columns as rows of an operand.
-__device__ inline int place_across(int first_line, int slice) {
-    const int line = first_line + own_lane() % 8 + own_lane() / 16 * 8;
-    return line * LINE_BYTES + ((2 * slice + own_lane() / 8 % 2) ^ line % 8) * 16;
+__device__ inline unsigned place_across(int first_line, int slice) {
+    const unsigned lane = own_thread() % 32, line = lane % 8 + lane / 16 * 8;
+    return first_line * LINE_BYTES + line * LINE_BYTES +
+           ((2 * slice + lane / 8 % 2) ^ line % 8) * 16;
 }
 
 template <int WIDTH>
