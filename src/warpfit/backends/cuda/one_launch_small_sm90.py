@@ -31,9 +31,13 @@ from warpfit.backends.cuda.resident_variants import (
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
 from warpfit.errors import Obstacle
 
-UNITS, MOST_OUTPUTS = 64, 16
+CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
 GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 4
 REGISTERS, MOST_REGISTERS = 65536, 255
+# What a thread may take of what others leave, and those that help keep.
+MOST_TAKEN, HELPER_REGISTERS = 240, 72
+# ``OutputRest`` of the kernel.
+REST_BYTES = 20
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,11 @@ class SmallLaunch(ResidentLaunch):
         Blocks, which partition the rows of a batch.
     groups : int
         Of four warps each.
-    stages : int
-        Batches in shared memory at once.
     """
 
     network: TrainedNetwork
     cluster: int
     groups: int
-    stages: int = 2
 
     kernel = "one_launch_small_sm90"
     replicas = 1
@@ -77,7 +78,7 @@ class SmallLaunch(ResidentLaunch):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return GROUP_THREADS * self.groups + 32
+        return GROUP_THREADS * (self.groups + 1)
 
     @property
     def tiles(self) -> int:
@@ -96,38 +97,44 @@ class SmallLaunch(ResidentLaunch):
         return -(-self.bundles // self.groups)
 
     @property
+    def registers(self) -> int:
+        """Registers of a thread that holds weights: those that help leave some."""
+        even = min(MOST_REGISTERS, REGISTERS // self.threads // 8 * 8)
+        left = (even - HELPER_REGISTERS) // self.groups
+        return min(MOST_TAKEN, (even + left) // 8 * 8)
+
+    @property
     def registers_of_thread(self) -> tuple[int, int]:
         """Registers that a thread may have, and those for weights and their optimizer state."""
-        most = min(MOST_REGISTERS, REGISTERS // self.threads // 8 * 8)
-        return most, 8 * (1 + self.network.slots) * self.tiles_of_group
+        return self.registers, 8 * (1 + self.network.slots) * self.tiles_of_group
 
     @cached_property
     def shared_parts(self) -> dict[str, int]:
         """Bytes of shared memory of each part of ``struct SmallShared`` of the kernel."""
-        network, rows, stages = self.network, GROUP_ROWS * self.row_groups, self.stages
+        network, rows = self.network, GROUP_ROWS * self.row_groups
         hidden, outputs, numbers = len(network.widths) - 2, up(network.outputs, 8), 1 + network.slots
         return {
-            "units and their gradients": 2 * hidden * rows * 128,
+            "inputs and gradients of layers": (2 * hidden + 1) * rows * 128,
             "weights": hidden * UNITS * 128 + 2 * UNITS * outputs,
-            "batches": stages * 2 * rows * self.x_stride,
+            "batch": 2 * rows * self.x_stride,
             "gradients of outputs": 2 * rows * outputs,
-            "settings": 16 * stages,
-            "targets": 4 * stages * rows * network.target_words,
-            "losses": 2 * 8 * rows,
+            "settings": 2 * 16,
+            "targets": 4 * rows * network.target_words,
+            "rests and losses": padded(self.block_rows) // 16 * 2 * 32 * REST_BYTES + 8 * rows,
             "biases": 4 * numbers * (hidden * UNITS + outputs),
             "output layer": 4 * numbers * outputs // 2 * GROUP_THREADS,
-            "barriers": 16 * stages,
+            "barrier": 8,
         }
 
     @property
     def received_bytes(self) -> int:
         """Bytes of ``struct Exchange`` of the kernel."""
-        hidden, outputs = len(self.network.widths) - 2, up(self.network.outputs, 8)
         if self.cluster == 1:
             return 0
-        quads = 3 * self.bundles + outputs // 8
-        of_other = 16 * GROUP_THREADS * quads + 4 * hidden * UNITS + 4 * outputs
-        return (self.cluster - 1) * of_other + 8 * (2 * hidden * self.groups + 1)
+        slices, outputs = padded(self.network.widths[-2]) // 16, up(self.network.outputs, 8) // 8
+        quads = 3 * self.bundles * GROUP_THREADS + outputs * slices * 32
+        of_rank = 16 * quads + 64 * self.tiles + 32 * outputs
+        return self.cluster * of_rank + 8 * (2 * self.bundles + 1)
 
     @property
     def shared_bytes(self) -> int:
@@ -165,7 +172,8 @@ class SmallLaunch(ResidentLaunch):
             **self.network.layer_settings,
             cluster=self.cluster,
             groups=self.groups,
-            stages=self.stages,
+            group_registers=self.registers,
+            helper_registers=HELPER_REGISTERS,
             shared_bytes=self.shared_bytes,
         )
 
@@ -198,7 +206,7 @@ def choose_small(
     if (obstacle := _in_the_way(network, arch)) is not None:
         return obstacle
     groups = max(3, -(-network.batch // GROUP_ROWS))
-    shapes = [SmallLaunch(network, 1, groups, stages) for stages in (2, 1)]
+    shapes = [SmallLaunch(network, cluster, groups) for cluster in CLUSTERS]
     for shape in shapes:
         if shape.shared_bytes <= max_shared_bytes:
             return shape

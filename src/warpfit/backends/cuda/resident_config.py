@@ -311,15 +311,16 @@ class SmallConfig(ResidentConfig, OfLayers):
     cluster : int
         Blocks that partition the rows of a batch.
     groups : int
-        Of four warps each: one for each 64 rows of a block, or more.
-    stages : int
-        Batches in shared memory.
+        Of four warps each, which hold weights: one for each 64 rows of a block, or more.
+    group_registers, helper_registers : int
+        Of a thread of these, and of those that help; 0: as launched.
     shared_bytes : int
     """
 
     cluster: Number
     groups: Number
-    stages: Number
+    group_registers: Number
+    helper_registers: Number
     shared_bytes: Number
 
 

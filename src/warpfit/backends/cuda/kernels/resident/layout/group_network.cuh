@@ -1,7 +1,7 @@
-// A small network in a block whose groups of four warps take 64 rows each: its shape, and what lies
-// where in shared memory. one_launch_small_sm90.cu says how a step goes. Rows of hidden units, of
-// their gradients, and inputs of weights are lines of 128 bytes, swizzled; a warp writes its own
-// rows, and reads those of all for the gradients of weights.
+// A small network in a block, or blocks that partition a batch: groups of four warps take 64 rows
+// each. Its shape, and what lies where in shared memory; one_launch_small_sm90.cu says how a step
+// goes. What layers take, the gradients of what they give, and weights are lines of 128 bytes,
+// swizzled: a warp writes those of its own rows, and all read them for the gradients of weights.
 // Users: one_launch_small_sm90.cu.
 #pragma once
 
@@ -12,13 +12,14 @@
 #include "ptx/cluster.cuh"
 #include "resident/layout/layer_stack.cuh"
 #include "resident/loss/output_losses.cuh"
+#include "resident/record/steps.cuh"
 #include "resident/update/parameters.cuh"
 
 using T = DTYPE;
 
 constexpr int HIDDEN = LAYERS - 1, UNITS = 64;
-constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, TRAINING_THREADS = GROUPS * GROUP_THREADS,
-              THREADS = TRAINING_THREADS + 32;
+// Groups that hold weights, of which the first take rows; and one more that helps.
+constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, THREADS = (GROUPS + 1) * GROUP_THREADS;
 // Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
 constexpr int BLOCK_BATCH = CLUSTER > 1 ? (BATCH + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16 : BATCH;
 constexpr int GROUP_ROWS = 64, ROW_GROUPS = (BLOCK_BATCH + GROUP_ROWS - 1) / GROUP_ROWS,
@@ -27,7 +28,7 @@ static_assert(ROW_GROUPS <= GROUPS, "a group for each 64 rows");
 
 __device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
 constexpr int X_STRIDE = padded(0) + 8, OUT_TILES = (OUTPUTS + 7) / 8,
-              TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
+              OUT_SLICES = padded(HIDDEN) / 16, TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 
 __device__ constexpr bool all_fit() {
     for (int i = 0; i < LAYERS; ++i)
@@ -36,47 +37,77 @@ __device__ constexpr bool all_fit() {
 }
 static_assert(all_fit(), "one_launch_small_sm90.py knows what fits");
 
+// Tiles of 16 units of the hidden layers before one, and bundles of these: a tile of a layer for
+// each block, which updates it.
+__device__ constexpr int tiles_before(int layer) {
+    return layer == 0 ? 0 : tiles_before(layer - 1) + padded(layer) / 16;
+}
+__device__ constexpr int bundles_before(int layer) {
+    return layer == 0
+               ? 0
+               : bundles_before(layer - 1) + (padded(layer) / 16 + CLUSTER - 1) / CLUSTER;
+}
+constexpr int TILES = tiles_before(HIDDEN), BUNDLES = bundles_before(HIDDEN),
+              MOST_BUNDLES = (BUNDLES + GROUPS - 1) / GROUPS;
+
+// Where a tile or a bundle is: in which layer, and the which of that.
+struct Place {
+    int layer, column;
+
+    __device__ static Place of_tile(int tile) { return of(tile, tiles_before); }
+    __device__ static Place of_bundle(int bundle) { return of(bundle, bundles_before); }
+
+    template <class F>
+    __device__ static Place of(int number, F before) {
+        Place found{0, number};
+#pragma unroll
+        for (int layer = 1; layer < HIDDEN; ++layer)
+            if (number >= before(layer)) found = {layer, number - before(layer)};
+        return found;
+    }
+
+    __device__ int width(int above) const {
+        int found = 0;
+#pragma unroll
+        for (int i = 0; i < HIDDEN; ++i)
+            if (i == layer) found = WIDTHS[i + above];
+        return found;
+    }
+    __device__ int inputs() const { return width(0); }
+    __device__ int units() const { return width(1); }
+};
+
 using Lines = unsigned char[ROWS * LINE_BYTES];
 
-// Tiles of 16 units of a layer, and bundles of these: a tile for each block, which updates it. Those
-// of the hidden layers before one.
-__device__ constexpr int tiles_of(int layer) { return padded(layer + 1) / 16; }
-__device__ constexpr int bundles_of(int layer) { return (tiles_of(layer) + CLUSTER - 1) / CLUSTER; }
-__device__ constexpr int bundles_before(int layer) {
-    return layer == 0 ? 0 : bundles_before(layer - 1) + bundles_of(layer - 1);
-}
-constexpr int BUNDLES = bundles_before(HIDDEN), MOST_BUNDLES = (BUNDLES + GROUPS - 1) / GROUPS;
+struct alignas(1024) SmallShared {
+    Lines inputs[LAYERS], dz[HIDDEN];                   // of layers, and gradients of their z
+    unsigned char weights[HIDDEN][UNITS * LINE_BYTES];  // a line for each input
+    T x[ROWS][X_STRIDE];
+    T out_weights[OUT_TILES][UNITS][8];
+    T dz_out[OUT_TILES][ROWS][8];
+    alignas(16) StepSettings settings[2];
+    float targets[ROWS][TARGET_WORDS];
+    OutputRest rests[ROW_SLICES][2][32];
+    RowLoss losses[ROWS];
+    // Of optimizer state, too: slot 0 is the number itself.
+    float biases[1 + SLOTS][HIDDEN][UNITS], out_biases[1 + SLOTS][8 * OUT_TILES];
+    float out_numbers[1 + SLOTS][4 * OUT_TILES][GROUP_THREADS];
+    Barrier x_full;
+};
 
-// What the other blocks send: of a tile that is this block's the sums over their rows; of theirs
-// the weights, as products take them; and their sums for biases and outputs, which all update.
-constexpr int OTHERS = CLUSTER - 1;
-
-struct FromOther {
+// What a block leaves in all others': of tiles that are theirs the sums over its rows; of its own
+// the weights, as products take them; and sums for biases and outputs, which all update.
+struct FromBlock {
     float4 sums[BUNDLES][2][GROUP_THREADS];
     uint4 words[BUNDLES][GROUP_THREADS];
-    float2 biases[HIDDEN][UNITS / 2];
-    float4 out_weights[OUT_TILES][GROUP_THREADS];
+    float2 biases[TILES][8];
+    float4 out_weights[OUT_SLICES][OUT_TILES][32];
     float2 out_biases[OUT_TILES][4];
 };
 
 struct Exchange {
-    FromOther others[OTHERS > 0 ? OTHERS : 1];
-    Barrier sums_full[HIDDEN][GROUPS], words_full[HIDDEN][GROUPS], outputs_full;
-};
-
-struct alignas(1024) SmallShared {
-    Lines h[HIDDEN], dz[HIDDEN];  // what hidden layers give, and the gradients of its z
-    unsigned char weights[HIDDEN][UNITS * LINE_BYTES];  // a line for each input
-    T x[STAGES][ROWS][X_STRIDE];
-    T out_weights[OUT_TILES][UNITS][8];
-    T dz_out[OUT_TILES][ROWS][8];
-    alignas(16) StepSettings settings[STAGES];
-    float targets[STAGES][ROWS][TARGET_WORDS];
-    RowLoss losses[2][ROWS];
-    // Of optimizer state, too: slot 0 is the number itself.
-    float biases[HIDDEN][1 + SLOTS][UNITS], out_biases[1 + SLOTS][8 * OUT_TILES];
-    float out_numbers[1 + SLOTS][4 * OUT_TILES][GROUP_THREADS];
-    Barrier x_full[STAGES], x_free[STAGES];
+    FromBlock of_ranks[CLUSTER];
+    Barrier sums_full[BUNDLES], words_full[BUNDLES], rest_full;
 };
 
 struct alignas(16) SmallRest : part_if<(CLUSTER > 1), Exchange> {};
@@ -103,14 +134,17 @@ __device__ inline unsigned own_thread() { return unforeseen(threadIdx.x); }
 __device__ inline int own_lane() { return static_cast<int>(own_thread() % 32); }
 __device__ inline int own_warp() { return static_cast<int>(own_thread() / 32); }
 __device__ inline int warp_of_group() { return own_warp() % GROUP_WARPS; }
+__device__ inline int thread_of_group() { return static_cast<int>(own_thread() % GROUP_THREADS); }
 
-// All threads that train.
-__device__ inline void meet() { meet_at<TRAINING_THREADS>(1); }
+// Of a batch of so many rows those that this block has.
+__device__ inline int own_rows(int count) {
+    return CLUSTER > 1 ? clamped(count - own_rank() * BLOCK_BATCH, BLOCK_BATCH) : count;
+}
 
 // What has been stored is there for all, and for products.
 __device__ inline void hand_over() {
     fence_async();
-    meet();
+    __syncthreads();
 }
 
 // What a thread has of 16 rows, as the operand of a product: of each 16 columns row lane / 4 and the

@@ -6,31 +6,23 @@
 
 #include "resident/layout/group_network.cuh"
 
-// What the losses of a warp's rows need once outputs have made room for their gradients.
-struct OwnLoss {
+// Of a warp's rows, what outputs become gradients by.
+struct OwnRows {
     float factor;
     int count;  // rows that the batch has
-    OutputRest rests[2];
 
     __device__ static int row(int below) { return 16 * own_warp() + own_lane() / 4 + 8 * below; }
 
-    __device__ void replace(float (&outputs)[OUT_TILES][4], const SmallRun& run,
-                            const float (&targets)[ROWS][TARGET_WORDS]) {
+    // What is left of outputs is enough for losses, which others find.
+    __device__ void replace(float (&outputs)[OUT_TILES][4], SmallShared& shared,
+                            const SmallRun& run) const {
         OutputRows<OUT_TILES, OUTPUTS> rows{outputs};
 #pragma unroll
-        for (int below = 0; below < 2; ++below)
-            rests[below] = rows.replace(below, targets[row(below)], row(below) < count ? factor : 0,
-                                        run.loss, EvenClasses{});
-    }
-
-    __device__ void find(RowLoss (&losses)[ROWS], const SmallRun& run,
-                         const float (&targets)[ROWS][TARGET_WORDS]) const {
-#pragma unroll
         for (int below = 0; below < 2; ++below) {
-            const RowLoss found =
-                find_row_loss(rests[below], label_of(targets[row(below)]), run.loss, OUTPUTS,
-                              EvenClasses{}, row(below) < count);
-            if (own_lane() % 4 == 0) losses[row(below)] = found;
+            const OutputRest rest =
+                rows.replace(below, shared.targets[row(below)], row(below) < count ? factor : 0,
+                             run.loss, EvenClasses{});
+            if (own_warp() < ROW_SLICES) shared.rests[own_warp()][below][own_lane()] = rest;
         }
     }
 };
@@ -46,13 +38,6 @@ using UnitSums = float[padded(L + 1) / 2];
 template <int L>
 constexpr bool KEEPS_DERIVATIVES = needs_input(ACTIVATIONS[L]);
 
-// Units that fill up a layer give nothing, whatever f(0) is.
-template <int L>
-__device__ inline bool is_unit(int word, int i) {
-    return i * 16 + word / 2 * 8 + 8 <= WIDTHS[L + 1] ||
-           i * 16 + word / 2 * 8 + own_lane() % 4 * 2 < WIDTHS[L + 1];
-}
-
 template <int L>
 __device__ inline void activate(UnitWords<L>& words, const UnitSums<L>& z, SmallShared& shared) {
     [[maybe_unused]] UnitWords<L> derivatives;
@@ -61,9 +46,14 @@ __device__ inline void activate(UnitWords<L>& words, const UnitSums<L>& z, Small
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
             const float* pair = z + 8 * i + word / 2 * 4 + word % 2 * 2;
+            if constexpr (ACTIVATIONS[L] == Activation::relu) {
+                words.slices[i][word] = relu_packed<T>(pair[0], pair[1]);
+                continue;
+            }
             const auto low = activated<ACTIVATIONS[L]>(pair[0], SLOPES[L]),
                        high = activated<ACTIVATIONS[L]>(pair[1], SLOPES[L]);
             const int unit = i * 16 + word / 2 * 8 + own_lane() % 4 * 2;
+            // Units that fill up a layer give nothing, whatever f(0) is.
             const bool is_whole = i * 16 + word / 2 * 8 + 8 <= WIDTHS[L + 1];
             words.slices[i][word] =
                 packed<T>(is_whole || unit < WIDTHS[L + 1] ? low.value : 0,
@@ -109,7 +99,7 @@ __device__ inline void multiply_forward(UnitSums<L>& z, const Words<padded(L)>& 
 #pragma unroll
     for (int tile = 0; tile < padded(L + 1) / 8; ++tile) {
         const float2 bias = *reinterpret_cast<const float2*>(
-            &shared.biases[L][0][8 * tile + own_lane() % 4 * 2]);
+            &shared.biases[0][L][8 * tile + own_lane() % 4 * 2]);
         z[4 * tile] = z[4 * tile + 2] = bias.x;
         z[4 * tile + 1] = z[4 * tile + 3] = bias.y;
     }
@@ -190,37 +180,42 @@ __device__ inline void go_back_from_outputs(float (&dh)[padded(HIDDEN) / 2],
     }
 }
 
+// Whether values are loaded again for their derivatives: with many weights a thread has no room for
+// those of all layers.
+constexpr bool LOADS_VALUES = 8 * MOST_BUNDLES * (1 + SLOTS) > 40 && HIDDEN > 1;
+
 // -- all of it ------------------------------------------------------------------------------------
 
 // From what layer L takes to the loss, and back to its gradients, but for the first layer.
 template <int L>
 __device__ inline void go_through(float (&dh)[padded(L) / 2], const Words<padded(L)>& inputs,
-                                  SmallShared& shared, const SmallRun& run, OwnLoss& loss,
-                                  int stage) {
+                                  SmallShared& shared, const SmallRun& run,
+                                  const OwnRows& rows) {
     if constexpr (L == HIDDEN) {
         float outputs[OUT_TILES][4];
         find_outputs(outputs, inputs, shared);
-        loss.replace(outputs, run, shared.targets[stage]);
+        rows.replace(outputs, shared, run);
         go_back_from_outputs(dh, outputs, shared);
     } else {
         UnitWords<L> values, dz;
         UnitSums<L> sums;
         multiply_forward<L>(sums, inputs, shared);
         activate<L>(values, sums, shared);
-        store_words(shared.h[L], values);
-        go_through<L + 1>(sums, values, shared, run, loss, stage);
+        store_words(shared.inputs[L + 1], values);
+        go_through<L + 1>(sums, values, shared, run, rows);
+        if constexpr (LOADS_VALUES) load_words(values, shared.inputs[L + 1]);
         chain<L>(dz, sums, values, shared);
         store_words(shared.dz[L], dz);
         if constexpr (L > 0) multiply_back<L>(dh, dz, shared);
     }
 }
 
-__device__ inline void take_rows(SmallShared& shared, const SmallRun& run, OwnLoss& loss,
-                                 int stage) {
+__device__ inline void take_rows(SmallShared& shared, const SmallRun& run, const OwnRows& rows) {
     Words<padded(0)> x;
 #pragma unroll
     for (int i = 0; i < padded(0) / 16; ++i)
-        load_a(x.slices[i], &shared.x[stage][16 * own_warp()][16 * i], X_STRIDE);
+        load_a(x.slices[i], &shared.x[16 * own_warp()][16 * i], X_STRIDE);
+    store_words(shared.inputs[0], x);
     float none[padded(0) / 2];
-    go_through<0>(none, x, shared, run, loss, stage);
+    go_through<0>(none, x, shared, run, rows);
 }

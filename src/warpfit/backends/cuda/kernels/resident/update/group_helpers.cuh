@@ -1,0 +1,263 @@
+// The group of four warps that helps those that hold weights (group_network.cuh). It brings batches,
+// finds the losses of the step before and keeps the record while others take rows, and updates what
+// is in shared memory: biases, and the weights of the outputs.
+// Users: one_launch_small_sm90.cu.
+#pragma once
+
+#include "resident/update/group_weights.cuh"
+
+// Starts to copy a step's batch, its targets and its settings. A warp calls.
+__device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int step) {
+    const int lane = own_lane(), count = own_rows(BATCH);
+    const int64 first = static_cast<int64>(step) * BATCH + own_rank() * BLOCK_BATCH;
+    const unsigned bytes = count * X_STRIDE * sizeof(T);
+    if (lane == 0) {
+        mbarrier_expect(&shared.x_full, bytes + sizeof(StepSettings));
+        copy_bulk(shared.x, run.batches + first * X_STRIDE, bytes, &shared.x_full);
+        copy_bulk(&shared.settings[step % 2], run.settings + step, sizeof(StepSettings),
+                  &shared.x_full);
+    }
+    const float* targets = run.targets + first * TARGET_WORDS;
+    for (int i = lane; i < count * TARGET_WORDS; i += 32)
+        copy_async_4(&shared.targets[0][0] + i, targets + i, true);
+    copy_async_arrive(&shared.x_full);
+}
+
+// Of a step that had so many rows.
+__device__ inline void find_losses(SmallShared& shared, const SmallRun& run, int count) {
+    const int lane = own_lane();
+#pragma unroll 1
+    for (int i = warp_of_group(); i < 2 * ROW_SLICES; i += GROUP_WARPS) {
+        const int row = 16 * (i / 2) + 8 * (i % 2) + lane / 4;
+        const RowLoss found = find_row_loss(shared.rests[i / 2][i % 2][lane], 0, run.loss, OUTPUTS,
+                                            EvenClasses{}, row < own_rows(count));
+        if (lane % 4 == 0) shared.losses[row] = found;
+    }
+}
+
+__device__ inline void keep_record(const SmallShared& shared, const SmallRun& run, int step,
+                                   int count) {
+    write_record(run.record + 3 * (static_cast<int64>(step) * CLUSTER + own_rank()), shared.losses,
+                 own_rows(count), count, own_rank() == 0 ? count : 0);
+}
+
+// -- parameters in shared memory ------------------------------------------------------------------
+
+__device__ inline void update_shared(float* number, int apart, float sum, const SmallRun& run,
+                                     const StepSettings& settings) {
+    update_in_place(
+        *number, [&](int slot) -> float& { return number[(1 + slot) * apart]; }, sum, run.unscale,
+        settings, run.rule);
+}
+
+// The sums of gradients of 16 units: of unit lane / 4 and the one 8 further on.
+__device__ inline float2 add_biases(const SmallShared& shared, const Place& tile) {
+    const unsigned one = packed<T>(1, 1), ones[2] = {one, one};
+    const unsigned char* gradients = shared.dz[tile.layer] + place_across(0, tile.column);
+    float sums[2][4] = {};
+#pragma unroll
+    for (int k = 0; k < ROW_SLICES; ++k) {
+        unsigned a[4];
+        ldmatrix_x4_trans(a[0], a[1], a[2], a[3], gradients + 16 * k * LINE_BYTES);
+        TensorCore<T>::multiply(sums[k % 2], a, ones);
+    }
+    return {sums[0][0] + sums[1][0], sums[0][2] + sums[1][2]};
+}
+
+__device__ inline void update_biases(SmallShared& shared, const SmallRun& run,
+                                     const StepSettings& settings, const Place& tile, float2 sums) {
+    const int half = own_lane() % 4;
+    if (half > 1) return;
+    const int unit = 16 * tile.column + own_lane() / 4 + 8 * half;
+    update_shared(&shared.biases[0][tile.layer][unit], HIDDEN * UNITS, half ? sums.y : sums.x, run,
+                  settings);
+}
+
+// Of 16 inputs of the outputs; with the first of these, the biases of outputs come.
+struct OutSums {
+    float weights[OUT_TILES][4], biases[OUT_TILES][4];
+};
+
+__device__ inline void add_outputs(OutSums& sums, const SmallShared& shared, int slice) {
+    const unsigned one = packed<T>(1, 1), ones[4] = {one, one, one, one};
+    const unsigned char* inputs = shared.inputs[HIDDEN] + place_across(0, slice);
+#pragma unroll
+    for (int k = 0; k < ROW_SLICES; k += 2) {
+        constexpr int LAST = ROW_SLICES - 1;
+        unsigned b[OUT_TILES][2][2];
+#pragma unroll
+        for (int tile = 0; tile < OUT_TILES; ++tile)
+            ldmatrix_x4_trans(b[tile][0][0], b[tile][0][1], b[tile][1][0], b[tile][1][1],
+                              shared.dz_out[tile][16 * k + own_lane() % (k < LAST ? 32 : 16)]);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (k + i > LAST) continue;
+            unsigned a[4];
+            ldmatrix_x4_trans(a[0], a[1], a[2], a[3], inputs + 16 * (k + i) * LINE_BYTES);
+#pragma unroll
+            for (int tile = 0; tile < OUT_TILES; ++tile) {
+                TensorCore<T>::multiply(sums.weights[tile], a, b[tile][i]);
+                if (slice == 0) TensorCore<T>::multiply(sums.biases[tile], ones, b[tile][i]);
+            }
+        }
+    }
+}
+
+// Leaves 16 inputs' weights to products.
+__device__ inline void store_out_weights(SmallShared& shared, int slice) {
+    const int lane = own_lane(), own = 32 * slice + lane;
+#pragma unroll
+    for (int i = 0; i < 2 * OUT_TILES; ++i) {
+        const int unit = 16 * slice + lane / 4 + i % 2 * 8;
+        *reinterpret_cast<unsigned*>(&shared.out_weights[i / 2][unit][lane % 4 * 2]) =
+            packed<T>(shared.out_numbers[0][2 * i][own], shared.out_numbers[0][2 * i + 1][own]);
+    }
+}
+
+__device__ inline void update_outputs(SmallShared& shared, const SmallRun& run,
+                                      const StepSettings& settings, const OutSums& sums,
+                                      int slice) {
+    const int lane = own_lane();
+#pragma unroll
+    for (int i = 0; i < 4 * OUT_TILES; ++i)
+        update_shared(&shared.out_numbers[0][i][32 * slice + lane], 4 * OUT_TILES * GROUP_THREADS,
+                      sums.weights[i / 4][i % 4], run, settings);
+    store_out_weights(shared, slice);
+    if (slice > 0 || lane >= 4) return;
+#pragma unroll
+    for (int i = 0; i < 2 * OUT_TILES; ++i)
+        update_shared(&shared.out_biases[0][i / 2 * 8 + lane * 2 + i % 2], 8 * OUT_TILES,
+                      sums.biases[i / 2][i % 2], run, settings);
+}
+
+// -- a step ---------------------------------------------------------------------------------------
+
+// f(tile) for biases of 16 units, g(slice) for 16 inputs of the outputs, each of which a warp has.
+template <class F, class G>
+__device__ inline void each_item(F f, G g) {
+#pragma unroll 1
+    for (int i = GROUP_WARPS - 1 - warp_of_group(); i < TILES + OUT_SLICES; i += GROUP_WARPS) {
+        if (i < TILES)
+            f(Place::of_tile(i), i);
+        else
+            g(i - TILES);
+    }
+}
+
+// The sum over all blocks in the order of their ranks; of_rank(rank) is a block's.
+template <class F>
+__device__ inline float sum_of_ranks(F of_rank) {
+    float sum = 0;
+#pragma unroll
+    for (int rank = 0; rank < CLUSTER; ++rank) sum += of_rank(rank);
+    return sum;
+}
+
+// Leaves sums over this block's rows in all blocks.
+__device__ inline void send_rest(SmallShared& shared) {
+    Exchange& exchange = exchange_of(shared);
+    FromBlock& own = exchange.of_ranks[own_rank()];
+    const int lane = own_lane();
+    const auto send_pair = [&](float2& place, float first, float second) {
+        place = {first, second};
+#pragma unroll
+        for (int i = 0; i < CLUSTER - 1; ++i)
+            store_async_pair(place_in(other_rank(i), &place), __float_as_uint(first),
+                             __float_as_uint(second), place_in(other_rank(i), &exchange.rest_full));
+    };
+    each_item(
+        [&](const Place& tile, int number) {
+            const float2 sums = add_biases(shared, tile);
+            if (lane % 4 == 0) send_pair(own.biases[number][lane / 4], sums.x, sums.y);
+        },
+        [&](int slice) {
+            OutSums sums = {};
+            add_outputs(sums, shared, slice);
+#pragma unroll
+            for (int tile = 0; tile < OUT_TILES; ++tile) {
+                const float (&four)[4] = sums.weights[tile];
+                own.out_weights[slice][tile][lane] = {four[0], four[1], four[2], four[3]};
+#pragma unroll
+                for (int i = 0; i < CLUSTER - 1; ++i)
+                    send_quad(other_rank(i), &own.out_weights[slice][tile][lane], four,
+                              exchange.rest_full);
+                if (slice == 0 && lane < 4)
+                    send_pair(own.out_biases[tile][lane], sums.biases[tile][0],
+                              sums.biases[tile][1]);
+            }
+        });
+}
+
+__device__ inline void update_rest_of_all(SmallShared& shared, const SmallRun& run,
+                                          const StepSettings& settings, int step) {
+    Exchange& exchange = exchange_of(shared);
+    constexpr unsigned OF_BLOCK =
+        TILES * 8 * sizeof(float2) + OUT_TILES * (OUT_SLICES * 32 * sizeof(float4) + 4 * 8);
+    await_others(exchange.rest_full, step, (CLUSTER - 1) * OF_BLOCK);
+    const int lane = own_lane();
+    each_item(
+        [&](const Place& tile, int number) {
+            const auto of = [&](int rank) -> const float2& {
+                return exchange.of_ranks[rank].biases[number][lane / 4];
+            };
+            update_biases(shared, run, settings, tile,
+                          {sum_of_ranks([&](int rank) { return of(rank).x; }),
+                           sum_of_ranks([&](int rank) { return of(rank).y; })});
+        },
+        [&](int slice) {
+            OutSums sums;
+#pragma unroll
+            for (int i = 0; i < 4 * OUT_TILES; ++i)
+                sums.weights[i / 4][i % 4] = sum_of_ranks([&](int rank) {
+                    return reinterpret_cast<const float*>(
+                        &exchange.of_ranks[rank].out_weights[slice][i / 4][lane])[i % 4];
+                });
+#pragma unroll
+            for (int i = 0; i < 2 * OUT_TILES; ++i)
+                sums.biases[i / 2][i % 2] = sum_of_ranks([&](int rank) {
+                    return reinterpret_cast<const float*>(
+                        &exchange.of_ranks[rank].out_biases[i / 2][lane % 4])[i % 2];
+                });
+            update_outputs(shared, run, settings, sums, slice);
+        });
+}
+
+// Biases and the weights of the outputs.
+__device__ inline void update_rest(SmallShared& shared, const SmallRun& run,
+                                   const StepSettings& settings, [[maybe_unused]] int step) {
+    if constexpr (CLUSTER > 1) {
+        send_rest(shared);
+        update_rest_of_all(shared, run, settings, step);
+    } else {
+        each_item(
+            [&](const Place& tile, int) {
+                update_biases(shared, run, settings, tile, add_biases(shared, tile));
+            },
+            [&](int slice) {
+                OutSums sums = {};
+                add_outputs(sums, shared, slice);
+                update_outputs(shared, run, settings, sums, slice);
+            });
+    }
+}
+
+// What the group does in all steps, of which each has two halves: before and after all meet.
+__device__ inline void help(SmallShared& shared, const SmallRun& run, const Step& first) {
+    const bool leads = warp_of_group() == 0;
+    if (leads) load_batch(shared, run, 0);
+    int last_count = 0;
+    for (Step step = first; step.is_there(); step.advance()) {
+        if (step.index > 0) find_losses(shared, run, last_count);
+        wait_or_give_up(shared.x_full, step.index);
+        hand_over();
+        const StepSettings settings = shared.settings[step.index % 2];
+        if (leads && step.index + 1 < step.num_steps) load_batch(shared, run, step.index + 1);
+        update_rest(shared, run, settings, step.index);
+        if (leads && step.index > 0) keep_record(shared, run, step.index - 1, last_count);
+        last_count = step.count();
+        hand_over();
+    }
+    find_losses(shared, run, last_count);
+    meet_at<GROUP_THREADS>(1);
+    if (leads) keep_record(shared, run, first.num_steps - 1, last_count);
+}
