@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpfit.backends.cuda import one_launch, one_launch_card, one_launch_layers
+from warpfit.backends.cuda import (
+    one_launch,
+    one_launch_card,
+    one_launch_layers,
+    one_launch_small_sm90,
+)
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
@@ -20,12 +25,13 @@ from warpfit.errors import Obstacle
 
 @pytest.fixture
 def without_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets no network run by all clusters of a card."""
+    """Lets no network run by all clusters of a card, nor as a small one."""
 
     def refused(*_: Any) -> Obstacle:
-        return Obstacle("expected a network for a cluster in this test, got one for a card")
+        return Obstacle("expected a network for a cluster in this test, got one for another kernel")
 
     monkeypatch.setattr(one_launch_card, "choose_card", refused)
+    monkeypatch.setattr(one_launch_small_sm90, "choose_small", refused)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import SmallArguments
@@ -36,8 +36,8 @@ GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 4
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread may take of what others leave, and those that help keep.
 MOST_TAKEN, HELPER_REGISTERS = 240, 72
-# ``OutputRest`` of the kernel.
-REST_BYTES = 20
+# What a thread needs beside weights and their optimizer state.
+WORKING_REGISTERS = 64
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,12 @@ class SmallLaunch(ResidentLaunch):
         return min(MOST_TAKEN, (even + left) // 8 * 8)
 
     @property
+    def needed_registers(self) -> int:
+        """Registers without which a thread cannot hold its weights beside its rows."""
+        received = 8 * self.tiles_of_group if self.cluster > 1 else 0
+        return self.registers_of_thread[1] + received + WORKING_REGISTERS
+
+    @property
     def registers_of_thread(self) -> tuple[int, int]:
         """Registers that a thread may have, and those for weights and their optimizer state."""
         return self.registers, 8 * (1 + self.network.slots) * self.tiles_of_group
@@ -120,11 +126,16 @@ class SmallLaunch(ResidentLaunch):
             "gradients of outputs": 2 * rows * outputs,
             "settings": 2 * 16,
             "targets": 4 * rows * network.target_words,
-            "rests and losses": padded(self.block_rows) // 16 * 2 * 32 * REST_BYTES + 8 * rows,
+            "rests and losses": 128 * self.rest_bytes * padded(self.block_rows) // 16 + 8 * rows,
             "biases": 4 * numbers * (hidden * UNITS + outputs),
             "output layer": 4 * numbers * outputs // 2 * GROUP_THREADS,
             "barrier": 8,
         }
+
+    @property
+    def rest_bytes(self) -> int:
+        """Bytes of ``KeptRest`` of the kernel."""
+        return 4 * (4 + self.network.smoothed if self.network.is_cross_entropy else 2)
 
     @property
     def received_bytes(self) -> int:
@@ -132,9 +143,9 @@ class SmallLaunch(ResidentLaunch):
         if self.cluster == 1:
             return 0
         slices, outputs = padded(self.network.widths[-2]) // 16, up(self.network.outputs, 8) // 8
-        quads = 3 * self.bundles * GROUP_THREADS + outputs * slices * 32
-        of_rank = 16 * quads + 64 * self.tiles + 32 * outputs
-        return self.cluster * of_rank + 8 * (2 * self.bundles + 1)
+        rest = 64 * self.tiles + outputs * (512 * slices + 32)
+        of_others = (self.cluster - 1) * 48 * self.bundles * GROUP_THREADS
+        return of_others + 2 * self.cluster * rest + 8 * (2 * self.bundles + 2)
 
     @property
     def shared_bytes(self) -> int:
@@ -192,9 +203,12 @@ class SmallLaunch(ResidentLaunch):
         )
 
     def __str__(self) -> str:
+        blocks = "one block of"
+        if self.cluster > 1:
+            blocks = f"a cluster of {self.cluster} blocks that partition a batch, each of"
         return (
-            f"one block of {self.groups} groups of four warps, of which {self.row_groups} take 64 "
-            f"rows each through all layers, {self.shared_bytes} bytes of shared memory"
+            f"{blocks} {self.groups} groups of four warps, of which {self.row_groups} take 64 rows "
+            f"each through all layers, {self.shared_bytes} bytes of shared memory"
         )
 
 
@@ -205,12 +219,17 @@ def choose_small(
     """Return how to launch a network's training in one block, or what is in the way."""
     if (obstacle := _in_the_way(network, arch)) is not None:
         return obstacle
-    groups = max(3, -(-network.batch // GROUP_ROWS))
-    shapes = [SmallLaunch(network, cluster, groups) for cluster in CLUSTERS]
-    for shape in shapes:
-        if shape.shared_bytes <= max_shared_bytes:
-            return shape
-    return too_large(shapes, max_shared_bytes, "a batch and its units in one block")
+    shapes = [
+        shape
+        for cluster, groups in product(CLUSTERS, range(1, MOST_GROUPS + 1))
+        if (shape := SmallLaunch(network, cluster, groups)).row_groups <= groups
+        and cluster <= -(-network.batch // 16)
+    ]
+    held = [shape for shape in shapes if shape.needed_registers <= shape.registers]
+    fitting = [shape for shape in held if shape.shared_bytes <= max_shared_bytes]
+    if not fitting:
+        return too_large(shapes, max_shared_bytes, "a batch and its units in few blocks")
+    return min(fitting, key=lambda shape: shape.microseconds)
 
 
 def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:

@@ -82,7 +82,8 @@ __device__ inline void train(SmallShared& shared, const SmallRun& run, HeldWeigh
     for (Step step = first; step.is_there(); step.advance()) {
         wait(shared.x_full, step.index);
         if (group < ROW_GROUPS)
-            take_rows(shared, run, {run.scale / step.count(), own_rows(step.count())});
+            take_rows(shared, run,
+                      {run.scale / step.count(), own_rows(step.count()), step.index});
         hand_over();
         const StepSettings settings = shared.settings[step.index % 2];
         update_weights(shared, run, settings, held, group, step.index);
@@ -101,7 +102,7 @@ __device__ inline void prepare(SmallWhole& whole, const Arrays& arrays) {
             Exchange& exchange = exchange_of(shared);
             for (Barrier& full : exchange.sums_full) mbarrier_init(&full, 1);
             for (Barrier& full : exchange.words_full) mbarrier_init(&full, 1);
-            mbarrier_init(&exchange.rest_full, 1);
+            for (Barrier& full : exchange.rest_full) mbarrier_init(&full, 1);
         }
         fence_mbarrier_init();
     }

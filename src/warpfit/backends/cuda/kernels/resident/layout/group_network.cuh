@@ -77,6 +77,29 @@ struct Place {
     __device__ int units() const { return width(1); }
 };
 
+// What of an OutputRest a loss needs.
+struct KeptRest {
+    static constexpr int COUNT = LOSS::HAS_LABELS ? 4 + SMOOTHED : 2;
+    float numbers[COUNT];
+
+    __device__ void keep(const OutputRest& rest) {
+        numbers[0] = rest.sum;
+        numbers[1] = rest.before;
+        if constexpr (LOSS::HAS_LABELS) {
+            numbers[2] = rest.largest;
+            numbers[3] = rest.of_label;
+            if (SMOOTHED) numbers[COUNT - 1] = rest.all;
+        }
+    }
+
+    __device__ OutputRest whole() const {
+        if constexpr (LOSS::HAS_LABELS)
+            return {numbers[0], numbers[2], numbers[3], numbers[1], SMOOTHED ? numbers[COUNT - 1] : 0};
+        else
+            return {numbers[0], 0, 0, numbers[1], 0};
+    }
+};
+
 using Lines = unsigned char[ROWS * LINE_BYTES];
 
 struct alignas(1024) SmallShared {
@@ -87,7 +110,7 @@ struct alignas(1024) SmallShared {
     T dz_out[OUT_TILES][ROWS][8];
     alignas(16) StepSettings settings[2];
     float targets[ROWS][TARGET_WORDS];
-    OutputRest rests[ROW_SLICES][2][32];
+    KeptRest rests[2][ROW_SLICES][2][32];  // of this step, and of the one before
     RowLoss losses[ROWS];
     // Of optimizer state, too: slot 0 is the number itself.
     float biases[1 + SLOTS][HIDDEN][UNITS], out_biases[1 + SLOTS][8 * OUT_TILES];
@@ -95,19 +118,25 @@ struct alignas(1024) SmallShared {
     Barrier x_full;
 };
 
-// What a block leaves in all others': of tiles that are theirs the sums over its rows; of its own
-// the weights, as products take them; and sums for biases and outputs, which all update.
-struct FromBlock {
-    float4 sums[BUNDLES][2][GROUP_THREADS];
-    uint4 words[BUNDLES][GROUP_THREADS];
+// What a block leaves in all others': sums for biases and outputs, which all update; and of tiles
+// that are theirs the sums over its rows, of its own the weights, as products take them.
+struct RestOfBlock {
     float2 biases[TILES][8];
     float4 out_weights[OUT_SLICES][OUT_TILES][32];
     float2 out_biases[OUT_TILES][4];
 };
 
+struct FromOther {
+    float4 sums[BUNDLES][2][GROUP_THREADS];
+    uint4 words[BUNDLES][GROUP_THREADS];
+};
+
+// No block is two steps ahead of another, as it needs its sums and weights. Who helps needs neither:
+// so there are two rests, of even steps and of odd ones.
 struct Exchange {
-    FromBlock of_ranks[CLUSTER];
-    Barrier sums_full[BUNDLES], words_full[BUNDLES], rest_full;
+    FromOther others[CLUSTER > 1 ? CLUSTER - 1 : 1];  // from the next rank on
+    RestOfBlock rests[2][CLUSTER];
+    Barrier sums_full[BUNDLES], words_full[BUNDLES], rest_full[2];
 };
 
 struct alignas(16) SmallRest : part_if<(CLUSTER > 1), Exchange> {};
@@ -117,6 +146,12 @@ static_assert(sizeof(SmallWhole) == SHARED_BYTES, "one_launch_small_sm90.py coun
 
 __device__ inline Exchange& exchange_of(const SmallShared& shared) {
     return part_behind<Exchange, SmallRest>(shared);
+}
+
+// The i-th other rank, and where that has what this block sends it.
+__device__ inline int other_rank(int i) { return (own_rank() + 1 + i) % CLUSTER; }
+__device__ inline FromOther& own_part_of(Exchange& exchange, int rank) {
+    return exchange.others[(own_rank() - rank + 2 * CLUSTER - 1) % CLUSTER];
 }
 
 struct SmallRun {

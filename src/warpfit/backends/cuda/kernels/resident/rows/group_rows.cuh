@@ -10,6 +10,7 @@
 struct OwnRows {
     float factor;
     int count;  // rows that the batch has
+    int step;
 
     __device__ static int row(int below) { return 16 * own_warp() + own_lane() / 4 + 8 * below; }
 
@@ -22,7 +23,7 @@ struct OwnRows {
             const OutputRest rest =
                 rows.replace(below, shared.targets[row(below)], row(below) < count ? factor : 0,
                              run.loss, EvenClasses{});
-            if (own_warp() < ROW_SLICES) shared.rests[own_warp()][below][own_lane()] = rest;
+            if (own_warp() < ROW_SLICES) shared.rests[step % 2][own_warp()][below][own_lane()].keep(rest);
         }
     }
 };

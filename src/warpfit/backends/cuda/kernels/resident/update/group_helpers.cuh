@@ -24,12 +24,13 @@ __device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int 
 }
 
 // Of a step that had so many rows.
-__device__ inline void find_losses(SmallShared& shared, const SmallRun& run, int count) {
+__device__ inline void find_losses(SmallShared& shared, const SmallRun& run, int step, int count) {
+    const auto& rests = shared.rests[step % 2];
     const int lane = own_lane();
 #pragma unroll 1
     for (int i = warp_of_group(); i < 2 * ROW_SLICES; i += GROUP_WARPS) {
         const int row = 16 * (i / 2) + 8 * (i % 2) + lane / 4;
-        const RowLoss found = find_row_loss(shared.rests[i / 2][i % 2][lane], 0, run.loss, OUTPUTS,
+        const RowLoss found = find_row_loss(rests[i / 2][i % 2][lane].whole(), 0, run.loss, OUTPUTS,
                                             EvenClasses{}, row < own_rows(count));
         if (lane % 4 == 0) shared.losses[row] = found;
     }
@@ -154,16 +155,17 @@ __device__ inline float sum_of_ranks(F of_rank) {
 }
 
 // Leaves sums over this block's rows in all blocks.
-__device__ inline void send_rest(SmallShared& shared) {
+__device__ inline void send_rest(SmallShared& shared, int step) {
     Exchange& exchange = exchange_of(shared);
-    FromBlock& own = exchange.of_ranks[own_rank()];
+    RestOfBlock& own = exchange.rests[step % 2][own_rank()];
+    const Barrier& full = exchange.rest_full[step % 2];
     const int lane = own_lane();
     const auto send_pair = [&](float2& place, float first, float second) {
         place = {first, second};
 #pragma unroll
         for (int i = 0; i < CLUSTER - 1; ++i)
             store_async_pair(place_in(other_rank(i), &place), __float_as_uint(first),
-                             __float_as_uint(second), place_in(other_rank(i), &exchange.rest_full));
+                             __float_as_uint(second), place_in(other_rank(i), &full));
     };
     each_item(
         [&](const Place& tile, int number) {
@@ -179,8 +181,7 @@ __device__ inline void send_rest(SmallShared& shared) {
                 own.out_weights[slice][tile][lane] = {four[0], four[1], four[2], four[3]};
 #pragma unroll
                 for (int i = 0; i < CLUSTER - 1; ++i)
-                    send_quad(other_rank(i), &own.out_weights[slice][tile][lane], four,
-                              exchange.rest_full);
+                    send_quad(other_rank(i), &own.out_weights[slice][tile][lane], four, full);
                 if (slice == 0 && lane < 4)
                     send_pair(own.out_biases[tile][lane], sums.biases[tile][0],
                               sums.biases[tile][1]);
@@ -193,12 +194,15 @@ __device__ inline void update_rest_of_all(SmallShared& shared, const SmallRun& r
     Exchange& exchange = exchange_of(shared);
     constexpr unsigned OF_BLOCK =
         TILES * 8 * sizeof(float2) + OUT_TILES * (OUT_SLICES * 32 * sizeof(float4) + 4 * 8);
-    await_others(exchange.rest_full, step, (CLUSTER - 1) * OF_BLOCK);
+    await_others(exchange.rest_full[step % 2], step / 2, (CLUSTER - 1) * OF_BLOCK);
     const int lane = own_lane();
+    const auto rest_of = [&](int rank) -> const RestOfBlock& {
+        return exchange.rests[step % 2][rank];
+    };
     each_item(
         [&](const Place& tile, int number) {
             const auto of = [&](int rank) -> const float2& {
-                return exchange.of_ranks[rank].biases[number][lane / 4];
+                return rest_of(rank).biases[number][lane / 4];
             };
             update_biases(shared, run, settings, tile,
                           {sum_of_ranks([&](int rank) { return of(rank).x; }),
@@ -210,13 +214,13 @@ __device__ inline void update_rest_of_all(SmallShared& shared, const SmallRun& r
             for (int i = 0; i < 4 * OUT_TILES; ++i)
                 sums.weights[i / 4][i % 4] = sum_of_ranks([&](int rank) {
                     return reinterpret_cast<const float*>(
-                        &exchange.of_ranks[rank].out_weights[slice][i / 4][lane])[i % 4];
+                        &rest_of(rank).out_weights[slice][i / 4][lane])[i % 4];
                 });
 #pragma unroll
             for (int i = 0; i < 2 * OUT_TILES; ++i)
                 sums.biases[i / 2][i % 2] = sum_of_ranks([&](int rank) {
                     return reinterpret_cast<const float*>(
-                        &exchange.of_ranks[rank].out_biases[i / 2][lane % 4])[i % 2];
+                        &rest_of(rank).out_biases[i / 2][lane % 4])[i % 2];
                 });
             update_outputs(shared, run, settings, sums, slice);
         });
@@ -226,7 +230,7 @@ __device__ inline void update_rest_of_all(SmallShared& shared, const SmallRun& r
 __device__ inline void update_rest(SmallShared& shared, const SmallRun& run,
                                    const StepSettings& settings, [[maybe_unused]] int step) {
     if constexpr (CLUSTER > 1) {
-        send_rest(shared);
+        send_rest(shared, step);
         update_rest_of_all(shared, run, settings, step);
     } else {
         each_item(
@@ -247,7 +251,7 @@ __device__ inline void help(SmallShared& shared, const SmallRun& run, const Step
     if (leads) load_batch(shared, run, 0);
     int last_count = 0;
     for (Step step = first; step.is_there(); step.advance()) {
-        if (step.index > 0) find_losses(shared, run, last_count);
+        if (step.index > 0) find_losses(shared, run, step.index - 1, last_count);
         wait_or_give_up(shared.x_full, step.index);
         hand_over();
         const StepSettings settings = shared.settings[step.index % 2];
@@ -257,7 +261,7 @@ __device__ inline void help(SmallShared& shared, const SmallRun& run, const Step
         last_count = step.count();
         hand_over();
     }
-    find_losses(shared, run, last_count);
+    find_losses(shared, run, first.num_steps - 1, last_count);
     meet_at<GROUP_THREADS>(1);
     if (leads) keep_record(shared, run, first.num_steps - 1, last_count);
 }

@@ -100,8 +100,6 @@ __device__ inline void store_tile(SmallShared& shared, const Place& tile,
 
 // -- other blocks ---------------------------------------------------------------------------------
 
-__device__ inline int other_rank(int i) { return (own_rank() + 1 + i) % CLUSTER; }
-
 __device__ inline void send_quad(int to, const void* place, const unsigned (&words)[4],
                                  const Barrier& full) {
     store_async_quad(place_in(to, place), words, place_in(to, &full));
@@ -123,7 +121,6 @@ __device__ inline void await_others(Barrier& full, int step, unsigned bytes) {
 // Sends others their tiles' sums; this block's come to the first eight.
 __device__ inline void send_sums(BundleSums& sums, const SmallShared& shared, int bundle) {
     Exchange& exchange = exchange_of(shared);
-    auto& place = exchange.of_ranks[own_rank()].sums[bundle];
     float own[8];
 #pragma unroll
     for (int rank = 0; rank < CLUSTER; ++rank) {
@@ -132,6 +129,7 @@ __device__ inline void send_sums(BundleSums& sums, const SmallShared& shared, in
 #pragma unroll
             for (int i = 0; i < 8; ++i) own[i] = of_rank[i];
         } else if (is_there(tile_of_block(bundle, rank))) {
+            auto& place = own_part_of(exchange, rank).sums[bundle];
             send_quad(rank, &place[0][thread_of_group()], of_rank, exchange.sums_full[bundle]);
             send_quad(rank, &place[1][thread_of_group()], of_rank + 4, exchange.sums_full[bundle]);
         }
@@ -149,7 +147,7 @@ __device__ inline void add_others(float (&sums)[8], const SmallShared& shared, i
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float4 four =
-                exchange.of_ranks[other_rank(i)].sums[bundle][half][thread_of_group()];
+                exchange.others[i].sums[bundle][half][thread_of_group()];
             sums[4 * half] += four.x;
             sums[4 * half + 1] += four.y;
             sums[4 * half + 2] += four.z;
@@ -162,9 +160,11 @@ __device__ inline void send_words(const SmallShared& shared, int bundle,
                                   const unsigned (&words)[4]) {
     Exchange& exchange = exchange_of(shared);
 #pragma unroll
-    for (int i = 0; i < CLUSTER - 1; ++i)
-        send_quad(other_rank(i), &exchange.of_ranks[own_rank()].words[bundle][thread_of_group()],
-                  words, exchange.words_full[bundle]);
+    for (int i = 0; i < CLUSTER - 1; ++i) {
+        const int rank = other_rank(i);
+        send_quad(rank, &own_part_of(exchange, rank).words[bundle][thread_of_group()], words,
+                  exchange.words_full[bundle]);
+    }
 }
 
 // The tiles of a bundle that others have updated.
@@ -179,7 +179,7 @@ __device__ inline void receive_words(SmallShared& shared, int bundle, int step) 
     for (int i = 0; i < CLUSTER - 1; ++i) {
         const Place tile = tile_of_block(bundle, other_rank(i));
         if (!is_there(tile)) continue;
-        const uint4 quad = exchange.of_ranks[other_rank(i)].words[bundle][thread_of_group()];
+        const uint4 quad = exchange.others[i].words[bundle][thread_of_group()];
         store_tile(shared, tile, {quad.x, quad.y, quad.z, quad.w});
     }
 }
