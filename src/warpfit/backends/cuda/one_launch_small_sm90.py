@@ -1,7 +1,8 @@
-"""How a small network is trained as one kernel in one block, or what is in the way.
+"""How a small network is trained as one kernel in a block, or few that partition a batch; or what
+is in the way.
 
 In `one_launch_small_sm90.cu` a warp takes 16 rows through all layers and back, and waits for
-nobody; then all warps update.
+nobody; then all warps update. This module says how many groups of warps and blocks do so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from warpfit.errors import Obstacle
 
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
 GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 4
+MOST_ROWS = max(CLUSTERS) * MOST_GROUPS * GROUP_ROWS
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread may take of what others leave, and those that help keep.
 MOST_TAKEN, HELPER_REGISTERS = 240, 72
@@ -42,7 +44,7 @@ WORKING_REGISTERS = 64
 
 @dataclass(frozen=True)
 class SmallLaunch(ResidentLaunch):
-    """How a block's warps share a network's training; printable.
+    """How blocks and warps share a network's training; printable.
 
     Attributes
     ----------
@@ -50,7 +52,7 @@ class SmallLaunch(ResidentLaunch):
     cluster : int
         Blocks, which partition the rows of a batch.
     groups : int
-        Of four warps each.
+        Of four warps each, which hold weights; the first take 64 rows each.
     """
 
     network: TrainedNetwork
@@ -216,7 +218,7 @@ class SmallLaunch(ResidentLaunch):
 def choose_small(
     network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
 ) -> SmallLaunch | Obstacle:
-    """Return how to launch a network's training in one block, or what is in the way."""
+    """Return how to launch a small network's training, or what is in the way."""
     if (obstacle := _in_the_way(network, arch)) is not None:
         return obstacle
     shapes = [
@@ -228,7 +230,7 @@ def choose_small(
     held = [shape for shape in shapes if shape.needed_registers <= shape.registers]
     fitting = [shape for shape in held if shape.shared_bytes <= max_shared_bytes]
     if not fitting:
-        return too_large(shapes, max_shared_bytes, "a batch and its units in few blocks")
+        return too_large(shapes, max_shared_bytes, "a small network and its batch")
     return min(fitting, key=lambda shape: shape.microseconds)
 
 
@@ -243,12 +245,12 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
         f"at most {MOST_OUTPUTS} outputs": network.outputs > MOST_OUTPUTS,
         "products in half precision": network.terms > 1,
         "no dropout, weights, penalty or clipping": not network.is_plain,
-        f"at most {MOST_GROUPS * GROUP_ROWS} rows": network.batch > MOST_GROUPS * GROUP_ROWS,
+        f"at most {MOST_ROWS} rows": network.batch > MOST_ROWS,
         "velocities without the rate": network.rate_in_velocity,
     }
     for wanted, is_lacking in lacking.items():
         if is_lacking:
-            return Obstacle(f"expected {wanted} for a network in one block")
+            return Obstacle(f"expected {wanted} for a small network")
     return None
 
 

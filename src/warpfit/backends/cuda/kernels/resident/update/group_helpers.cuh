@@ -13,7 +13,8 @@ __device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int 
     const unsigned bytes = count * X_STRIDE * sizeof(T);
     if (lane == 0) {
         mbarrier_expect(&shared.x_full, bytes + sizeof(StepSettings));
-        copy_bulk(shared.x, run.batches + first * X_STRIDE, bytes, &shared.x_full);
+        if (CLUSTER == 1 || bytes > 0)
+            copy_bulk(shared.x, run.batches + first * X_STRIDE, bytes, &shared.x_full);
         copy_bulk(&shared.settings[step % 2], run.settings + step, sizeof(StepSettings),
                   &shared.x_full);
     }
