@@ -59,10 +59,10 @@ class Case(NamedTuple):
 CASES = [
     Case((20, 40, 33, 5), 32, (1, 2)),
     Case((20, 40, 3), 10, (1, 1), "mse", "momentum", ("silu",), "bfloat16"),
-    Case((30, 40, 50, 17, 13), 33, (2, 3), "cross_entropy", "adam", ("gelu", "tanh")),
+    Case((30, 40, 50, 17, 13), 33, (2, 3), "cross_entropy", "adam", ("gelu",)),
     Case((17, 64, 10), 130, (1, 4), "binary_cross_entropy", "nesterov", ("sigmoid",)),
     Case((64, 64, 64, 1), 80, (2, 1), "huber", "rmsprop, momentum", ("tanh",)),
-    Case((9, 24, 24, 24, 4), 36, (4, 2), "absolute_error", "adamw", ("gelu", "selu")),
+    Case((9, 24, 24, 24, 4), 36, (4, 2), "absolute_error", "adamw", ("gelu",)),
 ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise, product
+from itertools import product
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import SmallArguments
@@ -33,7 +33,7 @@ from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuit
 from warpfit.errors import Obstacle
 
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
-GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 4
+GROUP_ROWS, GROUP_THREADS, MOST_GROUPS, HELPING_WARPS = 64, 128, 4, 3
 MOST_ROWS = max(CLUSTERS) * MOST_GROUPS * GROUP_ROWS
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread may take of what others leave, and those that help keep.
@@ -128,7 +128,7 @@ class SmallLaunch(ResidentLaunch):
             "gradients of outputs": 2 * rows * outputs,
             "settings": 2 * 16,
             "targets": 4 * rows * network.target_words,
-            "rests and losses": 128 * self.rest_bytes * padded(self.block_rows) // 16 + 8 * rows,
+            "what losses need": 128 * self.rest_bytes * padded(self.block_rows) // 16,
             "biases": 4 * numbers * (hidden * UNITS + outputs),
             "output layer": 4 * numbers * outputs // 2 * GROUP_THREADS,
             "barrier": 8,
@@ -161,20 +161,19 @@ class SmallLaunch(ResidentLaunch):
     @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps wait for each other."""
-        widths, rows = self.network.widths, self.row_groups
-        layers = [(padded(inputs), padded(units)) for inputs, units in pairwise(widths[:-1])]
-        forward = sum(inputs * units for inputs, units in layers) // 256
-        back = sum(inputs * units for inputs, units in layers[1:]) // 256
-        slices = padded(self.network.batch) // 16
+        network, hidden, tiles = self.network, len(self.network.widths) - 2, self.tiles_of_group
+        slices, others = padded(self.block_rows) // 16, (self.cluster - 1) / self.cluster
         return {
             "step": 1,
-            "layer": len(layers),
-            "product": rows * (forward + back),
-            "gradient": slices * self.tiles,
-            "tile of weights": self.tiles,
-            "tile of quotients": self.tiles * self.network.is_adaptive,
-            "row of outputs": rows * up(self.network.outputs, 8),
-            "byte gathered": 6 * self.network.batch * self.network.features,
+            "layer": hidden,
+            "layer of more rows": hidden * (self.row_groups - 1),
+            "tile of weights": tiles,
+            "product": tiles * self.cluster * slices,
+            "tile of quotients": tiles * network.is_adaptive,
+            "helped": -(-(self.tiles + padded(network.widths[-2]) // 16) // HELPING_WARPS),
+            "exchange": self.cluster > 1,
+            "tile exchanged": self.tiles * others,
+            "byte gathered": 6 * network.batch * network.features,
         }
 
     @property
@@ -243,6 +242,7 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
         "a hidden layer": len(network.widths) < 3,
         f"layers of at most {UNITS} units": max(network.widths[:-1]) > UNITS,
         f"at most {MOST_OUTPUTS} outputs": network.outputs > MOST_OUTPUTS,
+        "one activation": len(set(network.activations)) > 1,
         "products in half precision": network.terms > 1,
         "no dropout, weights, penalty or clipping": not network.is_plain,
         f"at most {MOST_ROWS} rows": network.batch > MOST_ROWS,

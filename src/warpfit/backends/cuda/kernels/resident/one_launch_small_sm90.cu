@@ -84,10 +84,10 @@ __device__ inline void train(SmallShared& shared, const SmallRun& run, HeldWeigh
         if (group < ROW_GROUPS)
             take_rows(shared, run,
                       {run.scale / step.count(), own_rows(step.count()), step.index});
-        hand_over();
+        hand_over_rows();
         const StepSettings settings = shared.settings[step.index % 2];
         update_weights(shared, run, settings, held, group, step.index);
-        hand_over();
+        hand_over_weights();
     }
 }
 
@@ -128,7 +128,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned group = uniform(threadIdx.x / GROUP_THREADS);
     if (group == GROUPS) {
         leave_registers<HELPER_REGISTERS>();
-        help(shared, run, first);
+        if (warp_of_group() == HELPING_WARPS)
+            keep_books(shared, run, first);
+        else
+            help(shared, run, first);
     } else {
         take_registers<GROUP_REGISTERS>();
         HeldWeights held = {};

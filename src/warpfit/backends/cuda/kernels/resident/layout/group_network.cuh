@@ -18,7 +18,8 @@
 using T = DTYPE;
 
 constexpr int HIDDEN = LAYERS - 1, UNITS = 64;
-// Groups that hold weights, of which the first take rows; and one more that helps.
+// Groups that hold weights, of which the first take rows; and one more that helps, whose last warp
+// is the clerk.
 constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, THREADS = (GROUPS + 1) * GROUP_THREADS;
 // Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
 constexpr int BLOCK_BATCH = CLUSTER > 1 ? (BATCH + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16 : BATCH;
@@ -33,6 +34,8 @@ constexpr int X_STRIDE = padded(0) + 8, OUT_TILES = (OUTPUTS + 7) / 8,
 __device__ constexpr bool all_fit() {
     for (int i = 0; i < LAYERS; ++i)
         if (WIDTHS[i] > UNITS) return false;
+    for (int i = 1; i < HIDDEN; ++i)
+        if (ACTIVATIONS[i] != ACTIVATIONS[0] || SLOPES[i] != SLOPES[0]) return false;
     return HIDDEN > 0 && OUT_TILES <= 2;
 }
 static_assert(all_fit(), "one_launch_small_sm90.py knows what fits");
@@ -111,7 +114,6 @@ struct alignas(1024) SmallShared {
     alignas(16) StepSettings settings[2];
     float targets[ROWS][TARGET_WORDS];
     KeptRest rests[2][ROW_SLICES][2][32];  // of this step, and of the one before
-    RowLoss losses[ROWS];
     // Of optimizer state, too: slot 0 is the number itself.
     float biases[1 + SLOTS][HIDDEN][UNITS], out_biases[1 + SLOTS][8 * OUT_TILES];
     float out_numbers[1 + SLOTS][4 * OUT_TILES][GROUP_THREADS];
@@ -176,17 +178,20 @@ __device__ inline int own_rows(int count) {
     return CLUSTER > 1 ? clamped(count - own_rank() * BLOCK_BATCH, BLOCK_BATCH) : count;
 }
 
-// What has been stored is there for all, and for products.
-__device__ inline void hand_over() {
+// What has been stored is there for all threads, or all but the last warp's, and for products.
+__device__ inline void hand_over_rows() {
     fence_async();
-    __syncthreads();
+    meet_at<THREADS>(1);
+}
+__device__ inline void hand_over_weights() {
+    fence_async();
+    meet_at<THREADS - 32>(2);
 }
 
 // What a thread has of 16 rows, as the operand of a product: of each 16 columns row lane / 4 and the
 // one 8 further on of the first 8's pair of columns, and of the other 8's.
-template <int WIDTH>
 struct Words {
-    unsigned slices[WIDTH / 16][4];
+    unsigned slices[UNITS / 16][4];
 };
 
 // Where a lane's 16 bytes are of 16 lines, from a multiple of 8 on, by 16 columns, as stmatrix_x4
@@ -203,17 +208,15 @@ __device__ inline unsigned place_across(int first_line, int slice) {
            ((2 * slice + lane / 8 % 2) ^ line % 8) * 16;
 }
 
-template <int WIDTH>
-__device__ inline void store_words(unsigned char* lines, const Words<WIDTH>& words) {
+__device__ inline void store_words(unsigned char* lines, const Words& words) {
 #pragma unroll
-    for (int i = 0; i < WIDTH / 16; ++i)
+    for (int i = 0; i < UNITS / 16; ++i)
         stmatrix_x4(lines + place_of(16 * own_warp(), i), words.slices[i]);
 }
 
-template <int WIDTH>
-__device__ inline void load_words(Words<WIDTH>& words, const unsigned char* lines) {
+__device__ inline void load_words(Words& words, const unsigned char* lines) {
 #pragma unroll
-    for (int i = 0; i < WIDTH / 16; ++i) {
+    for (int i = 0; i < UNITS / 16; ++i) {
         unsigned (&own)[4] = words.slices[i];
         ldmatrix_x4(own[0], own[1], own[2], own[3], lines + place_of(16 * own_warp(), i));
     }

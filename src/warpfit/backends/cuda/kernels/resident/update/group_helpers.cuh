@@ -1,6 +1,6 @@
-// The group of four warps that helps those that hold weights (group_network.cuh). It brings batches,
-// finds the losses of the step before and keeps the record while others take rows, and updates what
-// is in shared memory: biases, and the weights of the outputs.
+// The group of four warps that helps those that hold weights (group_network.cuh). Three warps update
+// what is in shared memory: biases, and the weights of the outputs. The fourth, the clerk, brings
+// batches, finds losses and keeps the record, for which it has a whole step.
 // Users: one_launch_small_sm90.cu.
 #pragma once
 
@@ -24,23 +24,27 @@ __device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int 
     copy_async_arrive(&shared.x_full);
 }
 
-// Of a step that had so many rows.
-__device__ inline void find_losses(SmallShared& shared, const SmallRun& run, int step, int count) {
-    const auto& rests = shared.rests[step % 2];
-    const int lane = own_lane();
-#pragma unroll 1
-    for (int i = warp_of_group(); i < 2 * ROW_SLICES; i += GROUP_WARPS) {
-        const int row = 16 * (i / 2) + 8 * (i % 2) + lane / 4;
-        const RowLoss found = find_row_loss(rests[i / 2][i % 2][lane].whole(), 0, run.loss, OUTPUTS,
-                                            EvenClasses{}, row < own_rows(count));
-        if (lane % 4 == 0) shared.losses[row] = found;
-    }
-}
-
+// Finds the losses of a step's rows, of which there are so many, and writes its record.
 __device__ inline void keep_record(const SmallShared& shared, const SmallRun& run, int step,
                                    int count) {
-    write_record(run.record + 3 * (static_cast<int64>(step) * CLUSTER + own_rank()), shared.losses,
-                 own_rows(count), count, own_rank() == 0 ? count : 0);
+    const int lane = own_lane(), num_rows = own_rows(count);
+    double loss = 0;
+    unsigned correct = 0;
+#pragma unroll 1
+    for (int i = 0; 8 * i < num_rows; ++i) {
+        const KeptRest& rest = shared.rests[step % 2][i / 2][i % 2][lane];
+        const RowLoss found = find_row_loss(rest.whole(), 0, run.loss, OUTPUTS, EvenClasses{},
+                                            lane % 4 == 0 && 8 * i + lane / 4 < num_rows);
+        loss += found.loss;
+        correct += found.is_correct;
+    }
+    loss = reduce_warp<Sum>(loss) / count;
+    correct = reduce_warp<Sum>(correct);
+    if (lane > 0) return;
+    double* row = run.record + 3 * (static_cast<int64>(step) * CLUSTER + own_rank());
+    row[0] = loss;
+    row[1] = own_rank() == 0 ? count : 0;
+    row[2] = correct;
 }
 
 // -- parameters in shared memory ------------------------------------------------------------------
@@ -134,11 +138,13 @@ __device__ inline void update_outputs(SmallShared& shared, const SmallRun& run,
 
 // -- a step ---------------------------------------------------------------------------------------
 
+constexpr int HELPING_WARPS = GROUP_WARPS - 1;
+
 // f(tile) for biases of 16 units, g(slice) for 16 inputs of the outputs, each of which a warp has.
 template <class F, class G>
 __device__ inline void each_item(F f, G g) {
 #pragma unroll 1
-    for (int i = GROUP_WARPS - 1 - warp_of_group(); i < TILES + OUT_SLICES; i += GROUP_WARPS) {
+    for (int i = warp_of_group(); i < TILES + OUT_SLICES; i += HELPING_WARPS) {
         if (i < TILES)
             f(Place::of_tile(i), i);
         else
@@ -246,23 +252,22 @@ __device__ inline void update_rest(SmallShared& shared, const SmallRun& run,
     }
 }
 
-// What the group does in all steps, of which each has two halves: before and after all meet.
-__device__ inline void help(SmallShared& shared, const SmallRun& run, const Step& first) {
-    const bool leads = warp_of_group() == 0;
-    if (leads) load_batch(shared, run, 0);
-    int last_count = 0;
+// What the clerk does in all steps, and the other warps of the group.
+__device__ inline void keep_books(SmallShared& shared, const SmallRun& run, const Step& first) {
+    load_batch(shared, run, 0);
     for (Step step = first; step.is_there(); step.advance()) {
-        if (step.index > 0) find_losses(shared, run, step.index - 1, last_count);
         wait_or_give_up(shared.x_full, step.index);
-        hand_over();
-        const StepSettings settings = shared.settings[step.index % 2];
-        if (leads && step.index + 1 < step.num_steps) load_batch(shared, run, step.index + 1);
-        update_rest(shared, run, settings, step.index);
-        if (leads && step.index > 0) keep_record(shared, run, step.index - 1, last_count);
-        last_count = step.count();
-        hand_over();
+        hand_over_rows();
+        if (step.index + 1 < step.num_steps) load_batch(shared, run, step.index + 1);
+        keep_record(shared, run, step.index, step.count());
     }
-    find_losses(shared, run, first.num_steps - 1, last_count);
-    meet_at<GROUP_THREADS>(1);
-    if (leads) keep_record(shared, run, first.num_steps - 1, last_count);
+}
+
+__device__ inline void help(SmallShared& shared, const SmallRun& run, const Step& first) {
+    for (Step step = first; step.is_there(); step.advance()) {
+        wait(shared.x_full, step.index);
+        hand_over_rows();
+        update_rest(shared, run, shared.settings[step.index % 2], step.index);
+        hand_over_weights();
+    }
 }
