@@ -39,7 +39,7 @@ REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread may take of what others leave, and those that help keep.
 MOST_TAKEN, HELPER_REGISTERS = 240, 72
 # What a thread needs beside weights and their optimizer state.
-WORKING_REGISTERS = 64
+WORKING_REGISTERS = 80
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     base = network_of(40, 50, 20, 10)
     networks = [
         *with_each_dtype(base),
-        *with_each_activation(base),
+        *with_each_activation(network_of(40, 50, 10)),
         replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
         replace(base, optimizer="rmsprop", **MOMENTUM),
         replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
