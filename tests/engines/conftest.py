@@ -15,9 +15,9 @@ from warpfit.backends.cuda import (
     one_launch_small_sm90,
 )
 from warpfit.backends.cuda.one_launch import choose
-from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
+from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
 from warpfit.backends.cuda.trained_network import replicas_with_rows
 from warpfit.engines import launch_plan, launch_run, pace
 from warpfit.errors import Obstacle

@@ -120,7 +120,11 @@ class SmallLaunch(ResidentLaunch):
     def shared_parts(self) -> dict[str, int]:
         """Bytes of shared memory of each part of ``struct SmallShared`` of the kernel."""
         network, rows = self.network, GROUP_ROWS * self.row_groups
-        hidden, outputs, numbers = len(network.widths) - 2, up(network.outputs, 8), 1 + network.slots
+        hidden, outputs, numbers = (
+            len(network.widths) - 2,
+            up(network.outputs, 8),
+            1 + network.slots,
+        )
         return {
             "inputs and gradients of layers": (2 * hidden + 1) * rows * 128,
             "weights": hidden * UNITS * 128 + 2 * UNITS * outputs,

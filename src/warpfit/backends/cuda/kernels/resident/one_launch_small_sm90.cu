@@ -36,8 +36,8 @@ using namespace config;
 template <int L = 0, class F>
 __device__ inline void each_bias(SmallShared& shared, const Arrays& arrays, F f) {
     for (int slot = -1; slot < SLOTS; ++slot) {
-        float* own = L < HIDDEN ? shared.biases[1 + slot][L < HIDDEN ? L : 0]
-                                : shared.out_biases[1 + slot];
+        float* own =
+            L < HIDDEN ? shared.biases[1 + slot][L < HIDDEN ? L : 0] : shared.out_biases[1 + slot];
         each_of_block<THREADS>(WIDTHS[L + 1],
                                [&](int i) { f(own[i], arrays.template biases<L>(slot) + i); });
     }
@@ -82,8 +82,7 @@ __device__ inline void train(SmallShared& shared, const SmallRun& run, HeldWeigh
     for (Step step = first; step.is_there(); step.advance()) {
         wait(shared.x_full, step.index);
         if (group < ROW_GROUPS)
-            take_rows(shared, run,
-                      {run.scale / step.count(), own_rows(step.count()), step.index});
+            take_rows(shared, run, {run.scale / step.count(), own_rows(step.count()), step.index});
         hand_over_rows();
         const StepSettings settings = shared.settings[step.index % 2];
         update_weights(shared, run, settings, held, group, step.index);
@@ -119,9 +118,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     one_launch_small_sm90(const __grid_constant__ Arguments arguments) {
     DYNAMIC_SHARED(SmallWhole, whole);
     SmallShared& shared = *whole;
-    const SmallRun run{arguments.batches, arguments.targets, arguments.settings,
-                       arguments.record,  arguments.scale,   1 / arguments.scale,
-                       arguments.loss,    arguments.rule};
+    const SmallRun run{arguments.batches, arguments.targets,   arguments.settings, arguments.record,
+                       arguments.scale,   1 / arguments.scale, arguments.loss,     arguments.rule};
     const Arrays arrays{arguments.places};
     prepare(*whole, arrays);
     const Step first(arguments.num_rows, arguments.num_epochs);
@@ -145,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         train(shared, run, held, group, first);
         each_tile([](float number, float* place) { *place = number; });
     }
-    barrier_of_cluster();          // no block leaves while others send to it
+    barrier_of_cluster();        // no block leaves while others send to it
     if (own_rank() > 0) return;  // all have the same
     each_bias(shared, arrays, [](float number, float* place) { *place = number; });
     each_out_weight(shared, arrays, [](float number, float* place) { *place = number; });

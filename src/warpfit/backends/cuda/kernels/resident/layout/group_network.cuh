@@ -46,9 +46,8 @@ __device__ constexpr int tiles_before(int layer) {
     return layer == 0 ? 0 : tiles_before(layer - 1) + padded(layer) / 16;
 }
 __device__ constexpr int bundles_before(int layer) {
-    return layer == 0
-               ? 0
-               : bundles_before(layer - 1) + (padded(layer) / 16 + CLUSTER - 1) / CLUSTER;
+    return layer == 0 ? 0
+                      : bundles_before(layer - 1) + (padded(layer) / 16 + CLUSTER - 1) / CLUSTER;
 }
 constexpr int TILES = tiles_before(HIDDEN), BUNDLES = bundles_before(HIDDEN),
               MOST_BUNDLES = (BUNDLES + GROUPS - 1) / GROUPS;
@@ -97,7 +96,8 @@ struct KeptRest {
 
     __device__ OutputRest whole() const {
         if constexpr (LOSS::HAS_LABELS)
-            return {numbers[0], numbers[2], numbers[3], numbers[1], SMOOTHED ? numbers[COUNT - 1] : 0};
+            return {numbers[0], numbers[2], numbers[3], numbers[1],
+                    SMOOTHED ? numbers[COUNT - 1] : 0};
         else
             return {numbers[0], 0, 0, numbers[1], 0};
     }

@@ -133,8 +133,8 @@ __device__ inline void find_outputs(float (&outputs)[OUT_TILES][4], const Words&
                                     const SmallShared& shared) {
 #pragma unroll
     for (int tile = 0; tile < OUT_TILES; ++tile) {
-        const float2 bias = *reinterpret_cast<const float2*>(
-            &shared.out_biases[0][8 * tile + own_lane() % 4 * 2]);
+        const float2 bias =
+            *reinterpret_cast<const float2*>(&shared.out_biases[0][8 * tile + own_lane() % 4 * 2]);
         outputs[tile][0] = outputs[tile][2] = bias.x;
         outputs[tile][1] = outputs[tile][3] = bias.y;
 #pragma unroll

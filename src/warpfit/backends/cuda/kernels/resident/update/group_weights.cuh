@@ -146,8 +146,7 @@ __device__ inline void add_others(float (&sums)[8], const SmallShared& shared, i
     for (int i = 0; i < CLUSTER - 1; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float4 four =
-                exchange.others[i].sums[bundle][half][thread_of_group()];
+            const float4 four = exchange.others[i].sums[bundle][half][thread_of_group()];
             sums[4 * half] += four.x;
             sums[4 * half + 1] += four.y;
             sums[4 * half + 2] += four.z;
@@ -187,8 +186,8 @@ __device__ inline void receive_words(SmallShared& shared, int bundle, int step) 
 // -- a step ---------------------------------------------------------------------------------------
 
 __device__ inline void update_tile(SmallShared& shared, const SmallRun& run,
-                                   const StepSettings& settings, HeldTile& held,
-                                   const float* sums, int bundle) {
+                                   const StepSettings& settings, HeldTile& held, const float* sums,
+                                   int bundle) {
     const Place tile = tile_of_block(bundle, own_rank());
     // Of layers of few inputs some warps have none.
     if (CLUSTER == 1 && 16 * warp_of_group() >= tile.inputs()) return;
