@@ -6,7 +6,6 @@ A launch knows which of it its kernel takes (`ResidentLaunch.arguments`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -62,35 +61,31 @@ class Batches:
         x: Array,
         y: Array,
         sample_weight: Array | None,
-        keys: Array | None = None,
+        keys: npt.NDArray[np.uint32] | None = None,
         epochs: int = 1,
         scale: float = 1.0,
-        is_beside: bool = False,
     ) -> tuple[Array, Array]:
         """Return batches and targets, one after the other: of rows in the orders of the keys, or as
-        they lie; x times `scale` where numbers are sums of several. Keys lie on the device.
-
-        `is_beside` lets the kernel run beside what is started before the runtime's next `join`.
+        they lie; x times `scale` where numbers are sums of several.
         """
         ops, network = self.ops, self.launch.network
         num_batches = epochs * network.batches(len(x))
         batches = ops.empty((num_batches * self.launch.batch_bytes // 2,), network.dtype)
         targets = ops.empty((num_batches * network.batch, network.target_words), "float32")
-        with ops.runtime.beside() if is_beside else nullcontext():
-            self.kernel(
-                min(-(-num_batches * network.batch // GATHER_ROWS), GATHER_BLOCKS),
-                GATHER_THREADS,
-                x,
-                y,
-                sample_weight,
-                keys,
-                batches,
-                targets,
-                scale,
-                len(x),
-                domain_bits(len(x)),
-                epochs,
-            )
+        self.kernel(
+            min(-(-num_batches * network.batch // GATHER_ROWS), GATHER_BLOCKS),
+            GATHER_THREADS,
+            x,
+            y,
+            sample_weight,
+            None if keys is None else ops.asarray(keys[:epochs]),
+            batches,
+            targets,
+            scale,
+            len(x),
+            domain_bits(len(x)),
+            epochs,
+        )
         return batches, targets
 
 

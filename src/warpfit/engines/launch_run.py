@@ -25,7 +25,7 @@ from warpfit.engines.base import (
     TrainState,
 )
 from warpfit.engines.launch_arguments import Batches, Resident, Steps, in_one_piece, kernels_of
-from warpfit.engines.launch_plan import PreparedLaunch, epochs_held, memory_left
+from warpfit.engines.launch_plan import PreparedLaunch, epochs_held
 from warpfit.engines.launch_talk import SharedRecord, Talk
 from warpfit.engines.reports import Reports
 from warpfit.engines.streaming import Cut, Piece, Stream
@@ -35,6 +35,15 @@ from warpfit.engines.streaming import Cut, Piece, Stream
 TALKING, SECONDS_BETWEEN_LOOKS = 8, 0.0005
 # Of the time since a launch began, lest a short one end long before anybody looks.
 SHARE_OF_SLEEP = 1 / 64
+
+
+class _Inputs(NamedTuple):
+    """What a launch takes of its epochs: the schedule's rates (steps,); keys (epochs, 8), None
+    without shuffling.
+    """
+
+    rates: npt.NDArray[np.float64]
+    keys: npt.NDArray[np.uint32] | None
 
 
 class _Launch(NamedTuple):
@@ -49,15 +58,6 @@ class _Launch(NamedTuple):
     record: Any
     all_finite: Array
     talk: Talk | None
-
-
-class _Gathered(NamedTuple):
-    """The batches of some epochs, their targets, and the keys that they are found by."""
-
-    epochs: int
-    batches: Array
-    targets: Array
-    keys: Array | None
 
 
 class Run:
@@ -96,18 +96,11 @@ class Run:
         self.x, self.y = (in_one_piece(self.ops, array) for array in (data.x, data.y))
         weights = data.sample_weight
         self.sample_weight = None if weights is None else self.ops.asarray(weights, "float32")
-        # Until one has shown how long it takes:
-        self.epochs_at_once = 1
-        self.epoch_seconds = 1e-9
-        self.gathered: _Gathered | None = None  # for the next launch, while one runs
-        self.rates = self.reports.rates(self.state.epoch, 1)
-        self.room = memory_left(self.plan)
+        self.epochs_at_once = 1  # until one has shown how long it takes
+        self.inputs = self._inputs(self.state.epoch, 1)
 
     def close(self) -> None:
         """Give back what does not go by itself."""
-        if self.gathered is not None:
-            self.ops.runtime.join()
-            self.gathered = None
 
     def launch_epochs(self) -> Iterable[EpochReport]:
         """Train as many epochs as may be trained at once, and return their reports, which may come
@@ -119,11 +112,8 @@ class Run:
         """Start the kernel on the next epochs, and find what the launch after it may need."""
         start = perf_counter()
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
-        most = self.epochs_at_once
-        if self.gathered is not None:
-            most = min(most, self.gathered.epochs)
-        first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, most)
-        rates = self.rates[: epochs * steps] * state.plateau.scale
+        first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
+        rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
         shape = (epochs, steps + self.val_batches, self.launch.recorders, 3)
         talk = Talk(self.shared, shape) if self.launch.talks else None
         record = ops.zeros(shape, "float64") if talk is None else talk.record_pointer
@@ -133,8 +123,9 @@ class Run:
         # known yet, nor which borders there will be when this one's reports are heard.
         next_epoch = first_epoch + epochs
         if next_epoch < self.last_epoch:
-            most = self._most_epochs(next_epoch, pace.GROWTH * epochs)
-            self.rates = self.reports.rates(next_epoch, most)
+            self.inputs = self._inputs(
+                next_epoch, self._most_epochs(next_epoch, pace.GROWTH * epochs)
+            )
         return _Launch(start, first_epoch, epochs, rates, record, all_finite, talk)
 
     @cached_property
@@ -207,8 +198,8 @@ class Run:
         )
         state.step += epochs * steps
         state.epoch = first_epoch + epochs
-        self.epoch_seconds = seconds = (perf_counter() - launch.start) / epochs
-        self.epochs_at_once = self._epochs_next_time(epochs)
+        seconds = (perf_counter() - launch.start) / epochs
+        self.epochs_at_once = pace.epochs_next_time(epochs, seconds, 1 if talk is None else TALKING)
         return [self._report(launch, idx, records[idx], seconds) for idx in range(told, epochs)]
 
     def _report(
@@ -227,11 +218,6 @@ class Run:
             self.num_validated,
         )
 
-    def _epochs_next_time(self, epochs: int) -> int:
-        """Return how many epochs to train at once after so many, if no border is nearer."""
-        times_longer = TALKING if self.launch.talks else 1
-        return pace.epochs_next_time(epochs, self.epoch_seconds, times_longer)
-
     def _epochs_from(self, epoch: int, most: int) -> int:
         """Return how many epochs may be trained at once from one on, which is counted from 0."""
         return pace.epochs_to_border(self.is_border, epoch, self._most_epochs(epoch, most))
@@ -244,41 +230,24 @@ class Run:
             epochs_held(self.launch, len(self.data), self.num_validated),
         )
 
-    def _keys(self, epoch: int, epochs: int) -> npt.NDArray[np.uint32] | None:
-        """Return the keys of the orders of some epochs (epochs, 8), or None without shuffling."""
-        if not self.plan.shuffle:
-            return None
-        return round_keys_of(self.state.seed, range(epoch, epoch + epochs))
+    def _inputs(self, epoch: int, epochs: int) -> _Inputs:
+        keys = (
+            round_keys_of(self.state.seed, range(epoch, epoch + epochs))
+            if self.plan.shuffle
+            else None
+        )
+        return _Inputs(self.reports.rates(epoch, epochs), keys)
 
     def _start(
         self, epochs: int, rates: npt.NDArray[np.float64], record: Array | int, talk: Talk | None
     ) -> None:
-        """Start the kernel on the next epochs, and beside it what gathers those after them."""
-        own, epoch = self.gathered, self.state.epoch
-        if own is None:
-            own = self._gather(epoch, epochs)
-        else:
-            self.ops.runtime.join()
-        self.gathered = None
-        following = self._most_epochs(epoch + epochs, self._epochs_next_time(epochs))
-        if following > 0 and self._has_room_for(epochs + following):
-            self.gathered = self._gather(epoch + epochs, following, is_beside=True)
-        of_epochs = len(self.data), epochs, 0, rates, record, talk
-        self._start_kernel(self._steps(own.batches, own.targets, *of_epochs))
-
-    def _gather(self, epoch: int, epochs: int, *, is_beside: bool = False) -> _Gathered:
-        """Return the batches of some epochs from one on."""
-        keys = self._keys(epoch, epochs)
-        on_device = None if keys is None else self.ops.asarray(keys)
-        rows = self.x, self.y, self.sample_weight
-        found = self.batches.of(*rows, on_device, epochs, self.resident.x_scale, is_beside)
-        return _Gathered(epochs, *found, on_device)
-
-    def _has_room_for(self, epochs: int) -> bool:
-        """Return whether the batches of so many epochs are few enough to lie on the device beside
-        all else.
-        """
-        return epochs * self.launch.epoch_bytes(len(self.data)) <= self.room
+        """Start the kernel on the next epochs."""
+        batches, targets = self.batches.of(
+            self.x, self.y, self.sample_weight, self.inputs.keys, epochs, self.resident.x_scale
+        )
+        self._start_kernel(
+            self._steps(batches, targets, len(self.data), epochs, 0, rates, record, talk)
+        )
 
     def _steps(
         self,

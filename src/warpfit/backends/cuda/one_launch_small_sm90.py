@@ -33,7 +33,10 @@ from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuit
 from warpfit.errors import Obstacle
 
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
-GROUP_ROWS, GROUP_THREADS, MOST_GROUPS, HELPING_WARPS = 64, 128, 4, 3
+GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 4
+# Groups of warps that help those that hold weights; the last warp keeps the record.
+HELPING_GROUPS = 2
+HELPING_WARPS = 4 * HELPING_GROUPS - 1
 MOST_ROWS = max(CLUSTERS) * MOST_GROUPS * GROUP_ROWS
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread may take of what others leave, and those that help keep.
@@ -80,7 +83,7 @@ class SmallLaunch(ResidentLaunch):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return GROUP_THREADS * (self.groups + 1)
+        return GROUP_THREADS * (self.groups + HELPING_GROUPS)
 
     @property
     def tiles(self) -> int:
@@ -102,7 +105,7 @@ class SmallLaunch(ResidentLaunch):
     def registers(self) -> int:
         """Registers of a thread that holds weights: those that help leave some."""
         even = min(MOST_REGISTERS, REGISTERS // self.threads // 8 * 8)
-        left = (even - HELPER_REGISTERS) // self.groups
+        left = HELPING_GROUPS * (even - HELPER_REGISTERS) // self.groups
         return min(MOST_TAKEN, (even + left) // 8 * 8)
 
     @property
@@ -149,7 +152,8 @@ class SmallLaunch(ResidentLaunch):
         if self.cluster == 1:
             return 0
         slices, outputs = padded(self.network.widths[-2]) // 16, up(self.network.outputs, 8) // 8
-        rest = 64 * self.tiles + outputs * (512 * slices + 32)
+        hidden = len(self.network.widths) - 2
+        rest = 256 * hidden + outputs * (512 * slices + 32)
         of_others = (self.cluster - 1) * 48 * self.bundles * GROUP_THREADS
         return of_others + 2 * self.cluster * rest + 8 * (2 * self.bundles + 2)
 
@@ -174,7 +178,7 @@ class SmallLaunch(ResidentLaunch):
             "tile of weights": tiles,
             "product": tiles * self.cluster * slices,
             "tile of quotients": tiles * network.is_adaptive,
-            "helped": -(-(self.tiles + padded(network.widths[-2]) // 16) // HELPING_WARPS),
+            "helped": -(-(hidden + padded(network.widths[-2]) // 16) // HELPING_WARPS),
             "exchange": self.cluster > 1,
             "tile exchanged": self.tiles * others,
             "byte gathered": 6 * network.batch * network.features,
@@ -246,7 +250,6 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
         "a hidden layer": len(network.widths) < 3,
         f"layers of at most {UNITS} units": max(network.widths[:-1]) > UNITS,
         f"at most {MOST_OUTPUTS} outputs": network.outputs > MOST_OUTPUTS,
-        "one activation": len(set(network.activations)) > 1,
         "products in half precision": network.terms > 1,
         "no dropout, weights, penalty or clipping": not network.is_plain,
         f"at most {MOST_ROWS} rows": network.batch > MOST_ROWS,
@@ -263,7 +266,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     base = network_of(40, 50, 20, 10)
     networks = [
         *with_each_dtype(base),
-        *with_each_activation(network_of(40, 50, 10)),
+        *with_each_activation(base),
         replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
         replace(base, optimizer="rmsprop", **MOMENTUM),
         replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),

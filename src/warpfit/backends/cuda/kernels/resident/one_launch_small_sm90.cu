@@ -5,7 +5,7 @@
 //           its weights (inputs, units) lie, their optimizer state, its biases (units,), and their
 //           optimizer state, all float32; record (steps, CLUSTER, 3) float64, to be added up over
 //           the blocks: loss, rows, and those that are right.
-// Launch:   a cluster of CLUSTER blocks of 128 (GROUPS + 1) threads; SHARED_BYTES of dynamic shared
+// Launch:   a cluster of CLUSTER blocks of 128 (GROUPS + 2) threads; SHARED_BYTES of dynamic shared
 //           memory, from a multiple of 1024. Settings: SmallConfig of resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; parameters, their optimizer state and
 //           sums in float32. `scale` is a power of two that keeps gradients in the range of 16
@@ -124,9 +124,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     prepare(*whole, arrays);
     const Step first(arguments.num_rows, arguments.num_epochs);
     const unsigned group = uniform(threadIdx.x / GROUP_THREADS);
-    if (group == GROUPS) {
+    if (group >= GROUPS) {
         leave_registers<HELPER_REGISTERS>();
-        if (warp_of_group() == HELPING_WARPS)
+        if (own_warp() == THREADS / 32 - 1)
             keep_books(shared, run, first);
         else
             help(shared, run, first);

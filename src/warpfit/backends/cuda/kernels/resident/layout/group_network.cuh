@@ -18,9 +18,11 @@
 using T = DTYPE;
 
 constexpr int HIDDEN = LAYERS - 1, UNITS = 64;
-// Groups that hold weights, of which the first take rows; and one more that helps, whose last warp
-// is the clerk.
-constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, THREADS = (GROUPS + 1) * GROUP_THREADS;
+// Groups that hold weights, of which the first take rows; and those that help, whose last warp is
+// the clerk.
+constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, HELPING_GROUPS = 2,
+              THREADS = (GROUPS + HELPING_GROUPS) * GROUP_THREADS,
+              HELPING_WARPS = HELPING_GROUPS * GROUP_WARPS - 1;
 // Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
 constexpr int BLOCK_BATCH = CLUSTER > 1 ? (BATCH + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16 : BATCH;
 constexpr int GROUP_ROWS = 64, ROW_GROUPS = (BLOCK_BATCH + GROUP_ROWS - 1) / GROUP_ROWS,
@@ -34,8 +36,6 @@ constexpr int X_STRIDE = padded(0) + 8, OUT_TILES = (OUTPUTS + 7) / 8,
 __device__ constexpr bool all_fit() {
     for (int i = 0; i < LAYERS; ++i)
         if (WIDTHS[i] > UNITS) return false;
-    for (int i = 1; i < HIDDEN; ++i)
-        if (ACTIVATIONS[i] != ACTIVATIONS[0] || SLOPES[i] != SLOPES[0]) return false;
     return HIDDEN > 0 && OUT_TILES <= 2;
 }
 static_assert(all_fit(), "one_launch_small_sm90.py knows what fits");
@@ -123,7 +123,7 @@ struct alignas(1024) SmallShared {
 // What a block leaves in all others': sums for biases and outputs, which all update; and of tiles
 // that are theirs the sums over its rows, of its own the weights, as products take them.
 struct RestOfBlock {
-    float2 biases[TILES][8];
+    float2 biases[HIDDEN][32];
     float4 out_weights[OUT_SLICES][OUT_TILES][32];
     float2 out_biases[OUT_TILES][4];
 };
@@ -190,8 +190,9 @@ __device__ inline void hand_over_weights() {
 
 // What a thread has of 16 rows, as the operand of a product: of each 16 columns row lane / 4 and the
 // one 8 further on of the first 8's pair of columns, and of the other 8's.
+template <int WIDTH>
 struct Words {
-    unsigned slices[UNITS / 16][4];
+    unsigned slices[WIDTH / 16][4];
 };
 
 // Where a lane's 16 bytes are of 16 lines, from a multiple of 8 on, by 16 columns, as stmatrix_x4
@@ -208,15 +209,17 @@ __device__ inline unsigned place_across(int first_line, int slice) {
            ((2 * slice + lane / 8 % 2) ^ line % 8) * 16;
 }
 
-__device__ inline void store_words(unsigned char* lines, const Words& words) {
+template <int WIDTH>
+__device__ inline void store_words(unsigned char* lines, const Words<WIDTH>& words) {
 #pragma unroll
-    for (int i = 0; i < UNITS / 16; ++i)
+    for (int i = 0; i < WIDTH / 16; ++i)
         stmatrix_x4(lines + place_of(16 * own_warp(), i), words.slices[i]);
 }
 
-__device__ inline void load_words(Words& words, const unsigned char* lines) {
+template <int WIDTH>
+__device__ inline void load_words(Words<WIDTH>& words, const unsigned char* lines) {
 #pragma unroll
-    for (int i = 0; i < UNITS / 16; ++i) {
+    for (int i = 0; i < WIDTH / 16; ++i) {
         unsigned (&own)[4] = words.slices[i];
         ldmatrix_x4(own[0], own[1], own[2], own[3], lines + place_of(16 * own_warp(), i));
     }

@@ -1,7 +1,6 @@
 // The way of a group's 64 rows through all layers of a small network (group_network.cuh), to their
 // loss and back: a warp keeps 16 of them in registers, and waits for no other. What weights need
-// stays behind in lines. All hidden layers are 64 units wide here, and go through the same code: it
-// is read again less often than straight code, which takes longer than what it computes.
+// stays behind in lines.
 // Users: one_launch_small_sm90.cu.
 #pragma once
 
@@ -24,133 +23,137 @@ struct OwnRows {
             const OutputRest rest =
                 rows.replace(below, shared.targets[row(below)], row(below) < count ? factor : 0,
                              run.loss, EvenClasses{});
-            if (own_warp() < ROW_SLICES)
-                shared.rests[step % 2][own_warp()][below][own_lane()].keep(rest);
+            if (own_warp() < ROW_SLICES) shared.rests[step % 2][own_warp()][below][own_lane()].keep(rest);
         }
     }
 };
 
 // -- hidden layers --------------------------------------------------------------------------------
 
-constexpr Activation OF_UNITS = ACTIVATIONS[0];
-constexpr float SLOPE = SLOPES[0];
-using UnitSums = float[UNITS / 2];
+template <int L>
+using UnitWords = Words<padded(L + 1)>;
+template <int L>
+using UnitSums = float[padded(L + 1) / 2];
 
 // Derivatives that do not follow from values are kept where the gradients will lie.
-constexpr bool KEEPS_DERIVATIVES = needs_input(OF_UNITS);
+template <int L>
+constexpr bool KEEPS_DERIVATIVES = needs_input(ACTIVATIONS[L]);
 
-// The two numbers of a word among a thread's sums.
-__device__ inline const float* pair_of(const UnitSums& sums, int slice, int word) {
-    return sums + 8 * slice + word / 2 * 4 + word % 2 * 2;
-}
-
-// From z to what a layer of so many units gives.
-__device__ inline void activate(Words& words, const UnitSums& z, SmallShared& shared, int layer,
-                                int count) {
-    [[maybe_unused]] Words derivatives;
+template <int L>
+__device__ inline void activate(UnitWords<L>& words, const UnitSums<L>& z, SmallShared& shared) {
+    [[maybe_unused]] UnitWords<L> derivatives;
 #pragma unroll
-    for (int i = 0; i < UNITS / 16; ++i) {
+    for (int i = 0; i < padded(L + 1) / 16; ++i) {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
-            const float* pair = pair_of(z, i, word);
-            if constexpr (OF_UNITS == Activation::relu) {
+            const float* pair = z + 8 * i + word / 2 * 4 + word % 2 * 2;
+            if constexpr (ACTIVATIONS[L] == Activation::relu) {
                 words.slices[i][word] = relu_packed<T>(pair[0], pair[1]);
                 continue;
             }
-            const auto low = activated<OF_UNITS>(pair[0], SLOPE),
-                       high = activated<OF_UNITS>(pair[1], SLOPE);
-            // Units that fill up the layer give nothing, whatever f(0) is.
+            const auto low = activated<ACTIVATIONS[L]>(pair[0], SLOPES[L]),
+                       high = activated<ACTIVATIONS[L]>(pair[1], SLOPES[L]);
             const int unit = i * 16 + word / 2 * 8 + own_lane() % 4 * 2;
+            // Units that fill up a layer give nothing, whatever f(0) is.
+            const bool is_whole = i * 16 + word / 2 * 8 + 8 <= WIDTHS[L + 1];
             words.slices[i][word] =
-                packed<T>(unit < count ? low.value : 0, unit + 1 < count ? high.value : 0);
-            if (KEEPS_DERIVATIVES)
+                packed<T>(is_whole || unit < WIDTHS[L + 1] ? low.value : 0,
+                          is_whole || unit + 1 < WIDTHS[L + 1] ? high.value : 0);
+            if (KEEPS_DERIVATIVES<L>)
                 derivatives.slices[i][word] = packed<T>(low.derivative, high.derivative);
         }
     }
-    if constexpr (KEEPS_DERIVATIVES) store_words(shared.dz[layer], derivatives);
+    if constexpr (KEEPS_DERIVATIVES<L>) store_words(shared.dz[L], derivatives);
 }
 
-// From gradients of what a layer gives to those of its z.
-__device__ inline void chain(Words& dz, const UnitSums& dh, const SmallShared& shared, int layer) {
-    load_words(dz, KEEPS_DERIVATIVES ? shared.dz[layer] : shared.inputs[layer + 1]);
+// From gradients of what layer L gives to those of its z.
+template <int L>
+__device__ inline void chain(UnitWords<L>& dz, const UnitSums<L>& dh, const UnitWords<L>& values,
+                             const SmallShared& shared) {
+    [[maybe_unused]] UnitWords<L> kept;
+    if constexpr (KEEPS_DERIVATIVES<L>) load_words(kept, shared.dz[L]);
 #pragma unroll
-    for (int i = 0; i < UNITS / 16; ++i) {
+    for (int i = 0; i < padded(L + 1) / 16; ++i) {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
-            const float* pair = pair_of(dh, i, word);
-            unsigned& own = dz.slices[i][word];
-            if constexpr (OF_UNITS == Activation::relu) {
-                own = packed<T>(pair[0], pair[1]) & positive<T>(own);
-                continue;
+            const float* pair = dh + 8 * i + word / 2 * 4 + word % 2 * 2;
+            const unsigned own = values.slices[i][word];
+            unsigned& found = dz.slices[i][word];
+            if constexpr (KEEPS_DERIVATIVES<L>) {
+                const float2 f = unpacked<T>(kept.slices[i][word]);
+                found = packed<T>(pair[0] * f.x, pair[1] * f.y);
+            } else if constexpr (ACTIVATIONS[L] == Activation::relu) {
+                found = packed<T>(pair[0], pair[1]) & positive<T>(own);
+            } else {
+                const float2 y = unpacked<T>(own);
+                found = packed<T>(pair[0] * derivative_by_value<ACTIVATIONS[L]>(y.x, SLOPES[L]),
+                                  pair[1] * derivative_by_value<ACTIVATIONS[L]>(y.y, SLOPES[L]));
             }
-            float2 f = unpacked<T>(own);
-            if constexpr (!KEEPS_DERIVATIVES)
-                f = {derivative_by_value<OF_UNITS>(f.x, SLOPE),
-                     derivative_by_value<OF_UNITS>(f.y, SLOPE)};
-            own = packed<T>(pair[0] * f.x, pair[1] * f.y);
         }
     }
 }
 
-// z of a layer: of what it takes, from its biases on.
-__device__ inline void multiply_forward(UnitSums& z, const Words& inputs, const SmallShared& shared,
-                                        int layer) {
-    const float* biases = shared.biases[0][layer] + own_lane() % 4 * 2;
+// z of a layer: of its inputs, from its biases on.
+template <int L>
+__device__ inline void multiply_forward(UnitSums<L>& z, const Words<padded(L)>& inputs,
+                                        const SmallShared& shared) {
 #pragma unroll
-    for (int tile = 0; tile < UNITS / 8; ++tile) {
-        const float2 bias = *reinterpret_cast<const float2*>(biases + 8 * tile);
+    for (int tile = 0; tile < padded(L + 1) / 8; ++tile) {
+        const float2 bias = *reinterpret_cast<const float2*>(
+            &shared.biases[0][L][8 * tile + own_lane() % 4 * 2]);
         z[4 * tile] = z[4 * tile + 2] = bias.x;
         z[4 * tile + 1] = z[4 * tile + 3] = bias.y;
     }
-    const uint64 weights = operand_at(shared.weights[layer], 0);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < UNITS / 16; ++k)
-        RegisterProduct<T>::template add_to<true>(z, inputs.slices[k],
-                                                  moved(weights, 16 * k * LINE_BYTES), true);
+    for (int k = 0; k < padded(L) / 16; ++k)
+        RegisterProduct<T>::template add_to<true>(
+            z, inputs.slices[k], operand_at(shared.weights[L], 16 * k * LINE_BYTES), true);
     wgmma_commit();
     wgmma_wait<0>();
 }
 
 // Gradients of what a layer takes.
-__device__ inline void multiply_back(UnitSums& dh, const Words& dz, const SmallShared& shared,
-                                     int layer) {
+template <int L>
+__device__ inline void multiply_back(float (&dh)[padded(L) / 2], const UnitWords<L>& dz,
+                                     const SmallShared& shared) {
 #pragma unroll
     for (float& number : dh) number = 0;
-    const uint64 weights = operand_at(shared.weights[layer], 0);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < UNITS / 16; ++k)
-        RegisterProduct<T>::template add_to<false>(dh, dz.slices[k],
-                                                   moved(weights, k * SLICE_BYTES), k > 0);
+    for (int k = 0; k < padded(L + 1) / 16; ++k)
+        RegisterProduct<T>::template add_to<false>(
+            dh, dz.slices[k], operand_at(shared.weights[L], k * SLICE_BYTES), k > 0);
     wgmma_commit();
     wgmma_wait<0>();
 }
 
 // -- outputs --------------------------------------------------------------------------------------
 
-__device__ inline void find_outputs(float (&outputs)[OUT_TILES][4], const Words& inputs,
+__device__ inline void find_outputs(float (&outputs)[OUT_TILES][4],
+                                    const Words<padded(HIDDEN)>& inputs,
                                     const SmallShared& shared) {
 #pragma unroll
     for (int tile = 0; tile < OUT_TILES; ++tile) {
-        const float2 bias =
-            *reinterpret_cast<const float2*>(&shared.out_biases[0][8 * tile + own_lane() % 4 * 2]);
+        const float2 bias = *reinterpret_cast<const float2*>(
+            &shared.out_biases[0][8 * tile + own_lane() % 4 * 2]);
         outputs[tile][0] = outputs[tile][2] = bias.x;
         outputs[tile][1] = outputs[tile][3] = bias.y;
 #pragma unroll
-        for (int k = 0; k < OUT_SLICES; k += 2) {
+        for (int k = 0; k < padded(HIDDEN) / 16; k += 2) {
             unsigned b[2][2];
             ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1],
                               shared.out_weights[tile][16 * k + own_lane()]);
             TensorCore<T>::multiply(outputs[tile], inputs.slices[k], b[0]);
-            if (k + 1 < OUT_SLICES)
+            if (k + 1 < padded(HIDDEN) / 16)
                 TensorCore<T>::multiply(outputs[tile], inputs.slices[k + 1], b[1]);
         }
     }
 }
 
 // Of what the last hidden layer gives; gradients of outputs stay behind, too.
-__device__ inline void go_back_from_outputs(UnitSums& dh, const float (&gradients)[OUT_TILES][4],
+__device__ inline void go_back_from_outputs(float (&dh)[padded(HIDDEN) / 2],
+                                            const float (&gradients)[OUT_TILES][4],
                                             SmallShared& shared) {
     unsigned a[4] = {};
 #pragma unroll
@@ -161,9 +164,7 @@ __device__ inline void go_back_from_outputs(UnitSums& dh, const float (&gradient
         *reinterpret_cast<unsigned*>(&shared.dz_out[i / 2][row][own_lane() % 4 * 2]) = a[i];
     }
 #pragma unroll
-    for (float& number : dh) number = 0;
-#pragma unroll
-    for (int first = 0; first < 2 * OUT_SLICES; first += 4) {
+    for (int first = 0; first < padded(HIDDEN) / 8; first += 4) {
         unsigned b[4][2] = {};
 #pragma unroll
         for (int tile = 0; tile < OUT_TILES; ++tile)
@@ -171,7 +172,7 @@ __device__ inline void go_back_from_outputs(UnitSums& dh, const float (&gradient
                         shared.out_weights[tile][8 * first + own_lane()]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            if (first + i >= 2 * OUT_SLICES) continue;
+            if (first + i >= padded(HIDDEN) / 8) continue;
             float sums[4] = {};
             TensorCore<T>::multiply(sums, a, b[i]);
 #pragma unroll
@@ -180,30 +181,42 @@ __device__ inline void go_back_from_outputs(UnitSums& dh, const float (&gradient
     }
 }
 
+// Whether values are loaded again for their derivatives: with many weights a thread has no room for
+// those of all layers.
+constexpr bool LOADS_VALUES = 8 * MOST_BUNDLES * (1 + SLOTS) > 40 && HIDDEN > 1;
+
 // -- all of it ------------------------------------------------------------------------------------
 
+// From what layer L takes to the loss, and back to its gradients, but for the first layer.
+template <int L>
+__device__ inline void go_through(float (&dh)[padded(L) / 2], const Words<padded(L)>& inputs,
+                                  SmallShared& shared, const SmallRun& run,
+                                  const OwnRows& rows) {
+    if constexpr (L == HIDDEN) {
+        float outputs[OUT_TILES][4];
+        find_outputs(outputs, inputs, shared);
+        rows.replace(outputs, shared, run);
+        go_back_from_outputs(dh, outputs, shared);
+    } else {
+        UnitWords<L> values, dz;
+        UnitSums<L> sums;
+        multiply_forward<L>(sums, inputs, shared);
+        activate<L>(values, sums, shared);
+        store_words(shared.inputs[L + 1], values);
+        go_through<L + 1>(sums, values, shared, run, rows);
+        if constexpr (LOADS_VALUES) load_words(values, shared.inputs[L + 1]);
+        chain<L>(dz, sums, values, shared);
+        store_words(shared.dz[L], dz);
+        if constexpr (L > 0) multiply_back<L>(dh, dz, shared);
+    }
+}
+
 __device__ inline void take_rows(SmallShared& shared, const SmallRun& run, const OwnRows& rows) {
-    Words words = {};
-    UnitSums sums;
+    Words<padded(0)> x;
 #pragma unroll
     for (int i = 0; i < padded(0) / 16; ++i)
-        load_a(words.slices[i], &shared.x[16 * own_warp()][16 * i], X_STRIDE);
-    store_words(shared.inputs[0], words);
-#pragma unroll 1
-    for (int layer = 0; layer < HIDDEN; ++layer) {
-        multiply_forward(sums, words, shared, layer);
-        activate(words, sums, shared, layer, Place{layer, 0}.units());
-        store_words(shared.inputs[layer + 1], words);
-    }
-    float outputs[OUT_TILES][4];
-    find_outputs(outputs, words, shared);
-    rows.replace(outputs, shared, run);
-    go_back_from_outputs(sums, outputs, shared);
-#pragma unroll 1
-    for (int layer = HIDDEN - 1;; --layer) {
-        chain(words, sums, shared, layer);
-        store_words(shared.dz[layer], words);
-        if (layer == 0) return;
-        multiply_back(sums, words, shared, layer);
-    }
+        load_a(x.slices[i], &shared.x[16 * own_warp()][16 * i], X_STRIDE);
+    store_words(shared.inputs[0], x);
+    float none[padded(0) / 2];
+    go_through<0>(none, x, shared, run, rows);
 }

@@ -1,6 +1,6 @@
-// The group of four warps that helps those that hold weights (group_network.cuh). Three warps update
-// what is in shared memory: biases, and the weights of the outputs. The fourth, the clerk, brings
-// batches, finds losses and keeps the record, for which it has a whole step.
+// Warps that help those that hold weights (group_network.cuh). All but the last update what is in
+// shared memory: biases, and the weights of the outputs. The last, the clerk, brings batches, finds
+// losses and keeps the record, for which it has a whole step.
 // Users: one_launch_small_sm90.cu.
 #pragma once
 
@@ -56,27 +56,35 @@ __device__ inline void update_shared(float* number, int apart, float sum, const 
         settings, run.rule);
 }
 
-// The sums of gradients of 16 units: of unit lane / 4 and the one 8 further on.
-__device__ inline float2 add_biases(const SmallShared& shared, const Place& tile) {
+// The units of a layer whose biases a lane has: this one and the one 8 further on.
+__device__ inline int own_unit() { return own_lane() % 4 * 16 + own_lane() / 4; }
+
+// The sums of their gradients.
+__device__ inline float2 add_biases(const SmallShared& shared, int layer) {
     const unsigned one = packed<T>(1, 1), ones[2] = {one, one};
-    const unsigned char* gradients = shared.dz[tile.layer] + place_across(0, tile.column);
-    float sums[2][4] = {};
+    float sums[UNITS / 16][4] = {};
 #pragma unroll
     for (int k = 0; k < ROW_SLICES; ++k) {
-        unsigned a[4];
-        ldmatrix_x4_trans(a[0], a[1], a[2], a[3], gradients + 16 * k * LINE_BYTES);
-        TensorCore<T>::multiply(sums[k % 2], a, ones);
+#pragma unroll
+        for (int tile = 0; tile < UNITS / 16; ++tile) {
+            unsigned a[4];
+            ldmatrix_x4_trans(a[0], a[1], a[2], a[3],
+                              shared.dz[layer] + place_across(16 * k, tile));
+            TensorCore<T>::multiply(sums[tile], a, ones);
+        }
     }
-    return {sums[0][0] + sums[1][0], sums[0][2] + sums[1][2]};
+    float2 own = {sums[0][0], sums[0][2]};
+#pragma unroll
+    for (int tile = 1; tile < UNITS / 16; ++tile)
+        if (own_lane() % 4 == tile) own = {sums[tile][0], sums[tile][2]};
+    return own;
 }
 
 __device__ inline void update_biases(SmallShared& shared, const SmallRun& run,
-                                     const StepSettings& settings, const Place& tile, float2 sums) {
-    const int half = own_lane() % 4;
-    if (half > 1) return;
-    const int unit = 16 * tile.column + own_lane() / 4 + 8 * half;
-    update_shared(&shared.biases[0][tile.layer][unit], HIDDEN * UNITS, half ? sums.y : sums.x, run,
-                  settings);
+                                     const StepSettings& settings, int layer, float2 sums) {
+    float* biases = &shared.biases[0][layer][own_unit()];
+    update_shared(biases, HIDDEN * UNITS, sums.x, run, settings);
+    update_shared(biases + 8, HIDDEN * UNITS, sums.y, run, settings);
 }
 
 // Of 16 inputs of the outputs; with the first of these, the biases of outputs come.
@@ -138,17 +146,16 @@ __device__ inline void update_outputs(SmallShared& shared, const SmallRun& run,
 
 // -- a step ---------------------------------------------------------------------------------------
 
-constexpr int HELPING_WARPS = GROUP_WARPS - 1;
-
-// f(tile) for biases of 16 units, g(slice) for 16 inputs of the outputs, each of which a warp has.
+// f(layer) for the biases of each hidden layer, g(slice) for 16 inputs of the outputs each, of which
+// a warp has some.
 template <class F, class G>
 __device__ inline void each_item(F f, G g) {
 #pragma unroll 1
-    for (int i = warp_of_group(); i < TILES + OUT_SLICES; i += HELPING_WARPS) {
-        if (i < TILES)
-            f(Place::of_tile(i), i);
+    for (int i = own_warp() - GROUPS * GROUP_WARPS; i < HIDDEN + OUT_SLICES; i += HELPING_WARPS) {
+        if (i < HIDDEN)
+            f(i);
         else
-            g(i - TILES);
+            g(i - HIDDEN);
     }
 }
 
@@ -175,9 +182,9 @@ __device__ inline void send_rest(SmallShared& shared, int step) {
                              __float_as_uint(second), place_in(other_rank(i), &full));
     };
     each_item(
-        [&](const Place& tile, int number) {
-            const float2 sums = add_biases(shared, tile);
-            if (lane % 4 == 0) send_pair(own.biases[number][lane / 4], sums.x, sums.y);
+        [&](int layer) {
+            const float2 sums = add_biases(shared, layer);
+            send_pair(own.biases[layer][lane], sums.x, sums.y);
         },
         [&](int slice) {
             OutSums sums = {};
@@ -200,18 +207,20 @@ __device__ inline void update_rest_of_all(SmallShared& shared, const SmallRun& r
                                           const StepSettings& settings, int step) {
     Exchange& exchange = exchange_of(shared);
     constexpr unsigned OF_BLOCK =
-        TILES * 8 * sizeof(float2) + OUT_TILES * (OUT_SLICES * 32 * sizeof(float4) + 4 * 8);
-    await_others(exchange.rest_full[step % 2], step / 2, (CLUSTER - 1) * OF_BLOCK);
+        HIDDEN * 32 * sizeof(float2) + OUT_TILES * (OUT_SLICES * 32 * sizeof(float4) + 4 * 8);
+    if (own_thread() == GROUPS * GROUP_THREADS)
+        mbarrier_expect(&exchange.rest_full[step % 2], (CLUSTER - 1) * OF_BLOCK);
+    wait(exchange.rest_full[step % 2], step / 2);
     const int lane = own_lane();
     const auto rest_of = [&](int rank) -> const RestOfBlock& {
         return exchange.rests[step % 2][rank];
     };
     each_item(
-        [&](const Place& tile, int number) {
+        [&](int layer) {
             const auto of = [&](int rank) -> const float2& {
-                return rest_of(rank).biases[number][lane / 4];
+                return rest_of(rank).biases[layer][lane];
             };
-            update_biases(shared, run, settings, tile,
+            update_biases(shared, run, settings, layer,
                           {sum_of_ranks([&](int rank) { return of(rank).x; }),
                            sum_of_ranks([&](int rank) { return of(rank).y; })});
         },
@@ -241,8 +250,8 @@ __device__ inline void update_rest(SmallShared& shared, const SmallRun& run,
         update_rest_of_all(shared, run, settings, step);
     } else {
         each_item(
-            [&](const Place& tile, int) {
-                update_biases(shared, run, settings, tile, add_biases(shared, tile));
+            [&](int layer) {
+                update_biases(shared, run, settings, layer, add_biases(shared, layer));
             },
             [&](int slice) {
                 OutSums sums = {};
@@ -252,7 +261,7 @@ __device__ inline void update_rest(SmallShared& shared, const SmallRun& run,
     }
 }
 
-// What the clerk does in all steps, and the other warps of the group.
+// What the clerk does in all steps, and the other warps.
 __device__ inline void keep_books(SmallShared& shared, const SmallRun& run, const Step& first) {
     load_batch(shared, run, 0);
     for (Step step = first; step.is_there(); step.advance()) {

@@ -75,7 +75,7 @@ __device__ inline Place tile_of_block(int bundle, int rank) {
 }
 __device__ inline bool is_there(const Place& tile) { return 16 * tile.column < tile.units(); }
 
-// What a bundle's layer takes, across, times the gradients of its units.
+// Starts the product of what a bundle's layer takes, across, and the gradients of its units.
 __device__ inline void multiply_bundle(BundleSums& sums, const SmallShared& shared, int bundle) {
     const Place place = Place::of_bundle(bundle);
     const uint64 inputs = operand_at(shared.inputs[place.layer], 0),
@@ -89,7 +89,6 @@ __device__ inline void multiply_bundle(BundleSums& sums, const SmallShared& shar
         SliceProduct<T, true, true>::add_to(sums, moved(inputs, 16 * k * LINE_BYTES),
                                             moved(gradients, 16 * k * LINE_BYTES), k > 0);
     wgmma_commit();
-    wgmma_wait<0>();
 }
 
 // Leaves the warp's part of a tile to products.
@@ -205,16 +204,18 @@ __device__ inline void update_weights(SmallShared& shared, const SmallRun& run,
                                       const StepSettings& settings, HeldWeights& held,
                                       unsigned group, int step) {
     if constexpr (CLUSTER == 1) {
+        BundleSums sums[MOST_BUNDLES];
+        each_bundle(group, [&](int bundle, int i) { multiply_bundle(sums[i], shared, bundle); });
+        wgmma_wait<0>();
         each_bundle(group, [&](int bundle, int i) {
-            BundleSums sums;
-            multiply_bundle(sums, shared, bundle);
-            update_tile(shared, run, settings, held[i], sums, bundle);
+            update_tile(shared, run, settings, held[i], sums[i], bundle);
         });
     } else {
         float own[MOST_BUNDLES][8];
         each_bundle(group, [&](int bundle, int i) {
             BundleSums sums;
             multiply_bundle(sums, shared, bundle);
+            wgmma_wait<0>();
             send_sums(sums, shared, bundle);
 #pragma unroll
             for (int j = 0; j < 8; ++j) own[i][j] = sums[j];
