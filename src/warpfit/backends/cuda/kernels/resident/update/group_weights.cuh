@@ -190,8 +190,10 @@ __device__ inline void update_tile(SmallShared& shared, const SmallRun& run,
     const Place tile = tile_of_block(bundle, own_rank());
     // Of layers of few inputs some warps have none.
     if (CLUSTER == 1 && 16 * warp_of_group() >= tile.inputs()) return;
+    const bool is_whole = tile.units() - 16 * tile.column > 8;  // or has only the first 8 units
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) held.update_two(i, sums, run, settings);
+    for (int i = 0; i < 8; i += 2)
+        if (i < 4 || is_whole) held.update_two(i, sums, run, settings);
     const float (&own)[8] = held.numbers;
     const unsigned words[4] = {packed<T>(own[0], own[1]), packed<T>(own[2], own[3]),
                                packed<T>(own[4], own[5]), packed<T>(own[6], own[7])};
