@@ -40,39 +40,33 @@ __device__ constexpr bool all_fit() {
 }
 static_assert(all_fit(), "one_launch_small_sm90.py knows what fits");
 
-// Tiles of 16 units of the hidden layers before one, and bundles of these: a tile of a layer for
-// each block, which updates it.
-__device__ constexpr int tiles_before(int layer) {
-    return layer == 0 ? 0 : tiles_before(layer - 1) + padded(layer) / 16;
-}
+// Bundles of tiles of 16 units, of the hidden layers before one: a tile of a layer for each block,
+// which updates it.
 __device__ constexpr int bundles_before(int layer) {
     return layer == 0 ? 0
                       : bundles_before(layer - 1) + (padded(layer) / 16 + CLUSTER - 1) / CLUSTER;
 }
-constexpr int TILES = tiles_before(HIDDEN), BUNDLES = bundles_before(HIDDEN),
-              MOST_BUNDLES = (BUNDLES + GROUPS - 1) / GROUPS;
+constexpr int BUNDLES = bundles_before(HIDDEN), MOST_BUNDLES = (BUNDLES + GROUPS - 1) / GROUPS;
 
-// Where a tile or a bundle is: in which layer, and the which of that.
+// Where a tile is, or a bundle: in which layer, and the which of that.
 struct Place {
     int layer, column;
 
-    __device__ static Place of_tile(int tile) { return of(tile, tiles_before); }
-    __device__ static Place of_bundle(int bundle) { return of(bundle, bundles_before); }
-
-    template <class F>
-    __device__ static Place of(int number, F before) {
-        Place found{0, number};
-#pragma unroll
-        for (int layer = 1; layer < HIDDEN; ++layer)
-            if (number >= before(layer)) found = {layer, number - before(layer)};
-        return found;
+    template <int L = HIDDEN - 1>
+    __device__ static Place of_bundle(int bundle) {
+        constexpr int FIRST = bundles_before(L);
+        if constexpr (L > 0) {
+            return bundle >= FIRST ? Place{L, bundle - FIRST} : of_bundle<L - 1>(bundle);
+        } else {
+            return {0, bundle};
+        }
     }
 
     __device__ int width(int above) const {
-        int found = 0;
+        int found = WIDTHS[above];
 #pragma unroll
-        for (int i = 0; i < HIDDEN; ++i)
-            if (i == layer) found = WIDTHS[i + above];
+        for (int i = 1; i < HIDDEN; ++i)
+            found += layer >= i ? WIDTHS[i + above] - WIDTHS[i - 1 + above] : 0;
         return found;
     }
     __device__ int inputs() const { return width(0); }

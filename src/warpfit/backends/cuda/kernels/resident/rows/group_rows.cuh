@@ -23,7 +23,8 @@ struct OwnRows {
             const OutputRest rest =
                 rows.replace(below, shared.targets[row(below)], row(below) < count ? factor : 0,
                              run.loss, EvenClasses{});
-            if (own_warp() < ROW_SLICES) shared.rests[step % 2][own_warp()][below][own_lane()].keep(rest);
+            if (own_warp() < ROW_SLICES)
+                shared.rests[step % 2][own_warp()][below][own_lane()].keep(rest);
         }
     }
 };
@@ -99,8 +100,8 @@ __device__ inline void multiply_forward(UnitSums<L>& z, const Words<padded(L)>& 
                                         const SmallShared& shared) {
 #pragma unroll
     for (int tile = 0; tile < padded(L + 1) / 8; ++tile) {
-        const float2 bias = *reinterpret_cast<const float2*>(
-            &shared.biases[0][L][8 * tile + own_lane() % 4 * 2]);
+        const float2 bias =
+            *reinterpret_cast<const float2*>(&shared.biases[0][L][8 * tile + own_lane() % 4 * 2]);
         z[4 * tile] = z[4 * tile + 2] = bias.x;
         z[4 * tile + 1] = z[4 * tile + 3] = bias.y;
     }
@@ -135,8 +136,8 @@ __device__ inline void find_outputs(float (&outputs)[OUT_TILES][4],
                                     const SmallShared& shared) {
 #pragma unroll
     for (int tile = 0; tile < OUT_TILES; ++tile) {
-        const float2 bias = *reinterpret_cast<const float2*>(
-            &shared.out_biases[0][8 * tile + own_lane() % 4 * 2]);
+        const float2 bias =
+            *reinterpret_cast<const float2*>(&shared.out_biases[0][8 * tile + own_lane() % 4 * 2]);
         outputs[tile][0] = outputs[tile][2] = bias.x;
         outputs[tile][1] = outputs[tile][3] = bias.y;
 #pragma unroll
@@ -190,8 +191,7 @@ constexpr bool LOADS_VALUES = 8 * MOST_BUNDLES * (1 + SLOTS) > 40 && HIDDEN > 1;
 // From what layer L takes to the loss, and back to its gradients, but for the first layer.
 template <int L>
 __device__ inline void go_through(float (&dh)[padded(L) / 2], const Words<padded(L)>& inputs,
-                                  SmallShared& shared, const SmallRun& run,
-                                  const OwnRows& rows) {
+                                  SmallShared& shared, const SmallRun& run, const OwnRows& rows) {
     if constexpr (L == HIDDEN) {
         float outputs[OUT_TILES][4];
         find_outputs(outputs, inputs, shared);
