@@ -135,7 +135,7 @@ class SmallLaunch(ResidentLaunch):
             "gradients of outputs": 2 * rows * outputs,
             "settings": 2 * 16,
             "targets": 4 * rows * network.target_words,
-            "what losses need": 128 * self.rest_bytes * padded(self.block_rows) // 16,
+            "losses": 128 * self.rest_bytes * padded(self.block_rows) // 16 + 32 * HELPING_WARPS,
             "biases": 4 * numbers * (hidden * UNITS + outputs),
             "output layer": 4 * numbers * outputs // 2 * GROUP_THREADS,
             "barrier": 8,

@@ -97,6 +97,12 @@ struct KeptRest {
     }
 };
 
+// Of the rows whose losses a helping warp finds.
+struct alignas(16) LossSums {
+    double loss;
+    unsigned correct;
+};
+
 using Lines = unsigned char[ROWS * LINE_BYTES];
 
 struct alignas(1024) SmallShared {
@@ -108,6 +114,7 @@ struct alignas(1024) SmallShared {
     alignas(16) StepSettings settings[2];
     float targets[ROWS][TARGET_WORDS];
     KeptRest rests[2][ROW_SLICES][2][32];  // of this step, and of the one before
+    LossSums losses[2][HELPING_WARPS];
     // Of optimizer state, too: slot 0 is the number itself.
     float biases[1 + SLOTS][HIDDEN][UNITS], out_biases[1 + SLOTS][8 * OUT_TILES];
     float out_numbers[1 + SLOTS][4 * OUT_TILES][GROUP_THREADS];

@@ -1,6 +1,6 @@
 // Warps that help those that hold weights (group_network.cuh). All but the last update what is in
-// shared memory: biases, and the weights of the outputs. The last, the clerk, brings batches, finds
-// losses and keeps the record, for which it has a whole step.
+// shared memory: biases, and the weights of the outputs; and they find losses. The last, the clerk,
+// brings batches and keeps the record.
 // Users: one_launch_small_sm90.cu.
 #pragma once
 
@@ -24,27 +24,39 @@ __device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int 
     copy_async_arrive(&shared.x_full);
 }
 
-// Finds the losses of a step's rows, of which there are so many, and writes its record.
-__device__ inline void keep_record(const SmallShared& shared, const SmallRun& run, int step,
-                                   int count) {
+__device__ inline int helping_warp() { return own_warp() - GROUPS * GROUP_WARPS; }
+
+// Adds up the losses of this warp's rows of a step that has so many.
+__device__ inline void add_losses(SmallShared& shared, const SmallRun& run, int step, int count) {
     const int lane = own_lane(), num_rows = own_rows(count);
     double loss = 0;
     unsigned correct = 0;
 #pragma unroll 1
-    for (int i = 0; 8 * i < num_rows; ++i) {
+    for (int i = helping_warp(); i < 2 * ROW_SLICES; i += HELPING_WARPS) {
         const KeptRest& rest = shared.rests[step % 2][i / 2][i % 2][lane];
         const RowLoss found = find_row_loss(rest.whole(), 0, run.loss, OUTPUTS, EvenClasses{},
                                             lane % 4 == 0 && 8 * i + lane / 4 < num_rows);
         loss += found.loss;
         correct += found.is_correct;
     }
-    loss = reduce_warp<Sum>(loss) / count;
+    loss = reduce_warp<Sum>(loss);
     correct = reduce_warp<Sum>(correct);
-    if (lane > 0) return;
+    if (lane == 0) shared.losses[step % 2][helping_warp()] = {loss, correct};
+}
+
+// Writes the record of a step, whose losses are there.
+__device__ inline void keep_record(const SmallShared& shared, const SmallRun& run, int step,
+                                   int count) {
+    if (own_lane() > 0) return;
+    LossSums sums = {};
+    for (const LossSums& of_warp : shared.losses[step % 2]) {
+        sums.loss += of_warp.loss;
+        sums.correct += of_warp.correct;
+    }
     double* row = run.record + 3 * (static_cast<int64>(step) * CLUSTER + own_rank());
-    row[0] = loss;
+    row[0] = sums.loss / count;
     row[1] = own_rank() == 0 ? count : 0;
-    row[2] = correct;
+    row[2] = sums.correct;
 }
 
 // -- parameters in shared memory ------------------------------------------------------------------
@@ -59,23 +71,28 @@ __device__ inline void update_shared(float* number, int apart, float sum, const 
 // The units of a layer whose biases a lane has: this one and the one 8 further on.
 __device__ inline int own_unit() { return own_lane() % 4 * 16 + own_lane() / 4; }
 
+__device__ constexpr int widest(int layer) {
+    return layer == 0 ? 0 : larger(widest(layer - 1), padded(layer));
+}
+constexpr int WIDEST = widest(HIDDEN);
+
 // The sums of their gradients.
 __device__ inline float2 add_biases(const SmallShared& shared, int layer) {
     const unsigned one = packed<T>(1, 1), ones[2] = {one, one};
-    float sums[UNITS / 16][4] = {};
+    float sums[WIDEST / 16][4] = {};
 #pragma unroll
     for (int k = 0; k < ROW_SLICES; ++k) {
 #pragma unroll
-        for (int tile = 0; tile < UNITS / 16; ++tile) {
+        for (int tile = 0; tile < WIDEST / 16; ++tile) {
             unsigned a[4];
             ldmatrix_x4_trans(a[0], a[1], a[2], a[3],
                               shared.dz[layer] + place_across(16 * k, tile));
             TensorCore<T>::multiply(sums[tile], a, ones);
         }
     }
-    float2 own = {sums[0][0], sums[0][2]};
+    float2 own = {};
 #pragma unroll
-    for (int tile = 1; tile < UNITS / 16; ++tile)
+    for (int tile = 0; tile < WIDEST / 16; ++tile)
         if (own_lane() % 4 == tile) own = {sums[tile][0], sums[tile][2]};
     return own;
 }
@@ -151,7 +168,7 @@ __device__ inline void update_outputs(SmallShared& shared, const SmallRun& run,
 template <class F, class G>
 __device__ inline void each_item(F f, G g) {
 #pragma unroll 1
-    for (int i = own_warp() - GROUPS * GROUP_WARPS; i < HIDDEN + OUT_SLICES; i += HELPING_WARPS) {
+    for (int i = helping_warp(); i < HIDDEN + OUT_SLICES; i += HELPING_WARPS) {
         if (i < HIDDEN)
             f(i);
         else
@@ -261,22 +278,32 @@ __device__ inline void update_rest(SmallShared& shared, const SmallRun& run,
     }
 }
 
-// What the clerk does in all steps, and the other warps.
+// What the clerk does in all steps, and the other warps: while others take rows, they find the losses
+// of the step before.
 __device__ inline void keep_books(SmallShared& shared, const SmallRun& run, const Step& first) {
     load_batch(shared, run, 0);
+    int last_count = 0;
     for (Step step = first; step.is_there(); step.advance()) {
         wait_or_give_up(shared.x_full, step.index);
         hand_over_rows();
         if (step.index + 1 < step.num_steps) load_batch(shared, run, step.index + 1);
-        keep_record(shared, run, step.index, step.count());
+        if (step.index > 0) keep_record(shared, run, step.index - 1, last_count);
+        last_count = step.count();
     }
+    meet_at<HELPING_GROUPS * GROUP_THREADS>(3);
+    keep_record(shared, run, first.num_steps - 1, last_count);
 }
 
 __device__ inline void help(SmallShared& shared, const SmallRun& run, const Step& first) {
+    int last_count = 0;
     for (Step step = first; step.is_there(); step.advance()) {
+        if (step.index > 0) add_losses(shared, run, step.index - 1, last_count);
         wait(shared.x_full, step.index);
         hand_over_rows();
         update_rest(shared, run, shared.settings[step.index % 2], step.index);
         hand_over_weights();
+        last_count = step.count();
     }
+    add_losses(shared, run, first.num_steps - 1, last_count);
+    meet_at<HELPING_GROUPS * GROUP_THREADS>(3);
 }
