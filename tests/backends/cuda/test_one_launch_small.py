@@ -17,7 +17,7 @@ from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import ConfigError, required
 
 SHARED_BYTES = shared_bytes_of("sm_90a")
-WIDTHS = [(1, 1, 1), (64, 64, 16), (17, 33, 5, 2), (64, 64, 64, 64, 1), (16, *(64,) * 7, 3)]
+WIDTHS = [(1, 1, 1), (64, 64, 16), (17, 33, 5, 2), (64, 64, 64, 64, 1), (16, *(64,) * 4, 3)]
 
 
 def chosen(network: TrainedNetwork) -> SmallLaunch:

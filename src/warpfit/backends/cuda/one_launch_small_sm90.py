@@ -169,19 +169,17 @@ class SmallLaunch(ResidentLaunch):
     @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps wait for each other."""
-        network, hidden, tiles = self.network, len(self.network.widths) - 2, self.tiles_of_group
-        slices, others = padded(self.block_rows) // 16, (self.cluster - 1) / self.cluster
+        hidden, are_several = len(self.network.widths) - 2, self.cluster > 1
         return {
             "step": 1,
             "layer": hidden,
-            "layer of more rows": hidden * (self.row_groups - 1),
-            "tile of weights": tiles,
-            "product": tiles * self.cluster * slices,
-            "tile of quotients": tiles * network.is_adaptive,
-            "helped": -(-(hidden + padded(network.widths[-2]) // 16) // HELPING_WARPS),
-            "exchange": self.cluster > 1,
-            "tile exchanged": self.tiles * others,
-            "byte gathered": 6 * network.batch * network.features,
+            "tile of rows": padded(self.block_rows) // 16,
+            "tile of units": self.tiles,
+            "tile of quotients": self.tiles_of_group * self.network.is_adaptive,
+            "group": self.groups,
+            "exchange": are_several,
+            "layer exchanged": hidden * are_several,
+            "tile exchanged": self.tiles * (self.cluster - 1) / self.cluster,
         }
 
     @property
