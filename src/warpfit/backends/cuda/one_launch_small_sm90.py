@@ -40,9 +40,9 @@ HELPING_WARPS = 4 * HELPING_GROUPS - 1
 MOST_ROWS = max(CLUSTERS) * MOST_GROUPS * GROUP_ROWS
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread may take of what others leave, and those that help keep.
-MOST_TAKEN, HELPER_REGISTERS = 240, 72
+MOST_TAKEN, HELPER_REGISTERS = 240, 80
 # What a thread needs beside weights and their optimizer state.
-WORKING_REGISTERS = 80
+WORKING_REGISTERS = 88
 
 
 @dataclass(frozen=True)
