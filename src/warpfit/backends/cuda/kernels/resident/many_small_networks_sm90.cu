@@ -193,10 +193,8 @@ struct Group {
 };
 
 __device__ inline void make_barriers(GroupShared& shared) {
-    for (int i = 0; i < STAGES; ++i) {
-        mbarrier_init(&shared.batch_full[i], OF_WARP);
-        mbarrier_init(&shared.batch_free[i], WARPS * OF_WARP);
-    }
+    for (Barrier& barrier : shared.batch_full) mbarrier_init(&barrier, OF_WARP);
+    for (Barrier& barrier : shared.batch_free) mbarrier_init(&barrier, WARPS * OF_WARP);
     mbarrier_init(&shared.network_full, 1);
     for (Barrier& barrier : shared.verdict_full) mbarrier_init(&barrier, 1);
 }
