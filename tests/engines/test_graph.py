@@ -526,6 +526,22 @@ def test_operations_whose_kernels_are_loaded_are_captured_at_once(
     assert all(were_captured)
 
 
+def test_a_failure_in_a_capture_is_told(
+    cuda: str, runs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a capture refuses is started one by one instead."""
+    start = graph._Run._start_each
+
+    def failing(run: Any, *given: Any) -> None:
+        if run.ops.runtime.is_capturing():
+            raise DeviceError("expected a device, got none")
+        start(run, *given)
+
+    monkeypatch.setattr(graph._Run, "_start_each", failing)
+    with pytest.raises(DeviceError, match=r"^expected a device, got none"):
+        fit("graph", small(), *blobs(NUM_ROWS), device=cuda, epochs=1)
+
+
 def test_zeros_in_a_graph_are_zeros_at_each_launch(cuda: str) -> None:
     ops: Any = backends.get(cuda)
     one = ops.asarray(np.ones(4, np.float32))

@@ -166,6 +166,7 @@ def test_a_thread_with_its_own_stream_has_its_own_counters(kernel_runtime: Any) 
         assert ops.arrivals(4) is own
     assert own.pointer != shared.pointer
     assert ops.arrivals(4) is shared
+    assert [*ops._arrivals.values()] == [shared]  # the other's went with its stream
 
 
 class Breaking(wf.Callback):
