@@ -197,7 +197,7 @@ def forged(**changes: Any) -> dict[str, Any]:
     return {**TablePreprocessor().fit(frame(), RNG.normal(size=ROWS)).to_dict(), **changes}
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -203,7 +203,7 @@ def data_for(make_model: Any) -> tuple[Any, Any]:
 # -----------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(16)
+@pytest.mark.in_turns(32)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("precision", ["float32", "tf32", "float16", "bfloat16"])
 def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None:
@@ -217,7 +217,7 @@ def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None
     assert all(graph is not None for graph in runs[0].graphs.values())
 
 
-@pytest.mark.in_turns(16)
+@pytest.mark.in_turns(32)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_optimizers(cuda: str, runs: list[Any], name: str, dtype: str) -> None:
