@@ -452,7 +452,7 @@ def with_made_up(name: str) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.skipif(find_spec("cuda") is None, reason="cuda-core is not installed")
 @pytest.mark.parametrize("name", ["ACTIVATION", "ACTIVATIONS", "LOSS", "OPTIMIZER"])
 def test_kernels_do_not_compile_with_what_they_do_not_know(name: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from threading import Lock
 from typing import Any
 
 _lock = Lock()
 _num_inside = 0
 _limit: Any = None
+_known: Any = None
+_num_modules = 0  # that were loaded then
 
 
 @contextmanager
@@ -30,18 +31,20 @@ def _enter() -> None:
     global _limit, _num_inside
     with _lock:
         if not _num_inside:
-            _limit = _libraries(len(sys.modules)).limit(limits=1, user_api="blas")
+            _limit = _libraries().limit(limits=1, user_api="blas")
         _num_inside += 1
 
 
-@lru_cache(1)
-def _libraries(num_modules: int) -> Any:
+def _libraries() -> Any:
     """Return the BLAS libraries that are loaded. Looking for them takes some milliseconds, and
     there are others only once there are other modules.
     """
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-    return ThreadpoolController()
+    global _known, _num_modules
+    if len(sys.modules) != _num_modules:
+        _known, _num_modules = ThreadpoolController(), len(sys.modules)
+    return _known
 
 
 def _leave() -> None:

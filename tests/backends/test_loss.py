@@ -305,7 +305,7 @@ def test_loss_forward(
     assert_within_tolerance(weight, expected_weight)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ELEMENTWISE)

@@ -142,7 +142,7 @@ def any_loss(
     return elements(backend, name, (rows, columns), dtype, **options)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("rows", "classes"), [(1, 1), (6, 4), (70, 10), (300, 16), (9, 33), (5, 256)]
@@ -175,7 +175,7 @@ def test_cross_entropy_with_weights(
     cross_entropy(backend, 90, 7, dtype, **options).check(scale=2.0)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "shape", [(1,), (7, 1), (6, 5), (40, 33), (3, 4, 2), (33, 64), (3, 5000), (2, 1029)]

@@ -93,7 +93,7 @@ def naive_sgd(
     return [w, v]
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("lr_in_velocity", [False, True])
@@ -114,7 +114,7 @@ def test_sgd_with_momentum(
         assert_lists_close(results, references, dtype)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"lr_in_velocity": True}])
 def test_sgd_without_momentum(backend: Backend, options: dict[str, Any], dtype: str) -> None:
@@ -161,7 +161,7 @@ def naive_adam(
     return [w, m, v]
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(18)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("eps_before_correction", [False, True])
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
 # ------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(18)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "spec",
@@ -757,7 +757,7 @@ class TwoLayers:
             )
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("solver", SKLEARN_SOLVERS)
 @pytest.mark.parametrize(
     ("estimator", "loss"),
@@ -801,7 +801,7 @@ def test_training_follows_scikit_learn(
 SGD, ADAM, RMSPROP = ("sgd", 1), ("adam", 2), ("rmsprop", 2)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("op", "theirs", "options", "their_options"),
     [

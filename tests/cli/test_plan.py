@@ -106,7 +106,7 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
     source = out[out.index("#define ") :]
     assert "constexpr int WIDTHS[] = {20, 24, 16, 3};" in source
     assert '#include "' not in source
-    options = ProgramOptions(arch="sm_90a", **jit.OPTIONS)
+    options = ProgramOptions(arch="sm_90a", **jit.compiler_options())
     assert Program(source, "c++", options).compile("cubin").code
 
 

@@ -12,6 +12,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -28,7 +29,7 @@ from warpfit.backends.cuda.jit import path_of
 from warpfit.backends.cuda.launch import parameter_formats
 from warpfit.backends.cuda.memory import SharedMemory
 from warpfit.backends.cuda.runtime import check_image_map, check_tensor_map
-from warpfit.errors import DeviceError
+from warpfit.errors import CaptureError, DeviceError
 
 __all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
 
@@ -179,6 +180,11 @@ class EmulatedGraph:
             watcher.end(begun)
 
 
+@dataclass(frozen=True, eq=False)
+class _ThreadStream:
+    waiting: Callable[[], AbstractContextManager[None]]
+
+
 class EmulatedRuntime:
     """Loads kernels compiled by g++ and runs them in this process, one thread after another.
 
@@ -226,7 +232,8 @@ class EmulatedRuntime:
         self._late_warp = late_warp
         self._folder = folder
         self._capturing = local()  # its `graph` is the one that a thread captures
-        self._waiting: dict[int, Callable[[], AbstractContextManager[None]]] = {}  # by threads
+        self._shared_stream = _ThreadStream(nullcontext)
+        self._own_streams: dict[int, _ThreadStream] = {}  # by threads
 
     @property
     def _graph(self) -> EmulatedGraph | None:
@@ -305,7 +312,7 @@ class EmulatedRuntime:
 
     def _refuse_in_capture(self, what: str) -> None:
         if self._graph is not None:
-            raise DeviceError(
+            raise CaptureError(
                 "expected launches, copies and fills only while a graph is captured on "
                 f"{self.name}, got {what}"
             )
@@ -327,20 +334,20 @@ class EmulatedRuntime:
     @contextmanager
     def own_stream(self, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
         """Let this thread be in a context of `waiting` wherever it waits for the device."""
-        self._waiting[get_ident()] = waiting
+        self._own_streams[get_ident()] = _ThreadStream(waiting)
         try:
             yield
         finally:
-            del self._waiting[get_ident()]
+            del self._own_streams[get_ident()]
 
     @property
-    def own_thread(self) -> int:
-        """The calling thread within `own_stream`, else 0."""
-        return get_ident() if get_ident() in self._waiting else 0
+    def thread_stream(self) -> _ThreadStream:
+        """The calling thread's own, or the one that all others share."""
+        return self._own_streams.get(get_ident(), self._shared_stream)
 
     def _await(self) -> None:
-        if (waiting := self._waiting.get(get_ident())) is not None:
-            with waiting():
+        if (own := self.thread_stream) is not self._shared_stream:
+            with own.waiting():
                 sleep(0.001)  # so that other threads go on
 
     def is_capturing(self) -> bool:

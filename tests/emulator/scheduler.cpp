@@ -809,7 +809,7 @@ void collective(Request& request, bool whole) {
 // A thread that waits for another in a loop over an atomic would never end: nobody else runs
 // meanwhile, unless the loop has a __nanosleep.
 void count_atomic() {
-    constexpr unsigned MOST = 1u << 24;
+    constexpr unsigned MOST = 1u << 20;
     if (++current->atomics_since_wait > MOST)
         fail("more than %u atomic operations without a barrier, as if it spins on another thread",
              MOST);

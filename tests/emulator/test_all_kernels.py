@@ -75,9 +75,12 @@ FAMILIES = {
             "backends/cuda/test_member_layers.py",
         ),
         "emulator or forward",
+        takes_slow=True,
     ),
     "windows": Family(("image_windows",), ("backends/test_image_windows.py",), "emulator"),
-    "matrices": Family(("matrices",), ("backends/test_matrix_updates.py",), "emulator"),
+    "matrices": Family(
+        ("matrices",), ("backends/test_matrix_updates.py",), "emulator", takes_slow=True
+    ),
     "training": Family(
         ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
         (

@@ -152,7 +152,7 @@ def test_lion(cuda: str, settings: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(cuda: str, name: str) -> None:
     assert_follows_numpy((6, 20, 9, 3), activation=nn.Tanh, optimizer=OPTIMIZERS[name], epochs=4)

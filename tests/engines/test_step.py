@@ -108,7 +108,7 @@ def test_a_module_of_ones_own_takes_separate_operations(cuda: str, launched: lis
     assert STEPS_OF_LOSS.isdisjoint(launched)
 
 
-@pytest.mark.in_turns(12)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("loss", LOSSES, ids=str)

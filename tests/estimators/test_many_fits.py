@@ -153,7 +153,7 @@ def test_rows_are_checked_and_converted_once(
             np.testing.assert_array_equal(estimator.predict_proba(X), probabilities)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("num_rows", [60, 1500])
 @pytest.mark.parametrize("names", [np.array([3, 5, 9]), np.array(["a", "bc", "d"])])
 def test_rows_that_are_right_are_counted_on_the_device(
@@ -211,7 +211,7 @@ STAYING: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", STAYING)
 def test_weights_that_only_predict_stay_on_the_device(
     cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch, name: str

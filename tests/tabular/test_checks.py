@@ -26,13 +26,13 @@ FAILED = "check_sample_weight_equivalence_on_dense_data"
 
 
 # Those of TabM take longest.
-@pytest.mark.in_turns(24)
+@pytest.mark.in_turns(48)
 @parametrize_with_checks([kind(**TABM) for kind in (TabularClassifier, TabularRegressor)])
 def test_checks_of_tabm(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     passes(estimator, check, monkeypatch)
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @parametrize_with_checks(
     [kind(**own) for own in (SMALL, BAG) for kind in (TabularClassifier, TabularRegressor)]
 )

@@ -136,6 +136,11 @@ class InitialValues:
     tensor_idx: int
     dtype: str
 
+    @property
+    def drawn_within(self) -> float | None:
+        """The bound of the uniform numbers that a kernel draws; None if no kernel draws these."""
+        return uniform_bound(self.parameter, self.init) if self.dtype == "float32" else None
+
     def __call__(self) -> dict[str, Any]:
         with memory_for(self.layer, self.name, self.parameter.shape):
             values = initial_values(self.parameter, self.init, self.seed, self.tensor_idx)

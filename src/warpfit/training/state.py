@@ -14,7 +14,7 @@ from warpfit.engines.base import TrainState
 from warpfit.engines.state_on_demand import StateOnDemand
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
-from warpfit.nn.init import InitialValues, uniform_bound
+from warpfit.nn.init import InitialValues
 from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.random import INIT, stream_key
@@ -114,8 +114,8 @@ def _drawn(parameter: Parameter, ops: Any, precision: str) -> Array | None:
     start = parameter.promised("data")
     if not isinstance(start, InitialValues) or ops.name == "numpy":
         return None
-    bound = uniform_bound(start.parameter, start.init)
-    if bound is None or {start.dtype, precision} != {"float32"}:
+    bound = start.drawn_within
+    if bound is None or precision != "float32":
         return None
     from warpfit.backends.cuda.initial_values import draw_initial_values
 

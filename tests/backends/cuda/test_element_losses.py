@@ -43,7 +43,7 @@ def assert_close(result: Any, expected: Any, limit: float) -> None:
 
 # A single element, one block with a ragged end, and so many elements that the blocks go round more
 # than once.
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (71, 1000)])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -84,7 +84,7 @@ def test_losses_refuse_a_weight_of_another_dtype(ops: Any) -> None:
         ops.mean_squared_error_backward(p, p, ops.zeros((1,), "float32"))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["relu", "gelu", "tanh"])
 def test_activations_in_half_precision(ops: Any, name: str, dtype: str) -> None:

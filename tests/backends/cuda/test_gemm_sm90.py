@@ -499,7 +499,7 @@ BOX_WRITTEN = r"bulk_wait_read: expected the 2048 bytes from .* on to stay as th
 WAITS_FOR_EVER = r"deadlock: in block.* wait at mbarrier_test"
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @on_emulator
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize(

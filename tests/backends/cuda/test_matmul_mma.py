@@ -171,7 +171,7 @@ def assert_products(
 # ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @each_product
 def test_products_of_any_shape(
     kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool
@@ -179,7 +179,7 @@ def test_products_of_any_shape(
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **SMALL), RAGGED)
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @each_product
 def test_products_by_16_bytes(
     kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool

@@ -82,7 +82,7 @@ def logits(shape: tuple[int, int]) -> Any:
     return 3 * np.random.default_rng(0).standard_normal(shape)
 
 
-@pytest.mark.in_turns(9)
+@pytest.mark.in_turns(27)
 @each_shape_and_dtype
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_softmax(ops: Any, name: str, shape: tuple[int, int], dtype: str) -> None:
@@ -96,7 +96,7 @@ def test_softmax(ops: Any, name: str, shape: tuple[int, int], dtype: str) -> Non
     assert_close(dz, expected, ROUNDING[dtype])
 
 
-@pytest.mark.in_turns(9)
+@pytest.mark.in_turns(27)
 @each_shape_and_dtype
 @pytest.mark.parametrize("weighted", [False, True])
 def test_softmax_cross_entropy(
@@ -125,7 +125,7 @@ def test_softmax_cross_entropy(
     assert_close(gradient, value, ROUNDING[dtype])
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @each_shape_and_dtype
 def test_count_correct(ops: Any, shape: tuple[int, int], dtype: str) -> None:
     z, values = device_array(ops, logits(shape), dtype)

@@ -100,7 +100,7 @@ class Setting:
                 np.testing.assert_array_equal(found[1], expected[1])
 
 
-@pytest.mark.in_turns(20)
+@pytest.mark.in_turns(60)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("columns", [1, 3, 4, 12, 40])
 @pytest.mark.parametrize("name", LOSSES)
@@ -116,7 +116,7 @@ def test_element_losses(ops: Any, name: str, columns: int, dtype: str, is_shuffl
         setting.check(sample_weight=weights, **LOSSES[name])
 
 
-@pytest.mark.in_turns(10)
+@pytest.mark.in_turns(20)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("columns", [3, 16, 600])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

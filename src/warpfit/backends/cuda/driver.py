@@ -172,4 +172,9 @@ def is_debugging() -> bool:
     """Return whether ``$WARPFIT_DEBUG`` asks that each launch is waited for, and that kernels bound
     their own waits.
     """
-    return os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")
+    return is_set("WARPFIT_DEBUG")
+
+
+def is_set(variable: str) -> bool:
+    """Return whether an environment variable says yes: anything but nothing and 0."""
+    return os.environ.get(variable, "") not in ("", "0")

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from warpfit.backends.cuda.driver import is_debugging
+from warpfit.backends.cuda.driver import is_debugging, is_set
 from warpfit.backends.cuda.machine_code import (
     add_entry,
     cache_folder,
@@ -42,13 +42,6 @@ Defines = tuple[tuple[str, str], ...]
 KERNELS = Path(__file__).parent / "kernels"
 # What the kernels are written for, oldest first; the tests compile every kernel for each.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
-# A lambda with `auto` parameters cannot say that it is for the device.
-OPTIONS: dict[str, Any] = {
-    "std": "c++17",
-    # For profilers, for a fifth of the compiler's time and three times the bytes.
-    "lineinfo": os.environ.get("WARPFIT_LINES", "") not in ("", "0"),
-    "device_as_default_execution_space": True,
-}
 
 _CONFIG, _ARGUMENTS = "#include <config>", "#include <arguments>"
 _INCLUDE = re.compile(r'#include "(?P<file>[^"]+)"')
@@ -168,7 +161,7 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
         unit_of(name, source_of(name), defines),
         name,
         repr(sorted({*defines, *macros_of(name, defines)})),
-        repr(OPTIONS),
+        repr(compiler_options()),
         compiler,
         arch,
     ):
@@ -178,6 +171,17 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
 
 # -- the compiler
 # --------------------------------------------------------------------------------------------
+
+
+def compiler_options() -> dict[str, Any]:
+    """Return what the compiler is told besides a kernel's settings."""
+    return {
+        "std": "c++17",
+        # For profilers, for a fifth of the compiler's time and three times the bytes.
+        "lineinfo": is_set("WARPFIT_LINES"),
+        # A lambda with `auto` parameters cannot say that it is for the device.
+        "device_as_default_execution_space": True,
+    }
 
 
 def compile_kernel(
@@ -215,7 +219,7 @@ def compile_kernel(
         define_macro=list(macros_of(name, defines)),
         include_path=str(KERNELS),
         ptxas_options="-v" if verbose else None,
-        **OPTIONS,
+        **compiler_options(),
     )
     try:
         code = (
