@@ -221,7 +221,7 @@ def random_plans(number: int) -> dict[str, int]:
 @pytest.mark.parametrize("number", [60, pytest.param(5000, marks=pytest.mark.slow)])
 def test_plans_do_not_hang(number: int) -> None:
     found = random_plans(number)
-    assert min(found.values()) > number // 20
+    assert min(found.values()) >= number // 20
 
 
 def test_reads_the_settings_back() -> None:
