@@ -256,7 +256,7 @@ def raw_results(backend: Backend, case: Case) -> list[Any]:
 
 SCALAR_RESULTS = (
     "count",
-    "mean_squared_error_f",
+    "mse_f",
     "absolute_error_f",
     "huber_f",
     "binary_cross_entropy_f",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.element_losses import terms_of
 from support.numeric import DTYPES, assert_within_tolerance, owned
 from support.updates import update
 from warpfit.backends import Activation, Array, Backend
@@ -709,11 +710,10 @@ class TwoLayers:
         if self.loss == "cross_entropy":
             loss, weight, p = ops.softmax_cross_entropy_forward(logits, y)
             return loss, ops.softmax_cross_entropy_backward(p, y, weight)
-        if self.loss == "binary_cross_entropy":
-            loss, weight = ops.binary_cross_entropy_forward(logits, y, sum_outputs=True)
-            return loss, ops.binary_cross_entropy_backward(logits, y, weight, sum_outputs=True)
-        loss, weight = ops.mean_squared_error_forward(logits, y, half=True)
-        return loss, ops.mean_squared_error_backward(logits, y, weight, half=True)
+        form = "half" if self.loss == "mse" else "sum_outputs"
+        terms = terms_of(self.loss, logits.shape, **{form: True})
+        loss, weight = ops.element_loss_forward(logits, y, terms)
+        return loss, ops.element_loss_backward(logits, y, weight, terms)
 
     def step(self, x: Array, y: Array, solver: dict[str, Any]) -> float:
         ops, activation = self.ops, Activation("tanh")
@@ -762,7 +762,7 @@ class TwoLayers:
 @pytest.mark.parametrize(
     ("estimator", "loss"),
     [
-        ("MLPRegressor", "mean_squared_error"),
+        ("MLPRegressor", "mse"),
         ("MLPClassifier", "cross_entropy"),
         ("MLPClassifier", "binary_cross_entropy"),
     ],
@@ -773,7 +773,7 @@ def test_training_follows_scikit_learn(
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 4))
     y = {
-        "mean_squared_error": rng.standard_normal((20, 3)),
+        "mse": rng.standard_normal((20, 3)),
         "cross_entropy": np.arange(20) % 3,
         "binary_cross_entropy": rng.integers(0, 2, (20, 3)),
     }[loss]

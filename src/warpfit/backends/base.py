@@ -41,6 +41,7 @@ from warpfit.backends.contract.optimizers import OptimizerContract
 from warpfit.backends.contract.terms import (
     BINARY,
     COMPARISONS,
+    ELEMENT_LOSSES,
     FLOAT_DTYPES,
     HALF_DTYPES,
     PRECISIONS,
@@ -59,6 +60,7 @@ __all__ = [
     "ACTIVATIONS",
     "BINARY",
     "COMPARISONS",
+    "ELEMENT_LOSSES",
     "FLOAT_DTYPES",
     "HALF_DTYPES",
     "IDENTITY",

@@ -124,7 +124,9 @@ def prepare(
             continue
         if estimator.early_stopping and split.validation is None:
             split = Split(rows, aside=_set_aside(holder, rows, rng))
-        place = _place(holder, split) if is_alone and holder is estimator else ChosenDevice(holder.device)
+        place = ChosenDevice(holder.device)
+        if is_alone and holder is estimator:
+            place = _place(holder, split)
         networks.append(_network(holder, split, rng, place, incremental=incremental))
     return Prepared(estimator, split, holders, networks, incremental, goes_on)
 

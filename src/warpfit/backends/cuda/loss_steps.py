@@ -4,14 +4,15 @@ is returned.
 
 from __future__ import annotations
 
-from warpfit.backends.base import Array, Number
+from warpfit.backends.base import ELEMENT_LOSSES, Array, LossTerms, Number
 from warpfit.backends.checks import check_float, check_labels, check_same_shape, check_shape
 from warpfit.backends.cuda.arrays import blocks_for, check_record, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
 from warpfit.backends.cuda.launch import scalar
-from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES, LossOps, num_outputs_of
+from warpfit.backends.cuda.loss import COUNTING_LOSSES, LossOps, num_outputs_of
 from warpfit.backends.cuda.next_batch import OrderedRows, order_arguments
 from warpfit.backends.cuda.rows import THREADS, WARP, elements_of_block, row_variants
+from warpfit.checks import check_choice
 from warpfit.errors import DTypeError, ShapeError
 
 # Outputs of a row from which on a block may take it, where there are not enough rows for a warp
@@ -31,11 +32,12 @@ def _check_step(op: str, outputs: Array, **others: Array | None) -> None:
 
 
 def _check_element_step(
-    op: str, prediction: Array, target: Array, sample_weight: Array | None
+    op: str, prediction: Array, target: Array, terms: LossTerms, sample_weight: Array | None
 ) -> None:
-    """Raise unless target is like prediction, rows of outputs, in its arithmetic type, with a
-    weight a row.
+    """Raise unless terms are those of a loss of numbers, and target is like prediction, rows of
+    outputs, in its arithmetic type, with a weight a row.
     """
+    check_choice(f"{op}: a loss", terms.name, ELEMENT_LOSSES)
     _check_step(op, prediction, target=target, sample_weight=sample_weight)
     check_same_shape(op, prediction, target)
     if prediction.ndim == 0:
@@ -92,119 +94,19 @@ class LossStepOps(LossOps):
         )
         return gradient
 
-    def mean_squared_error_step(
+    def element_loss_step(
         self,
         prediction: Array,
         target: Array,
         record: Array,
         row: Number,
-        *,
-        scale: float = 1.0,
-        sample_weight: Array | None = None,
-        half: bool = False,
-    ) -> Array | None:
-        term_scale, derivative_divisor = (
-            (0.5, 1.0) if half else (1.0, num_outputs_of(prediction) / 2)
-        )
-        return self._element_step(
-            "mean_squared_error_step",
-            "mse",
-            prediction,
-            target,
-            record,
-            row,
-            scale,
-            sample_weight,
-            term_scale=term_scale,
-            derivative_divisor=derivative_divisor,
-        )
-
-    def absolute_error_step(
-        self,
-        prediction: Array,
-        target: Array,
-        record: Array,
-        row: Number,
+        terms: LossTerms,
         *,
         scale: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        op = "absolute_error_step"
-        return self._element_step(
-            op, "absolute_error", prediction, target, record, row, scale, sample_weight
-        )
-
-    def huber_step(
-        self,
-        prediction: Array,
-        target: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        delta: float = 1.0,
-        sample_weight: Array | None = None,
-    ) -> Array | None:
-        return self._element_step(
-            "huber_step",
-            "huber",
-            prediction,
-            target,
-            record,
-            row,
-            scale,
-            sample_weight,
-            setting=delta,
-        )
-
-    def binary_cross_entropy_step(
-        self,
-        logits: Array,
-        target: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> Array | None:
-        op, loss = "binary_cross_entropy_step", "binary_cross_entropy"
-        divisor = 1.0 if sum_outputs else None
-        return self._element_step(
-            op,
-            loss,
-            logits,
-            target,
-            record,
-            row,
-            scale,
-            sample_weight,
-            divisor=divisor,
-            derivative_divisor=divisor,
-        )
-
-    def _element_step(
-        self,
-        op: str,
-        loss: str,
-        prediction: Array,
-        target: Array,
-        record: Array,
-        row: Number,
-        scale: float,
-        sample_weight: Array | None,
-        *,
-        term_scale: float = 1.0,
-        divisor: float | None = None,
-        derivative_divisor: float | None = None,
-        setting: float = 0.0,
-    ) -> Array | None:
-        """Record term_scale · Σ s · term / (divisor · Σ s), and return the gradient.
-
-        It is scale · s · derivative / (derivative_divisor · Σ s). Divisors are the number of
-        outputs by default.
-        """
-        _check_element_step(op, prediction, target, sample_weight)
+        op, loss = "element_loss_step", terms.name
+        _check_element_step(op, prediction, target, terms, sample_weight)
         check_record(op, record, row)
         num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
         if not num_rows * num_outputs:
@@ -222,7 +124,7 @@ class LossStepOps(LossOps):
             "COUNTS_ROWS": int(counts_rows),
             "GATHERS": int(by_order),
         }
-        self.kernel("element_loss_step", DTYPE=prediction.dtype, **defines)(
+        self.kernel(op, DTYPE=prediction.dtype, **defines)(
             grid,
             THREADS,
             self.contiguous(prediction),
@@ -233,10 +135,9 @@ class LossStepOps(LossOps):
             record,
             *scalar(row),
             *self._partials(grid, 2),
-            term_scale,
-            num_outputs if divisor is None else divisor,
-            num_outputs if derivative_divisor is None else derivative_divisor,
-            setting,
+            terms.of_term,
+            terms.of_derivative,
+            terms.setting,
             scale,
             num_rows,
             num_outputs,

@@ -69,12 +69,11 @@ SIGNATURES = {
         "const T*, const T*, const Acc*, const T*, T*, double, double, int64, int64"
     ),
     "element_loss_forward": (
-        "const T*, const T*, const T*, Acc*, Acc*, double*, unsigned*, double, double, double, "
-        "int64, int64"
+        "const T*, const T*, const T*, Acc*, Acc*, double*, unsigned*, double, double, int64, int64"
     ),
     "element_loss_step": (
         "const T*, const Acc*, const int64*, Scalar, int64, int64, const Acc*, T*, double*, "
-        "Scalar, double*, unsigned*, double, double, double, double, double, int64, int64, int"
+        "Scalar, double*, unsigned*, double, double, double, double, int64, int64, int"
     ),
     "epoch_order": (
         "int64*, unsigned, int, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, "

@@ -26,10 +26,10 @@ __device__ inline double sum_of_rows(int64 num_rows, F weight_of) {
 }
 
 // record[row] = (total / (divisor · weight), weight, correct) of a record (steps, 3).
-__device__ inline void write_record(double* record, const Scalar& row, double total, double divisor,
-                                    double weight, double correct) {
+__device__ inline void write_record(double* record, const Scalar& row, double total, double weight,
+                                    double correct) {
     double* to = record + 3 * static_cast<int64>(read(row));
-    write_mean(to, total, divisor * weight);
+    write_mean(to, total, weight);
     to[1] = weight;
     to[2] = correct;
 }
