@@ -319,7 +319,7 @@ class LayersLaunch(ResidentLaunch):
 
     @property
     def card_sums_bytes(self) -> int:
-        """Bytes that each of several cards leaves the others sums in: ``struct CardSums`` for each
+        """Bytes in which each of several cards is left sums by all: ``struct CardSums`` for each
         rank.
         """
         if self.cards == 1:

@@ -196,6 +196,11 @@ class ResidentLaunch(ABC):
         """Bytes of device memory beside those of the steps."""
 
     @property
+    def card_sums_bytes(self) -> int:
+        """Bytes in which each of several cards is left sums by all."""
+        return 0
+
+    @property
     def row_tiles(self) -> int:
         """Tiles of 16 rows that a replica has of a batch."""
         return -(-self.network.batch // (16 * self.replicas))
