@@ -79,7 +79,8 @@ struct Product {
 struct Launch {
     const char* name;
     void (*body)(void** parameters);
-    void** parameters;
+    void*** parameters;  // of each card
+    unsigned cards;      // that launch the kernel together, a grid each
     const unsigned* grid;
     const unsigned* block;
     unsigned long long dynamic_bytes;
@@ -110,6 +111,9 @@ void collective(Request& request, bool whole);
 
 // Lets the others run. A launch in which all do only this fails.
 void yield(const char* name, Site site);
+
+// Likewise, if this thread's warp is the late one: of what takes long on its way.
+void fall_behind(const char* name, Site site);
 
 // Ends the launch with an error that names the kernel, the block and this thread.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));

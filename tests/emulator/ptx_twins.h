@@ -173,11 +173,19 @@ inline void store_relaxed(Words* pointer, Words words) {
 // fence.acq_rel (9.7.13.4).
 inline void fence_of_grid() { emulator::fence(); }
 
+inline uint4 load_system(const uint4* pointer) { return load_relaxed(pointer); }
+inline void store_system(uint4* pointer, uint4 words,
+                         emulator::Site site = emulator::Site::here()) {
+    store_relaxed(pointer, words);
+    emulator::fall_behind("store_system", site);
+}
+
 inline unsigned load_system(const unsigned* pointer) {
     return __atomic_load_n(pointer, __ATOMIC_ACQUIRE);
 }
 
 inline void store_system(unsigned* pointer, unsigned word) {
+    if (*pointer != word) ++emulator::progress;
     __atomic_store_n(pointer, word, __ATOMIC_RELEASE);
     emulator::fence();
     if (emulator::writes_are_late) emulator::see_atomic(pointer, sizeof word);

@@ -12,7 +12,7 @@ from warpfit.backends.cuda import one_launch, one_launch_card, one_launch_layers
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.backends.cuda.trained_network import replicas_with_rows
+from warpfit.backends.cuda.trained_network import TrainedNetwork, replicas_with_rows
 from warpfit.engines import launch_plan, launch_run, pace
 from warpfit.errors import Obstacle
 
@@ -86,8 +86,8 @@ def only_replicas(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Lets networks run by so many clusters only, or as many as there are tiles of rows for."""
 
     def only(number: int) -> None:
-        def numbers(batch: int, *_: int) -> list[int]:
-            return [replicas_with_rows(batch, 1, 1000, number)]
+        def numbers(network: TrainedNetwork, *_: int) -> list[int]:
+            return [replicas_with_rows(-(-network.batch // network.cards), 1, 1000, number)]
 
         monkeypatch.setattr(one_launch_layers, "_numbers_of_replicas", numbers)
         choose_layers.cache_clear()

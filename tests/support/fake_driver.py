@@ -66,6 +66,8 @@ class FakeDriver:
         What tensor maps were asked for.
     refuses_maps : bool
         Whether none is made.
+    unreachable : set of int
+        Devices that no other can write to.
     calls : Counter
     capturing : dict of int to list of str
         What each stream that captures has captured.
@@ -124,6 +126,7 @@ class FakeDriver:
         self.copies: list[int] = []
         self.maps: list[tuple[Any, ...]] = []
         self.refuses_maps = False
+        self.unreachable: set[int] = set()
         self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
         self.capturing: dict[int, list[str]] = {}  # what streams capture
@@ -349,6 +352,7 @@ class FakeDriver:
             Device=lambda index: _Device(self, index),
             DeviceMemoryResource=lambda index: SimpleNamespace(
                 allocate=lambda n, stream: _Buffer(n, self),
+                peer_accessible_by=set(),
                 attributes=SimpleNamespace(
                     reserved_mem_current=self.reserved, used_mem_current=self.used
                 ),
@@ -402,6 +406,9 @@ class _Device:
 
     def set_current(self) -> None:
         self._driver.calls[f"current {self._index}"] += 1
+
+    def can_access_peer(self, other: _Device) -> bool:
+        return not {self._index, other._index} & self._driver.unreachable
 
     def create_stream(self) -> Any:
         number = 77 + self._num_streams

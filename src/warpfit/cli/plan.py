@@ -72,13 +72,16 @@ def plan(
     printer = Printer()
     widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
 
-    from warpfit.training.paper import cards_on_paper, plan_on_paper
+    from warpfit.training.paper import cards_on_paper, launch_on_paper, plan_on_paper
 
     of_data = {"num_rows": rows, "features": features, "outputs": outputs}
     if cards is not None:
         title = f"{widths}, {optimizer}, batch {batch_size}, shared by {cards} H200s"
         printer.line(title, style="bold")
         _show_cards(printer, cards_on_paper(settings, **of_data, cards=cards))
+        printer.line("in one launch, a batch of all rows", style="bold")
+        alone, shared = (launch_on_paper(settings, **of_data, cards=n) for n in (1, cards))
+        printer.pairs((("  on one card", _launched(alone)), ("  on all cards", _launched(shared))))
         return
     found, launch = plan_on_paper(settings, **of_data, card=card)
     printer.line(
@@ -109,6 +112,10 @@ def _show_cards(printer: Printer, found: OnCards) -> None:
             ("efficiency", f"{found.efficiency:>14.0%}"),
         )
     )
+
+
+def _launched(us: float | None) -> str:
+    return "has no room" if us is None else f"{us:>14,.1f} us"
 
 
 def _microseconds(seconds: float) -> str:

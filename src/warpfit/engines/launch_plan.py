@@ -84,6 +84,10 @@ def prepare_launch(
     if isinstance(network, Obstacle):
         return network
     site = _site(draft, card)
+    if site.is_there and not _reach_each_other(draft):
+        return Obstacle(
+            f"expected GPUs that write to each other's memory, got {', '.join(draft.devices)}"
+        )
     found = _laid_out(network, draft, data, site)
     if isinstance(found, Obstacle):
         return found
@@ -135,6 +139,11 @@ def _site(draft: Plan, card: Card | None) -> _Site:
     return _Site(card_of(runtime), memory_left(draft), True)
 
 
+def _reach_each_other(draft: Plan) -> bool:
+    runtimes = [cast(Any, backends.get(device)).runtime for device in draft.devices]
+    return len(runtimes) < 2 or all(runtime.reaches(runtimes) for runtime in runtimes)
+
+
 def _runtime(plan: Plan) -> Any:
     return cast(Any, backends.get(plan.device)).runtime
 
@@ -159,7 +168,7 @@ def _laid_out(
     if isinstance(launch, Obstacle):
         return launch
     needed = _needed_bytes(launch, data)
-    if _is_to_stream(data, needed, site):
+    if network.cards == 1 and _is_to_stream(data, needed, site):
         in_pieces = site.chosen(replace(network, is_cut=True))
         if not isinstance(in_pieces, Obstacle):
             cut = cut_for(in_pieces, draft, data, site.bytes_left)
@@ -215,7 +224,7 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
-    if by_layers:
+    if by_layers or network.cards > 1:
         return choose_layers(network, *limits)
     found: list[ResidentLaunch | Obstacle] = [choose(network, *limits)] if suits(network) else []
     if not found or isinstance(found[0], Obstacle):

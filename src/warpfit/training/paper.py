@@ -89,8 +89,29 @@ def cards_on_paper(
     return expected_on_cards(widths, resolved.batch_size or 1, cards, num_slots)
 
 
+def launch_on_paper(
+    settings: TrainSettings, *, num_rows: int, features: int, outputs: int, cards: int
+) -> float | None:
+    """Return the microseconds that are expected of a step of settings in one launch over so many
+    H200s, None if they do not train it in one.
+    """
+    device, card = _device_and_card("cuda", "h200")
+    names = tuple(f"cuda:{idx}" for idx in range(cards)) if cards > 1 else ()
+    try:
+        plan, _ = _planned(settings, num_rows, features, outputs, device, card, names)
+    except ConfigError:
+        return None
+    return cast(PreparedLaunch, plan.prepared).microseconds
+
+
 def _planned(
-    settings: TrainSettings, num_rows: int, features: int, outputs: int, device: str, card: Any
+    settings: TrainSettings,
+    num_rows: int,
+    features: int,
+    outputs: int,
+    device: str,
+    card: Any,
+    devices: tuple[str, ...] = (),
 ) -> tuple[Plan, TrainingData]:
     resolved = settings.resolved(
         num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy")
@@ -110,6 +131,7 @@ def _planned(
         epochs=resolved.epochs or 1,
         trained=tuple(name for name, _ in model.named_parameters()),
         num_rows=num_rows,
+        devices=devices,
     )
     data = _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs)
     prepared = required(prepare_launch(plan, data, card=card))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,6 +102,16 @@ class MemoryPool(Streams):
         # Pinned memory has the same address on the device (CUDA programming guide, unified
         # addressing).
         return SharedMemory(host, host.ctypes.data, buffer)
+
+    def reaches(self, others: Iterable[MemoryPool]) -> bool:
+        """Return whether this card can write to the memory of others; if so, it may from now on."""
+        self.activate()
+        mine = [other for other in others if other is not self]
+        if not all(self.device.can_access_peer(other.device) for other in mine):
+            return False
+        for other in mine:
+            other._pool.peer_accessible_by.add(self.index)
+        return True
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory of the device, in bytes."""

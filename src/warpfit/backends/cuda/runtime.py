@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any, NamedTuple
 
@@ -439,6 +440,17 @@ class Runtime(Transfers):
         )
         if self._blocking and not self.is_capturing():
             self.synchronize()
+
+    @contextmanager
+    def waiting_for_others(self) -> Iterator[None]:
+        """Let no launch of this block be waited for, as all are while debugging: it waits for those
+        of other cards.
+        """
+        blocking, self._blocking = self._blocking, False
+        try:
+            yield
+        finally:
+            self._blocking = blocking
 
     def _launch_attributes(
         self, cluster: int, is_cooperative: bool, is_programmatic: bool

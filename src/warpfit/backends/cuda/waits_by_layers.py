@@ -36,7 +36,7 @@ class _LayersBlock(Block):
         super().__init__(config.cluster, replica, rank)
         self.config, self.replicas = config, replicas
         self.hidden, self.slots = range(config.layers - 1), config.x_slots
-        self.rows = 16 * -(-config.batch // (16 * config.replicas))
+        self.rows = 16 * -(-config.batch // (16 * config.replicas * config.cards))
 
     def join(self, protocol: Protocol, passes: list[bool]) -> None:
         for layer in self.hidden:

@@ -271,7 +271,22 @@ __device__ inline void store_relaxed(unsigned* pointer, unsigned word) {
 // fence.acq_rel (9.7.13.4): what comes before it, others see before what comes after it.
 __device__ inline void fence_of_grid() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// ld.relaxed and st.relaxed of memory that the host uses, too.
+// ld.relaxed and st.relaxed of memory that the host, or other cards, use, too.
+__device__ inline uint4 load_system(const uint4* pointer) {
+    uint4 words;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(pointer)
+                 : "memory");
+    return words;
+}
+
+__device__ inline void store_system(uint4* pointer, uint4 words) {
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer),
+                 "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+}
+
 __device__ inline unsigned load_system(const unsigned* pointer) {
     unsigned word;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(pointer) : "memory");
