@@ -92,8 +92,8 @@ class ConvOps(Backend):
         z = self.empty((len(x), *num_windows, num_outputs), x.dtype)
         y = self.empty(z.shape, z.dtype) if activation.needs_input else z
         matrix = w.reshape(prod(w.shape[:3]), num_outputs)
-        settings = (stride, padding, dilation)
-        samples, _, begin = self._columns(x, num_windows, w.shape, *settings)
+        pairs = (stride, padding, dilation)
+        samples, _, begin = self._columns(x, num_windows, w.shape, *pairs)
 
         def begin_forward() -> Callable[[slice], None]:
             columns_of = begin()
@@ -244,8 +244,8 @@ class ConvOps(Backend):
 
         dw = self.empty((prod(w_shape[:3]), num_outputs), x.dtype)
         dw.fill(0)
-        total, settings = SumInOrder(dw), (stride, padding, dilation)
-        samples, _, begin = self._columns(x, num_windows, w_shape, *settings, least_bytes=dw.nbytes)
+        total, pairs = SumInOrder(dw), (stride, padding, dilation)
+        samples, _, begin = self._columns(x, num_windows, w_shape, *pairs, least_bytes=dw.nbytes)
 
         def begin_gradient() -> Callable[[tuple[int, slice]], None]:
             columns_of = begin()
@@ -277,7 +277,7 @@ class ConvOps(Backend):
         each thread, the function from samples to their windows; each of its matrices overwrites
         the one before.
         """
-        kernel, num_outputs = w_shape[:2], w_shape[3]
+        kernel, num_outputs = (w_shape[0], w_shape[1]), w_shape[3]
         row_size = num_windows[1] * prod(w_shape[:3])
         row_bytes = num_windows[1] * max(prod(w_shape[:3]), num_outputs) * x.itemsize
         samples, rows = blocks(len(x), num_windows[0], row_bytes, least_bytes)
