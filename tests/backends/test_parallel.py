@@ -135,3 +135,21 @@ def test_bits_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch, block_by
         found.append(bits)
     parallel._pool.cache_clear()
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(70, 900, 300), (900, 70, 300), (3, 5, 7), (0, 4, 2)])
+def test_products_by_parts(threads: int, m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    out = np.full((m, n), np.nan)
+    assert parallel.multiply(a, b, out) is out
+    np.testing.assert_allclose(out, a @ b, rtol=1e-12, atol=1e-12)
+
+
+def test_a_run_has_no_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "num_blas_threads", lambda: 7)
+    monkeypatch.setattr(parallel, "_most_threads", lambda: 5)
+    with NumpyBackend().own_threads():
+        assert parallel._num_threads() == 5
+        assert num_blas_threads() == 1
+    assert parallel._own_threads.get() is None

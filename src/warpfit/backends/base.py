@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -128,6 +129,12 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         meanwhile; once for each key, and nothing where there are none. The backend is that of all
         the device's arrays in the function, so that modules may be called in it.
         """
+
+    def own_threads(self) -> AbstractContextManager[None]:
+        """Return a block in which operations, not libraries beneath them, use several threads of
+        the CPU; one that changes nothing where they use none.
+        """
+        return nullcontext()
 
     # -- arrays
     # ------------------------------------------------------------------------------------------

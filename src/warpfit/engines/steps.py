@@ -193,6 +193,10 @@ class Run(ABC):
 
     def epochs(self, count: int) -> list[EpochReport]:
         """Train for some epochs at once, and return what came out of each."""
+        with self.ops.own_threads():
+            return self._epochs(count)
+
+    def _epochs(self, count: int) -> list[EpochReport]:
         start, ops, state = perf_counter(), self.ops, self.state
         steps, first_epoch = self.reports.steps_per_epoch, state.epoch
         if self.keeps_copies:  # others may have changed the parameters since

@@ -3,16 +3,22 @@
 A part is computed by one thread, with one thread of BLAS, and what the parts are depends on shapes
 alone. So its numbers do not depend on how many threads there are. NumPy lets others run while it
 computes; threads wait for each other only between two of its calls.
+
+Threads of BLAS itself go on looking for work for some time after a product, on cores that others
+need. So a run has none of them: large products are parts, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from functools import cache
 from threading import Lock
 from typing import Any, TypeVar
+
+import numpy as np
 
 from warpfit.backends.base import Array
 from warpfit.blas import num_blas_threads, one_blas_thread
@@ -20,8 +26,25 @@ from warpfit.cores import num_cores
 
 # Of an array: large enough to outweigh the change of threads, small enough for a core's cache.
 PART_BYTES = 512 << 10
+# Of a product: operations that outweigh the change of threads, columns or rows that BLAS takes
+# together, and parts that suffice for all cores.
+PART_FLOP, GRAIN, MOST_PARTS = 16e6, 32, 64
+
+# How many threads a block of `own_threads` has.
+_own_threads: ContextVar[int | None] = ContextVar("own_threads", default=None)
 
 Part = TypeVar("Part")
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Let operations in this block have as many threads as BLAS might, and BLAS one."""
+    token = _own_threads.set(_num_threads())
+    try:
+        with one_blas_thread():
+            yield
+    finally:
+        _own_threads.reset(token)
 
 
 def each_part(parts: Sequence[Part], begin: Callable[[], Callable[[Part], None]]) -> None:
@@ -59,6 +82,25 @@ def each_rows(function: Callable[..., Any], *arrays: Array) -> None:
         return
     parts = spans(len(first), max(rows, 1))
     each_part(parts, lambda: lambda own: function(*(array[own] for array in arrays)))
+
+
+def multiply(a: Array, b: Array, out: Array) -> Array:
+    """Write the product of two matrices to `out`, and return it."""
+    num_rows, num_columns = out.shape
+    count = min(int(2.0 * out.size * a.shape[1] / PART_FLOP), MOST_PARTS)
+    if count < 2:
+        return np.matmul(a, b, out=out)
+    by_columns = num_columns >= num_rows
+
+    def part(own: slice) -> None:
+        if by_columns:
+            np.matmul(a, b[:, own], out=out[:, own])
+        else:
+            np.matmul(a[own], b, out=out[own])
+
+    length = num_columns if by_columns else num_rows
+    each_part(spans(length, -(-length // (GRAIN * count)) * GRAIN), lambda: part)
+    return out
 
 
 def spans(length: int, size: int) -> list[slice]:
@@ -113,7 +155,8 @@ class _Left:
 
 
 def _num_threads() -> int:
-    return min(_most_threads(), num_blas_threads())
+    allowed = _own_threads.get()
+    return min(_most_threads(), num_blas_threads()) if allowed is None else allowed
 
 
 @cache
