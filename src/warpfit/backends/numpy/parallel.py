@@ -24,11 +24,12 @@ from warpfit.backends.base import Array
 from warpfit.blas import num_blas_threads, one_blas_thread
 from warpfit.cores import num_cores
 
-# Of an array: large enough to outweigh the change of threads, small enough for a core's cache.
-PART_BYTES = 512 << 10
-# Of a product: operations that outweigh the change of threads, columns or rows that BLAS takes
-# together, and parts that suffice for all cores.
-PART_FLOP, GRAIN, MOST_PARTS = 16e6, 32, 64
+# Threads wait some 20 us for their turn between two of NumPy's calls, where others compute: so parts
+# are large, and threads few.
+PART_BYTES, MOST_THREADS = 2 << 20, 8
+# Of a product: operations that outweigh that, columns or rows that BLAS takes together, and parts
+# that suffice for all threads.
+PART_FLOP, GRAIN, MOST_PARTS = 16e6, 32, 16
 
 # How many threads a block of `own_threads` has.
 _own_threads: ContextVar[int | None] = ContextVar("own_threads", default=None)
@@ -161,7 +162,7 @@ def _num_threads() -> int:
 
 @cache
 def _most_threads() -> int:
-    return num_cores()
+    return min(num_cores(), MOST_THREADS)
 
 
 @cache

@@ -15,7 +15,7 @@ from warpfit.backends.base import Array, Pair
 from warpfit.backends.numpy.parallel import spans
 
 # Scratch memory of one block: small enough for the cache, large enough for a quick matrix product.
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 4 << 20
 
 Index = tuple[slice, ...]
 
