@@ -24,7 +24,7 @@ from warpfit.backends.base import Array
 from warpfit.blas import num_blas_threads, one_blas_thread
 from warpfit.cores import num_cores
 
-# Threads wait some 20 us for their turn between two of NumPy's calls, where others compute: so parts
+# Threads wait some 20 us for their turn between two of NumPy's calls where others compute. So parts
 # are large, and threads few.
 PART_BYTES, MOST_THREADS = 2 << 20, 8
 # Of a product: operations that outweigh that, columns or rows that BLAS takes together, and parts
