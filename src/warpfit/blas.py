@@ -1,4 +1,4 @@
-"""One thread for BLAS, for as long as any thread of the process needs it so."""
+"""The threads of BLAS: one, for as long as any thread of the process needs it so."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def one_blas_thread() -> Iterator[None]:
         yield
     finally:
         _leave()
+
+
+def num_blas_threads() -> int:
+    """Return how many threads BLAS may use now, at least 1."""
+    libraries = _libraries(len(sys.modules)).lib_controllers
+    return min((lib.num_threads or 1 for lib in libraries if lib.user_api == "blas"), default=1)
 
 
 def _enter() -> None:

@@ -54,11 +54,12 @@ FAMILIES = {
         (
             "backends/test_contract.py",
             "backends/test_loss_steps.py",
+            "backends/test_linear_loss_step.py",
             "backends/cuda/test_targets_in_place.py",
         ),
         "emulator and (is_for_devices or agrees_with_float64 and 5 or test_cross_entropy and 6-4 "
         "or test_element_losses and shape2) and not linear and not matmul and not any_shape "
-        "or forward and targets_in_place",
+        "or forward and targets_in_place or emulator and linear_loss_step and 6-64-4",
         takes_slow=True,
     ),
     "layers": Family(

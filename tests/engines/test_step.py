@@ -23,7 +23,11 @@ from warpfit.optim.sgd import SGDSpec
 NUM_ROWS, BATCH = 70, 16
 pytestmark = pytest.mark.in_turns(8)
 
-STEPS_OF_LOSS = {"softmax_cross_entropy_step", "element_loss_step"}
+STEPS_OF_LOSS = {
+    "softmax_cross_entropy_step",
+    "linear_cross_entropy_step",
+    "element_loss_step",
+}
 LOSSES = [
     "cross_entropy",
     {"name": "cross_entropy", "label_smoothing": 0.1},

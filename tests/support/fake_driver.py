@@ -107,7 +107,9 @@ class FakeDriver:
     )
     CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE="no interleave")
     CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_128B="swizzle 128")
-    CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B="L2 256")
+    CUtensorMapL2promotion = SimpleNamespace(
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B="L2 128", CU_TENSOR_MAP_L2_PROMOTION_L2_256B="L2 256"
+    )
     CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE="zeros")
     cuuint64_t = cuuint32_t = int
 

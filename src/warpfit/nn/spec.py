@@ -58,6 +58,8 @@ class Call(NamedTuple):
         Who share the batch.
     whole : int
         Rows of the whole batch, if several do.
+    gives_later : bool
+        Whether nothing but a loss reads the network's outputs, which takes `LaterLogits`.
     """
 
     training: bool = False
@@ -67,6 +69,7 @@ class Call(NamedTuple):
     trained: frozenset[str] | None = None
     ranks: Communicator = Alone()
     whole: int = 0
+    gives_later: bool = False
 
     @property
     def place(self) -> dict[str, Any]:

@@ -4,8 +4,23 @@ is returned.
 
 from __future__ import annotations
 
-from warpfit.backends.base import ELEMENT_LOSSES, Array, LossTerms, Number
-from warpfit.backends.checks import check_float, check_labels, check_same_shape, check_shape
+from warpfit.backends.base import (
+    ACTIVATIONS,
+    ELEMENT_LOSSES,
+    HALF_DTYPES,
+    Array,
+    LaterLogits,
+    LossTerms,
+    Number,
+)
+from warpfit.backends.checks import (
+    check_float,
+    check_joint,
+    check_labels,
+    check_linear,
+    check_same_shape,
+    check_shape,
+)
 from warpfit.backends.cuda.arrays import blocks_for, check_record, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
 from warpfit.backends.cuda.launch import scalar
@@ -18,6 +33,10 @@ from warpfit.errors import DTypeError, ShapeError
 # Outputs of a row from which on a block may take it, where there are not enough rows for a warp
 # each.
 LONG_ROW = 1024
+# As in kernels/ops/loss/linear_cross_entropy_step.cu: outputs of a row, and inputs that a lane's
+# registers have 64 of each; words of weights that they hold.
+MOST_LINEAR_OUTPUTS, INPUTS_OF_PAIR, MOST_WORDS = 16, 64, 80
+LINEAR_THREADS = 128
 
 
 def _check_step(op: str, outputs: Array, **others: Array | None) -> None:
@@ -43,6 +62,13 @@ def _check_element_step(
     if prediction.ndim == 0:
         raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
     check_shape(op, "sample_weight", sample_weight, prediction.shape[:1])
+
+
+def _suits_registers(x: Array, w: Array, pairs: int) -> bool:
+    """Whether a warp's registers hold the weights of a last layer, and words all of its arrays."""
+    if x.dtype not in HALF_DTYPES or x.shape[1] % 2 or (x.pointer | w.pointer) % 4:
+        return False
+    return 0 < w.shape[1] <= MOST_LINEAR_OUTPUTS and 0 < pairs * w.shape[1] <= MOST_WORDS
 
 
 class LossStepOps(LossOps):
@@ -92,6 +118,52 @@ class LossStepOps(LossOps):
             launch.capacity,
             shared_bytes=launch.shared_bytes,
         )
+        return gradient
+
+    def linear_cross_entropy_step(
+        self,
+        logits: LaterLogits,
+        labels: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        label_smoothing: float = 0.0,
+    ) -> Array | None:
+        op, (x, w, b) = "linear_cross_entropy_step", (logits.x, logits.w, logits.b)
+        check_linear(x, w, b)
+        check_joint(op, x, x.shape, logits.x_activation)
+        (num_rows, num_inputs), num_outputs = x.shape, w.shape[1]
+        gradient = self.empty((num_rows, num_outputs), x.dtype)
+        check_labels(op, gradient, labels)
+        check_record(op, record, row)
+        pairs = -(-num_inputs // INPUTS_OF_PAIR)
+        if not num_rows or not _suits_registers(x, w, pairs):
+            return None
+        dx = self.empty(x.shape, x.dtype) if logits.needs_dx else None
+        by_order = isinstance(labels, OrderedRows)
+        grid = blocks_for(num_rows, LINEAR_THREADS // WARP, 2 * self.runtime.num_multiprocessors)
+        defines = {"OUTPUTS": num_outputs, "PAIRS": pairs, "ACTIVATION": logits.x_activation.name}
+        self.kernel(op, DTYPE=x.dtype, **defines)(
+            grid,
+            LINEAR_THREADS,
+            self.contiguous(x),
+            self.contiguous(w),
+            self.contiguous_or_none(b),
+            self._labels(labels.array if by_order else labels),
+            *order_arguments(labels.rows if by_order else None),
+            gradient,
+            dx,
+            record,
+            *scalar(row),
+            *self._partials(grid, 2),
+            label_smoothing,
+            scale,
+            logits.x_activation.slope,
+            num_rows,
+            num_inputs,
+        )
+        logits.dx = dx
         return gradient
 
     def element_loss_step(
@@ -168,7 +240,18 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         for dtype in DEVICE_FLOATS
         for gathers in "01"
     ]
+    of_linear = [
+        {"DTYPE": dtype, "OUTPUTS": "10", "PAIRS": pairs, "ACTIVATION": "relu"}
+        for dtype in HALF_DTYPES
+        for pairs in "248"
+    ]
+    of_linear += [
+        {"DTYPE": "float16", "OUTPUTS": "3", "PAIRS": "1", "ACTIVATION": name}
+        for name, formula in ACTIVATIONS.items()
+        if not formula.needs_input
+    ]
     return [
         *row_variants("softmax_cross_entropy_step"),
+        *(("linear_cross_entropy_step", defines) for defines in of_linear),
         *(("element_loss_step", defines) for defines in steps),
     ]

@@ -352,6 +352,7 @@ class Runtime(Transfers):
             (pixel, width * pixel, height * width * pixel),
             traversed,
             (1, steps[1], steps[0], 1),
+            fetched=128,  # more would fetch pixels that steps leave out
         )
 
     def _encoded(
@@ -363,8 +364,11 @@ class Runtime(Transfers):
         distances: Sequence[int],
         box: Sequence[int],
         steps: Sequence[int],
+        fetched: int = 256,
     ) -> bytes:
-        """Return the driver's map; sizes and so on are those of the axes, the last one first."""
+        """Return the driver's map; sizes and so on are those of the axes, the last one first. L2
+        fetches so many bytes at once.
+        """
         driver = self._driver
         wide, narrow = driver.cuuint64_t, driver.cuuint32_t
         error, found = driver.cuTensorMapEncodeTiled(
@@ -377,7 +381,7 @@ class Runtime(Transfers):
             [narrow(step) for step in steps],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched}B"),
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
         self._check(error, what)
