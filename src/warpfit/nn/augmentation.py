@@ -4,7 +4,7 @@ part, at random.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ from warpfit.nn.image_formulas import (
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.sizes import as_pair
-from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 
 PADDING_MODES = ("zeros", "reflect")
 
@@ -61,13 +61,7 @@ class _AugmentationSpec(LayerSpec):
         return input_shape
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])
         still = not call.training or not self.changes

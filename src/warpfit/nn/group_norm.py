@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -15,7 +14,7 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.norm import Normalised, check_eps, layer_norm
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape
 
 
 def group_norm(
@@ -95,13 +94,7 @@ class GroupNormSpec(LayerSpec):
         return input_shape
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         weight, bias = arrays.get("weight"), arrays.get("bias")

@@ -16,7 +16,7 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.module import Buffer, Parameter
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape
 
 
 def layer_norm(
@@ -196,13 +196,7 @@ class LayerNormSpec(LayerSpec):
         return input_shape
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         num_axes = len(self.normalized_shape)
