@@ -140,21 +140,16 @@ class RandomShiftSpec(_AugmentationSpec):
 
 
 @dataclass(frozen=True)
-class RandomCropSpec(_AugmentationSpec):
-    """Of each image a window of `size` (vertically, horizontally), in evaluation the middle one."""
+class _WindowSpec(_AugmentationSpec):
+    """Something becomes of a window of `size` (vertically, horizontally) of each image."""
 
-    kind: ClassVar[str] = "random_crop"
-    layer: ClassVar[str] = "RandomCrop"
+    least: ClassVar[int]
     size: Pair
     layer_idx: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", as_pair(self.layer, "size", self.size, 1))
+        object.__setattr__(self, "size", as_pair(self.layer, "size", self.size, self.least))
         super().__post_init__()
-
-    @property
-    def changes(self) -> bool:
-        return True
 
     def output_shape(self, input_shape: Shape) -> Shape:
         super().output_shape(input_shape)
@@ -163,6 +158,23 @@ class RandomCropSpec(_AugmentationSpec):
                 f"{self.layer}: expected images of at least {self.size} pixels, got samples of "
                 f"shape {input_shape}"
             )
+        return input_shape
+
+
+@dataclass(frozen=True)
+class RandomCropSpec(_WindowSpec):
+    """Of each image a window, in evaluation the middle one."""
+
+    kind: ClassVar[str] = "random_crop"
+    layer: ClassVar[str] = "RandomCrop"
+    least: ClassVar[int] = 1
+
+    @property
+    def changes(self) -> bool:
+        return True
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        super().output_shape(input_shape)
         return (*self.size, input_shape[2])
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
@@ -186,30 +198,16 @@ class RandomCropSpec(_AugmentationSpec):
 
 
 @dataclass(frozen=True)
-class RandomCutoutSpec(_AugmentationSpec):
-    """Of each image a window of `size` (vertically, horizontally) becomes 0."""
+class RandomCutoutSpec(_WindowSpec):
+    """Of each image a window becomes 0."""
 
     kind: ClassVar[str] = "random_cutout"
     layer: ClassVar[str] = "RandomCutout"
-    size: Pair
-    layer_idx: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", as_pair(self.layer, "size", self.size, 0))
-        super().__post_init__()
+    least: ClassVar[int] = 0
 
     @property
     def changes(self) -> bool:
         return all(self.size)
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        super().output_shape(input_shape)
-        if min(smaller_by(input_shape[:2], self.size)) < 0:
-            raise ShapeError(
-                f"{self.layer}: expected images of at least {self.size} pixels, got samples of "
-                f"shape {input_shape}"
-            )
-        return input_shape
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
         return cut_out(ops, x, random_bits(ops, len(x), call, self.layer_idx), self.size)

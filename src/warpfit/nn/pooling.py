@@ -189,10 +189,8 @@ class AvgPool2d(PoolingLayer):
 
     Parameters
     ----------
-    kernel_size : int or (int, int)
-        Height and width of a window, in pixels; one number stands for both, here and below.
-    stride : int or (int, int), optional
-        Pixels from one window to the next; the kernel's size if None.
+    kernel_size, stride
+        As `MaxPool2d`'s.
     padding : int or (int, int)
         Zeros added on either side, at most half the kernel; they count in the mean.
 
