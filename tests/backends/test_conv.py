@@ -26,7 +26,7 @@ from warpfit.backends.numpy import windows
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 PAIRS = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 

@@ -25,7 +25,7 @@ from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 STEPS = 12
 # The largest crosses a block of the update; the others are a matrix, a bias, a scalar, and nothing.

@@ -21,7 +21,7 @@ from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
 
 NUM_ROWS, BATCH = 70, 16
-pytestmark = pytest.mark.in_turns(8)
+pytestmark = pytest.mark.in_turns(16)
 
 STEPS_OF_LOSS = {
     "softmax_cross_entropy_step",

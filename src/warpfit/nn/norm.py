@@ -11,12 +11,12 @@ import numpy as np
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY
 from warpfit.errors import ConfigError, ShapeError
-from warpfit.nn.batch_norm import Normalised, batch_norm, batch_norm_over_ranks
+from warpfit.nn.batch_norm import Normalised, batch_norm, batch_norm_over_ranks, pullback_of
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Buffer, Parameter
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape
 
 
 def layer_norm(
@@ -135,15 +135,7 @@ class BatchNormSpec(LayerSpec):
             y, backward = batch_norm_over_ranks(ops, *own, call=call, **settings)
         else:
             y, backward = batch_norm(ops, *own, training=call.training, **settings)
-
-        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-            dx, dweight, dbias = backward(dy)
-            return dx if needs_dx else None, {
-                "weight": dweight,
-                "bias": dbias,
-            } if self.affine else {}
-
-        return y, pullback
+        return y, pullback_of(backward, self.parameters(), needs_dx)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         # By channels-last products: ONNX's own operator has channels first.
@@ -196,26 +188,14 @@ class LayerNormSpec(LayerSpec):
         return input_shape
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         num_axes = len(self.normalized_shape)
         y, backward = layer_norm(
             ops, x, arrays.get("weight"), arrays.get("bias"), num_axes=num_axes, eps=self.eps
         )
-
-        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-            dx, dweight, dbias = backward(dy)
-            gradients = {"weight": dweight, "bias": dbias}
-            return dx if needs_dx else None, {name: gradients[name] for name in self.parameters()}
-
-        return y, pullback
+        return y, pullback_of(backward, self.parameters(), needs_dx)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         weight = arrays.get("weight", np.ones(self.normalized_shape))

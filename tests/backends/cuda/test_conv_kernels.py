@@ -20,7 +20,7 @@ from warpfit.backends.cuda import CudaBackend, conv_launch
 from warpfit.backends.cuda.conv_launch import choose_tiling, variants
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 needs_gxx = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 

@@ -19,7 +19,7 @@ from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 # Half the distance between a number and the next one, relative.

@@ -17,7 +17,7 @@ from warpfit.backends.cuda.matmul_mma_config import MmaConfig, mma_choices, supp
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 DTYPES = ["float16", "bfloat16", "float32"]
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
