@@ -136,11 +136,18 @@ def test_a_checkpoint_goes_on_on_another_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cards")
+def test_it_is_what_cards_train_by_where_they_can() -> None:
+    plan = fit(mlp(*SIZES), "cuda:all", engine="auto", precision="auto", epochs=1).plan
+    assert (plan.engine, plan.devices) == ("one_launch", tuple(CARDS))
+
+
+@pytest.mark.usefixtures("cards")
 def test_what_several_cards_do_not_train_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = fit(mlp(*SIZES), CARDS, engine="auto").plan
+    few = "expected more than 32 rows of a batch for 2 cards, got 32"
+    plan = fit(mlp(*SIZES), CARDS, engine="auto", batch_size=32).plan
     assert plan.engine == "graph"
-    assert "one_launch: expected one device, or engine='one_launch', got 2" in plan.reason
-    with pytest.raises(ConfigError, match="more than 32 rows of a batch for 2 cards, got 32"):
+    assert f"one_launch: {few}" in plan.reason
+    with pytest.raises(ConfigError, match=few):
         fit(mlp(*SIZES), CARDS, batch_size=32)
     monkeypatch.setattr(Card, "reaches", lambda card, others: card is runtime._OPEN[1])
     message = "GPUs that write to each other's memory, got cuda:0, cuda:1"

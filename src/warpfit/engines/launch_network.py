@@ -79,8 +79,6 @@ def _in_the_way(plan: Plan) -> Iterator[tuple[str, object]]:
     """
     if plan.device == "cpu":
         yield "a CUDA device", plan.device
-    if plan.num_ranks > 1 and plan.engine == AUTO:
-        yield "one device, or engine='one_launch'", plan.num_ranks
     if plan.has_processes:
         yield "devices of one process", "processes"
     if (precision := _precision(plan)) not in (*HALF_DTYPES, "float32"):
