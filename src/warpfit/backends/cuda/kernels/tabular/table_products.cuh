@@ -14,7 +14,7 @@
 
 using Sums = float[ROW_TILES][4];
 
-__device__ inline int own_warp() { return threadIdx.x / 32; }
+__device__ inline int own_warp() { return static_cast<int>(uniform(threadIdx.x / 32)); }
 __device__ inline int own_lane() { return threadIdx.x % 32; }
 
 // The unit of a tile and the row of a lane's sum.
