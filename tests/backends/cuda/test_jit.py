@@ -259,7 +259,9 @@ def test_another_compiler_or_other_options(
     compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     first = jit.cubin("probe", DEFINES, ARCH)
-    monkeypatch.setattr(jit, name, {"_compiler": lambda: "99.9", "OPTIONS": {"debug": True}}[name])
+    monkeypatch.setattr(
+        jit, name, {"_compiler": lambda: "99.9", "OPTIONS": ["--device-debug"]}[name]
+    )
     assert jit.cubin("probe", DEFINES, ARCH) != first
 
 
