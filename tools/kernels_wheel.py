@@ -2,8 +2,8 @@
 
 It holds machine code, for each architecture, of the operations that any network is made of, as
 `layerwise`, `graph`, predictions and data take them, and of what trains the usual networks in one
-launch, and RealMLP on tables of numbers. A kernel that it lacks is compiled as ever. One wheel serves one release of warpfit and one
-major version of CUDA, whose compiler built it.
+launch, and RealMLP on tables of numbers. A kernel that it lacks is compiled as ever. One wheel
+serves one release of warpfit and one major version of CUDA, whose compiler built it.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def usual_networks(arch: str) -> list[Kernel]:
 
 
 def usual_tables(arch: str) -> list[Kernel]:
-    """Return the kernels that train RealMLP as it is, on tables of numbers alone with two classes or
-    one number to predict.
+    """Return the kernels that train RealMLP as it is on tables of numbers alone, with two classes
+    or one number to predict.
     """
     cards = [card for card in CARDS.values() if card.arch == arch]
     found: dict[Kernel, None] = {}
