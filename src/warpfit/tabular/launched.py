@@ -308,11 +308,13 @@ def _places_of(network: RealMLP) -> list[npt.NDArray[np.int64]]:
 
 
 def _places_in_tiles(inputs: int, units: int) -> npt.NDArray[np.int64]:
-    """Return where a layer's weights lie: by tiles, in each by halves of its units, by lanes."""
-    row, column = np.ogrid[:inputs, :units]
-    tile = row // TILE * tiles_of(units) + column // TILE
-    lane, part = row % 8 * 4 + column % 8 // 2, row // 8 % 2 * 2 + column % 2
-    return np.asarray(((tile * 2 + column // 8 % 2) * 32 + lane) * 4 + part)
+    """Return where a layer's weights lie: by tiles, in each by halves of its units, by lanes, each
+    of which has two by two.
+    """
+    rows, columns = tiles_of(inputs), tiles_of(units)
+    places = np.arange(rows * columns * TILE**2).reshape(rows, columns, 2, 8, 4, 2, 2)
+    in_order = places.transpose(0, 5, 3, 1, 2, 4, 6).reshape(TILE * rows, TILE * columns)
+    return in_order[:inputs, :units]
 
 
 def _steps(num_steps: int, lr: float, dropout: float, weight_decay: float) -> npt.NDArray[Any]:
