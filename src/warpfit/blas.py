@@ -29,7 +29,7 @@ def one_blas_thread() -> Iterator[None]:
 
 def num_blas_threads() -> int:
     """Return how many threads BLAS may use now, at least 1."""
-    libraries = _libraries(len(sys.modules)).lib_controllers
+    libraries = _libraries().lib_controllers
     return min((lib.num_threads or 1 for lib in libraries if lib.user_api == "blas"), default=1)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from support.commands import Invoke
 from warpfit.backends.cuda import jit
+from warpfit.backends.cuda.nvrtc import compiled
 
 ADAM = (
     "plan",
@@ -89,8 +90,6 @@ def test_data_that_a_card_has_no_room_for_comes_in_pieces(invoke: Invoke) -> Non
 
 def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
     pytest.importorskip("cuda.core")
-    from cuda.core import Program, ProgramOptions
-
     out = invoke(
         "plan",
         "--hidden",
@@ -106,8 +105,8 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
     source = out[out.index("#define ") :]
     assert "constexpr int WIDTHS[] = {20, 24, 16, 3};" in source
     assert '#include "' not in source
-    options = ProgramOptions(arch="sm_90a", **jit.compiler_options())
-    assert Program(source, "c++", options).compile("cubin").code
+    options = ["--gpu-architecture=sm_90a", *jit.compiler_options()]
+    assert compiled(source, "plan.cu", options)[0]
 
 
 @pytest.mark.parametrize(

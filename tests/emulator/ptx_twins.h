@@ -17,6 +17,8 @@ inline float reciprocal(float value) { return 1 / value; }
 
 inline float square_root_near(float value) { return sqrtf(value); }
 
+inline float sine_near(float angle) { return sinf(angle); }
+inline float cosine_near(float angle) { return cosf(angle); }
 inline float power_of_2(float exponent) { return exp2f(exponent); }
 
 inline float logarithm_of_2(float value) { return log2f(value); }

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from warpfit.backends.cuda.driver import arch_of, bindings, describe, is_debugging
+from warpfit.backends.cuda.driver import arch_of, bindings, core, describe, is_debugging
 from warpfit.errors import KernelError
 
 # How many launches an error message looks back on.
@@ -44,10 +44,8 @@ class Context:
     """A device and its stream; see `Runtime`."""
 
     def __init__(self, index: int) -> None:
-        from cuda.core import Device
-
         self.index, self.name = index, f"cuda:{index}"
-        self.device = Device(index)
+        self.device = core().Device(index)
         self.device.set_current()
         active.context = self
         self.arch = arch_of(*self.device.compute_capability)

@@ -35,6 +35,19 @@ __device__ inline float square_root_near(float value) {
     return result;
 }
 
+// sin.approx.ftz.f32 and cos.approx.ftz.f32 (9.7.3.17, 9.7.3.18): within 2^-20 from -π to π.
+__device__ inline float sine_near(float angle) {
+    float result;
+    asm("sin.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(angle));
+    return result;
+}
+
+__device__ inline float cosine_near(float angle) {
+    float result;
+    asm("cos.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(angle));
+    return result;
+}
+
 // ex2.approx.ftz.f32 (9.7.3.20): 2 to a power, within two units of the last place; subnormal
 // numbers are 0.
 __device__ inline float power_of_2(float exponent) {
