@@ -144,9 +144,12 @@ def test_products_by_parts(threads: int, m: int, n: int, k: int) -> None:
 
 
 def test_a_run_has_no_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "num_blas_threads", lambda: 7)
-    monkeypatch.setattr(parallel, "_most_threads", lambda: 5)
-    with NumpyBackend().own_threads():
+    monkeypatch.setattr(parallel, "_available", lambda: 5)
+    ops, threads = NumpyBackend(), num_blas_threads()
+    with ops.own_threads():
+        ops.matmul(np.ones((2, 3)), np.ones((3, 2)))
+        assert num_blas_threads() == threads  # which such products do not ask for
+        ops.matmul(np.ones((80, 80)), np.ones((80, 80)))
         assert parallel._num_threads() == 5
         assert num_blas_threads() == 1
-    assert parallel._own_threads.get() is None
+    assert num_blas_threads() == threads

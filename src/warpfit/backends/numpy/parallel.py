@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache
 from threading import Lock
@@ -30,22 +30,38 @@ PART_BYTES, MOST_THREADS = 2 << 20, 8
 # Of a product: operations that outweigh that, columns or rows that BLAS takes together, and parts
 # that suffice for all threads.
 PART_FLOP, GRAIN, MOST_PARTS = 16e6, 32, 16
-
-# How many threads a block of `own_threads` has.
-_own_threads: ContextVar[int | None] = ContextVar("own_threads", default=None)
+# Products for which BLAS itself takes one thread: of matrices, and of a vector.
+SMALL_FLOP, SMALL_VECTOR_FLOP = 5e5, 1.8e4
 
 Part = TypeVar("Part")
+
+
+class _Block:
+    """A block of `own_threads`, which takes BLAS's from the first operation on that has any."""
+
+    def __init__(self) -> None:
+        self.count, self.held = 0, ExitStack()
+
+    def num_threads(self) -> int:
+        if not self.count:
+            self.count = _available()
+            self.held.enter_context(one_blas_thread())
+        return self.count
+
+
+_block: ContextVar[_Block | None] = ContextVar("block", default=None)
 
 
 @contextmanager
 def own_threads() -> Iterator[None]:
     """Let operations in this block have as many threads as BLAS might, and BLAS one."""
-    token = _own_threads.set(_num_threads())
+    block = _Block()
+    token = _block.set(block)
     try:
-        with one_blas_thread():
+        with block.held:
             yield
     finally:
-        _own_threads.reset(token)
+        _block.reset(token)
 
 
 def each_part(parts: Sequence[Part], begin: Callable[[], Callable[[Part], None]]) -> None:
@@ -55,7 +71,7 @@ def each_part(parts: Sequence[Part], begin: Callable[[], Callable[[Part], None]]
     """
     if not parts:
         return
-    count = min(len(parts), _num_threads()) if len(parts) > 1 else 1
+    count = min(len(parts), _num_threads())
     left, functions = _Left(parts), [begin() for _ in range(count)]
     if count == 1:
         left.do(functions[0])
@@ -88,8 +104,12 @@ def each_rows(function: Callable[..., Any], *arrays: Array) -> None:
 def multiply(a: Array, b: Array, out: Array) -> Array:
     """Write the product of two matrices to `out`, and return it."""
     num_rows, num_columns = out.shape
-    count = min(int(2.0 * out.size * a.shape[1] / PART_FLOP), MOST_PARTS)
+    flop = 2.0 * out.size * a.shape[1]
+    count = min(int(flop / PART_FLOP), MOST_PARTS)
     if count < 2:
+        small = SMALL_VECTOR_FLOP if 1 in out.shape else SMALL_FLOP
+        if flop > small and _block.get() is not None:
+            _num_threads()
         return np.matmul(a, b, out=out)
     by_columns = num_columns >= num_rows
 
@@ -156,8 +176,12 @@ class _Left:
 
 
 def _num_threads() -> int:
-    allowed = _own_threads.get()
-    return min(_most_threads(), num_blas_threads()) if allowed is None else allowed
+    block = _block.get()
+    return _available() if block is None else block.num_threads()
+
+
+def _available() -> int:
+    return min(_most_threads(), num_blas_threads())
 
 
 @cache
