@@ -71,9 +71,12 @@ struct Product {
     unsigned long long b;  // a descriptor
     bool a_across, b_across, adds;
     float* d;
-    unsigned count;  // of this thread's numbers in d
+    unsigned count;  // of this thread's words in d
+    bool in_halves;  // whether a word has two sums, of float16, not one
     unsigned group;
     unsigned long long operands;  // a digest of what this warp multiplies, when it begins
+
+    unsigned num_columns() const { return (in_halves ? 4 : 2) * count; }
 };
 
 struct Launch {

@@ -240,12 +240,18 @@ inline unsigned relu_to_bfloats(float first, float second) {
 }
 
 // fma.rn.relu.f16x2 (9.7.4.4). The sum of two halves is exact in float32.
+namespace emulator {
+
+inline float sum_of_halves(unsigned first, unsigned second, int shift) {
+    return half_to_float(static_cast<unsigned short>(first >> shift)) +
+           half_to_float(static_cast<unsigned short>(second >> shift));
+}
+
+}  // namespace emulator
+
 inline unsigned relu_of_sums(unsigned first, unsigned second) {
-    const auto sum = [&](int shift) {
-        return half_to_float(static_cast<unsigned short>(first >> shift)) +
-               half_to_float(static_cast<unsigned short>(second >> shift));
-    };
-    return relu_to_halves(sum(0), sum(16));
+    return relu_to_halves(emulator::sum_of_halves(first, second, 0),
+                          emulator::sum_of_halves(first, second, 16));
 }
 
 // set.gt, set.ge (9.7.7.1), max.NaN (9.7.4.9).

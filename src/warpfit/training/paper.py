@@ -23,7 +23,6 @@ from warpfit.engines.launch_plan import (
 )
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, required
-from warpfit.nn.init import initial_values_on_demand
 from warpfit.training.evaluate import network_of
 from warpfit.training.on_cards import OnCards, expected_on_cards
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
@@ -116,8 +115,7 @@ def _planned(
     resolved = settings.resolved(
         num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy")
     )
-    with initial_values_on_demand():  # which nobody has
-        model = make_model(resolved, (features,), outputs)
+    model = make_model(resolved, (features,), outputs)
     optimizer, loss = make_optimizer(resolved, model), make_loss(resolved)
     precision = "float16" if settings.precision == "auto" else settings.precision
     plan = Plan(

@@ -7,8 +7,8 @@ A block or a cluster that wants its next network at a rung waits until that has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from typing import NamedTuple
 
 from warpfit.backends.cuda.resident_config import ManyClustersConfig, ManySmallConfig, TableConfig
@@ -27,7 +27,7 @@ class Trained(NamedTuple):
 
 class _Batch(NamedTuple):
     """A batch's number and its epoch's among those of all networks, and the steps before it; where
-    it is in its epoch, and whether that is its network's first.
+    it is in its epoch.
     """
 
     number: int
@@ -36,7 +36,10 @@ class _Batch(NamedTuple):
     trains: bool
     is_first: bool
     is_last: bool
-    of_first_epoch: bool
+
+
+# What a warp does for a network's batches.
+Task = Callable[[list[_Batch], int], Iterator[Event]]
 
 
 def _batches(runs: Sequence[Trained]) -> Iterator[list[_Batch]]:
@@ -44,13 +47,12 @@ def _batches(runs: Sequence[Trained]) -> Iterator[list[_Batch]]:
     numbers, epochs, steps = count(), count(), count()
     for run in runs:
         batches, each = list[_Batch](), run.steps + run.validated
-        for own_epoch in range(run.epochs):
-            epoch = next(epochs)
+        for epoch in islice(epochs, run.epochs):
             for idx in range(each):
                 trains = idx < run.steps
                 step = next(steps) if trains else 0
                 ends = idx == 0, idx + 1 == each
-                batches.append(_Batch(next(numbers), epoch, step, trains, *ends, own_epoch == 0))
+                batches.append(_Batch(next(numbers), epoch, step, trains, *ends))
         yield batches
 
 
@@ -103,11 +105,14 @@ class _ClusterBlock(Block):
         ):
             protocol.add(block, name, number, arrivals)
         protocol.add(MEMORY, f"next of block {block}", 1, 1)
-        for warp in range(WARPS):
-            protocol.play(block, f"unit warp {warp}", self.train_units(networks, warp))
-        for warp in range(HELPERS):
-            protocol.play(block, f"loss warp {warp}", self.find_losses(networks, warp))
-            protocol.play(block, f"batch warp {warp}", self.bring_batches(networks))
+        for kind, number, task in (
+            ("unit", WARPS, self.train_units),
+            ("loss", HELPERS, self.find_losses),
+            ("batch", HELPERS, self.bring_batches),
+        ):
+            for warp in range(number):
+                events = self.over_networks(networks, warp, task)
+                protocol.play(block, f"{kind} warp {warp}", events)
         protocol.play(block, "who takes networks", self.take_networks(len(networks)))
         protocol.play(block, "the judge", self.judge(networks))
 
@@ -123,12 +128,12 @@ class _ClusterBlock(Block):
                 yield Wait(self.at("next_full"), idx)
             yield Arrive(Place(MEMORY, f"next of block {self.block}"))
 
-    def each_network(self, networks: list[list[_Batch]]) -> Iterator[Event | list[_Batch]]:
-        """Yield what comes before each network, its batches, and what comes before the end."""
+    def over_networks(self, networks: list[list[_Batch]], warp: int, task: Task) -> Iterator[Event]:
+        """Do a task for each network, once all know which is next; and know when there is none."""
         for idx, batches in enumerate([*networks, []]):
             yield Arrive(Place(MEMORY, f"meeting of cluster {self.number}"))
             yield Wait(Place(MEMORY, f"next of block {self.block}"), idx)
-            yield batches
+            yield from task(batches, warp)
 
     def judge(self, networks: list[list[_Batch]]) -> Iterator[Event]:
         for batch in (batch for batches in networks for batch in batches if batch.is_last):
@@ -146,44 +151,36 @@ class _ClusterBlock(Block):
 
     # -- those who bring batches
 
-    def bring_batches(self, networks: list[list[_Batch]]) -> Iterator[Event]:
-        for item in self.each_network(networks):
-            if not isinstance(item, list):
-                yield item
-                continue
-            for batch in item:
-                stage, turn = batch.number % STAGES, batch.number // STAGES
-                yield Arrive(self.at("bringers_met"))
-                yield Wait(self.at("bringers_met"), batch.number)
-                yield Wait(self.at("x_free", stage), turn - 1)
-                yield Arrive(self.at("x_full", stage))
-                if batch.is_first and not batch.of_first_epoch:
-                    yield self.verdict(batch.epoch - 1)
-            if item:
-                yield self.verdict(item[-1].epoch)
+    def bring_batches(self, batches: list[_Batch], _: int) -> Iterator[Event]:
+        for batch in batches:
+            stage, turn = batch.number % STAGES, batch.number // STAGES
+            yield Arrive(self.at("bringers_met"))
+            yield Wait(self.at("bringers_met"), batch.number)
+            yield Wait(self.at("x_free", stage), turn - 1)
+            yield Arrive(self.at("x_full", stage))
+            if batch.is_first and batch.epoch > batches[0].epoch:
+                yield self.verdict(batch.epoch - 1)
+        if batches:
+            yield self.verdict(batches[-1].epoch)
 
     # -- those who have hidden units
 
-    def train_units(self, networks: list[list[_Batch]], warp: int) -> Iterator[Event]:
-        for item in self.each_network(networks):
-            if not isinstance(item, list):
-                yield item
-                continue
-            for batch in item:
-                yield self.x_full(batch)
-                if self.parts > 1:
-                    yield from self.exchange_sums(batch, warp)
-                yield Wait(self.at("h_free"), batch.number - 1)
-                yield Arrive(self.at("h_full"))
-                yield Wait(self.at("dz_full"), batch.number)
-                if batch.trains:
-                    yield Arrive(self.at("w2_free"))
-                if self.parts > 1:
-                    yield from self.exchange_dh(batch, warp)
-                yield self.free_x(batch)
-                if batch.is_last:
-                    yield from self.send_penalty()
-                    yield self.verdict(batch.epoch)
+    def train_units(self, batches: list[_Batch], warp: int) -> Iterator[Event]:
+        for batch in batches:
+            yield self.x_full(batch)
+            if self.parts > 1:
+                yield from self.exchange_sums(batch, warp)
+            yield Wait(self.at("h_free"), batch.number - 1)
+            yield Arrive(self.at("h_full"))
+            yield Wait(self.at("dz_full"), batch.number)
+            if batch.trains:
+                yield Arrive(self.at("w2_free"))
+            if self.parts > 1:
+                yield from self.exchange_dh(batch, warp)
+            yield self.free_x(batch)
+            if batch.is_last:
+                yield from self.send_penalty()
+                yield self.verdict(batch.epoch)
 
     def exchange_sums(self, batch: _Batch, warp: int) -> Iterator[Event]:
         group, number, sent = warp // 4, batch.number, WARP * 16 * self.own_tiles
@@ -218,27 +215,23 @@ class _ClusterBlock(Block):
 
     # -- those who find losses
 
-    def find_losses(self, networks: list[list[_Batch]], warp: int) -> Iterator[Event]:
-        for item in self.each_network(networks):
-            if not isinstance(item, list):
-                yield item
-                continue
-            for batch in item:
-                yield Arrive(self.at("losses_met"))
-                yield Wait(self.at("losses_met"), batch.number)
-                if warp < self.warps_with_rows:
-                    yield self.x_full(batch)
-                    yield Wait(self.at("h_full"), batch.number)
-                    yield Arrive(self.at("dz_full"))
-                if batch.trains:
-                    yield Wait(self.at("dz_full"), batch.number)
-                    yield from self.update_outputs(batch, warp)
-                else:
-                    yield Arrive(self.at("h_free"))
-                yield self.free_x(batch)
-                if batch.is_last:
-                    yield from self.send_losses(warp)
-                    yield self.verdict(batch.epoch)
+    def find_losses(self, batches: list[_Batch], warp: int) -> Iterator[Event]:
+        for batch in batches:
+            yield Arrive(self.at("losses_met"))
+            yield Wait(self.at("losses_met"), batch.number)
+            if warp < self.warps_with_rows:
+                yield self.x_full(batch)
+                yield Wait(self.at("h_full"), batch.number)
+                yield Arrive(self.at("dz_full"))
+            if batch.trains:
+                yield Wait(self.at("dz_full"), batch.number)
+                yield from self.update_outputs(batch, warp)
+            else:
+                yield Arrive(self.at("h_free"))
+            yield self.free_x(batch)
+            if batch.is_last:
+                yield from self.send_losses(warp)
+                yield self.verdict(batch.epoch)
 
     def update_outputs(self, batch: _Batch, warp: int) -> Iterator[Event]:
         first, others = 16 * self.tiles * warp, self.cluster - 1
