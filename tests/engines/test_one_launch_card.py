@@ -39,12 +39,12 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 class Case(NamedTuple):
     """A network, how it is trained, and by how many clusters of how many blocks of how many
-    warps.
+    warps, which may be apart.
     """
 
     sizes: tuple[int, ...]
     batch_size: int
-    blocks: tuple[int, int, int]
+    blocks: tuple[Any, ...]
     loss: str = "cross_entropy"
     optimizer: str = "sgd"
     activations: tuple[str, ...] = ("tanh",)
@@ -65,12 +65,15 @@ CASES = [
     Case((17, 130, 70, 10), 64, (1, 8, 4), "binary_cross_entropy", "nesterov", ("sigmoid",)),
     Case((50, 300, 100), 80, (9, 8, 2), "huber", "rmsprop, momentum", ("tanh", "mish")),
     Case((9, 40, 40, 40, 4), 16, (2, 16, 1), "absolute_error", "adamw", ("gelu", "selu")),
+    Case((20, 40, 33, 5), 32, (2, 2, 2, True)),
+    Case((30, 90, 120, 65, 7), 32, (2, 4, 2, True), "cross_entropy", "sgd", ("gelu", "tanh")),
+    Case((50, 130, 100), 80, (2, 8, 4, True), "huber", "rmsprop", ("mish",), "bfloat16"),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_follows_numpy(
-    cuda: str, only_card: Callable[[int, int, int], None], case: Case
+    cuda: str, only_card: Callable[..., None], case: Case
 ) -> None:
     only_card(*case.blocks)
     settings: dict[str, Any] = {"make": case.make, "optimizer": OPTIMIZERS[case.optimizer]}
@@ -84,7 +87,7 @@ def test_it_follows_numpy(
     )
 
 
-def test_lion(cuda: str, only_card: Callable[[int, int, int], None]) -> None:
+def test_lion(cuda: str, only_card: Callable[..., None]) -> None:
     only_card(2, 2, 2)
     make = partial(activated, (20, 40, 33, 5), ("tanh",))
     assert_follows_numpy((20, 40, 33, 5), make=make, optimizer=lion, times_limit=LIONS, num_rows=70)
@@ -93,7 +96,7 @@ def test_lion(cuda: str, only_card: Callable[[int, int, int], None]) -> None:
 # A sigmoid of 0 is not 0: what lies between a layer's units and the end of its tile must be. Rows
 # of zeros train what would add up to biases alone.
 def test_units_that_a_layer_does_not_have_stay_out(
-    cuda: str, only_card: Callable[[int, int, int], None]
+    cuda: str, only_card: Callable[..., None]
 ) -> None:
     case = CASES[3]
     only_card(*case.blocks)
@@ -109,7 +112,7 @@ def test_units_that_a_layer_does_not_have_stay_out(
 
 
 def test_no_cut_changes_a_bit(
-    cuda: str, only_card: Callable[[int, int, int], None], launches: list[int], tmp_path: Any
+    cuda: str, only_card: Callable[..., None], launches: list[int], tmp_path: Any
 ) -> None:
     only_card(3, 2, 2)
     x, y = data((20, 40, 33, 5))

@@ -166,7 +166,7 @@ def test_layer_by_layer(
 @pytest.mark.parametrize("case", some(ON_A_CARD), ids=str)
 def test_on_a_card(
     monkeypatch: pytest.MonkeyPatch,
-    only_card: Callable[[int, int, int], None],
+    only_card: Callable[..., None],
     launches: list[int],
     case: Case,
 ) -> None:

@@ -41,6 +41,8 @@ from warpfit.errors import Obstacle
 WARPS = 16
 # Blocks of a cluster: ranks, which partition the inputs of each layer.
 CLUSTERS = (8, 4)
+# Ranks that are apart.
+RANKS_APART = (8, 16)
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
 
@@ -65,9 +67,14 @@ class Tile:
         return self.inputs // 16 * self.units // 8
 
     @property
-    def float32_bytes(self) -> int:
-        """Bytes of the weights in float32, and of their optimizer state."""
-        return self.fragments * (1 + self.slots) * 512
+    def weight_bytes(self) -> int:
+        """Bytes of the rounded weights."""
+        return 2 * self.inputs * (self.units if self.units % 64 == 0 else self.units + 8)
+
+    @property
+    def other_bytes(self) -> int:
+        """Bytes of what else there is of the weights: their rests, and their optimizer state."""
+        return self.fragments * (256 + 512 * self.slots)
 
 
 @dataclass(frozen=True)
@@ -77,21 +84,26 @@ class CardLaunch(ResidentLaunch):
     Attributes
     ----------
     network : TrainedNetwork
-    cluster : int
+    ranks : int
         Blocks of a cluster, which partition the inputs of each layer.
     clusters : int
         They partition the units of each hidden layer.
     far : tuple of bool
-        Whether weights of each layer in float32, with their optimizer state, lie in device memory.
+        Whether what weights of each layer have beside their rounded ones, with their optimizer
+        state, lies in device memory.
     warps : int
         Of a block.
+    is_apart : bool
+        Whether no cluster of the hardware holds the ranks, so that they exchange all numbers
+        through memory.
     """
 
     network: TrainedNetwork
-    cluster: int
+    ranks: int
     clusters: int
     far: tuple[bool, ...]
     warps: int = WARPS
+    is_apart: bool = False
 
     kernel = "one_launch_card"
 
@@ -104,9 +116,14 @@ class CardLaunch(ResidentLaunch):
         return True
 
     @property
+    def cluster(self) -> int:  # type: ignore[override]
+        """Blocks of a cluster of the hardware."""
+        return 1 if self.is_apart else self.ranks
+
+    @property
     def blocks(self) -> int:
         """All of them."""
-        return self.cluster * self.clusters
+        return self.ranks * self.clusters
 
     @property
     def threads(self) -> int:
@@ -123,7 +140,7 @@ class CardLaunch(ResidentLaunch):
         """What a block has of each layer."""
         widths, slots = self.network.widths, self.network.slots
         hidden = [
-            Tile(share(inputs, self.cluster), share(units, self.clusters), padded(units), slots)
+            Tile(share(inputs, self.ranks), share(units, self.clusters), padded(units), slots)
             for inputs, units in pairwise(widths[:-1])
         ]
         outputs = widths[-1]
@@ -137,20 +154,21 @@ class CardLaunch(ResidentLaunch):
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         tiles, rows = self.tiles, self.rows
         widest, outputs = max(tile.units for tile in tiles[:-1]), padded(self.network.outputs)
+        of_ranks = rows * (widest + 8)
         return {
-            "weights": sum(2 * tile.inputs * (tile.units + 8) for tile in tiles),
-            "weights in float32": sum(
-                tile.float32_bytes
+            "weights": sum(tile.weight_bytes for tile in tiles),
+            "rests of weights": sum(
+                tile.other_bytes
                 for tile, is_far in zip(tiles, self.far, strict=True)
                 if not is_far
             ),
             "biases": sum(4 * (1 + tile.slots) * tile.units for tile in tiles),
             "batches of x and units": sum(
-                2 * rows * (tile.inputs + 8) * (2 if idx == 0 else 1)
+                2 * rows * (tile.inputs + 8) * (2 if idx == 0 and not self.is_apart else 1)
                 for idx, tile in enumerate(tiles)
             ),
-            "parts of sums": 2 * 4 * rows * widest,
-            "gradients and derivatives": 3 * 2 * rows * (widest + 8),
+            "parts of sums": 0 if self.is_apart else 2 * 4 * rows * widest,
+            "gradients and derivatives": 2 * of_ranks * (1 if self.is_apart else 3),
             "outputs and losses": rows * (2 * (outputs + 8) + 4 * outputs + 8),
             "targets": 2 * 4 * rows * self.network.target_words,
             "barriers": 5 * 8,
@@ -165,13 +183,15 @@ class CardLaunch(ResidentLaunch):
     def far_bytes(self) -> int:
         """Bytes of device memory for weights that are far."""
         tiles = zip(self.tiles, self.far, strict=True)
-        return self.blocks * sum(tile.float32_bytes for tile, is_far in tiles if is_far)
+        return self.blocks * sum(tile.other_bytes for tile, is_far in tiles if is_far)
 
     @property
     def exchanged_bytes(self) -> int:
         """Bytes of device memory in which blocks leave each other numbers."""
-        *inner, _, last = self.tiles
-        words = sum((1 + self.clusters) * tile.sent_units for tile in inner)
+        *hidden, last = self.tiles
+        words = sum((1 + self.clusters) * tile.sent_units for tile in hidden[:-1])
+        if self.is_apart:
+            words += sum(tile.sent_units + self.blocks * tile.units for tile in hidden)
         return 2 * 4 * self.rows * (words + self.clusters * last.sent_units)
 
     @property
@@ -191,7 +211,7 @@ class CardLaunch(ResidentLaunch):
         row_tiles, inner, to_others = (
             self.rows // 16,
             hidden[:-1],
-            (self.cluster - 1) / self.cluster,
+            (self.ranks - 1) / self.ranks,
         )
 
         def turns(tiles: int) -> int:
@@ -199,7 +219,7 @@ class CardLaunch(ResidentLaunch):
 
         forward = sum(turns(row_tiles * tile.units // 16) * tile.inputs // 16 for tile in hidden)
         back = sum(turns(row_tiles * tile.inputs // 16) * tile.units // 16 for tile in hidden[1:])
-        sums = self.clusters * sum(tile.units for tile in inner) / self.cluster
+        sums = self.clusters * sum(tile.units for tile in inner) / self.ranks
         return {
             "step": 1,
             "layer": len(hidden),
@@ -220,6 +240,7 @@ class CardLaunch(ResidentLaunch):
             **self.network.layer_settings,
             far_layers=self.far,
             cluster=self.cluster,
+            ranks=self.ranks,
             clusters=self.clusters,
             warps=self.warps,
             shared_bytes=self.shared_bytes,
@@ -285,24 +306,34 @@ def choose_card(
         return Obstacle(
             f"expected {min(CLUSTERS)} multiprocessors or more, got {num_multiprocessors}"
         )
-    shapes = [
+    in_clusters = [
         _shape(network, cluster, resident_clusters(cluster, num_multiprocessors))
         for cluster in sizes
     ]
-    nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
-    fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
-    if not fitting:
-        return too_large(nearest, max_shared_bytes, "a tile of each layer")
-    return min(fitting, key=lambda shape: shape.microseconds)
+    apart = [
+        _shape(network, ranks, num_multiprocessors // ranks, is_apart=True)
+        for ranks in RANKS_APART
+        if ranks <= num_multiprocessors
+    ]
+    # Messages of clusters are faster, so that ranks are apart only where these have no room.
+    for shapes in (in_clusters, apart):
+        nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
+        fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
+        if fitting:
+            return min(fitting, key=lambda shape: shape.microseconds)
+    return too_large(nearest, max_shared_bytes, "a tile of each layer")
 
 
-def _shape(network: TrainedNetwork, cluster: int, most: int) -> CardLaunch:
+def _shape(
+    network: TrainedNetwork, ranks: int, most: int, *, is_apart: bool = False
+) -> CardLaunch:
     """Return the shape of as many clusters of a size as have units of the widest layer, with all
     layers far.
     """
     widest = max(network.widths[1:-1])
     clusters = -(-widest // share(widest, most))
-    return CardLaunch(network, cluster, clusters, (True,) * (len(network.widths) - 1))
+    far = (True,) * (len(network.widths) - 1)
+    return CardLaunch(network, ranks, clusters, far, is_apart=is_apart)
 
 
 def _nearest(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:

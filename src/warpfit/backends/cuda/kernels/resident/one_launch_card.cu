@@ -32,18 +32,47 @@ using namespace config;
 #include "base/block.cuh"
 #include "resident/rows/card_layers.cuh"
 
-// Starts to copy this rank's features of a batch, and the targets.
-__device__ inline void load_batch(CardShared& shared, const CardRun& run, int step) {
+// This rank's features of a batch, 8 at a time: f(turn, row, column, where they are).
+constexpr int FEATURE_CHUNKS = BATCH * WeightTile<0>::INPUTS / 8;
+template <class F>
+__device__ inline void each_chunk(const CardRun& run, int step, F f) {
     using First = WeightTile<0>;
     constexpr int CHUNKS = First::INPUTS / 8;
     const T* rows =
         run.batches + static_cast<int64>(step) * BATCH * X_STRIDE + First::first_input();
-    each_of_block<32 * WARPS>(BATCH * CHUNKS, [&](int i) {
+#pragma unroll
+    for (int turn = 0; turn < (FEATURE_CHUNKS + THREADS - 1) / THREADS; ++turn) {
+        const int i = turn * THREADS + static_cast<int>(threadIdx.x);
         const int row = i / CHUNKS, column = i % CHUNKS * 8;
-        if (First::first_input() + column >= X_WIDTH) return;
-        copy_async_16(&part_of<0>(shared).inputs[step % 2][row][column],
-                      rows + row * X_STRIDE + column, true);
-    });
+        if (i < FEATURE_CHUNKS && First::first_input() + column < X_WIDTH)
+            f(turn, row, column, rows + row * X_STRIDE + column);
+    }
+}
+
+// Those of the next batch, for whose rows there is no room before this step ends.
+struct NextRows {
+    uint4 chunks[(FEATURE_CHUNKS + THREADS - 1) / THREADS];
+
+    __device__ void load(const CardRun& run, int step) {
+        each_chunk(run, step, [&](int turn, int, int, const T* from) {
+            chunks[turn] = *reinterpret_cast<const uint4*>(from);
+        });
+    }
+    __device__ void store(CardShared& shared, const CardRun& run) const {
+        each_chunk(run, 0, [&](int turn, int row, int column, const T*) {
+            *reinterpret_cast<uint4*>(&part_of<0>(shared).inputs[0][row][column]) = chunks[turn];
+        });
+    }
+};
+
+// Starts to copy this rank's features of a batch, and the targets.
+template <bool WITH_ROWS = !APART>
+__device__ inline void load_batch(CardShared& shared, const CardRun& run, int step) {
+    if constexpr (WITH_ROWS)
+        each_chunk(run, step, [&](int, int row, int column, const T* from) {
+            copy_async_16(&part_of<0>(shared).inputs[step % LayerPart<0>::BATCHES][row][column],
+                          from, true);
+        });
     const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
     each_of_block<32 * WARPS>(BATCH * TARGET_WORDS, [&](int i) {
         copy_async_4(&shared.targets[step % 2][0][0] + i, targets + i, true);
@@ -98,14 +127,14 @@ template <class Meanwhile>
 __device__ inline void train_last(CardShared& shared, const CardRun& run, const Now& now,
                                   Rests& rests, Meanwhile meanwhile) {
     constexpr unsigned SENT_BYTES =
-        2 * (CLUSTER - 1) * WeightTile<HIDDEN_LAYERS - 1>::PIECE * sizeof(T);
+        2 * (RANKS - 1) * WeightTile<HIDDEN_LAYERS - 1>::PIECE * sizeof(T);
     __syncthreads();
     multiply_last(shared, run, now);
     meanwhile();
     receive_outputs(shared, run, now);
     __syncthreads();
     find_gradients(shared, run, now, rests);
-    await_bytes(shared.last_full, now.step, SENT_BYTES);
+    if constexpr (!APART) await_bytes(shared.last_full, now.step, SENT_BYTES);
     __syncthreads();
     differentiate_last(shared);
     __syncthreads();
@@ -125,7 +154,7 @@ __device__ inline void finish_last(CardShared& shared, const CardRun& run, const
 // updated while the gradients of its inputs are on their way.
 template <int L>
 __device__ inline void train_from(CardShared& shared, const CardRun& run, const Now& now) {
-    multiply_forward<L>(shared, now);
+    multiply_forward<L>(shared, run, now);
     Derivatives<L> derivatives;
     activate_units<L>(shared, run, now, derivatives);
     Rests rests;
@@ -134,9 +163,16 @@ __device__ inline void train_from(CardShared& shared, const CardRun& run, const 
         __syncthreads();
         train_from<L + 1>(shared, run, now);
         differentiate_units<L>(shared, run, now, derivatives);
-        await_gradients<L>(shared, now);
+        await_gradients<L>(shared, run, now);
     } else {
-        train_last(shared, run, now, rests, [&] { share_derivatives<L>(shared, derivatives); });
+        train_last(shared, run, now, rests, [&] {
+            if constexpr (APART) {
+                __syncthreads();
+                receive_last_units<L>(shared, run, now);
+            } else {
+                share_derivatives<L>(shared, derivatives);
+            }
+        });
     }
     if constexpr (L > 0) {
         multiply_back<L>(shared, run, now);
@@ -155,8 +191,7 @@ __device__ inline void read_layers(CardShared& shared, const CardRun& run, const
 
 template <int L = 0>
 __device__ inline void write_layers(CardShared& shared, const CardRun& run, const Arrays& arrays) {
-    each_parameter<L, true>(shared, run, arrays,
-                            [](float number, float* place) { *place = number; });
+    write_layer<L>(shared, run, arrays);
     if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, arrays);
 }
 
@@ -188,23 +223,27 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       arguments.loss,
                       arguments.rule,
                       arguments.words,
-                      arguments.far + static_cast<int64>(blockIdx.x) * far_quads_before() * 32};
+                      arguments.far + static_cast<int64>(blockIdx.x) * far_quads_before()};
     const Arrays arrays{arguments.places};
     prepare(shared);
     read_layers(shared, run, arrays);
     barrier_of_cluster();  // no block sends to another that has not begun
-    load_batch(shared, run, 0);
+    load_batch<true>(shared, run, 0);
     const StepSettings* settings = arguments.settings;
     StepSettings next = settings[0];
     for (Step step(arguments.num_rows, arguments.num_epochs); step.is_there(); step.advance()) {
         const Now now{step.index, step.count(), next};
         copy_async_wait<0>();
         __syncthreads();
-        if (step.index + 1 < step.num_steps) {
+        const bool has_next = step.index + 1 < step.num_steps;
+        NextRows rows;
+        if (has_next) {
             load_batch(shared, run, step.index + 1);
+            if constexpr (APART) rows.load(run, step.index + 1);
             next = settings[step.index + 1];
         }
         train_from<0>(shared, run, now);
+        if (APART && has_next) rows.store(shared, run);
     }
     barrier_of_cluster();  // nor to one that has left
     write_layers(shared, run, arrays);

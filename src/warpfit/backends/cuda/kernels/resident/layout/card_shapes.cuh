@@ -6,6 +6,9 @@
 // inputs. Of the last layer, clusters partition the inputs, each block has the tile of its cluster,
 // and all blocks of a cluster keep it alike.
 //
+// Where no cluster of the hardware is large enough, its ranks are APART: blocks that exchange all
+// numbers through memory. Of these as many are resident as there are multiprocessors.
+//
 // Users: one_launch_card.cu.
 #pragma once
 
@@ -17,19 +20,22 @@
 #include "resident/loss/output_losses.cuh"
 #include "resident/record/steps.cuh"
 #include "resident/update/parameters.cuh"
+#include "resident/update/split_weights.cuh"
 
 using T = DTYPE;
 
 constexpr int THREADS = 32 * WARPS, HIDDEN_LAYERS = LAYERS - 1;
 constexpr int ROWS = up(BATCH, 16), ROW_TILES = ROWS / 16;
+constexpr bool APART = CLUSTER < RANKS;
 // Rows of the units of its cluster that a rank finds from what all ranks add up.
-constexpr int PIECE_ROWS = ROWS / CLUSTER;
-static_assert(HIDDEN_LAYERS > 0 && ROWS % CLUSTER == 0, "each rank has rows of hidden units");
+constexpr int PIECE_ROWS = ROWS / RANKS;
+static_assert(HIDDEN_LAYERS > 0 && ROWS % RANKS == 0, "each rank has rows of hidden units");
 constexpr int X_WIDTH = up(WIDTHS[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUT_WIDTH = up(OUTPUTS, 16);
 constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 
-__device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / CLUSTER; }
+__device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / RANKS; }
+__device__ inline int rank_here() { return static_cast<int>(blockIdx.x) % RANKS; }
 
 // What each has of something that is partitioned in tiles of 16.
 __device__ constexpr int share(int size, int sharers) {
@@ -40,20 +46,25 @@ __device__ constexpr int share(int size, int sharers) {
 template <int L>
 struct WeightTile {
     static constexpr bool IS_LAST = L + 1 == LAYERS;
-    static constexpr int INPUTS = share(WIDTHS[L], IS_LAST ? CLUSTERS : CLUSTER);
+    static constexpr int INPUTS = share(WIDTHS[L], IS_LAST ? CLUSTERS : RANKS);
     static constexpr int UNITS = IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS);
-    // Rows of shared memory 8 times an odd number apart are read without conflicts.
-    static constexpr int STRIDE = UNITS + 8, INPUT_STRIDE = INPUTS + 8;
+    // Rows of shared memory 8 times an odd number apart are read without conflicts, and so are
+    // those whose chunks of 8 have another order from row to row.
+    static constexpr bool IS_SWIZZLED = UNITS % 64 == 0;
+    static constexpr int STRIDE = UNITS + (IS_SWIZZLED ? 0 : 8), INPUT_STRIDE = INPUTS + 8;
     static constexpr int FRAGMENTS = INPUTS / 16 * (UNITS / 8);
-    // Quads of numbers of a lane: of each fragment the weights, and their optimizer state.
-    static constexpr int QUADS = FRAGMENTS * (1 + SLOTS);
     // Units that go through memory: all, and some zeros.
     static constexpr int SENT_UNITS = IS_LAST ? up(OUTPUTS, 4) : up(WIDTHS[L + 1], 16);
     // Numbers of hidden units that a rank finds, and of them a thread.
     static constexpr int PIECE = PIECE_ROWS * UNITS, TURNS = (PIECE + THREADS - 1) / THREADS;
 
-    __device__ static int first_input() { return (IS_LAST ? own_cluster() : own_rank()) * INPUTS; }
+    __device__ static int first_input() { return (IS_LAST ? own_cluster() : rank_here()) * INPUTS; }
     __device__ static int first_unit() { return IS_LAST ? 0 : own_cluster() * UNITS; }
+    // Where a rounded weight lies among the tile's.
+    __device__ static int place(int input, int unit) {
+        const int chunk = unit / 8 ^ (IS_SWIZZLED ? input % 8 : 0);
+        return input * STRIDE + chunk * 8 + unit % 8;
+    }
 };
 
 // The widest of the hidden layers' tiles, along units.
@@ -69,31 +80,60 @@ constexpr int MOST_UNITS = widest(), GRADIENT_STRIDE = MOST_UNITS + 8,
               OUTPUT_STRIDE = OUT_WIDTH + 8;
 
 template <int COUNT>
-struct Near {
+struct Slots {
     float4 quads[COUNT][32];
 };
 template <>
-struct Near<0> {};
+struct Slots<0> {};
 
+// Beside the rounded weights of each fragment what a lane has of their rests, and of their
+// optimizer state.
 template <int L>
-using NearQuads = Near<FAR_LAYERS[L] ? 0 : WeightTile<L>::QUADS>;
+struct alignas(16) Numbers : Slots<WeightTile<L>::FRAGMENTS * SLOTS> {
+    uint2 rests[WeightTile<L>::FRAGMENTS][32];
+};
+
+template <int L, bool ARE_FAR>
+struct NearNumbers : Numbers<L> {};
+template <int L>
+struct NearNumbers<L, true> {};
 
 // What a block has of layer L.
 template <int L>
-struct alignas(16) LayerPart : NearQuads<L> {
-    // Of x there are two batches: the next one comes meanwhile.
-    static constexpr int BATCHES = L == 0 ? 2 : 1;
-    T weights[WeightTile<L>::INPUTS][WeightTile<L>::STRIDE];
+struct alignas(16) LayerPart : NearNumbers<L, FAR_LAYERS[L]> {
+    // Of x there are two batches, if there is room: the next one comes meanwhile.
+    static constexpr int BATCHES = L == 0 && !APART ? 2 : 1;
+    T weights[WeightTile<L>::INPUTS * WeightTile<L>::STRIDE];
     T inputs[BATCHES][ROWS][WeightTile<L>::INPUT_STRIDE];
     float biases[1 + SLOTS][WeightTile<L>::UNITS];  // and their optimizer state
 };
 
-// Numbers of layers whose parity is the same take the same place: see the exchange.
-struct alignas(16) CardShared {
+// What ranks send each other. Numbers of layers whose parity is the same take the same place: see
+// the exchange.
+using RowsOfUnits = T[ROWS][GRADIENT_STRIDE];
+template <bool ARE_APART>
+struct Received {
+    float sums[2][ROWS * MOST_UNITS];  // (RANKS, PIECE_ROWS, UNITS): what ranks add up
+    RowsOfUnits of_units[2], of_activation;
+
+    __device__ float* parts(int parity) { return sums[parity]; }
+    // Of the units of this cluster, before their activation.
+    __device__ RowsOfUnits& gradients(int parity) { return of_units[parity]; }
+    // Of the last hidden layer's activation.
+    __device__ RowsOfUnits& derivatives() { return of_activation; }
+};
+// Here the last hidden layer's gradients take the place of the derivatives.
+template <>
+struct Received<true> {
+    RowsOfUnits of_units;
+
+    __device__ float* parts(int) { return nullptr; }
+    __device__ RowsOfUnits& gradients(int) { return of_units; }
+    __device__ RowsOfUnits& derivatives() { return of_units; }
+};
+
+struct alignas(16) CardShared : Received<APART> {
     Stack<LayerPart> layers;
-    float parts[2][ROWS * MOST_UNITS];      // (CLUSTER, PIECE_ROWS, UNITS): what ranks add up
-    T gradients[2][ROWS][GRADIENT_STRIDE];  // of the units of this cluster, before their activation
-    T derivatives[ROWS][GRADIENT_STRIDE];   // of the last hidden layer's activation
     T output_gradients[ROWS][OUTPUT_STRIDE];
     float outputs[ROWS][OUT_WIDTH];
     RowLoss losses[ROWS];
@@ -110,13 +150,18 @@ __device__ inline LayerPart<L>& part_of(CardShared& shared) {
 // Words of memory in which blocks leave each other numbers of one step, layer by layer: units
 // (ROWS, SENT_UNITS) of each hidden layer but the last; parts of the outputs (CLUSTERS, ROWS,
 // SENT_UNITS); and parts of the gradients of each hidden layer's units but the last's (CLUSTERS,
-// ROWS, SENT_UNITS).
+// ROWS, SENT_UNITS). Ranks that are apart leave there units of the last hidden layer, too, the
+// gradients of units, and parts of the sums of units (CLUSTERS, RANKS, RANKS, PIECE).
 template <int L>
 struct Places {
     static constexpr int SENT = ROWS * WeightTile<L>::SENT_UNITS;
-    static constexpr bool IS_INNER = L + 1 < HIDDEN_LAYERS;
-    static constexpr int UNITS = Places<L - 1>::END, SUMS = UNITS + (IS_INNER ? SENT : 0);
-    static constexpr int END = SUMS + (L == HIDDEN_LAYERS - 1 ? 0 : CLUSTERS * SENT);
+    static constexpr bool IS_INNER = L + 1 < HIDDEN_LAYERS, IS_HIDDEN = L < HIDDEN_LAYERS;
+    static constexpr int UNITS = Places<L - 1>::END,
+                         SUMS = UNITS + (IS_INNER || (APART && IS_HIDDEN) ? SENT : 0),
+                         GRADIENTS = SUMS + (L == HIDDEN_LAYERS - 1 ? 0 : CLUSTERS * SENT),
+                         PARTS = GRADIENTS + (APART && IS_INNER ? SENT : 0);
+    static constexpr int END =
+        PARTS + (APART && IS_HIDDEN ? CLUSTERS * RANKS * RANKS * WeightTile<L>::PIECE : 0);
 };
 template <>
 struct Places<-1> {
@@ -130,7 +175,8 @@ __device__ constexpr int far_quads_before() {
     if constexpr (L == 0) {
         return 0;
     } else {
-        return far_quads_before<L - 1>() + (FAR_LAYERS[L - 1] ? WeightTile<L - 1>::QUADS : 0);
+        return far_quads_before<L - 1>() +
+               (FAR_LAYERS[L - 1] ? static_cast<int>(sizeof(Numbers<L - 1>) / sizeof(float4)) : 0);
     }
 }
 
@@ -143,7 +189,7 @@ struct CardRun {
     LossSettings loss;
     RuleSettings rule;
     unsigned* words;  // (2, EXCHANGED_WORDS): of even steps and odd ones
-    float4* far;      // of this block: (quads, 32)
+    float4* far;      // of this block
 };
 
 // Where a block stands.
@@ -161,10 +207,10 @@ __device__ inline unsigned* words_of(const CardRun& run, const Now& now) {
 }
 
 template <int L>
-__device__ inline float4* quads_of(CardShared& shared, const CardRun& run) {
+__device__ inline Numbers<L>& numbers_of(CardShared& shared, const CardRun& run) {
     if constexpr (FAR_LAYERS[L]) {
-        return run.far + far_quads_before<L>() * 32;
+        return *reinterpret_cast<Numbers<L>*>(run.far + far_quads_before<L>());
     } else {
-        return &part_of<L>(shared).quads[0][0];
+        return part_of<L>(shared);
     }
 }

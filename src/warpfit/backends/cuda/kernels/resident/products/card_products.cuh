@@ -16,23 +16,27 @@ struct Rows {
     }
 };
 
-// Operands B: 16 of k by 16 columns n, as two fragments. Rows of shared memory go along k.
-struct Columns {
+// Operands B: 16 of k by 16 columns n of layer L's weights, as two fragments. Forward, inputs are
+// along k, and back, units.
+template <int L>
+struct ForwardWeights {
     const T* first;
-    int stride;
 
     __device__ void load(unsigned (&b)[2][2], int k, int n) const {
-        load_b_pair(b[0], b[1], first + n * 16 * stride + k * 16, stride);
+        const int lane = threadIdx.x % 32;
+        ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1],
+                          first + WeightTile<L>::place(k * 16 + lane % 16, n * 16 + lane / 16 * 8));
     }
 };
-
-// Likewise of rows along n.
-struct TransposedColumns {
+template <int L>
+struct BackwardWeights {
     const T* first;
-    int stride;
 
     __device__ void load(unsigned (&b)[2][2], int k, int n) const {
-        load_b_pair_transposed(b[0], b[1], first + k * 16 * stride + n * 16, stride);
+        const int lane = threadIdx.x % 32;
+        const int input = lane % 8 + lane / 16 * 8, unit = lane / 8 % 2 * 8;
+        ldmatrix_x4(b[0][0], b[0][1], b[1][0], b[1][1],
+                    first + WeightTile<L>::place(n * 16 + input, k * 16 + unit));
     }
 };
 
