@@ -63,16 +63,23 @@ def only_specialized_cluster(
 @pytest.fixture
 def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Lets networks run by all clusters of a card only: by so many of some blocks of some warps,
-    which may be apart.
+    which may be apart; beside rounded weights the rest is as near as it can be, far, or held in
+    registers.
     """
 
     def choose_it(network: Any, card: Any, by_layers: bool) -> CardLaunch:
         return choose_card(network, "sm_90a", card.max_shared_bytes, card.num_multiprocessors)
 
-    def only(clusters: int, ranks: int, warps: int, is_apart: bool = False) -> None:
+    def only(
+        clusters: int, ranks: int, warps: int, is_apart: bool = False, place: str = "near"
+    ) -> None:
         def shape(network: Any, *_: Any, **__: Any) -> CardLaunch:
-            far = (True,) * (len(network.widths) - 1)
-            return CardLaunch(network, ranks, clusters, far, warps, is_apart)
+            number = len(network.widths) - 1
+            far, held = (place != "held",) * number, (place == "held",) * number
+            return CardLaunch(network, ranks, clusters, far, held, warps, is_apart)
+
+        if place != "near":
+            monkeypatch.setattr(one_launch_card, "_placed", lambda own, *_: own)
 
         monkeypatch.setattr(launch_plan, "_chosen", choose_it)
         monkeypatch.setattr(one_launch_card, "_shape", shape)

@@ -45,6 +45,8 @@ CLUSTERS = (8, 4)
 RANKS_APART = (8, 16)
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
+# Registers of a thread for rests of weights.
+MOST_HELD = 64
 
 
 def share(size: int, sharers: int) -> int:
@@ -65,6 +67,16 @@ class Tile:
     def fragments(self) -> int:
         """Tiles of 16 by 8 weights."""
         return self.inputs // 16 * self.units // 8
+
+    def held_registers(self, warps: int) -> int:
+        """Return how many registers of a thread rests would take: ``struct Gradients`` of the
+        kernel.
+        """
+        rows, columns = self.inputs // 16, self.units // 8
+        in_a_row = min(columns, -(-self.fragments // warps))
+        while columns % in_a_row:
+            in_a_row += 1
+        return 2 * in_a_row * -(-rows * (columns // in_a_row) // warps)
 
     @property
     def weight_bytes(self) -> int:
@@ -91,6 +103,8 @@ class CardLaunch(ResidentLaunch):
     far : tuple of bool
         Whether what weights of each layer have beside their rounded ones, with their optimizer
         state, lies in device memory.
+    held : tuple of bool
+        Whether it lies in registers.
     warps : int
         Of a block.
     is_apart : bool
@@ -102,6 +116,7 @@ class CardLaunch(ResidentLaunch):
     ranks: int
     clusters: int
     far: tuple[bool, ...]
+    held: tuple[bool, ...]
     warps: int = WARPS
     is_apart: bool = False
 
@@ -159,8 +174,8 @@ class CardLaunch(ResidentLaunch):
             "weights": sum(tile.weight_bytes for tile in tiles),
             "rests of weights": sum(
                 tile.other_bytes
-                for tile, is_far in zip(tiles, self.far, strict=True)
-                if not is_far
+                for tile, *elsewhere in zip(tiles, self.far, self.held, strict=True)
+                if not any(elsewhere)
             ),
             "biases": sum(4 * (1 + tile.slots) * tile.units for tile in tiles),
             "batches of x and units": sum(
@@ -202,7 +217,10 @@ class CardLaunch(ResidentLaunch):
     @property
     def registers_of_thread(self) -> tuple[int, int]:
         """Registers that a thread may have, and those for weights."""
-        return min(MOST_REGISTERS, REGISTERS // self.threads), 0
+        held = zip(self.tiles, self.held, strict=True)
+        return min(MOST_REGISTERS, REGISTERS // self.threads), sum(
+            tile.held_registers(self.warps) for tile, is_held in held if is_held
+        )
 
     @property
     def costs(self) -> dict[str, float]:
@@ -239,6 +257,7 @@ class CardLaunch(ResidentLaunch):
             **self.network.settings,
             **self.network.layer_settings,
             far_layers=self.far,
+            held_layers=self.held,
             cluster=self.cluster,
             ranks=self.ranks,
             clusters=self.clusters,
@@ -264,12 +283,13 @@ class CardLaunch(ResidentLaunch):
         )
 
     def __str__(self) -> str:
-        far = sum(self.far)
+        far, held = sum(self.far), sum(self.held)
         return (
-            f"{self.clusters} clusters of {self.cluster} blocks of {self.warps} warps that "
+            f"{self.clusters} clusters of {self.ranks} blocks of {self.warps} warps that "
             "partition all weights, "
             f"{self.shared_bytes} bytes of shared memory"
-            f"{f', {far} of {len(self.far)} layers in float32 in device memory' if far else ''}"
+            f"{f', rests of {held} layers in registers' if held else ''}"
+            f"{f', of {far} in device memory' if far else ''}"
         )
 
 
@@ -317,7 +337,7 @@ def choose_card(
     ]
     # Messages of clusters are faster, so that ranks are apart only where these have no room.
     for shapes in (in_clusters, apart):
-        nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
+        nearest = [_placed(shape, max_shared_bytes) for shape in shapes]
         fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
         if fitting:
             return min(fitting, key=lambda shape: shape.microseconds)
@@ -332,21 +352,35 @@ def _shape(
     """
     widest = max(network.widths[1:-1])
     clusters = -(-widest // share(widest, most))
-    far = (True,) * (len(network.widths) - 1)
-    return CardLaunch(network, ranks, clusters, far, is_apart=is_apart)
+    all_layers = len(network.widths) - 1
+    far, held = (True,) * all_layers, (False,) * all_layers
+    return CardLaunch(network, ranks, clusters, far, held, is_apart=is_apart)
 
 
-def _nearest(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
-    """Return the shape with as many layers in shared memory as it has room for.
+def _placed(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
+    """Return the shape with as many layers in shared memory, and then in registers, as there is
+    room for.
 
     The first layer comes first, as its update delays the next step; the others' have time while
     gradients are on their way.
     """
     for idx in range(len(shape.far)):
-        nearer = replace(shape, far=(*shape.far[:idx], False, *shape.far[idx + 1 :]))
+        nearer = replace(shape, far=_changed(shape.far, idx))
         if nearer.shared_bytes <= max_shared_bytes:
             shape = nearer
+    registers = [tile.held_registers(shape.warps) for tile in shape.tiles]
+    left = 0 if shape.network.slots else MOST_HELD
+    for idx in sorted(range(len(registers)), key=lambda idx: -registers[idx]):
+        if shape.far[idx] and registers[idx] <= left:
+            left -= registers[idx]
+            shape = replace(
+                shape, far=_changed(shape.far, idx), held=_changed(shape.held, idx)
+            )
     return shape
+
+
+def _changed(flags: tuple[bool, ...], idx: int) -> tuple[bool, ...]:
+    return (*flags[:idx], not flags[idx], *flags[idx + 1 :])
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:

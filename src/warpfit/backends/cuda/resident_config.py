@@ -225,6 +225,8 @@ class CardConfig(ResidentConfig, OfLayers):
     far_layers : tuple of bool
         Whether what weights of a layer have beside their rounded ones lies in memory, not in shared
         memory.
+    held_layers : tuple of bool
+        Whether rests of weights lie in registers.
     cluster : int
         Blocks of a cluster of the hardware: 2, 4, 8 or 16, or 1 if ranks are apart.
     ranks, clusters, warps : int
@@ -233,6 +235,7 @@ class CardConfig(ResidentConfig, OfLayers):
     """
 
     far_layers: Flags
+    held_layers: Flags
     cluster: Number
     ranks: Number
     clusters: Number

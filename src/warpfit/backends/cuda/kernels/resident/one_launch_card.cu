@@ -141,11 +141,12 @@ __device__ inline void train_last(CardShared& shared, const CardRun& run, const 
 }
 
 // The last layer's update, and the record of the step.
-__device__ inline void finish_last(CardShared& shared, const CardRun& run, const Now& now,
-                                   const Rests& rests) {
+__device__ inline void finish_last(CardShared& shared, const CardRun& run, Held& held,
+                                   const Now& now, const Rests& rests) {
     if (blockIdx.x == 0) find_losses(shared, run, now, rests);
     __syncthreads();
-    update_layer<LAYERS - 1>(shared, run, now, &shared.output_gradients[0][0], OUTPUT_STRIDE);
+    update_layer<LAYERS - 1>(shared, run, held, now, &shared.output_gradients[0][0],
+                             OUTPUT_STRIDE);
     if (blockIdx.x == 0 && threadIdx.x < 32)
         write_record(run.record + 3 * now.step, shared.losses, now.count, now.count, now.count);
 }
@@ -153,7 +154,8 @@ __device__ inline void finish_last(CardShared& shared, const CardRun& run, const
 // Forward from layer L's inputs, and back to the updates of all layers from L on. A layer is
 // updated while the gradients of its inputs are on their way.
 template <int L>
-__device__ inline void train_from(CardShared& shared, const CardRun& run, const Now& now) {
+__device__ inline void train_from(CardShared& shared, const CardRun& run, Held& held,
+                                  const Now& now) {
     multiply_forward<L>(shared, run, now);
     Derivatives<L> derivatives;
     activate_units<L>(shared, run, now, derivatives);
@@ -161,7 +163,7 @@ __device__ inline void train_from(CardShared& shared, const CardRun& run, const 
     if constexpr (Places<L>::IS_INNER) {
         receive_inputs<L + 1>(shared, run, now);
         __syncthreads();
-        train_from<L + 1>(shared, run, now);
+        train_from<L + 1>(shared, run, held, now);
         differentiate_units<L>(shared, run, now, derivatives);
         await_gradients<L>(shared, run, now);
     } else {
@@ -178,21 +180,23 @@ __device__ inline void train_from(CardShared& shared, const CardRun& run, const 
         multiply_back<L>(shared, run, now);
         __syncthreads();
     }
-    if constexpr (!Places<L>::IS_INNER) finish_last(shared, run, now, rests);
-    update_layer<L>(shared, run, now, &gradients_of<L>(shared)[0][0], GRADIENT_STRIDE);
+    if constexpr (!Places<L>::IS_INNER) finish_last(shared, run, held, now, rests);
+    update_layer<L>(shared, run, held, now, &gradients_of<L>(shared)[0][0], GRADIENT_STRIDE);
     __syncthreads();
 }
 
 template <int L = 0>
-__device__ inline void read_layers(CardShared& shared, const CardRun& run, const Arrays& arrays) {
-    read_layer<L>(shared, run, arrays);
-    if constexpr (L + 1 < LAYERS) read_layers<L + 1>(shared, run, arrays);
+__device__ inline void read_layers(CardShared& shared, const CardRun& run, Held& held,
+                                   const Arrays& arrays) {
+    read_layer<L>(shared, run, held, arrays);
+    if constexpr (L + 1 < LAYERS) read_layers<L + 1>(shared, run, held, arrays);
 }
 
 template <int L = 0>
-__device__ inline void write_layers(CardShared& shared, const CardRun& run, const Arrays& arrays) {
-    write_layer<L>(shared, run, arrays);
-    if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, arrays);
+__device__ inline void write_layers(CardShared& shared, const CardRun& run, Held& held,
+                                   const Arrays& arrays) {
+    write_layer<L>(shared, run, held, arrays);
+    if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, held, arrays);
 }
 
 // Gets shared memory ready for the first step. Rows that no batch has, and columns that no layer
@@ -225,8 +229,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       arguments.words,
                       arguments.far + static_cast<int64>(blockIdx.x) * far_quads_before()};
     const Arrays arrays{arguments.places};
+    Held held;
     prepare(shared);
-    read_layers(shared, run, arrays);
+    read_layers(shared, run, held, arrays);
     barrier_of_cluster();  // no block sends to another that has not begun
     load_batch<true>(shared, run, 0);
     const StepSettings* settings = arguments.settings;
@@ -242,9 +247,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
             if constexpr (APART) rows.load(run, step.index + 1);
             next = settings[step.index + 1];
         }
-        train_from<0>(shared, run, now);
+        train_from<0>(shared, run, held, now);
         if (APART && has_next) rows.store(shared, run);
     }
     barrier_of_cluster();  // nor to one that has left
-    write_layers(shared, run, arrays);
+    write_layers(shared, run, held, arrays);
 }

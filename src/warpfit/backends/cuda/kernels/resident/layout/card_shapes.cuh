@@ -92,15 +92,17 @@ template <int L>
 struct alignas(16) Numbers : Slots<WeightTile<L>::FRAGMENTS * SLOTS> {
     uint2 rests[WeightTile<L>::FRAGMENTS][32];
 };
+struct Nothing {};
 
-template <int L, bool ARE_FAR>
+template <int L, bool ARE_NEAR = !FAR_LAYERS[L] && !HELD_LAYERS[L]>
 struct NearNumbers : Numbers<L> {};
 template <int L>
-struct NearNumbers<L, true> {};
+struct NearNumbers<L, false> {};
+
 
 // What a block has of layer L.
 template <int L>
-struct alignas(16) LayerPart : NearNumbers<L, FAR_LAYERS[L]> {
+struct alignas(16) LayerPart : NearNumbers<L> {
     // Of x there are two batches, if there is room: the next one comes meanwhile.
     static constexpr int BATCHES = L == 0 && !APART ? 2 : 1;
     T weights[WeightTile<L>::INPUTS * WeightTile<L>::STRIDE];

@@ -91,28 +91,38 @@ struct Gradients {
         while (N_TILES % count) ++count;
         return count;
     }
-    static constexpr int IN_A_ROW = in_a_row(), ITEMS = M_TILES * (N_TILES / IN_A_ROW);
+    static constexpr int IN_A_ROW = in_a_row(), ITEMS_OF_ROW = N_TILES / IN_A_ROW,
+                         ITEMS = M_TILES * ITEMS_OF_ROW, TURNS = (ITEMS + WARPS - 1) / WARPS,
+                         TILES_OF_WARP = TURNS * IN_A_ROW;
 
-    // f(sums, row, column) for each tile of inputs' transpose times dz, both ROWS long, that falls
-    // to this warp.
-    template <class F>
+    // f(turn, m, n) for each item of this warp and its first tile; indices of registers follow from
+    // turns if these are UNROLLED.
+    template <bool UNROLLED, class F>
+    __device__ static void each_item(F f) {
+#pragma unroll(UNROLLED ? TURNS : 1)
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const int item = turn * WARPS + static_cast<int>(threadIdx.x) / 32;
+            if (item < ITEMS) f(turn, item / ITEMS_OF_ROW, item % ITEMS_OF_ROW * IN_A_ROW);
+        }
+    }
+
+    // f(sums, i, row, column) for each tile of inputs' transpose times dz, both ROWS long, that
+    // falls to this warp as its i-th.
+    template <bool UNROLLED, class F>
     __device__ static void each_tile(const Rows& inputs, const T* dz, int stride, F f) {
-#pragma unroll 1
-        for (int item = threadIdx.x / 32; item < ITEMS; item += WARPS) {
-            const int m = item / (N_TILES / IN_A_ROW),
-                      first_n = item % (N_TILES / IN_A_ROW) * IN_A_ROW;
+        each_item<UNROLLED>([&](int turn, int m, int first_n) {
             unsigned of_a[ROW_TILES][4];
 #pragma unroll
             for (int k = 0; k < ROW_TILES; ++k)
                 load_a_transposed(of_a[k], inputs.first + k * 16 * inputs.stride + m * 16,
                                   inputs.stride);
-#pragma unroll(SLOTS == 0 ? IN_A_ROW : 1)
-            for (int n = first_n; n < first_n + IN_A_ROW; ++n) {
+#pragma unroll(UNROLLED || SLOTS == 0 ? IN_A_ROW : 1)
+            for (int i = 0; i < IN_A_ROW; ++i) {
                 float sums[4] = {};
-                multiply(sums, of_a, dz + n * 8, stride);
-                f(sums, m * 16, n * 8);
+                multiply(sums, of_a, dz + (first_n + i) * 8, stride);
+                f(sums, turn * IN_A_ROW + i, m * 16, (first_n + i) * 8);
             }
-        }
+        });
     }
 
   private:

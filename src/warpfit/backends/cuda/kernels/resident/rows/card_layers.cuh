@@ -298,6 +298,22 @@ __device__ inline void update_biases(CardShared& shared, const CardRun& run, con
     }
 }
 
+// How warps partition layer L's weights.
+template <int L>
+using Partition = Gradients<WeightTile<L>::INPUTS / 16, WeightTile<L>::UNITS / 8>;
+
+// Rests that lie in the registers of the warp that updates the weights.
+template <int L, bool ARE_HELD>
+struct RestsOf {
+    static_assert(SLOTS == 0 || !ARE_HELD, "no optimizer state lies beside them");
+    uint2 rests[Partition<L>::TILES_OF_WARP];
+};
+template <int L>
+struct RestsOf<L, false> {};
+template <int L>
+struct HeldRests : RestsOf<L, HELD_LAYERS[L]> {};
+using Held = Stack<HeldRests>;
+
 // What a lane has of a fragment of layer L's weights: of two rows, 8 apart, two each.
 template <int L>
 struct LaneWeights {
@@ -307,14 +323,20 @@ struct LaneWeights {
     uint2* rests;
     float4* slots;
 
-    __device__ LaneWeights(CardShared& shared, const CardRun& run, int input, int unit) {
+    // `i` counts the fragments of the warp.
+    __device__ LaneWeights(CardShared& shared, const CardRun& run, Held& held, int i, int input,
+                           int unit) {
         const int lane = threadIdx.x % 32, row = input + lane / 4, column = unit + lane % 4 * 2;
         upper = part_of<L>(shared).weights + Own::place(row, column);
         lower = part_of<L>(shared).weights + Own::place(row + 8, column);
-        const int fragment = input / 16 * (Own::UNITS / 8) + unit / 8;
-        rests = &numbers_of<L>(shared, run).rests[fragment][lane];
-        if constexpr (SLOTS > 0)
-            slots = &numbers_of<L>(shared, run).quads[fragment * SLOTS][lane];
+        if constexpr (HELD_LAYERS[L]) {
+            rests = &layer_of<L>(held).rests[i];
+        } else {
+            const int fragment = input / 16 * (Own::UNITS / 8) + unit / 8;
+            rests = &numbers_of<L>(shared, run).rests[fragment][lane];
+            if constexpr (SLOTS > 0)
+                slots = &numbers_of<L>(shared, run).quads[fragment * SLOTS][lane];
+        }
     }
 
     __device__ float4& slot(int i) const { return slots[i * 32]; }
@@ -349,12 +371,12 @@ __device__ inline float& number_of(float4& quad, int part) { return (&quad.x)[pa
 
 // Takes the gradients of layer L's parameters in: `dz` are its units'.
 template <int L>
-__device__ inline void update_layer(CardShared& shared, const CardRun& run, const Now& now,
-                                    const T* dz, int stride) {
-    using Own = WeightTile<L>;
-    Gradients<Own::INPUTS / 16, Own::UNITS / 8>::each_tile(
-        inputs_of<L>(shared, now), dz, stride, [&](const float (&sums)[4], int input, int unit) {
-            const LaneWeights<L> own(shared, run, input, unit);
+__device__ inline void update_layer(CardShared& shared, const CardRun& run, Held& held,
+                                    const Now& now, const T* dz, int stride) {
+    Partition<L>::template each_tile<HELD_LAYERS[L]>(
+        inputs_of<L>(shared, now), dz, stride,
+        [&](const float (&sums)[4], int i, int input, int unit) {
+            const LaneWeights<L> own(shared, run, held, i, input, unit);
             float4 weights = own.weights(), slots[SLOT_PLACES];
 #pragma unroll
             for (int i = 0; i < SLOTS; ++i) slots[i] = own.slot(i);
@@ -386,25 +408,31 @@ __device__ inline void each_bias(CardShared& shared, const Arrays& arrays, F f) 
 
 // f(lane's weights, place(part) in each array or -1 of those beyond the layer's) for each fragment.
 template <int L, class F>
-__device__ inline void each_fragment(CardShared& shared, const CardRun& run, F f) {
+__device__ inline void each_fragment(CardShared& shared, const CardRun& run, Held& held, F f) {
     using Own = WeightTile<L>;
+    constexpr int IN_A_ROW = Partition<L>::IN_A_ROW;
     const int lane = threadIdx.x % 32;
-    for (int i = threadIdx.x / 32; i < Own::FRAGMENTS; i += WARPS) {
-        const int input = i / (Own::UNITS / 8) * 16, unit = i % (Own::UNITS / 8) * 8;
-        f(LaneWeights<L>(shared, run, input, unit), [=](int part) -> int64 {
-            const int row = Own::first_input() + input + lane / 4 + part / 2 * 8;
-            const int column = Own::first_unit() + unit + lane % 4 * 2 + part % 2;
-            if (row >= WIDTHS[L] || column >= WIDTHS[L + 1]) return -1;
-            return static_cast<int64>(row) * WIDTHS[L + 1] + column;
-        });
-    }
+    Partition<L>::template each_item<HELD_LAYERS[L]>([&](int turn, int m, int n) {
+#pragma unroll(HELD_LAYERS[L] ? IN_A_ROW : 1)
+        for (int i = 0; i < IN_A_ROW; ++i) {
+            const int input = m * 16, unit = (n + i) * 8;
+            f(LaneWeights<L>(shared, run, held, turn * IN_A_ROW + i, input, unit),
+              [=](int part) -> int64 {
+                  const int row = Own::first_input() + input + lane / 4 + part / 2 * 8;
+                  const int column = Own::first_unit() + unit + lane % 4 * 2 + part % 2;
+                  if (row >= WIDTHS[L] || column >= WIDTHS[L + 1]) return -1;
+                  return static_cast<int64>(row) * WIDTHS[L + 1] + column;
+              });
+        }
+    });
 }
 
 // Layer L's parameters; those beyond the layer's are 0.
 template <int L>
-__device__ inline void read_layer(CardShared& shared, const CardRun& run, const Arrays& arrays) {
+__device__ inline void read_layer(CardShared& shared, const CardRun& run, Held& held,
+                                  const Arrays& arrays) {
     each_bias<L>(shared, arrays, [](float& number, const float* place) { number = *place; });
-    each_fragment<L>(shared, run, [&](const LaneWeights<L>& own, auto place) {
+    each_fragment<L>(shared, run, held, [&](const LaneWeights<L>& own, auto place) {
         for (int slot = -1; slot < SLOTS; ++slot) {
             float4 quad{};
             for (int part = 0; part < 4; ++part)
@@ -421,12 +449,13 @@ __device__ inline void read_layer(CardShared& shared, const CardRun& run, const 
 
 // Of what several blocks have alike only one writes.
 template <int L>
-__device__ inline void write_layer(CardShared& shared, const CardRun& run, const Arrays& arrays) {
+__device__ inline void write_layer(CardShared& shared, const CardRun& run, Held& held,
+                                   const Arrays& arrays) {
     constexpr bool IS_LAST = WeightTile<L>::IS_LAST;
     if (rank_here() == 0 && (!IS_LAST || own_cluster() == 0))
         each_bias<L>(shared, arrays, [](float number, float* place) { *place = number; });
     if (IS_LAST && rank_here() > 0) return;
-    each_fragment<L>(shared, run, [&](const LaneWeights<L>& own, auto place) {
+    each_fragment<L>(shared, run, held, [&](const LaneWeights<L>& own, auto place) {
         for (int slot = -1; slot < SLOTS; ++slot) {
             float4 quad = slot < 0 ? own.written() : own.slot(slot);
             for (int part = 0; part < 4; ++part)
