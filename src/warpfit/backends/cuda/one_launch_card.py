@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
@@ -47,11 +46,13 @@ MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
 # Registers of a thread for rests of weights.
 MOST_HELD = 64
+# Numbers of a row that lie together where wgmma takes them, and bytes of eight rows of these.
+PANEL, ATOM_BYTES = 64, 1024
 
 
-def share(size: int, sharers: int) -> int:
-    """Return what each has of something that is partitioned in tiles of 16."""
-    return padded(-(-size // sharers))
+def share(size: int, sharers: int, tile: int = 16) -> int:
+    """Return what each has of something that is partitioned in tiles."""
+    return up(-(-size // sharers), tile)
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,6 @@ class Tile:
         while columns % in_a_row:
             in_a_row += 1
         return 2 * in_a_row * -(-rows * (columns // in_a_row) // warps)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the rounded weights."""
-        return 2 * self.inputs * (self.units if self.units % 64 == 0 else self.units + 8)
 
     @property
     def other_bytes(self) -> int:
@@ -148,42 +144,58 @@ class CardLaunch(ResidentLaunch):
     @property
     def rows(self) -> int:
         """Rows of a batch, for tensor cores."""
-        return padded(self.network.batch)
+        if not self.is_apart:
+            return padded(self.network.batch)
+        rows = max(16, 4 * self.ranks)
+        while rows < self.network.batch:
+            rows *= 2
+        return rows
 
     @cached_property
     def tiles(self) -> list[Tile]:
         """What a block has of each layer."""
-        widths, slots = self.network.widths, self.network.slots
+        (features, *widths, outputs), slots = self.network.widths, self.network.slots
+        size = PANEL if self.is_apart else 16
+        inputs = [share(features, self.ranks)]
+        inputs += [share(width, self.ranks, size) for width in widths[:-1]]
+        units = [share(width, self.clusters, size) for width in widths]
         hidden = [
-            Tile(share(inputs, self.ranks), share(units, self.clusters), padded(units), slots)
-            for inputs, units in pairwise(widths[:-1])
+            Tile(height, columns, padded(width), slots)
+            for height, columns, width in zip(inputs, units, widths, strict=True)
         ]
-        outputs = widths[-1]
-        return [
-            *hidden,
-            Tile(share(widths[-2], self.clusters), padded(outputs), up(outputs, 4), slots),
-        ]
+        return [*hidden, Tile(units[-1], padded(outputs), up(outputs, 4), slots)]
+
+    def matrix_bytes(self, height: int, width: int, *, in_panels: bool) -> int:
+        """Return the bytes of a matrix in shared memory: ``struct Matrix`` of the kernel."""
+        return 2 * height * (up(width, PANEL) if in_panels else width + 8)
 
     @cached_property
     def shared_parts(self) -> dict[str, int]:
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         tiles, rows = self.tiles, self.rows
         widest, outputs = max(tile.units for tile in tiles[:-1]), padded(self.network.outputs)
-        of_ranks = rows * (widest + 8)
+        panels = [self.is_apart] * (len(tiles) - 1) + [False]
+        weights = [
+            self.matrix_bytes(tile.inputs, tile.units, in_panels=own)
+            for tile, own in zip(tiles, panels, strict=True)
+        ]
+        inputs = [
+            self.matrix_bytes(rows, tile.inputs, in_panels=own)
+            for tile, own in zip(tiles, panels, strict=True)
+        ]
         return {
-            "weights": sum(tile.weight_bytes for tile in tiles),
+            "weights": sum(weights),
             "rests of weights": sum(
                 tile.other_bytes
                 for tile, *elsewhere in zip(tiles, self.far, self.held, strict=True)
                 if not any(elsewhere)
             ),
             "biases": sum(4 * (1 + tile.slots) * tile.units for tile in tiles),
-            "batches of x and units": sum(
-                2 * rows * (tile.inputs + 8) * (2 if idx == 0 and not self.is_apart else 1)
-                for idx, tile in enumerate(tiles)
-            ),
+            "batches of x and units": sum(inputs) + (0 if self.is_apart else inputs[0]),
+            "beside panels": -(weights[-1] + inputs[-1]) % ATOM_BYTES if self.is_apart else 0,
             "parts of sums": 0 if self.is_apart else 2 * 4 * rows * widest,
-            "gradients and derivatives": 2 * of_ranks * (1 if self.is_apart else 3),
+            "gradients and derivatives": (1 if self.is_apart else 3)
+            * self.matrix_bytes(rows, widest, in_panels=self.is_apart),
             "outputs and losses": rows * (2 * (outputs + 8) + 4 * outputs + 8),
             "targets": 2 * 4 * rows * self.network.target_words,
             "barriers": 5 * 8,
@@ -192,7 +204,7 @@ class CardLaunch(ResidentLaunch):
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return padded(sum(self.shared_parts.values()))
+        return up(sum(self.shared_parts.values()), ATOM_BYTES if self.is_apart else 16)
 
     @property
     def far_bytes(self) -> int:
@@ -333,15 +345,15 @@ def choose_card(
     apart = [
         _shape(network, ranks, num_multiprocessors // ranks, is_apart=True)
         for ranks in RANKS_APART
-        if ranks <= num_multiprocessors
+        if arch == "sm_90a" and ranks <= num_multiprocessors
     ]
     # Messages of clusters are faster, so that ranks are apart only where these have no room.
     for shapes in (in_clusters, apart):
-        nearest = [_placed(shape, max_shared_bytes) for shape in shapes]
-        fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
+        placed = [_placed(shape, max_shared_bytes) for shape in shapes]
+        fitting = [shape for shape in placed if shape.shared_bytes <= max_shared_bytes]
         if fitting:
             return min(fitting, key=lambda shape: shape.microseconds)
-    return too_large(nearest, max_shared_bytes, "a tile of each layer")
+    return too_large([*in_clusters, *apart], max_shared_bytes, "a tile of each layer")
 
 
 def _shape(
@@ -351,7 +363,7 @@ def _shape(
     layers far.
     """
     widest = max(network.widths[1:-1])
-    clusters = -(-widest // share(widest, most))
+    clusters = -(-widest // share(widest, most, PANEL if is_apart else 16))
     all_layers = len(network.widths) - 1
     far, held = (True,) * all_layers, (False,) * all_layers
     return CardLaunch(network, ranks, clusters, far, held, is_apart=is_apart)

@@ -21,6 +21,7 @@
 // units where all blocks of a rank take them as their next inputs. Back, clusters have parts of the
 // sums: each rank adds up rows of all clusters, and sends the ranks of its own what they multiply
 // by next. While numbers are on their way, weights that are not needed any more are updated.
+#define SHARED_ALIGNMENT 1024
 #include "ops/loss/loss_terms.cuh"
 #include "ops/optim/update_rules.cuh"
 
@@ -60,7 +61,7 @@ struct NextRows {
     }
     __device__ void store(CardShared& shared, const CardRun& run) const {
         each_chunk(run, 0, [&](int turn, int row, int column, const T*) {
-            *reinterpret_cast<uint4*>(&part_of<0>(shared).inputs[0][row][column]) = chunks[turn];
+            *reinterpret_cast<uint4*>(part_of<0>(shared).inputs[0].at(row, column)) = chunks[turn];
         });
     }
 };
@@ -70,7 +71,7 @@ template <bool WITH_ROWS = !APART>
 __device__ inline void load_batch(CardShared& shared, const CardRun& run, int step) {
     if constexpr (WITH_ROWS)
         each_chunk(run, step, [&](int, int row, int column, const T* from) {
-            copy_async_16(&part_of<0>(shared).inputs[step % LayerPart<0>::BATCHES][row][column],
+            copy_async_16(part_of<0>(shared).inputs[step % LayerPart<0>::BATCHES].at(row, column),
                           from, true);
         });
     const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
@@ -91,7 +92,7 @@ __device__ inline int row_of(int eighth) {
 // From outputs without biases to their gradients. Of rows that are not there they are 0.
 __device__ inline void find_gradients(CardShared& shared, const CardRun& run, const Now& now,
                                       Rests& rests) {
-    const auto& biases = part_of<LAYERS - 1>(shared).biases[0];
+    const auto& biases = biases_of<LAYERS - 1>(shared)[0];
     Eighths::each([&](int i, int eighth) {
         const int row = row_of(eighth), column = static_cast<int>(threadIdx.x) % 4 * 2;
         const float factor = row < now.count ? run.scale / now.count : 0;
@@ -103,7 +104,8 @@ __device__ inline void find_gradients(CardShared& shared, const CardRun& run, co
         rests[i] = find_row_gradients<OUT_WIDTH / 8, OUTPUTS>(
             shared.targets[now.step % 2][row], factor, run.loss, EvenClasses{}, outputs,
             [&](int chunk, float first, float second) {
-                *reinterpret_cast<unsigned*>(&shared.output_gradients[row][chunk * 8 + column]) =
+                *reinterpret_cast<unsigned*>(
+                    shared.output_gradients.at(row, chunk * 8 + column)) =
                     packed<T>(first, second);
             });
     });
@@ -137,7 +139,7 @@ __device__ inline void train_last(CardShared& shared, const CardRun& run, const 
     if constexpr (!APART) await_bytes(shared.last_full, now.step, SENT_BYTES);
     __syncthreads();
     differentiate_last(shared);
-    __syncthreads();
+    meet_for_products();
 }
 
 // The last layer's update, and the record of the step.
@@ -145,8 +147,7 @@ __device__ inline void finish_last(CardShared& shared, const CardRun& run, Held&
                                    const Now& now, const Rests& rests) {
     if (blockIdx.x == 0) find_losses(shared, run, now, rests);
     __syncthreads();
-    update_layer<LAYERS - 1>(shared, run, held, now, &shared.output_gradients[0][0],
-                             OUTPUT_STRIDE);
+    update_layer<LAYERS - 1>(shared, run, held, now, shared.output_gradients);
     if (blockIdx.x == 0 && threadIdx.x < 32)
         write_record(run.record + 3 * now.step, shared.losses, now.count, now.count, now.count);
 }
@@ -162,7 +163,7 @@ __device__ inline void train_from(CardShared& shared, const CardRun& run, Held& 
     Rests rests;
     if constexpr (Places<L>::IS_INNER) {
         receive_inputs<L + 1>(shared, run, now);
-        __syncthreads();
+        meet_for_products();
         train_from<L + 1>(shared, run, held, now);
         differentiate_units<L>(shared, run, now, derivatives);
         await_gradients<L>(shared, run, now);
@@ -181,7 +182,7 @@ __device__ inline void train_from(CardShared& shared, const CardRun& run, Held& 
         __syncthreads();
     }
     if constexpr (!Places<L>::IS_INNER) finish_last(shared, run, held, now, rests);
-    update_layer<L>(shared, run, held, now, &gradients_of<L>(shared)[0][0], GRADIENT_STRIDE);
+    update_layer<L>(shared, run, held, now, gradients_of<L>(shared));
     __syncthreads();
 }
 
@@ -239,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     for (Step step(arguments.num_rows, arguments.num_epochs); step.is_there(); step.advance()) {
         const Now now{step.index, step.count(), next};
         copy_async_wait<0>();
-        __syncthreads();
+        meet_for_products();
         const bool has_next = step.index + 1 < step.num_steps;
         NextRows rows;
         if (has_next) {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "mma/fragments.cuh"
+#include "mma/operand_tile.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
 #include "resident/exchange/marked_numbers.cuh"
@@ -25,8 +26,15 @@
 using T = DTYPE;
 
 constexpr int THREADS = 32 * WARPS, HIDDEN_LAYERS = LAYERS - 1;
-constexpr int ROWS = up(BATCH, 16), ROW_TILES = ROWS / 16;
 constexpr bool APART = CLUSTER < RANKS;
+// Rows of a batch, for tensor cores: ranks that are apart have fours of them, and wgmma takes 16,
+// 32, 64 or 128.
+__device__ constexpr int rows_of_batch() {
+    int rows = APART ? larger(16, 4 * RANKS) : up(BATCH, 16);
+    while (rows < BATCH) rows *= 2;
+    return rows;
+}
+constexpr int ROWS = rows_of_batch(), ROW_TILES = ROWS / 16;
 // Rows of the units of its cluster that a rank finds from what all ranks add up.
 constexpr int PIECE_ROWS = ROWS / RANKS;
 static_assert(HIDDEN_LAYERS > 0 && ROWS % RANKS == 0, "each rank has rows of hidden units");
@@ -37,21 +45,38 @@ constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 __device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / RANKS; }
 __device__ inline int rank_here() { return static_cast<int>(blockIdx.x) % RANKS; }
 
-// What each has of something that is partitioned in tiles of 16.
-__device__ constexpr int share(int size, int sharers) {
-    return up((size + sharers - 1) / sharers, 16);
+// What each has of something that is partitioned in tiles of 16, or, where wgmma multiplies, 64.
+__device__ constexpr int share(int size, int sharers, int tile = APART ? 64 : 16) {
+    return up((size + sharers - 1) / sharers, tile);
 }
+
+// HEIGHT rows of WIDTH numbers in shared memory. Where ldmatrix reads them, rows lie 8 times an odd
+// number apart, so that it has no conflicts. In panels they lie as wgmma takes them: 64 numbers of
+// all rows, of which chunks of 8 change places by exclusive or with the row.
+template <int HEIGHT, int WIDTH, bool IN_PANELS>
+struct alignas(IN_PANELS ? ATOM_BYTES : 16) Matrix {
+    static constexpr int PANEL = LINE_BYTES / sizeof(T), STRIDE = WIDTH + 8;
+    T numbers[IN_PANELS ? HEIGHT * up(WIDTH, PANEL) : HEIGHT * STRIDE];
+
+    __device__ T* at(int row, int column) {
+        if constexpr (IN_PANELS) {
+            const int chunk = column % PANEL / 8 ^ row % 8;
+            return numbers + (column / PANEL * HEIGHT + row) * PANEL + chunk * 8 + column % 8;
+        } else {
+            return numbers + row * STRIDE + column;
+        }
+    }
+};
 
 // Layer L's weights of a block: INPUTS by UNITS, of which those beyond the layer's are 0.
 template <int L>
 struct WeightTile {
     static constexpr bool IS_LAST = L + 1 == LAYERS;
-    static constexpr int INPUTS = share(WIDTHS[L], IS_LAST ? CLUSTERS : RANKS);
+    static constexpr bool IN_PANELS = APART && !IS_LAST;
+    static constexpr int INPUTS = IS_LAST  ? share(WIDTHS[L], CLUSTERS)
+                                  : L == 0 ? share(WIDTHS[L], RANKS, 16)
+                                           : share(WIDTHS[L], RANKS);
     static constexpr int UNITS = IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS);
-    // Rows of shared memory 8 times an odd number apart are read without conflicts, and so are
-    // those whose chunks of 8 have another order from row to row.
-    static constexpr bool IS_SWIZZLED = UNITS % 64 == 0;
-    static constexpr int STRIDE = UNITS + (IS_SWIZZLED ? 0 : 8), INPUT_STRIDE = INPUTS + 8;
     static constexpr int FRAGMENTS = INPUTS / 16 * (UNITS / 8);
     // Units that go through memory: all, and some zeros.
     static constexpr int SENT_UNITS = IS_LAST ? up(OUTPUTS, 4) : up(WIDTHS[L + 1], 16);
@@ -60,11 +85,6 @@ struct WeightTile {
 
     __device__ static int first_input() { return (IS_LAST ? own_cluster() : rank_here()) * INPUTS; }
     __device__ static int first_unit() { return IS_LAST ? 0 : own_cluster() * UNITS; }
-    // Where a rounded weight lies among the tile's.
-    __device__ static int place(int input, int unit) {
-        const int chunk = unit / 8 ^ (IS_SWIZZLED ? input % 8 : 0);
-        return input * STRIDE + chunk * 8 + unit % 8;
-    }
 };
 
 // The widest of the hidden layers' tiles, along units.
@@ -76,8 +96,7 @@ __device__ constexpr int widest() {
         return larger(WeightTile<L>::UNITS, widest<L + 1>());
     }
 }
-constexpr int MOST_UNITS = widest(), GRADIENT_STRIDE = MOST_UNITS + 8,
-              OUTPUT_STRIDE = OUT_WIDTH + 8;
+constexpr int MOST_UNITS = widest();
 
 template <int COUNT>
 struct Slots {
@@ -100,19 +119,25 @@ template <int L>
 struct NearNumbers<L, false> {};
 
 
-// What a block has of layer L.
+// What products of layer L take.
 template <int L>
-struct alignas(16) LayerPart : NearNumbers<L> {
+struct LayerPart {
+    using Own = WeightTile<L>;
     // Of x there are two batches, if there is room: the next one comes meanwhile.
     static constexpr int BATCHES = L == 0 && !APART ? 2 : 1;
-    T weights[WeightTile<L>::INPUTS * WeightTile<L>::STRIDE];
-    T inputs[BATCHES][ROWS][WeightTile<L>::INPUT_STRIDE];
+    Matrix<Own::INPUTS, Own::UNITS, Own::IN_PANELS> weights;
+    Matrix<ROWS, Own::INPUTS, Own::IN_PANELS> inputs[BATCHES];
+};
+
+// What a block has else of layer L.
+template <int L>
+struct alignas(16) LayerNumbers : NearNumbers<L> {
     float biases[1 + SLOTS][WeightTile<L>::UNITS];  // and their optimizer state
 };
 
 // What ranks send each other. Numbers of layers whose parity is the same take the same place: see
 // the exchange.
-using RowsOfUnits = T[ROWS][GRADIENT_STRIDE];
+using RowsOfUnits = Matrix<ROWS, MOST_UNITS, APART>;
 template <bool ARE_APART>
 struct Received {
     float sums[2][ROWS * MOST_UNITS];  // (RANKS, PIECE_ROWS, UNITS): what ranks add up
@@ -134,9 +159,10 @@ struct Received<true> {
     __device__ RowsOfUnits& derivatives() { return of_units; }
 };
 
-struct alignas(16) CardShared : Received<APART> {
-    Stack<LayerPart> layers;
-    T output_gradients[ROWS][OUTPUT_STRIDE];
+struct alignas(APART ? ATOM_BYTES : 16) CardShared : Received<APART> {
+    Stack<LayerPart> parts_of_layers;
+    Stack<LayerNumbers> numbers_of_layers;
+    Matrix<ROWS, OUT_WIDTH, false> output_gradients;
     float outputs[ROWS][OUT_WIDTH];
     RowLoss losses[ROWS];
     float targets[2][ROWS][TARGET_WORDS];
@@ -146,7 +172,11 @@ static_assert(sizeof(CardShared) == SHARED_BYTES, "the launcher asks for as much
 
 template <int L>
 __device__ inline LayerPart<L>& part_of(CardShared& shared) {
-    return layer_of<L>(shared.layers);
+    return layer_of<L>(shared.parts_of_layers);
+}
+template <int L>
+__device__ inline auto& biases_of(CardShared& shared) {
+    return layer_of<L>(shared.numbers_of_layers).biases;
 }
 
 // Words of memory in which blocks leave each other numbers of one step, layer by layer: units
@@ -213,6 +243,6 @@ __device__ inline Numbers<L>& numbers_of(CardShared& shared, const CardRun& run)
     if constexpr (FAR_LAYERS[L]) {
         return *reinterpret_cast<Numbers<L>*>(run.far + far_quads_before<L>());
     } else {
-        return part_of<L>(shared);
+        return layer_of<L>(shared.numbers_of_layers);
     }
 }

@@ -7,9 +7,8 @@
 #include "resident/exchange/card_exchange.cuh"
 
 template <int L>
-__device__ inline Rows inputs_of(CardShared& shared, const Now& now) {
-    return {&part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES][0][0],
-            WeightTile<L>::INPUT_STRIDE};
+__device__ inline auto& inputs_of(CardShared& shared, const Now& now) {
+    return part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES];
 }
 
 template <int L>
@@ -18,13 +17,16 @@ __device__ inline RowsOfUnits& gradients_of(CardShared& shared) {
 }
 
 // A number of the piece of layer L's units that a rank finds: its row in the batch, and its unit in
-// the tile.
+// the tile. Where ranks are apart, four rows of a unit lie side by side.
 template <int L>
 struct Place {
+    static constexpr int UNITS = WeightTile<L>::UNITS, ROWS_OF_QUAD = APART ? 4 : 1;
     int row, unit;
 
     __device__ explicit Place(int i)
-        : row(rank_here() * PIECE_ROWS + i / WeightTile<L>::UNITS), unit(i % WeightTile<L>::UNITS) {}
+        : row(rank_here() * PIECE_ROWS + i / (UNITS * ROWS_OF_QUAD) * ROWS_OF_QUAD +
+              i % ROWS_OF_QUAD),
+          unit(i / ROWS_OF_QUAD % UNITS) {}
 
     __device__ int unit_in_layer() const { return WeightTile<L>::first_unit() + unit; }
     __device__ bool is_sent() const { return unit_in_layer() < WeightTile<L>::SENT_UNITS; }
@@ -47,21 +49,26 @@ __device__ inline unsigned* parts_left(const CardRun& run, const Now& now, int r
 template <int L>
 __device__ inline void multiply_forward(CardShared& shared, const CardRun& run, const Now& now) {
     using Own = WeightTile<L>;
+    auto& weights = part_of<L>(shared).weights;
+    auto& inputs = inputs_of<L>(shared, now);
     const int own_parts = rank_here() * Own::PIECE;
-    each_tile<ROW_TILES, Own::UNITS / 16, Own::INPUTS / 16>(
-        inputs_of<L>(shared, now), ForwardWeights<L>{part_of<L>(shared).weights},
-        [&](const float (&sums)[4], int row, int unit) {
-            const Quad quad(sums);
-            const int rank = (row + quad.row) / PIECE_ROWS;
-            const int place = own_parts + (row + quad.row) % PIECE_ROWS * Own::UNITS + unit +
-                              quad.column;
-            if constexpr (APART) {
-                leave_quad(parts_left<L>(run, now, rank) + place, quad, now.turn());
-            } else {
-                send_quad(rank, shared.parts(PARITY_OF<L>) + place, quad.numbers,
-                          shared.parts_full[PARITY_OF<L>]);
-            }
+    if constexpr (APART) {
+        each_quad<Own::UNITS, Own::INPUTS, true>(weights, inputs, [&](const Quad& quad, int unit,
+                                                                      int row) {
+            const int place = (row % PIECE_ROWS / 4 * Own::UNITS + unit) * 4;
+            leave_quad(parts_left<L>(run, now, row / PIECE_ROWS) + own_parts + place, quad,
+                       now.turn());
         });
+    } else {
+        each_tile<ROW_TILES, Own::UNITS / 16, Own::INPUTS / 16>(
+            inputs, 0, columns(weights), [&](const float (&sums)[4], int row, int unit) {
+                const Quad quad(sums);
+                row += quad.row;
+                const float* place = shared.parts(PARITY_OF<L>) + own_parts +
+                                     row % PIECE_ROWS * Own::UNITS + unit + quad.column;
+                send_quad(row / PIECE_ROWS, place, quad.numbers, shared.parts_full[PARITY_OF<L>]);
+            });
+    }
 }
 
 // f(turn, place, z, is_there) for this rank's units, when all ranks' parts have come.
@@ -73,7 +80,7 @@ __device__ inline void each_sum(CardShared& shared, const CardRun& run, const No
                     RANKS * Own::PIECE * sizeof(float));
     each_number<Own::PIECE>([&](int turn, int i, bool is_there) {
         const Place<L> place(is_there ? i : 0);
-        float z = part_of<L>(shared).biases[0][place.unit];
+        float z = biases_of<L>(shared)[0][place.unit];
         if constexpr (APART) {
             z += sum_of<RANKS>(parts_left<L>(run, now, rank_here()) + i / 4 * 4, Own::PIECE,
                                now.turn(), is_there);
@@ -106,8 +113,9 @@ __device__ inline void leave_last_unit(CardShared& shared, const CardRun& run, c
                                        const Place<L>& place, const Found& found) {
     const unsigned word = packed<T>(found.derivative, found.value) & ~LAST_BIT;
     leave_unit<L>(run, now, Places<L>::UNITS, place, __uint_as_float(word));
-    part_of<L + 1>(shared).inputs[0][place.row][place.unit] = T{static_cast<uint16>(word >> 16)};
-    shared.derivatives()[place.row][place.unit] = T{static_cast<uint16>(word)};
+    *part_of<L + 1>(shared).inputs[0].at(place.row, place.unit) =
+        T{static_cast<uint16>(word >> 16)};
+    *shared.derivatives().at(place.row, place.unit) = T{static_cast<uint16>(word)};
 }
 
 // From the ranks' sums to layer L's units: those of the last hidden layer go to this cluster, which
@@ -124,7 +132,7 @@ __device__ inline void activate_units(CardShared& shared, const CardRun& run, co
         } else if constexpr (APART) {
             if (is_there) leave_last_unit<L>(shared, run, now, place, found);
         } else {
-            broadcast(found.value, &part_of<L + 1>(shared).inputs[0][place.row][place.unit / 8 * 8],
+            broadcast(found.value, part_of<L + 1>(shared).inputs[0].at(place.row, place.unit / 8 * 8),
                       shared.last_full, is_there);
         }
     });
@@ -135,7 +143,7 @@ template <int L>
 __device__ inline void share_derivatives(CardShared& shared, const Derivatives<L>& derivatives) {
     each_number<WeightTile<L>::PIECE>([&](int turn, int i, bool is_there) {
         const Place<L> place(is_there ? i : 0);
-        broadcast(derivatives.values[turn], &shared.derivatives()[place.row][place.unit / 8 * 8],
+        broadcast(derivatives.values[turn], shared.derivatives().at(place.row, place.unit / 8 * 8),
                   shared.last_full, is_there);
     });
 }
@@ -146,7 +154,7 @@ __device__ inline void receive_inputs(CardShared& shared, const CardRun& run, co
     receive_rows<WeightTile<L>::INPUTS, WeightTile<L - 1>::SENT_UNITS>(
         words_of(run, now) + Places<L - 1>::UNITS, WeightTile<L>::first_input(), now.turn(),
         [&](int row, int column, const float (&quad)[4]) {
-            *reinterpret_cast<uint2*>(&part_of<L>(shared).inputs[0][row][column]) =
+            *reinterpret_cast<uint2*>(part_of<L>(shared).inputs[0].at(row, column)) =
                 packed_quad(quad);
         });
 }
@@ -165,9 +173,9 @@ __device__ inline void receive_last_units(CardShared& shared, const CardRun& run
                 };
                 return {pair(0), pair(2)};
             };
-            *reinterpret_cast<uint2*>(&part_of<LAYERS - 1>(shared).inputs[0][row][unit]) =
+            *reinterpret_cast<uint2*>(part_of<LAYERS - 1>(shared).inputs[0].at(row, unit)) =
                 words(16);
-            *reinterpret_cast<uint2*>(&shared.derivatives()[row][unit]) = words(0);
+            *reinterpret_cast<uint2*>(shared.derivatives().at(row, unit)) = words(0);
         });
 }
 
@@ -182,10 +190,8 @@ __device__ inline void multiply_last(CardShared& shared, const CardRun& run, con
     unsigned* words =
         words_of(run, now) + Places<LAYERS - 1>::SUMS + own_cluster() * Places<LAYERS - 1>::SENT;
     const int first_row = smaller(rank_here() * PIECE_ROWS / 16, ROW_TILES - TILES_OF_PIECE) * 16;
-    Rows inputs = inputs_of<LAYERS - 1>(shared, now);
-    inputs.first += first_row * inputs.stride;
     each_tile<TILES_OF_PIECE, Last::UNITS / 16, Last::INPUTS / 16>(
-        inputs, ForwardWeights<LAYERS - 1>{part_of<LAYERS - 1>(shared).weights},
+        inputs_of<LAYERS - 1>(shared, now), first_row, columns(part_of<LAYERS - 1>(shared).weights),
         [&](const float (&sums)[4], int row, int unit) {
             leave_tile(sums, now.turn(), [&](int quad_row, int column) -> unsigned* {
                 const int in_batch = first_row + row + quad_row;
@@ -212,15 +218,15 @@ __device__ inline void differentiate_last(CardShared& shared) {
     constexpr int L = HIDDEN_LAYERS - 1;
     using Last = WeightTile<LAYERS - 1>;
     each_tile<ROW_TILES, Last::INPUTS / 16, Last::UNITS / 16>(
-        Rows{&shared.output_gradients[0][0], OUTPUT_STRIDE}, BackwardWeights<LAYERS - 1>{part_of<LAYERS - 1>(shared).weights},
+        shared.output_gradients, 0, transposed_columns(part_of<LAYERS - 1>(shared).weights),
         [&](const float (&sums)[4], int row, int unit) {
             const int lane = threadIdx.x % 32;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int own_row = row + lane / 4 + 8 * half, own_unit = unit + lane % 4 * 2;
                 const float2 derivative = unpacked<T>(
-                    *reinterpret_cast<unsigned*>(&shared.derivatives()[own_row][own_unit]));
-                *reinterpret_cast<unsigned*>(&gradients_of<L>(shared)[own_row][own_unit]) =
+                    *reinterpret_cast<unsigned*>(shared.derivatives().at(own_row, own_unit)));
+                *reinterpret_cast<unsigned*>(gradients_of<L>(shared).at(own_row, own_unit)) =
                     packed<T>(sums[2 * half] * derivative.x, sums[2 * half + 1] * derivative.y);
             }
         });
@@ -233,14 +239,24 @@ __device__ inline void multiply_back(CardShared& shared, const CardRun& run, con
     constexpr int SENT = WeightTile<L - 1>::SENT_UNITS;
     unsigned* words =
         words_of(run, now) + Places<L - 1>::SUMS + own_cluster() * Places<L - 1>::SENT;
-    each_tile<ROW_TILES, Own::INPUTS / 16, Own::UNITS / 16>(
-        Rows{&gradients_of<L>(shared)[0][0], GRADIENT_STRIDE}, BackwardWeights<L>{part_of<L>(shared).weights},
-        [&](const float (&sums)[4], int row, int input) {
-            leave_tile(sums, now.turn(), [&](int quad_row, int column) -> unsigned* {
-                const int in_layer = Own::first_input() + input + column;
-                return in_layer < SENT ? words + (row + quad_row) * SENT + in_layer : nullptr;
+    auto& weights = part_of<L>(shared).weights;
+    if constexpr (APART) {
+        each_quad<Own::INPUTS, Own::UNITS, false>(
+            weights, gradients_of<L>(shared), [&](const Quad& quad, int input, int row) {
+                const int in_layer = Own::first_input() + input;
+                if (in_layer < SENT)
+                    leave_quad(words + (row / 4 * SENT + in_layer) * 4, quad, now.turn());
             });
-        });
+    } else {
+        each_tile<ROW_TILES, Own::INPUTS / 16, Own::UNITS / 16>(
+            gradients_of<L>(shared), 0, transposed_columns(weights),
+            [&](const float (&sums)[4], int row, int input) {
+                leave_tile(sums, now.turn(), [&](int quad_row, int column) -> unsigned* {
+                    const int in_layer = Own::first_input() + input + column;
+                    return in_layer < SENT ? words + (row + quad_row) * SENT + in_layer : nullptr;
+                });
+            });
+    }
 }
 
 // From the clusters' parts to the gradients of layer L's units, which go to this cluster.
@@ -251,14 +267,16 @@ __device__ inline void differentiate_units(CardShared& shared, const CardRun& ru
     const unsigned* words = words_of(run, now) + Places<L>::SUMS;
     each_number<Own::PIECE>([&](int turn, int i, bool is_there) {
         const Place<L> place(is_there ? i : 0);
-        const int quad = place.unit_in_layer() / 4 * 4;
-        const float sum = sum_of<CLUSTERS>(words + place.row * Own::SENT_UNITS + quad,
-                                          Places<L>::SENT, now.turn(), is_there && place.is_sent());
+        const int unit = place.unit_in_layer(),
+                  quad = APART ? (place.row / 4 * Own::SENT_UNITS + unit) * 4
+                               : place.row * Own::SENT_UNITS + unit / 4 * 4;
+        const float sum = sum_of<CLUSTERS>(words + quad, Places<L>::SENT, now.turn(),
+                                           is_there && place.is_sent());
         const float gradient = sum * derivatives.values[turn];
         if constexpr (APART) {
             if (is_there) leave_unit<L>(run, now, Places<L>::GRADIENTS, place, rounded(gradient));
         } else {
-            broadcast(gradient, &gradients_of<L>(shared)[place.row][place.unit / 8 * 8],
+            broadcast(gradient, gradients_of<L>(shared).at(place.row, place.unit / 8 * 8),
                       shared.gradients_full[PARITY_OF<L>], is_there);
         }
     });
@@ -272,27 +290,27 @@ __device__ inline void await_gradients(CardShared& shared, const CardRun& run, c
         receive_rows<WeightTile<L>::UNITS, WeightTile<L>::SENT_UNITS>(
             words_of(run, now) + Places<L>::GRADIENTS, WeightTile<L>::first_unit(), now.turn(),
             [&](int row, int unit, const float (&quad)[4]) {
-                *reinterpret_cast<uint2*>(&gradients_of<L>(shared)[row][unit]) = packed_quad(quad);
+                *reinterpret_cast<uint2*>(gradients_of<L>(shared).at(row, unit)) = packed_quad(quad);
             });
     } else {
         await_bytes(shared.gradients_full[PARITY_OF<L>],
                     now.step * PHASES<L, HIDDEN_LAYERS - 1> + LATER / 2,
                     (RANKS - 1) * WeightTile<L>::PIECE * sizeof(T));
     }
-    __syncthreads();
+    meet_for_products();
 }
 
 // Takes in the gradients of layer L's biases: `dz` are its units'.
-template <int L>
+template <int L, class Dz>
 __device__ inline void update_biases(CardShared& shared, const CardRun& run, const Now& now,
-                                     const T* dz, int stride) {
-    auto& biases = part_of<L>(shared).biases;
+                                     Dz& dz) {
+    auto& biases = biases_of<L>(shared);
     // From the last warps on, which have the fewest tiles.
     for (int unit = THREADS - 1 - static_cast<int>(threadIdx.x); unit < WeightTile<L>::UNITS;
          unit += THREADS) {
         float sum = 0;
 #pragma unroll 8
-        for (int row = 0; row < ROWS; ++row) sum += load(dz[row * stride + unit]);
+        for (int row = 0; row < ROWS; ++row) sum += load(*dz.at(row, unit));
         const auto slot = [&](int i) -> float& { return biases[1 + i][unit]; };
         update_in_place(biases[0][unit], slot, sum, run.unscale, now.settings, run.rule);
     }
@@ -318,8 +336,8 @@ using Held = Stack<HeldRests>;
 template <int L>
 struct LaneWeights {
     using Own = WeightTile<L>;
-    T* upper;
-    T* lower;
+    unsigned* upper;
+    unsigned* lower;
     uint2* rests;
     float4* slots;
 
@@ -327,8 +345,9 @@ struct LaneWeights {
     __device__ LaneWeights(CardShared& shared, const CardRun& run, Held& held, int i, int input,
                            int unit) {
         const int lane = threadIdx.x % 32, row = input + lane / 4, column = unit + lane % 4 * 2;
-        upper = part_of<L>(shared).weights + Own::place(row, column);
-        lower = part_of<L>(shared).weights + Own::place(row + 8, column);
+        auto& rounded = part_of<L>(shared).weights;
+        upper = reinterpret_cast<unsigned*>(rounded.at(row, column));
+        lower = reinterpret_cast<unsigned*>(rounded.at(row + 8, column));
         if constexpr (HELD_LAYERS[L]) {
             rests = &layer_of<L>(held).rests[i];
         } else {
@@ -341,28 +360,26 @@ struct LaneWeights {
 
     __device__ float4& slot(int i) const { return slots[i * 32]; }
 
-    __device__ static unsigned& word(T* place) { return *reinterpret_cast<unsigned*>(place); }
-
     __device__ float4 weights() const {
         const uint2 left = *rests;
-        const float2 first = Split<T>::whole(word(upper), left.x),
-                     second = Split<T>::whole(word(lower), left.y);
+        const float2 first = Split<T>::whole(*upper, left.x),
+                     second = Split<T>::whole(*lower, left.y);
         return {first.x, first.y, second.x, second.y};
     }
 
     // As they are written to memory.
     __device__ float4 written() const {
         float4 all = weights();
-        const float2 first = unpacked<T>(word(upper)), second = unpacked<T>(word(lower));
+        const float2 first = unpacked<T>(*upper), second = unpacked<T>(*lower);
         return {Split<T>::written(all.x, first.x), Split<T>::written(all.y, first.y),
                 Split<T>::written(all.z, second.x), Split<T>::written(all.w, second.y)};
     }
 
     __device__ void keep(const float4& all) const {
-        word(upper) = Split<T>::rounded(all.x, all.y);
-        word(lower) = Split<T>::rounded(all.z, all.w);
-        *rests = {Split<T>::rest(all.x, all.y, word(upper)),
-                  Split<T>::rest(all.z, all.w, word(lower))};
+        *upper = Split<T>::rounded(all.x, all.y);
+        *lower = Split<T>::rounded(all.z, all.w);
+        *rests = {Split<T>::rest(all.x, all.y, *upper),
+                  Split<T>::rest(all.z, all.w, *lower)};
     }
 };
 
@@ -370,12 +387,11 @@ struct LaneWeights {
 __device__ inline float& number_of(float4& quad, int part) { return (&quad.x)[part]; }
 
 // Takes the gradients of layer L's parameters in: `dz` are its units'.
-template <int L>
+template <int L, class Dz>
 __device__ inline void update_layer(CardShared& shared, const CardRun& run, Held& held,
-                                    const Now& now, const T* dz, int stride) {
+                                    const Now& now, Dz& dz) {
     Partition<L>::template each_tile<HELD_LAYERS[L]>(
-        inputs_of<L>(shared, now), dz, stride,
-        [&](const float (&sums)[4], int i, int input, int unit) {
+        inputs_of<L>(shared, now), dz, [&](const float (&sums)[4], int i, int input, int unit) {
             const LaneWeights<L> own(shared, run, held, i, input, unit);
             float4 weights = own.weights(), slots[SLOT_PLACES];
 #pragma unroll
@@ -390,7 +406,7 @@ __device__ inline void update_layer(CardShared& shared, const CardRun& run, Held
 #pragma unroll
             for (int i = 0; i < SLOTS; ++i) own.slot(i) = slots[i];
         });
-    update_biases<L>(shared, run, now, dz, stride);
+    update_biases<L>(shared, run, now, dz);
 }
 
 // f(number, its place in memory) for each number that a block has of layer L's biases, and of their
@@ -401,7 +417,7 @@ __device__ inline void each_bias(CardShared& shared, const Arrays& arrays, F f) 
     for (int unit = threadIdx.x; unit < Own::UNITS; unit += THREADS) {
         if (Own::first_unit() + unit >= WIDTHS[L + 1]) break;
         for (int slot = -1; slot < SLOTS; ++slot)
-            f(part_of<L>(shared).biases[1 + slot][unit],
+            f(biases_of<L>(shared)[1 + slot][unit],
               arrays.template biases<L>(slot) + Own::first_unit() + unit);
     }
 }
