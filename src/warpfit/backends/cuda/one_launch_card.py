@@ -44,8 +44,8 @@ CLUSTERS = (8, 4)
 RANKS_APART = (8, 16)
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
-# Registers of a thread for rests of weights.
-MOST_HELD = 64
+# Of ranks that are apart, whose threads have more registers: so many of each for rests of weights.
+WARPS_APART, MOST_HELD = 8, 160
 # Numbers of a row that lie together where wgmma takes them, and bytes of eight rows of these.
 PANEL, ATOM_BYTES = 64, 1024
 
@@ -366,7 +366,8 @@ def _shape(
     clusters = -(-widest // share(widest, most, PANEL if is_apart else 16))
     all_layers = len(network.widths) - 1
     far, held = (True,) * all_layers, (False,) * all_layers
-    return CardLaunch(network, ranks, clusters, far, held, is_apart=is_apart)
+    warps = WARPS_APART if is_apart else WARPS
+    return CardLaunch(network, ranks, clusters, far, held, warps, is_apart)
 
 
 def _placed(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
@@ -381,7 +382,7 @@ def _placed(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
         if nearer.shared_bytes <= max_shared_bytes:
             shape = nearer
     registers = [tile.held_registers(shape.warps) for tile in shape.tiles]
-    left = 0 if shape.network.slots else MOST_HELD
+    left = MOST_HELD if shape.is_apart and shape.network.slots == 0 else 0
     for idx in sorted(range(len(registers)), key=lambda idx: -registers[idx]):
         if shape.far[idx] and registers[idx] <= left:
             left -= registers[idx]

@@ -41,9 +41,10 @@ __device__ inline void each_chunk(const CardRun& run, int step, F f) {
     constexpr int CHUNKS = First::INPUTS / 8;
     const T* rows =
         run.batches + static_cast<int64>(step) * BATCH * X_STRIDE + First::first_input();
+    const int thread = this_thread();
 #pragma unroll
     for (int turn = 0; turn < (FEATURE_CHUNKS + THREADS - 1) / THREADS; ++turn) {
-        const int i = turn * THREADS + static_cast<int>(threadIdx.x);
+        const int i = turn * THREADS + thread;
         const int row = i / CHUNKS, column = i % CHUNKS * 8;
         if (i < FEATURE_CHUNKS && First::first_input() + column < X_WIDTH)
             f(turn, row, column, rows + row * X_STRIDE + column);
@@ -166,6 +167,10 @@ __device__ inline void train_from(CardShared& shared, const CardRun& run, Held& 
         meet_for_products();
         train_from<L + 1>(shared, run, held, now);
         differentiate_units<L>(shared, run, now, derivatives);
+        if constexpr (APART) {
+            update_layer<L + 1, 1, 2>(shared, run, held, now, gradients_of<L + 1>(shared));
+            __syncthreads();
+        }
         await_gradients<L>(shared, run, now);
     } else {
         train_last(shared, run, now, rests, [&] {
@@ -182,8 +187,9 @@ __device__ inline void train_from(CardShared& shared, const CardRun& run, Held& 
         __syncthreads();
     }
     if constexpr (!Places<L>::IS_INNER) finish_last(shared, run, held, now, rests);
-    update_layer<L>(shared, run, held, now, gradients_of<L>(shared));
-    __syncthreads();
+    update_layer<L, 0, (APART && L > 0 ? 2 : 1)>(shared, run, held, now,
+                                                   gradients_of<L>(shared));
+    if constexpr (!APART || L == 0) __syncthreads();
 }
 
 template <int L = 0>

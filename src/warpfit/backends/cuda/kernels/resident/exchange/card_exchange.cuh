@@ -54,9 +54,10 @@ __device__ inline void broadcast(float number, T* place, const Barrier& full, bo
 // f(turn, i, is_there) for each number of COUNT that falls to this thread; whole warps call it.
 template <int COUNT, class F>
 __device__ inline void each_number(F f) {
+    const int thread = this_thread();
 #pragma unroll
     for (int turn = 0; turn < (COUNT + THREADS - 1) / THREADS; ++turn) {
-        const int i = turn * THREADS + static_cast<int>(threadIdx.x);
+        const int i = turn * THREADS + thread;
         if (i / 32 * 32 < COUNT) f(turn, i, i < COUNT);
     }
 }
@@ -81,12 +82,9 @@ __device__ inline void leave_tile(const float (&sums)[4], int turn, F place) {
 template <int COLUMNS, int SENT, class F>
 __device__ inline void receive_rows(const unsigned* words, int first, int turn, F store) {
     constexpr int QUADS = COLUMNS / 4, TURNS = (ROWS * QUADS + THREADS - 1) / THREADS;
-    const auto row_of = [](int i) {
-        return (i * THREADS + static_cast<int>(threadIdx.x)) / QUADS;
-    };
-    const auto column_of = [](int i) {
-        return (i * THREADS + static_cast<int>(threadIdx.x)) % QUADS * 4;
-    };
+    const int thread = this_thread();
+    const auto row_of = [=](int i) { return (i * THREADS + thread) / QUADS; };
+    const auto column_of = [=](int i) { return (i * THREADS + thread) % QUADS * 4; };
     float numbers[TURNS][4];
     receive(
         numbers, turn,

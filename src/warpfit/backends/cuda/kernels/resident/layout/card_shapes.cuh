@@ -45,6 +45,13 @@ constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 __device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / RANKS; }
 __device__ inline int rank_here() { return static_cast<int>(blockIdx.x) % RANKS; }
 
+// This thread. Where registers hold weights, none keeps what follows from its number from one step
+// to the next: that is found anew.
+__device__ inline int this_thread() {
+    const int thread = static_cast<int>(threadIdx.x);
+    return APART ? unforeseen(thread) : thread;
+}
+
 // What each has of something that is partitioned in tiles of 16, or, where wgmma multiplies, 64.
 __device__ constexpr int share(int size, int sharers, int tile = APART ? 64 : 16) {
     return up((size + sharers - 1) / sharers, tile);

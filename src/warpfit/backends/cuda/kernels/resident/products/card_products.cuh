@@ -43,9 +43,9 @@ __device__ inline TransposedColumns<Of> transposed_columns(Of& matrix) {
 // tiles of 16 by 16; A is a matrix from `first_row` on.
 template <int M_TILES, int N_TILES, int K_TILES, class A, class B, class F>
 __device__ inline void each_tile(A& a, int first_row, const B& b, F f) {
-    const int lane = threadIdx.x % 32;
+    const int lane = this_thread() % 32;
 #pragma unroll 1
-    for (int i = threadIdx.x / 32; i < M_TILES * N_TILES; i += WARPS) {
+    for (int i = this_thread() / 32; i < M_TILES * N_TILES; i += WARPS) {
         const int m = i % M_TILES, n = i / M_TILES;
         float sums[2][4] = {};
 #pragma unroll
@@ -96,7 +96,7 @@ template <int COLUMNS, int DEPTH, bool ACROSS, class A, class B, class F>
 __device__ inline void each_quad(A& weights, B& rows, F f) {
     static_assert(COLUMNS % 64 == 0 && DEPTH % 16 == 0 && WARPS % 4 == 0, "warpgroups take tiles");
     constexpr int HEIGHT = ACROSS ? DEPTH : COLUMNS, ROWS_PANEL = ROWS * LINE_BYTES;
-    const int warp = threadIdx.x / 32;
+    const int warp = this_thread() / 32;
 #pragma unroll 1
     for (int tile = warp / 4; tile < COLUMNS / 64; tile += WARPS / 4) {
         const unsigned from = shared_address(weights.numbers) +
@@ -137,23 +137,23 @@ struct Gradients {
                          ITEMS = M_TILES * ITEMS_OF_ROW, TURNS = (ITEMS + WARPS - 1) / WARPS,
                          TILES_OF_WARP = TURNS * IN_A_ROW;
 
-    // f(turn, m, n) for each item of this warp and its first tile; indices of registers follow from
-    // turns if these are UNROLLED.
-    template <bool UNROLLED, class F>
+    // f(turn, m, n) for each item of this warp, of those from a turn on, and its first tile; indices
+    // of registers follow from turns if these are UNROLLED.
+    template <bool UNROLLED, int FIRST = 0, int END = TURNS, class F>
     __device__ static void each_item(F f) {
-#pragma unroll(UNROLLED ? TURNS : 1)
-        for (int turn = 0; turn < TURNS; ++turn) {
-            const int item = turn * WARPS + static_cast<int>(threadIdx.x) / 32;
+#pragma unroll(UNROLLED ? END - FIRST : 1)
+        for (int turn = FIRST; turn < END; ++turn) {
+            const int item = turn * WARPS + this_thread() / 32;
             if (item < ITEMS) f(turn, item / ITEMS_OF_ROW, item % ITEMS_OF_ROW * IN_A_ROW);
         }
     }
 
     // f(sums, i, row, column) for each tile of inputs' transpose times dz, both ROWS long, that
     // falls to this warp as its i-th.
-    template <bool UNROLLED, class Inputs, class Dz, class F>
+    template <bool UNROLLED, int FIRST = 0, int END = TURNS, class Inputs, class Dz, class F>
     __device__ static void each_tile(Inputs& inputs, Dz& dz, F f) {
-        const int lane = threadIdx.x % 32;
-        each_item<UNROLLED>([&](int turn, int m, int first_n) {
+        const int lane = this_thread() % 32;
+        each_item<UNROLLED, FIRST, END>([&](int turn, int m, int first_n) {
             unsigned of_a[ROW_TILES][4];
 #pragma unroll
             for (int k = 0; k < ROW_TILES; ++k)
@@ -163,7 +163,7 @@ struct Gradients {
 #pragma unroll(UNROLLED || SLOTS == 0 ? IN_A_ROW : 1)
             for (int i = 0; i < IN_A_ROW; ++i) {
                 float sums[4] = {};
-                multiply(sums, of_a, dz, first_n + i);
+                multiply(sums, of_a, dz, first_n + i, lane);
                 f(sums, turn * IN_A_ROW + i, m * 16, (first_n + i) * 8);
             }
         });
@@ -173,8 +173,7 @@ struct Gradients {
     // By 8 columns of dz, 32 rows at a time.
     template <class Dz>
     __device__ static void multiply(float (&sums)[4], const unsigned (&of_a)[ROW_TILES][4], Dz& dz,
-                                    int n) {
-        const int lane = threadIdx.x % 32;
+                                    int n, int lane) {
 #pragma unroll
         for (int k = 0; k < ROW_TILES; k += 2) {
             unsigned b[2][2];

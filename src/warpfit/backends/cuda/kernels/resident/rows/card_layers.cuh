@@ -306,7 +306,7 @@ __device__ inline void update_biases(CardShared& shared, const CardRun& run, con
                                      Dz& dz) {
     auto& biases = biases_of<L>(shared);
     // From the last warps on, which have the fewest tiles.
-    for (int unit = THREADS - 1 - static_cast<int>(threadIdx.x); unit < WeightTile<L>::UNITS;
+    for (int unit = THREADS - 1 - this_thread(); unit < WeightTile<L>::UNITS;
          unit += THREADS) {
         float sum = 0;
 #pragma unroll 8
@@ -342,9 +342,9 @@ struct LaneWeights {
     float4* slots;
 
     // `i` counts the fragments of the warp.
-    __device__ LaneWeights(CardShared& shared, const CardRun& run, Held& held, int i, int input,
-                           int unit) {
-        const int lane = threadIdx.x % 32, row = input + lane / 4, column = unit + lane % 4 * 2;
+    __device__ LaneWeights(CardShared& shared, const CardRun& run, Held& held, int lane, int i,
+                           int input, int unit) {
+        const int row = input + lane / 4, column = unit + lane % 4 * 2;
         auto& rounded = part_of<L>(shared).weights;
         upper = reinterpret_cast<unsigned*>(rounded.at(row, column));
         lower = reinterpret_cast<unsigned*>(rounded.at(row + 8, column));
@@ -386,13 +386,17 @@ struct LaneWeights {
 // A quad's four numbers of an array.
 __device__ inline float& number_of(float4& quad, int part) { return (&quad.x)[part]; }
 
-// Takes the gradients of layer L's parameters in: `dz` are its units'.
-template <int L, class Dz>
+// Takes the gradients of layer L's parameters in: `dz` are its units'. Ranks that are apart wait
+// twice for the gradients of a layer's inputs, and do PART 0 and 1 of 2 meanwhile.
+template <int L, int PART = 0, int PARTS = 1, class Dz>
 __device__ inline void update_layer(CardShared& shared, const CardRun& run, Held& held,
                                     const Now& now, Dz& dz) {
-    Partition<L>::template each_tile<HELD_LAYERS[L]>(
+    const int lane = this_thread() % 32;
+    constexpr int TURNS = Partition<L>::TURNS;
+    Partition<L>::template each_tile<HELD_LAYERS[L], TURNS * PART / PARTS,
+                                     TURNS * (PART + 1) / PARTS>(
         inputs_of<L>(shared, now), dz, [&](const float (&sums)[4], int i, int input, int unit) {
-            const LaneWeights<L> own(shared, run, held, i, input, unit);
+            const LaneWeights<L> own(shared, run, held, lane, i, input, unit);
             float4 weights = own.weights(), slots[SLOT_PLACES];
 #pragma unroll
             for (int i = 0; i < SLOTS; ++i) slots[i] = own.slot(i);
@@ -406,7 +410,7 @@ __device__ inline void update_layer(CardShared& shared, const CardRun& run, Held
 #pragma unroll
             for (int i = 0; i < SLOTS; ++i) own.slot(i) = slots[i];
         });
-    update_biases<L>(shared, run, now, dz);
+    if constexpr (PART == 0) update_biases<L>(shared, run, now, dz);
 }
 
 // f(number, its place in memory) for each number that a block has of layer L's biases, and of their
@@ -414,7 +418,7 @@ __device__ inline void update_layer(CardShared& shared, const CardRun& run, Held
 template <int L, class F>
 __device__ inline void each_bias(CardShared& shared, const Arrays& arrays, F f) {
     using Own = WeightTile<L>;
-    for (int unit = threadIdx.x; unit < Own::UNITS; unit += THREADS) {
+    for (int unit = this_thread(); unit < Own::UNITS; unit += THREADS) {
         if (Own::first_unit() + unit >= WIDTHS[L + 1]) break;
         for (int slot = -1; slot < SLOTS; ++slot)
             f(biases_of<L>(shared)[1 + slot][unit],
@@ -427,12 +431,12 @@ template <int L, class F>
 __device__ inline void each_fragment(CardShared& shared, const CardRun& run, Held& held, F f) {
     using Own = WeightTile<L>;
     constexpr int IN_A_ROW = Partition<L>::IN_A_ROW;
-    const int lane = threadIdx.x % 32;
+    const int lane = this_thread() % 32;
     Partition<L>::template each_item<HELD_LAYERS[L]>([&](int turn, int m, int n) {
 #pragma unroll(HELD_LAYERS[L] ? IN_A_ROW : 1)
         for (int i = 0; i < IN_A_ROW; ++i) {
             const int input = m * 16, unit = (n + i) * 8;
-            f(LaneWeights<L>(shared, run, held, turn * IN_A_ROW + i, input, unit),
+            f(LaneWeights<L>(shared, run, held, lane, turn * IN_A_ROW + i, input, unit),
               [=](int part) -> int64 {
                   const int row = Own::first_input() + input + lane / 4 + part / 2 * 8;
                   const int column = Own::first_unit() + unit + lane % 4 * 2 + part % 2;
