@@ -115,8 +115,9 @@ def test_no_cut_changes_a_bit(
     cuda: str, only_card: Callable[..., None], launches: list[int], tmp_path: Any
 ) -> None:
     only_card(3, 2, 2)
-    x, y = data((20, 40, 33, 5))
-    whole, cut = mlp(20, 40, 33, 5), mlp(20, 40, 33, 5)
+    # Enough weights that at each cut some lie in the middle of two float16 numbers.
+    x, y = data((20, 256, 256, 5))
+    whole, cut = mlp(20, 256, 256, 5), mlp(20, 256, 256, 5)
     make = OPTIMIZERS["momentum"]
     histories = [fit(whole, x, y, make(whole), epochs=6)]
     assert launches == [1, 5]
@@ -126,6 +127,25 @@ def test_no_cut_changes_a_bit(
     assert launches == [1, 1, 2, 2]
     np.testing.assert_array_equal(*(history.step_losses for history in histories))
     assert_same_weights(whole, cut)
+
+
+# Steps that change nothing: what comes back is what two halves of 16 bits hold.
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_two_halves_hold_weights(
+    cuda: str, only_card: Callable[..., None], precision: str
+) -> None:
+    only_card(2, 2, 2)
+    model = mlp(20, 40, 33, 5)
+    given = model.state_dict()
+    name = next(name for name, array in given.items() if array.shape == (40, 33))
+    given[name][0] = [2.0**-power for power in range(33)]
+    model.load_state_dict(given)
+    fit(model, *data((20, 40, 33, 5)), optim.SGD(model.parameters(), 1e-30), precision=precision)
+    found = model.to("cpu").state_dict()[name]
+    if precision == "bfloat16":
+        np.testing.assert_array_equal(found, given[name])
+    else:
+        np.testing.assert_allclose(found, given[name], rtol=2.0**-23, atol=2.0**-36)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +158,7 @@ def test_no_cut_changes_a_bit(
         ((784, 256, 256, 256, 10), {"optimizer": "adam", "slots": 2}, "one_launch_card"),
         ((784, 512, 512, 512, 10), {}, "one_launch_card"),
         ((784, 1024, 1024, 1024, 10), {}, "one_launch_card"),
+        ((784, 2048, 2048, 2048, 10), {}, "one_launch_card"),
         ((64, 64, 64, 64, 1), {"batch": 128}, "one_launch_layers"),
     ],
     ids=str,
