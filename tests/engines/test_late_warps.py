@@ -68,7 +68,7 @@ def test_layer_by_layer(
     ids=str,
 )
 def test_on_a_card(
-    monkeypatch: pytest.MonkeyPatch, only_card: Callable[[int, int, int], None], case: Case
+    monkeypatch: pytest.MonkeyPatch, only_card: Callable[..., None], case: Case
 ) -> None:
-    only_card(case.replicas, case.cluster, 2)
+    only_card(case.replicas, case.cluster, 4 if case.apart else 2, case.apart)
     assert_bits_when_late(monkeypatch, lambda: case.train("weights"), blocks=3, warps=2)

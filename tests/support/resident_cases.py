@@ -32,6 +32,7 @@ class Case(NamedTuple):
     dropout: float | None = None
     precision: str = "float16"
     activations: tuple[str, ...] = ("tanh",)
+    apart: bool = False
 
     def __str__(self) -> str:
         return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
@@ -90,4 +91,5 @@ ON_A_CARD = [
     Case((20, 40, 33, 5), 32, 2, 2),
     Case((20, 40, 33, 5), 32, 1, 3, "adam"),
     Case((20, 40, 33, 5), 32, 4, 2, "adam"),
+    Case((20, 70, 33, 5), 16, 2, 2, apart=True),
 ]

@@ -211,7 +211,7 @@ __device__ inline void write_layers(CardShared& shared, const CardRun& run, Held
 __device__ inline void prepare(CardShared& shared) {
     clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(CardShared) / 16);
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && !APART) {
         for (Barrier& full : shared.parts_full) mbarrier_init(&full, 1);
         for (Barrier& full : shared.gradients_full) mbarrier_init(&full, 1);
         mbarrier_init(&shared.last_full, 1);
