@@ -25,7 +25,7 @@
 
 using T = DTYPE;
 
-constexpr int THREADS = 32 * WARPS, HIDDEN_LAYERS = LAYERS - 1;
+constexpr int THREADS = 32 * WARPS, HIDDEN_LAYERS = LAYERS - 1, MOST_THREADS = 1024;
 constexpr bool APART = CLUSTER < RANKS;
 // Rows of a batch, for tensor cores: ranks that are apart have fours of them, and wgmma takes 16,
 // 32, 64 or 128.
@@ -48,8 +48,7 @@ __device__ inline int rank_here() { return static_cast<int>(blockIdx.x) % RANKS;
 // This thread. Where registers hold weights, none keeps what follows from its number from one step
 // to the next: that is found anew.
 __device__ inline int this_thread() {
-    const int thread = static_cast<int>(threadIdx.x);
-    return APART ? unforeseen(thread) : thread;
+    return static_cast<int>(APART ? unforeseen(threadIdx.x) % MOST_THREADS : threadIdx.x);
 }
 
 // What each has of something that is partitioned in tiles of 16, or, where wgmma multiplies, 64.
