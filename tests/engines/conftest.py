@@ -64,7 +64,7 @@ def only_specialized_cluster(
 def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Lets networks run by all clusters of a card only: by so many of some blocks of some warps,
     which may be apart; beside rounded weights the rest is as near as it can be, far, or held in
-    registers.
+    registers, or all weights are streamed.
     """
 
     def choose_it(network: Any, card: Any, by_layers: bool) -> CardLaunch:
@@ -76,9 +76,10 @@ def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         def shape(network: Any, *_: Any, **__: Any) -> CardLaunch:
             number = len(network.widths) - 1
             far, held = (place != "held",) * number, (place == "held",) * number
-            return CardLaunch(network, ranks, clusters, far, held, warps, is_apart)
+            is_streamed = place == "streamed"
+            return CardLaunch(network, ranks, clusters, far, held, warps, is_apart, is_streamed)
 
-        if place != "near":
+        if place not in ("near", "streamed"):
             monkeypatch.setattr(one_launch_card, "_placed", lambda own, *_: own)
 
         monkeypatch.setattr(launch_plan, "_chosen", choose_it)

@@ -67,6 +67,7 @@ CASES = [
     Case((9, 40, 40, 40, 4), 16, (2, 16, 1), "absolute_error", "adamw", ("gelu", "selu")),
     Case((20, 40, 33, 5), 32, (2, 2, 4, True)),
     Case((30, 90, 120, 65, 7), 32, (2, 4, 4, True, "held"), activations=("gelu", "tanh")),
+    Case((150, 300, 250, 140, 7), 32, (2, 2, 8, True, "streamed"), activations=("gelu", "tanh")),
     Case((50, 130, 20), 60, (2, 8, 4, True, "far"), "huber", "rmsprop", ("mish",), "bfloat16"),
 ]
 

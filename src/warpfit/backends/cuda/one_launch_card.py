@@ -48,6 +48,8 @@ REGISTERS, MOST_REGISTERS = 65536, 255
 WARPS_APART, MOST_HELD = 8, 160
 # Numbers of a row that lie together where wgmma takes them, and bytes of eight rows of these.
 PANEL, ATOM_BYTES = 64, 1024
+# Units of a piece of streamed weights, and pieces in shared memory.
+PIECE_UNITS, PIECES = 128, 6
 
 
 def share(size: int, sharers: int, tile: int = 16) -> int:
@@ -106,6 +108,8 @@ class CardLaunch(ResidentLaunch):
     is_apart : bool
         Whether no cluster of the hardware holds the ranks, so that they exchange all numbers
         through memory.
+    is_streamed : bool
+        Whether the weights of hidden layers lie in device memory, and come in pieces.
     """
 
     network: TrainedNetwork
@@ -115,6 +119,7 @@ class CardLaunch(ResidentLaunch):
     held: tuple[bool, ...]
     warps: int = WARPS
     is_apart: bool = False
+    is_streamed: bool = False
 
     kernel = "one_launch_card"
 
@@ -156,14 +161,19 @@ class CardLaunch(ResidentLaunch):
         """What a block has of each layer."""
         (features, *widths, outputs), slots = self.network.widths, self.network.slots
         size = PANEL if self.is_apart else 16
-        inputs = [share(features, self.ranks)]
+        inputs = [share(features, self.ranks, PANEL if self.is_streamed else 16)]
         inputs += [share(width, self.ranks, size) for width in widths[:-1]]
-        units = [share(width, self.clusters, size) for width in widths]
+        units = [share(width, self.clusters, self.unit_tile) for width in widths]
         hidden = [
             Tile(height, columns, padded(width), slots)
             for height, columns, width in zip(inputs, units, widths, strict=True)
         ]
         return [*hidden, Tile(units[-1], padded(outputs), up(outputs, 4), slots)]
+
+    @property
+    def unit_tile(self) -> int:
+        """What units of a block are a multiple of."""
+        return PIECE_UNITS if self.is_streamed else PANEL if self.is_apart else 16
 
     def matrix_bytes(self, height: int, width: int, *, in_panels: bool) -> int:
         """Return the bytes of a matrix in shared memory: ``struct Matrix`` of the kernel."""
@@ -178,6 +188,7 @@ class CardLaunch(ResidentLaunch):
         weights = [
             self.matrix_bytes(tile.inputs, tile.units, in_panels=own)
             for tile, own in zip(tiles, panels, strict=True)
+            if not (own and self.is_streamed)
         ]
         inputs = [
             self.matrix_bytes(rows, tile.inputs, in_panels=own)
@@ -190,6 +201,7 @@ class CardLaunch(ResidentLaunch):
                 for tile, *elsewhere in zip(tiles, self.far, self.held, strict=True)
                 if not any(elsewhere)
             ),
+            "pieces of weights": PIECES * 2 * PANEL * PIECE_UNITS if self.is_streamed else 0,
             "biases": sum(4 * (1 + tile.slots) * tile.units for tile in tiles),
             "batches of x and units": sum(inputs) + (0 if self.is_apart else inputs[0]),
             "beside panels": -(weights[-1] + inputs[-1]) % ATOM_BYTES if self.is_apart else 0,
@@ -210,7 +222,13 @@ class CardLaunch(ResidentLaunch):
     def far_bytes(self) -> int:
         """Bytes of device memory for weights that are far."""
         tiles = zip(self.tiles, self.far, strict=True)
-        return self.blocks * sum(tile.other_bytes for tile, is_far in tiles if is_far)
+        of_block = sum(tile.other_bytes for tile, is_far in tiles if is_far)
+        return self.blocks * (of_block + sum(tile.inputs * tile.units * 2 for tile in self.streamed))
+
+    @property
+    def streamed(self) -> list[Tile]:
+        """Those whose rounded weights lie in device memory, too."""
+        return self.tiles[:-1] if self.is_streamed else []
 
     @property
     def exchanged_bytes(self) -> int:
@@ -270,6 +288,7 @@ class CardLaunch(ResidentLaunch):
             **self.network.layer_settings,
             far_layers=self.far,
             held_layers=self.held,
+            streamed=self.is_streamed,
             cluster=self.cluster,
             ranks=self.ranks,
             clusters=self.clusters,
@@ -302,6 +321,7 @@ class CardLaunch(ResidentLaunch):
             f"{self.shared_bytes} bytes of shared memory"
             f"{f', rests of {held} layers in registers' if held else ''}"
             f"{f', of {far} in device memory' if far else ''}"
+            f"{', weights of hidden layers in device memory' if self.is_streamed else ''}"
         )
 
 
@@ -343,31 +363,39 @@ def choose_card(
         for cluster in sizes
     ]
     apart = [
-        _shape(network, ranks, num_multiprocessors // ranks, is_apart=True)
+        _shape(network, ranks, num_multiprocessors // ranks, PANEL)
         for ranks in RANKS_APART
         if arch == "sm_90a" and ranks <= num_multiprocessors
     ]
-    # Messages of clusters are faster, so that ranks are apart only where these have no room.
-    for shapes in (in_clusters, apart):
+    streamed = [
+        _shape(network, shape.ranks, num_multiprocessors // shape.ranks, PIECE_UNITS)
+        for shape in apart
+        if network.slots == 0
+    ]
+    # Messages of clusters are faster, so that ranks are apart only where these have no room, and
+    # weights are read from memory where ranks that are apart have none.
+    for shapes in (in_clusters, apart, streamed):
         placed = [_placed(shape, max_shared_bytes) for shape in shapes]
         fitting = [shape for shape in placed if shape.shared_bytes <= max_shared_bytes]
         if fitting:
             return min(fitting, key=lambda shape: shape.microseconds)
-    return too_large([*in_clusters, *apart], max_shared_bytes, "a tile of each layer")
+    return too_large([*in_clusters, *apart, *streamed], max_shared_bytes, "a tile of each layer")
 
 
-def _shape(
-    network: TrainedNetwork, ranks: int, most: int, *, is_apart: bool = False
-) -> CardLaunch:
+def _shape(network: TrainedNetwork, ranks: int, most: int, unit_tile: int = 16) -> CardLaunch:
     """Return the shape of as many clusters of a size as have units of the widest layer, with all
     layers far.
+
+    Units of a block that are a multiple of `PANEL` are those of ranks that are apart, and of
+    `PIECE_UNITS` those of streamed weights.
     """
     widest = max(network.widths[1:-1])
-    clusters = -(-widest // share(widest, most, PANEL if is_apart else 16))
+    clusters = -(-widest // share(widest, most, unit_tile))
     all_layers = len(network.widths) - 1
+    is_apart, is_streamed = unit_tile >= PANEL, unit_tile == PIECE_UNITS
     far, held = (True,) * all_layers, (False,) * all_layers
     warps = WARPS_APART if is_apart else WARPS
-    return CardLaunch(network, ranks, clusters, far, held, warps, is_apart)
+    return CardLaunch(network, ranks, clusters, far, held, warps, is_apart, is_streamed)
 
 
 def _placed(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
@@ -377,12 +405,14 @@ def _placed(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
     The first layer comes first, as its update delays the next step; the others' have time while
     gradients are on their way.
     """
-    for idx in range(len(shape.far)):
+    first = len(shape.far) - 1 if shape.is_streamed else 0
+    for idx in range(first, len(shape.far)):
         nearer = replace(shape, far=_changed(shape.far, idx))
         if nearer.shared_bytes <= max_shared_bytes:
             shape = nearer
     registers = [tile.held_registers(shape.warps) for tile in shape.tiles]
-    left = MOST_HELD if shape.is_apart and shape.network.slots == 0 else 0
+    holds = shape.is_apart and not shape.is_streamed and shape.network.slots == 0
+    left = MOST_HELD if holds else 0
     for idx in sorted(range(len(registers)), key=lambda idx: -registers[idx]):
         if shape.far[idx] and registers[idx] <= left:
             left -= registers[idx]

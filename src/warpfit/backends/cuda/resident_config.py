@@ -227,6 +227,8 @@ class CardConfig(ResidentConfig, OfLayers):
         memory.
     held_layers : tuple of bool
         Whether rests of weights lie in registers.
+    streamed : bool
+        Whether hidden layers' weights lie in memory, rounded ones as well.
     cluster : int
         Blocks of a cluster of the hardware: 2, 4, 8 or 16, or 1 if ranks are apart.
     ranks, clusters, warps : int
@@ -236,6 +238,7 @@ class CardConfig(ResidentConfig, OfLayers):
 
     far_layers: Flags
     held_layers: Flags
+    streamed: Flag
     cluster: Number
     ranks: Number
     clusters: Number

@@ -32,6 +32,7 @@ using namespace config;
 
 #include "base/block.cuh"
 #include "resident/rows/card_layers.cuh"
+#include "resident/update/card_arrays.cuh"
 
 // This rank's features of a batch, 8 at a time: f(turn, row, column, where they are).
 constexpr int FEATURE_CHUNKS = BATCH * WeightTile<0>::INPUTS / 8;
@@ -156,19 +157,20 @@ __device__ inline void finish_last(CardShared& shared, const CardRun& run, Held&
 // Forward from layer L's inputs, and back to the updates of all layers from L on. A layer is
 // updated while the gradients of its inputs are on their way.
 template <int L>
-__device__ inline void train_from(CardShared& shared, const CardRun& run, Held& held,
+__device__ inline void train_from(CardShared& shared, const CardRun& run, Held& held, Ring& ring,
                                   const Now& now) {
-    multiply_forward<L>(shared, run, now);
+    multiply_forward<L>(shared, run, ring, now);
     Derivatives<L> derivatives;
     activate_units<L>(shared, run, now, derivatives);
     Rests rests;
     if constexpr (Places<L>::IS_INNER) {
         receive_inputs<L + 1>(shared, run, now);
         meet_for_products();
-        train_from<L + 1>(shared, run, held, now);
+        train_from<L + 1>(shared, run, held, ring, now);
         differentiate_units<L>(shared, run, now, derivatives);
         if constexpr (APART) {
-            update_layer<L + 1, 1, 2>(shared, run, held, now, gradients_of<L + 1>(shared));
+            if constexpr (!STREAMED)
+                update_layer<L + 1, 1, 2>(shared, run, held, now, gradients_of<L + 1>(shared));
             __syncthreads();
         }
         await_gradients<L>(shared, run, now);
@@ -182,13 +184,17 @@ __device__ inline void train_from(CardShared& shared, const CardRun& run, Held& 
             }
         });
     }
-    if constexpr (L > 0) {
-        multiply_back<L>(shared, run, now);
+    if constexpr (L > 0 || STREAMED) {
+        multiply_back<L>(shared, run, ring, now);
         __syncthreads();
     }
     if constexpr (!Places<L>::IS_INNER) finish_last(shared, run, held, now, rests);
-    update_layer<L, 0, (APART && L > 0 ? 2 : 1)>(shared, run, held, now,
-                                                   gradients_of<L>(shared));
+    if constexpr (STREAMED) {
+        update_biases<L>(shared, run, now, gradients_of<L>(shared));
+    } else {
+        update_layer<L, 0, (APART && L > 0 ? 2 : 1)>(shared, run, held, now,
+                                                     gradients_of<L>(shared));
+    }
     if constexpr (!APART || L == 0) __syncthreads();
 }
 
@@ -241,11 +247,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     read_layers(shared, run, held, arrays);
     barrier_of_cluster();  // no block sends to another that has not begun
     load_batch<true>(shared, run, 0);
+    copy_async_wait<0>();
+    Ring ring{shared.pieces(), 0};
+    if constexpr (STREAMED) ring.begin(forward_pass<0>(run), AHEAD_FORWARD);
     const StepSettings* settings = arguments.settings;
     StepSettings next = settings[0];
     for (Step step(arguments.num_rows, arguments.num_epochs); step.is_there(); step.advance()) {
         const Now now{step.index, step.count(), next};
-        copy_async_wait<0>();
+        // Of streamed weights some are on their way, behind the targets.
+        copy_async_wait<(STREAMED ? AHEAD_FORWARD : 0)>();
         meet_for_products();
         const bool has_next = step.index + 1 < step.num_steps;
         NextRows rows;
@@ -254,9 +264,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
             if constexpr (APART) rows.load(run, step.index + 1);
             next = settings[step.index + 1];
         }
-        train_from<0>(shared, run, held, now);
+        train_from<0>(shared, run, held, ring, now);
         if (APART && has_next) rows.store(shared, run);
     }
+    copy_async_wait<0>();
     barrier_of_cluster();  // nor to one that has left
     write_layers(shared, run, held, arrays);
 }

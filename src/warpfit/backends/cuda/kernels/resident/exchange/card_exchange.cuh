@@ -128,3 +128,14 @@ __device__ inline float sum_of(const unsigned* words, int stride, int turn, bool
                       __shfl_xor_sync(FULL_WARP, is_upper ? sums[1] : sums[3], 2);
     return (is_odd ? odd : even) + __shfl_xor_sync(FULL_WARP, is_odd ? even : odd, 1);
 }
+
+// What layer L multiplies, and gradients of its units.
+template <int L>
+__device__ inline auto& inputs_of(CardShared& shared, const Now& now) {
+    return part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES];
+}
+
+template <int L>
+__device__ inline RowsOfUnits& gradients_of(CardShared& shared) {
+    return shared.gradients(PARITY_OF<L>);
+}

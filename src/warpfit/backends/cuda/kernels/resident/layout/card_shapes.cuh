@@ -35,6 +35,12 @@ __device__ constexpr int rows_of_batch() {
     return rows;
 }
 constexpr int ROWS = rows_of_batch(), ROW_TILES = ROWS / 16;
+// Layer L's weights lie in memory, and come in pieces, in which they are updated: see
+// streamed_weights.cuh.
+template <int L>
+constexpr bool IS_STREAMED = STREAMED && L < HIDDEN_LAYERS;
+constexpr int PIECE_INPUTS = 64, PIECE_UNITS = 128;
+static_assert(!STREAMED || (APART && SLOTS == 0 && WARPS == 8), "two warpgroups take a piece");
 // Rows of the units of its cluster that a rank finds from what all ranks add up.
 constexpr int PIECE_ROWS = ROWS / RANKS;
 static_assert(HIDDEN_LAYERS > 0 && ROWS % RANKS == 0, "each rank has rows of hidden units");
@@ -55,6 +61,8 @@ __device__ inline int this_thread() {
 __device__ constexpr int share(int size, int sharers, int tile = APART ? 64 : 16) {
     return up((size + sharers - 1) / sharers, tile);
 }
+
+constexpr int UNIT_TILE = STREAMED ? PIECE_UNITS : APART ? 64 : 16;
 
 // HEIGHT rows of WIDTH numbers in shared memory. Where ldmatrix reads them, rows lie 8 times an odd
 // number apart, so that it has no conflicts. In panels they lie as wgmma takes them: 64 numbers of
@@ -79,10 +87,11 @@ template <int L>
 struct WeightTile {
     static constexpr bool IS_LAST = L + 1 == LAYERS;
     static constexpr bool IN_PANELS = APART && !IS_LAST;
-    static constexpr int INPUTS = IS_LAST  ? share(WIDTHS[L], CLUSTERS)
-                                  : L == 0 ? share(WIDTHS[L], RANKS, 16)
-                                           : share(WIDTHS[L], RANKS);
-    static constexpr int UNITS = IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS);
+    static constexpr int INPUTS = IS_LAST                ? share(WIDTHS[L], CLUSTERS, UNIT_TILE)
+                                  : L == 0 && !STREAMED ? share(WIDTHS[L], RANKS, 16)
+                                                        : share(WIDTHS[L], RANKS);
+    static constexpr int UNITS =
+        IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS, UNIT_TILE);
     static constexpr int FRAGMENTS = INPUTS / 16 * (UNITS / 8);
     // Units that go through memory: all, and some zeros.
     static constexpr int SENT_UNITS = IS_LAST ? up(OUTPUTS, 4) : up(WIDTHS[L + 1], 16);
@@ -119,20 +128,43 @@ struct alignas(16) Numbers : Slots<WeightTile<L>::FRAGMENTS * SLOTS> {
 };
 struct Nothing {};
 
-template <int L, bool ARE_NEAR = !FAR_LAYERS[L] && !HELD_LAYERS[L]>
+template <int L, bool ARE_NEAR = !FAR_LAYERS[L] && !HELD_LAYERS[L] && !IS_STREAMED<L>>
 struct NearNumbers : Numbers<L> {};
 template <int L>
 struct NearNumbers<L, false> {};
 
 
 // What products of layer L take.
+template <int L, bool ARE_STREAMED>
+struct RoundedWeights {
+    using Own = WeightTile<L>;
+    Matrix<Own::INPUTS, Own::UNITS, Own::IN_PANELS> weights;
+};
 template <int L>
-struct LayerPart {
+struct RoundedWeights<L, true> {};
+
+template <int L>
+struct LayerPart : RoundedWeights<L, IS_STREAMED<L>> {
     using Own = WeightTile<L>;
     // Of x there are two batches, if there is room: the next one comes meanwhile.
     static constexpr int BATCHES = L == 0 && !APART ? 2 : 1;
-    Matrix<Own::INPUTS, Own::UNITS, Own::IN_PANELS> weights;
     Matrix<ROWS, Own::INPUTS, Own::IN_PANELS> inputs[BATCHES];
+};
+
+// Pieces of streamed weights: 64 inputs by 128 units, rounded, or their rests.
+struct Piece {
+    static constexpr int BYTES = 2 * PIECE_INPUTS * PIECE_UNITS, COUNT = 6;
+    unsigned char bytes[BYTES];
+};
+template <bool ARE_THERE>
+struct Pieces {
+    Piece ring[Piece::COUNT];
+
+    __device__ Piece* pieces() { return ring; }
+};
+template <>
+struct Pieces<false> {
+    __device__ Piece* pieces() { return nullptr; }
 };
 
 // What a block has else of layer L.
@@ -165,7 +197,7 @@ struct Received<true> {
     __device__ RowsOfUnits& derivatives() { return of_units; }
 };
 
-struct alignas(APART ? ATOM_BYTES : 16) CardShared : Received<APART> {
+struct alignas(APART ? ATOM_BYTES : 16) CardShared : Received<APART>, Pieces<STREAMED> {
     Stack<LayerPart> parts_of_layers;
     Stack<LayerNumbers> numbers_of_layers;
     Matrix<ROWS, OUT_WIDTH, false> output_gradients;
@@ -203,7 +235,7 @@ struct Places {
 };
 template <>
 struct Places<-1> {
-    static constexpr int END = 0;
+    static constexpr int END = 0, SUMS = 0, SENT = 0;
 };
 constexpr int EXCHANGED_WORDS = Places<LAYERS - 1>::END;
 static_assert(2 * 4 * EXCHANGED_WORDS == EXCHANGE_BYTES, "the launcher gives as much");
@@ -213,8 +245,12 @@ __device__ constexpr int far_quads_before() {
     if constexpr (L == 0) {
         return 0;
     } else {
+        using Own = WeightTile<L - 1>;
         return far_quads_before<L - 1>() +
-               (FAR_LAYERS[L - 1] ? static_cast<int>(sizeof(Numbers<L - 1>) / sizeof(float4)) : 0);
+               (IS_STREAMED<L - 1>  ? Own::INPUTS * Own::UNITS * 4
+                : FAR_LAYERS[L - 1] ? static_cast<int>(sizeof(Numbers<L - 1>))
+                                    : 0) /
+                   static_cast<int>(sizeof(float4));
     }
 }
 

@@ -89,6 +89,17 @@ __device__ inline void meet_for_products() {
     __syncthreads();
 }
 
+// f(quad, column, first row) for each quad of a warp's sums of columns from `first` on.
+template <class F>
+__device__ inline void each_quad_of(const float (&sums)[ROWS / 2], int first, F f) {
+#pragma unroll
+    for (int i = 0; i < ROWS / 8; ++i) {
+        const float part[4] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
+        const Quad quad(part);
+        f(quad, first + quad.row, i * 8 + quad.column);
+    }
+}
+
 // f(quad, column, first row) for each quad that falls to this warpgroup of a product of COLUMNS
 // columns of weights by the rows of a batch, over DEPTH numbers of both, in panels: four rows of a
 // column. In memory columns lie side by side if they are ACROSS; the rows' numbers go along k.
@@ -115,12 +126,32 @@ __device__ inline void each_quad(A& weights, B& rows, F f) {
         }
         wgmma_commit();
         wgmma_wait<0>();
+        each_quad_of(sums, tile * 64 + warp % 4 * 16, f);
+    }
+}
+
+// 16 inputs of all rows, transposed.
+template <class Inputs>
+__device__ inline void load_inputs(unsigned (&of_a)[ROW_TILES][4], Inputs& inputs, int m,
+                                   int lane) {
 #pragma unroll
-        for (int i = 0; i < ROWS / 8; ++i) {
-            const float part[4] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
-            const Quad quad(part);
-            f(quad, tile * 64 + warp % 4 * 16 + quad.row, i * 8 + quad.column);
-        }
+    for (int k = 0; k < ROW_TILES; ++k)
+        ldmatrix_x4_trans(of_a[k][0], of_a[k][1], of_a[k][2], of_a[k][3],
+                          inputs.at(k * 16 + lane % 8 + lane / 16 * 8, m * 16 + lane / 8 % 2 * 8));
+}
+
+// sums += these times 8 columns of dz, 32 rows at a time.
+template <class Dz>
+__device__ inline void multiply_rows(float (&sums)[4], const unsigned (&of_a)[ROW_TILES][4],
+                                     Dz& dz, int n, int lane) {
+#pragma unroll
+    for (int k = 0; k < ROW_TILES; k += 2) {
+        unsigned b[2][2];
+        ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1],
+                          dz.at(smaller(k * 16 + lane, ROWS - 1), n * 8));
+        TensorCore<T>::multiply(sums, of_a[k], b[0]);
+        if (k + 1 < ROW_TILES)
+            TensorCore<T>::multiply(sums, of_a[k + 1 < ROW_TILES ? k + 1 : k], b[1]);
     }
 }
 
@@ -155,33 +186,13 @@ struct Gradients {
         const int lane = this_thread() % 32;
         each_item<UNROLLED, FIRST, END>([&](int turn, int m, int first_n) {
             unsigned of_a[ROW_TILES][4];
-#pragma unroll
-            for (int k = 0; k < ROW_TILES; ++k)
-                ldmatrix_x4_trans(
-                    of_a[k][0], of_a[k][1], of_a[k][2], of_a[k][3],
-                    inputs.at(k * 16 + lane % 8 + lane / 16 * 8, m * 16 + lane / 8 % 2 * 8));
+            load_inputs(of_a, inputs, m, lane);
 #pragma unroll(UNROLLED || SLOTS == 0 ? IN_A_ROW : 1)
             for (int i = 0; i < IN_A_ROW; ++i) {
                 float sums[4] = {};
-                multiply(sums, of_a, dz, first_n + i, lane);
+                multiply_rows(sums, of_a, dz, first_n + i, lane);
                 f(sums, turn * IN_A_ROW + i, m * 16, (first_n + i) * 8);
             }
         });
-    }
-
-  private:
-    // By 8 columns of dz, 32 rows at a time.
-    template <class Dz>
-    __device__ static void multiply(float (&sums)[4], const unsigned (&of_a)[ROW_TILES][4], Dz& dz,
-                                    int n, int lane) {
-#pragma unroll
-        for (int k = 0; k < ROW_TILES; k += 2) {
-            unsigned b[2][2];
-            ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1],
-                              dz.at(smaller(k * 16 + lane, ROWS - 1), n * 8));
-            TensorCore<T>::multiply(sums, of_a[k], b[0]);
-            if (k + 1 < ROW_TILES)
-                TensorCore<T>::multiply(sums, of_a[k + 1 < ROW_TILES ? k + 1 : k], b[1]);
-        }
     }
 };

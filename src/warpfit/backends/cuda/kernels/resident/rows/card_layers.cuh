@@ -4,17 +4,7 @@
 // Users: one_launch_card.cu.
 #pragma once
 
-#include "resident/exchange/card_exchange.cuh"
-
-template <int L>
-__device__ inline auto& inputs_of(CardShared& shared, const Now& now) {
-    return part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES];
-}
-
-template <int L>
-__device__ inline RowsOfUnits& gradients_of(CardShared& shared) {
-    return shared.gradients(PARITY_OF<L>);
-}
+#include "resident/update/streamed_weights.cuh"
 
 // A number of the piece of layer L's units that a rank finds: its row in the batch, and its unit in
 // the tile. Where ranks are apart, four rows of a unit lie side by side.
@@ -47,21 +37,25 @@ __device__ inline unsigned* parts_left(const CardRun& run, const Now& now, int r
 
 // This rank's part of the sums of layer L's units: each row's go to the rank that finds its units.
 template <int L>
-__device__ inline void multiply_forward(CardShared& shared, const CardRun& run, const Now& now) {
+__device__ inline void multiply_forward(CardShared& shared, const CardRun& run, Ring& ring,
+                                        const Now& now) {
     using Own = WeightTile<L>;
-    auto& weights = part_of<L>(shared).weights;
     auto& inputs = inputs_of<L>(shared, now);
     const int own_parts = rank_here() * Own::PIECE;
     if constexpr (APART) {
-        each_quad<Own::UNITS, Own::INPUTS, true>(weights, inputs, [&](const Quad& quad, int unit,
-                                                                      int row) {
+        const auto leave = [&](const Quad& quad, int unit, int row) {
             const int place = (row % PIECE_ROWS / 4 * Own::UNITS + unit) * 4;
             leave_quad(parts_left<L>(run, now, row / PIECE_ROWS) + own_parts + place, quad,
                        now.turn());
-        });
+        };
+        if constexpr (IS_STREAMED<L>) {
+            stream_forward<L>(inputs, run, ring, leave);
+        } else {
+            each_quad<Own::UNITS, Own::INPUTS, true>(part_of<L>(shared).weights, inputs, leave);
+        }
     } else {
         each_tile<ROW_TILES, Own::UNITS / 16, Own::INPUTS / 16>(
-            inputs, 0, columns(weights), [&](const float (&sums)[4], int row, int unit) {
+            inputs, 0, columns(part_of<L>(shared).weights), [&](const float (&sums)[4], int row, int unit) {
                 const Quad quad(sums);
                 row += quad.row;
                 const float* place = shared.parts(PARITY_OF<L>) + own_parts +
@@ -233,23 +227,29 @@ __device__ inline void differentiate_last(CardShared& shared) {
 }
 
 // This cluster's part of the gradients of layer L's inputs, which are units of the layer below.
+// Streamed weights are updated at once, of the first layer without a product.
 template <int L>
-__device__ inline void multiply_back(CardShared& shared, const CardRun& run, const Now& now) {
+__device__ inline void multiply_back(CardShared& shared, const CardRun& run, Ring& ring,
+                                     const Now& now) {
     using Own = WeightTile<L>;
-    constexpr int SENT = WeightTile<L - 1>::SENT_UNITS;
+    constexpr int SENT = L == 0 ? 0 : WeightTile<L == 0 ? 0 : L - 1>::SENT_UNITS;
     unsigned* words =
         words_of(run, now) + Places<L - 1>::SUMS + own_cluster() * Places<L - 1>::SENT;
-    auto& weights = part_of<L>(shared).weights;
+    auto& dz = gradients_of<L>(shared);
     if constexpr (APART) {
-        each_quad<Own::INPUTS, Own::UNITS, false>(
-            weights, gradients_of<L>(shared), [&](const Quad& quad, int input, int row) {
-                const int in_layer = Own::first_input() + input;
-                if (in_layer < SENT)
-                    leave_quad(words + (row / 4 * SENT + in_layer) * 4, quad, now.turn());
-            });
+        const auto leave = [&](const Quad& quad, int input, int row) {
+            const int in_layer = Own::first_input() + input;
+            if (in_layer < SENT)
+                leave_quad(words + (row / 4 * SENT + in_layer) * 4, quad, now.turn());
+        };
+        if constexpr (IS_STREAMED<L>) {
+            stream_back<L>(inputs_of<L>(shared, now), dz, run, ring, now, leave);
+        } else {
+            each_quad<Own::INPUTS, Own::UNITS, false>(part_of<L>(shared).weights, dz, leave);
+        }
     } else {
         each_tile<ROW_TILES, Own::INPUTS / 16, Own::UNITS / 16>(
-            gradients_of<L>(shared), 0, transposed_columns(weights),
+            dz, 0, transposed_columns(part_of<L>(shared).weights),
             [&](const float (&sums)[4], int row, int input) {
                 leave_tile(sums, now.turn(), [&](int quad_row, int column) -> unsigned* {
                     const int in_layer = Own::first_input() + input + column;
@@ -298,189 +298,4 @@ __device__ inline void await_gradients(CardShared& shared, const CardRun& run, c
                     (RANKS - 1) * WeightTile<L>::PIECE * sizeof(T));
     }
     meet_for_products();
-}
-
-// Takes in the gradients of layer L's biases: `dz` are its units'.
-template <int L, class Dz>
-__device__ inline void update_biases(CardShared& shared, const CardRun& run, const Now& now,
-                                     Dz& dz) {
-    auto& biases = biases_of<L>(shared);
-    // From the last warps on, which have the fewest tiles.
-    for (int unit = THREADS - 1 - this_thread(); unit < WeightTile<L>::UNITS;
-         unit += THREADS) {
-        float sum = 0;
-#pragma unroll 8
-        for (int row = 0; row < ROWS; ++row) sum += load(*dz.at(row, unit));
-        const auto slot = [&](int i) -> float& { return biases[1 + i][unit]; };
-        update_in_place(biases[0][unit], slot, sum, run.unscale, now.settings, run.rule);
-    }
-}
-
-// How warps partition layer L's weights.
-template <int L>
-using Partition = Gradients<WeightTile<L>::INPUTS / 16, WeightTile<L>::UNITS / 8>;
-
-// Rests that lie in the registers of the warp that updates the weights.
-template <int L, bool ARE_HELD>
-struct RestsOf {
-    static_assert(SLOTS == 0 || !ARE_HELD, "no optimizer state lies beside them");
-    uint2 rests[Partition<L>::TILES_OF_WARP];
-};
-template <int L>
-struct RestsOf<L, false> {};
-template <int L>
-struct HeldRests : RestsOf<L, HELD_LAYERS[L]> {};
-using Held = Stack<HeldRests>;
-
-// What a lane has of a fragment of layer L's weights: of two rows, 8 apart, two each.
-template <int L>
-struct LaneWeights {
-    using Own = WeightTile<L>;
-    unsigned* upper;
-    unsigned* lower;
-    uint2* rests;
-    float4* slots;
-
-    // `i` counts the fragments of the warp.
-    __device__ LaneWeights(CardShared& shared, const CardRun& run, Held& held, int lane, int i,
-                           int input, int unit) {
-        const int row = input + lane / 4, column = unit + lane % 4 * 2;
-        auto& rounded = part_of<L>(shared).weights;
-        upper = reinterpret_cast<unsigned*>(rounded.at(row, column));
-        lower = reinterpret_cast<unsigned*>(rounded.at(row + 8, column));
-        if constexpr (HELD_LAYERS[L]) {
-            rests = &layer_of<L>(held).rests[i];
-        } else {
-            const int fragment = input / 16 * (Own::UNITS / 8) + unit / 8;
-            rests = &numbers_of<L>(shared, run).rests[fragment][lane];
-            if constexpr (SLOTS > 0)
-                slots = &numbers_of<L>(shared, run).quads[fragment * SLOTS][lane];
-        }
-    }
-
-    __device__ float4& slot(int i) const { return slots[i * 32]; }
-
-    __device__ float4 weights() const {
-        const uint2 left = *rests;
-        const float2 first = Split<T>::whole(*upper, left.x),
-                     second = Split<T>::whole(*lower, left.y);
-        return {first.x, first.y, second.x, second.y};
-    }
-
-    // As they are written to memory.
-    __device__ float4 written() const {
-        float4 all = weights();
-        const float2 first = unpacked<T>(*upper), second = unpacked<T>(*lower);
-        return {Split<T>::written(all.x, first.x), Split<T>::written(all.y, first.y),
-                Split<T>::written(all.z, second.x), Split<T>::written(all.w, second.y)};
-    }
-
-    __device__ void keep(const float4& all) const {
-        *upper = Split<T>::rounded(all.x, all.y);
-        *lower = Split<T>::rounded(all.z, all.w);
-        *rests = {Split<T>::rest(all.x, all.y, *upper),
-                  Split<T>::rest(all.z, all.w, *lower)};
-    }
-};
-
-// A quad's four numbers of an array.
-__device__ inline float& number_of(float4& quad, int part) { return (&quad.x)[part]; }
-
-// Takes the gradients of layer L's parameters in: `dz` are its units'. Ranks that are apart wait
-// twice for the gradients of a layer's inputs, and do PART 0 and 1 of 2 meanwhile.
-template <int L, int PART = 0, int PARTS = 1, class Dz>
-__device__ inline void update_layer(CardShared& shared, const CardRun& run, Held& held,
-                                    const Now& now, Dz& dz) {
-    const int lane = this_thread() % 32;
-    constexpr int TURNS = Partition<L>::TURNS;
-    Partition<L>::template each_tile<HELD_LAYERS[L], TURNS * PART / PARTS,
-                                     TURNS * (PART + 1) / PARTS>(
-        inputs_of<L>(shared, now), dz, [&](const float (&sums)[4], int i, int input, int unit) {
-            const LaneWeights<L> own(shared, run, held, lane, i, input, unit);
-            float4 weights = own.weights(), slots[SLOT_PLACES];
-#pragma unroll
-            for (int i = 0; i < SLOTS; ++i) slots[i] = own.slot(i);
-#pragma unroll
-            for (int part = 0; part < 4; ++part) {
-                const auto slot = [&](int i) -> float& { return number_of(slots[i], part); };
-                update_in_place(number_of(weights, part), slot, sums[part], run.unscale,
-                                now.settings, run.rule);
-            }
-            own.keep(weights);
-#pragma unroll
-            for (int i = 0; i < SLOTS; ++i) own.slot(i) = slots[i];
-        });
-    if constexpr (PART == 0) update_biases<L>(shared, run, now, dz);
-}
-
-// f(number, its place in memory) for each number that a block has of layer L's biases, and of their
-// optimizer state.
-template <int L, class F>
-__device__ inline void each_bias(CardShared& shared, const Arrays& arrays, F f) {
-    using Own = WeightTile<L>;
-    for (int unit = this_thread(); unit < Own::UNITS; unit += THREADS) {
-        if (Own::first_unit() + unit >= WIDTHS[L + 1]) break;
-        for (int slot = -1; slot < SLOTS; ++slot)
-            f(biases_of<L>(shared)[1 + slot][unit],
-              arrays.template biases<L>(slot) + Own::first_unit() + unit);
-    }
-}
-
-// f(lane's weights, place(part) in each array or -1 of those beyond the layer's) for each fragment.
-template <int L, class F>
-__device__ inline void each_fragment(CardShared& shared, const CardRun& run, Held& held, F f) {
-    using Own = WeightTile<L>;
-    constexpr int IN_A_ROW = Partition<L>::IN_A_ROW;
-    const int lane = this_thread() % 32;
-    Partition<L>::template each_item<HELD_LAYERS[L]>([&](int turn, int m, int n) {
-#pragma unroll(HELD_LAYERS[L] ? IN_A_ROW : 1)
-        for (int i = 0; i < IN_A_ROW; ++i) {
-            const int input = m * 16, unit = (n + i) * 8;
-            f(LaneWeights<L>(shared, run, held, lane, turn * IN_A_ROW + i, input, unit),
-              [=](int part) -> int64 {
-                  const int row = Own::first_input() + input + lane / 4 + part / 2 * 8;
-                  const int column = Own::first_unit() + unit + lane % 4 * 2 + part % 2;
-                  if (row >= WIDTHS[L] || column >= WIDTHS[L + 1]) return -1;
-                  return static_cast<int64>(row) * WIDTHS[L + 1] + column;
-              });
-        }
-    });
-}
-
-// Layer L's parameters; those beyond the layer's are 0.
-template <int L>
-__device__ inline void read_layer(CardShared& shared, const CardRun& run, Held& held,
-                                  const Arrays& arrays) {
-    each_bias<L>(shared, arrays, [](float& number, const float* place) { number = *place; });
-    each_fragment<L>(shared, run, held, [&](const LaneWeights<L>& own, auto place) {
-        for (int slot = -1; slot < SLOTS; ++slot) {
-            float4 quad{};
-            for (int part = 0; part < 4; ++part)
-                if (place(part) >= 0)
-                    number_of(quad, part) = arrays.template weights<L>(slot)[place(part)];
-            if (slot < 0) {
-                own.keep(quad);
-            } else {
-                own.slot(slot) = quad;
-            }
-        }
-    });
-}
-
-// Of what several blocks have alike only one writes.
-template <int L>
-__device__ inline void write_layer(CardShared& shared, const CardRun& run, Held& held,
-                                   const Arrays& arrays) {
-    constexpr bool IS_LAST = WeightTile<L>::IS_LAST;
-    if (rank_here() == 0 && (!IS_LAST || own_cluster() == 0))
-        each_bias<L>(shared, arrays, [](float number, float* place) { *place = number; });
-    if (IS_LAST && rank_here() > 0) return;
-    each_fragment<L>(shared, run, held, [&](const LaneWeights<L>& own, auto place) {
-        for (int slot = -1; slot < SLOTS; ++slot) {
-            float4 quad = slot < 0 ? own.written() : own.slot(slot);
-            for (int part = 0; part < 4; ++part)
-                if (place(part) >= 0)
-                    arrays.template weights<L>(slot)[place(part)] = number_of(quad, part);
-        }
-    });
 }
