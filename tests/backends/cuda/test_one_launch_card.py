@@ -140,7 +140,7 @@ def test_ranks_are_apart_where_no_clusters_have_room() -> None:
         ({"batch": 129}, "at most 128 rows"),
         ({"widths": (5, 3), "activations": (), "drops": ()}, "a hidden layer"),
         ({"widths": (5, 4, 129)}, "at most 128 outputs"),
-        ({"widths": (784, 4096, 4096, 10)}, r"at most \d+ bytes of shared memory"),
+        ({"widths": (784, 8192, 8192, 10)}, r"at most \d+ bytes of shared memory"),
     ],
     ids=str,
 )

@@ -437,5 +437,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
         network_of(64, 300, 128, batch=100, smoothed=True),
         network_of(784, 1024, 1024, 1024, 10),
+        *with_each_dtype(network_of(784, 2048, 2048, 2048, 10)),
+        network_of(784, 4096, 4096, 4096, 10),
     ]
     return compiled(launched(choose_card, networks))

@@ -24,7 +24,7 @@ template <int L>
 struct InArrays {
     int input, unit;
 
-    __device__ int64 operator()(int part) const {
+    __device__ int64 at(int part) const {
         const int lane = threadIdx.x % 32;
         const int row = WeightTile<L>::first_input() + input + lane / 4 + part / 2 * 8;
         const int column = WeightTile<L>::first_unit() + unit + lane % 4 * 2 + part % 2;
@@ -63,8 +63,8 @@ __device__ inline void read_layer(CardShared& shared, const CardRun& run, Held& 
         for (int slot = -1; slot < SLOTS; ++slot) {
             float4 quad{};
             for (int part = 0; part < 4; ++part)
-                if (place(part) >= 0)
-                    number_of(quad, part) = arrays.template weights<L>(slot)[place(part)];
+                if (place.at(part) >= 0)
+                    number_of(quad, part) = arrays.template weights<L>(slot)[place.at(part)];
             if (slot < 0) {
                 own.keep(quad);
             } else {
@@ -86,8 +86,8 @@ __device__ inline void write_layer(CardShared& shared, const CardRun& run, Held&
         for (int slot = -1; slot < SLOTS; ++slot) {
             float4 quad = slot < 0 ? own.written() : own.slot(slot);
             for (int part = 0; part < 4; ++part)
-                if (place(part) >= 0)
-                    arrays.template weights<L>(slot)[place(part)] = number_of(quad, part);
+                if (place.at(part) >= 0)
+                    arrays.template weights<L>(slot)[place.at(part)] = number_of(quad, part);
         }
     });
 }
