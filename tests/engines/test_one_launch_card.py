@@ -73,9 +73,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_follows_numpy(
-    cuda: str, only_card: Callable[..., None], case: Case
-) -> None:
+def test_it_follows_numpy(cuda: str, only_card: Callable[..., None], case: Case) -> None:
     only_card(*case.blocks)
     settings: dict[str, Any] = {"make": case.make, "optimizer": OPTIMIZERS[case.optimizer]}
     assert_follows_numpy(
@@ -132,9 +130,7 @@ def test_no_cut_changes_a_bit(
 
 # Steps that change nothing: what comes back is what two halves of 16 bits hold.
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_two_halves_hold_weights(
-    cuda: str, only_card: Callable[..., None], precision: str
-) -> None:
+def test_two_halves_hold_weights(cuda: str, only_card: Callable[..., None], precision: str) -> None:
     only_card(2, 2, 2)
     model = mlp(20, 40, 33, 5)
     given = model.state_dict()

@@ -223,7 +223,9 @@ class CardLaunch(ResidentLaunch):
         """Bytes of device memory for weights that are far."""
         tiles = zip(self.tiles, self.far, strict=True)
         of_block = sum(tile.other_bytes for tile, is_far in tiles if is_far)
-        return self.blocks * (of_block + sum(tile.inputs * tile.units * 2 for tile in self.streamed))
+        return self.blocks * (
+            of_block + sum(tile.inputs * tile.units * 2 for tile in self.streamed)
+        )
 
     @property
     def streamed(self) -> list[Tile]:
@@ -416,9 +418,7 @@ def _placed(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
     for idx in sorted(range(len(registers)), key=lambda idx: -registers[idx]):
         if shape.far[idx] and registers[idx] <= left:
             left -= registers[idx]
-            shape = replace(
-                shape, far=_changed(shape.far, idx), held=_changed(shape.held, idx)
-            )
+            shape = replace(shape, far=_changed(shape.far, idx), held=_changed(shape.held, idx))
     return shape
 
 

@@ -106,8 +106,7 @@ __device__ inline void find_gradients(CardShared& shared, const CardRun& run, co
         rests[i] = find_row_gradients<OUT_WIDTH / 8, OUTPUTS>(
             shared.targets[now.step % 2][row], factor, run.loss, EvenClasses{}, outputs,
             [&](int chunk, float first, float second) {
-                *reinterpret_cast<unsigned*>(
-                    shared.output_gradients.at(row, chunk * 8 + column)) =
+                *reinterpret_cast<unsigned*>(shared.output_gradients.at(row, chunk * 8 + column)) =
                     packed<T>(first, second);
             });
     });
@@ -207,7 +206,7 @@ __device__ inline void read_layers(CardShared& shared, const CardRun& run, Held&
 
 template <int L = 0>
 __device__ inline void write_layers(CardShared& shared, const CardRun& run, Held& held,
-                                   const Arrays& arrays) {
+                                    const Arrays& arrays) {
     write_layer<L>(shared, run, held, arrays);
     if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, held, arrays);
 }

@@ -87,11 +87,10 @@ template <int L>
 struct WeightTile {
     static constexpr bool IS_LAST = L + 1 == LAYERS;
     static constexpr bool IN_PANELS = APART && !IS_LAST;
-    static constexpr int INPUTS = IS_LAST                ? share(WIDTHS[L], CLUSTERS, UNIT_TILE)
+    static constexpr int INPUTS = IS_LAST               ? share(WIDTHS[L], CLUSTERS, UNIT_TILE)
                                   : L == 0 && !STREAMED ? share(WIDTHS[L], RANKS, 16)
                                                         : share(WIDTHS[L], RANKS);
-    static constexpr int UNITS =
-        IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS, UNIT_TILE);
+    static constexpr int UNITS = IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS, UNIT_TILE);
     static constexpr int FRAGMENTS = INPUTS / 16 * (UNITS / 8);
     // Units that go through memory: all, and some zeros.
     static constexpr int SENT_UNITS = IS_LAST ? up(OUTPUTS, 4) : up(WIDTHS[L + 1], 16);
@@ -132,7 +131,6 @@ template <int L, bool ARE_NEAR = !FAR_LAYERS[L] && !HELD_LAYERS[L] && !IS_STREAM
 struct NearNumbers : Numbers<L> {};
 template <int L>
 struct NearNumbers<L, false> {};
-
 
 // What products of layer L take.
 template <int L, bool ARE_STREAMED>
@@ -246,11 +244,11 @@ __device__ constexpr int far_quads_before() {
         return 0;
     } else {
         using Own = WeightTile<L - 1>;
-        return far_quads_before<L - 1>() +
-               (IS_STREAMED<L - 1>  ? Own::INPUTS * Own::UNITS * 4
-                : FAR_LAYERS[L - 1] ? static_cast<int>(sizeof(Numbers<L - 1>))
-                                    : 0) /
-                   static_cast<int>(sizeof(float4));
+        return far_quads_before<L - 1>() + (IS_STREAMED<L - 1> ? Own::INPUTS * Own::UNITS * 4
+                                            : FAR_LAYERS[L - 1]
+                                                ? static_cast<int>(sizeof(Numbers<L - 1>))
+                                                : 0) /
+                                               static_cast<int>(sizeof(float4));
     }
 }
 

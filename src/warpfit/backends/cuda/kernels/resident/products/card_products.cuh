@@ -119,10 +119,10 @@ __device__ inline void each_quad(A& weights, B& rows, F f) {
 #pragma unroll
         for (int slice = 0; slice < DEPTH / 16; ++slice) {
             const int panel = slice / SLICES, in_panel = slice % SLICES * SLICE_BYTES;
-            const int of_a = ACROSS ? slice * 16 * LINE_BYTES
-                                    : panel * HEIGHT * LINE_BYTES + in_panel;
-            SliceProduct<T, ACROSS, false>::add_to(
-                sums, moved(a, of_a), moved(b, panel * ROWS_PANEL + in_panel), true);
+            const int of_a =
+                ACROSS ? slice * 16 * LINE_BYTES : panel * HEIGHT * LINE_BYTES + in_panel;
+            SliceProduct<T, ACROSS, false>::add_to(sums, moved(a, of_a),
+                                                   moved(b, panel * ROWS_PANEL + in_panel), true);
         }
         wgmma_commit();
         wgmma_wait<0>();
@@ -142,8 +142,8 @@ __device__ inline void load_inputs(unsigned (&of_a)[ROW_TILES][4], Inputs& input
 
 // sums += these times 8 columns of dz, 32 rows at a time.
 template <class Dz>
-__device__ inline void multiply_rows(float (&sums)[4], const unsigned (&of_a)[ROW_TILES][4],
-                                     Dz& dz, int n, int lane) {
+__device__ inline void multiply_rows(float (&sums)[4], const unsigned (&of_a)[ROW_TILES][4], Dz& dz,
+                                     int n, int lane) {
 #pragma unroll
     for (int k = 0; k < ROW_TILES; k += 2) {
         unsigned b[2][2];

@@ -55,7 +55,8 @@ __device__ inline void multiply_forward(CardShared& shared, const CardRun& run, 
         }
     } else {
         each_tile<ROW_TILES, Own::UNITS / 16, Own::INPUTS / 16>(
-            inputs, 0, columns(part_of<L>(shared).weights), [&](const float (&sums)[4], int row, int unit) {
+            inputs, 0, columns(part_of<L>(shared).weights),
+            [&](const float (&sums)[4], int row, int unit) {
                 const Quad quad(sums);
                 row += quad.row;
                 const float* place = shared.parts(PARITY_OF<L>) + own_parts +
@@ -90,14 +91,12 @@ __device__ inline void each_sum(CardShared& shared, const CardRun& run, const No
 
 __device__ inline float rounded(float number) { return unpacked<T>(packed<T>(number, 0)).x; }
 
-
 // Leaves a number of a unit in memory, among those that begin at FIRST.
 template <int L>
 __device__ inline void leave_unit(const CardRun& run, const Now& now, int first,
                                   const Place<L>& place, float number) {
     unsigned* words = words_of(run, now) + first + place.row * WeightTile<L>::SENT_UNITS;
-    if (place.is_sent())
-        store_relaxed(words + place.unit_in_layer(), marked(number, now.turn()));
+    if (place.is_sent()) store_relaxed(words + place.unit_in_layer(), marked(number, now.turn()));
 }
 
 // A unit of the last hidden layer and its derivative, which lies in the lower half of a word and
@@ -126,7 +125,8 @@ __device__ inline void activate_units(CardShared& shared, const CardRun& run, co
         } else if constexpr (APART) {
             if (is_there) leave_last_unit<L>(shared, run, now, place, found);
         } else {
-            broadcast(found.value, part_of<L + 1>(shared).inputs[0].at(place.row, place.unit / 8 * 8),
+            broadcast(found.value,
+                      part_of<L + 1>(shared).inputs[0].at(place.row, place.unit / 8 * 8),
                       shared.last_full, is_there);
         }
     });
@@ -232,7 +232,7 @@ template <int L>
 __device__ inline void multiply_back(CardShared& shared, const CardRun& run, Ring& ring,
                                      const Now& now) {
     using Own = WeightTile<L>;
-    constexpr int SENT = L == 0 ? 0 : WeightTile<L == 0 ? 0 : L - 1>::SENT_UNITS;
+    constexpr int SENT = L == 0 ? 0 : WeightTile < L == 0 ? 0 : L - 1 > ::SENT_UNITS;
     unsigned* words =
         words_of(run, now) + Places<L - 1>::SUMS + own_cluster() * Places<L - 1>::SENT;
     auto& dz = gradients_of<L>(shared);
@@ -290,7 +290,8 @@ __device__ inline void await_gradients(CardShared& shared, const CardRun& run, c
         receive_rows<WeightTile<L>::UNITS, WeightTile<L>::SENT_UNITS>(
             words_of(run, now) + Places<L>::GRADIENTS, WeightTile<L>::first_unit(), now.turn(),
             [&](int row, int unit, const float (&quad)[4]) {
-                *reinterpret_cast<uint2*>(gradients_of<L>(shared).at(row, unit)) = packed_quad(quad);
+                *reinterpret_cast<uint2*>(gradients_of<L>(shared).at(row, unit)) =
+                    packed_quad(quad);
             });
     } else {
         await_bytes(shared.gradients_full[PARITY_OF<L>],

@@ -11,8 +11,7 @@ __device__ inline void update_biases(CardShared& shared, const CardRun& run, con
                                      Dz& dz) {
     auto& biases = biases_of<L>(shared);
     // From the last warps on, which have the fewest tiles.
-    for (int unit = THREADS - 1 - this_thread(); unit < WeightTile<L>::UNITS;
-         unit += THREADS) {
+    for (int unit = THREADS - 1 - this_thread(); unit < WeightTile<L>::UNITS; unit += THREADS) {
         float sum = 0;
 #pragma unroll 8
         for (int row = 0; row < ROWS; ++row) sum += load(*dz.at(row, unit));
@@ -64,8 +63,7 @@ struct LaneWeights {
     __device__ void keep(const float4& all) const {
         *upper = Split<T>::rounded(all.x, all.y);
         *lower = Split<T>::rounded(all.z, all.w);
-        *rests = {Split<T>::rest(all.x, all.y, *upper),
-                  Split<T>::rest(all.z, all.w, *lower)};
+        *rests = {Split<T>::rest(all.x, all.y, *upper), Split<T>::rest(all.z, all.w, *lower)};
     }
 };
 
@@ -117,7 +115,7 @@ __device__ inline void update_layer(CardShared& shared, const CardRun& run, Held
     const int lane = this_thread() % 32;
     constexpr int TURNS = Partition<L>::TURNS;
     Partition<L>::template each_tile<HELD_LAYERS[L], TURNS * PART / PARTS,
-                                     TURNS * (PART + 1) / PARTS>(
+                                     TURNS*(PART + 1) / PARTS>(
         inputs_of<L>(shared, now), dz, [&](const float (&sums)[4], int i, int input, int unit) {
             update_weights(lane_weights<L>(shared, run, held, lane, i, input, unit), sums, run,
                            now);

@@ -92,7 +92,8 @@ struct Ring {
 
 // What a lane has of the i-th of 8 fragments that fall to its warp of a stage: of 16 inputs all
 // units of a panel.
-__device__ inline LaneWeights streamed_weights(unsigned char* rounded, unsigned char* rests, int i) {
+__device__ inline LaneWeights streamed_weights(unsigned char* rounded, unsigned char* rests,
+                                               int i) {
     const int thread = this_thread(), warp = thread / 32, lane = thread % 32;
     unsigned char* upper = rounded + warp / 4 * (Piece::BYTES / 2) +
                            (warp % 4 * 16 + lane / 4) * LINE_BYTES + (i ^ lane / 4) * 16 +
@@ -136,8 +137,8 @@ __device__ inline void stream_forward(Inputs& inputs, const CardRun& run, Ring& 
     float sums[IN_A_ROW][ROWS / 2] = {};
 #pragma unroll 1
     for (int row = 0; row < Stages<L>::COUNT / IN_A_ROW; ++row) {
-        const uint64 b = matrix_descriptor(
-            shared_address(inputs.numbers) + row * ROWS * LINE_BYTES, ROWS * LINE_BYTES);
+        const uint64 b = matrix_descriptor(shared_address(inputs.numbers) + row * ROWS * LINE_BYTES,
+                                           ROWS * LINE_BYTES);
 #pragma unroll
         for (int i = 0; i < IN_A_ROW; ++i) {
             meet_for_piece<AHEAD_FORWARD - 1>();
@@ -166,8 +167,8 @@ __device__ inline void stream_forward(Inputs& inputs, const CardRun& run, Ring& 
 
 // sums += a stage's weights times the gradients of its units, the i-th 128 of them.
 template <class Dz>
-__device__ inline void multiply_stage(float (&sums)[ROWS / 2], const unsigned char* rounded,
-                                      Dz& dz, int i) {
+__device__ inline void multiply_stage(float (&sums)[ROWS / 2], const unsigned char* rounded, Dz& dz,
+                                      int i) {
     const uint64 a = matrix_descriptor(shared_address(rounded), Piece::BYTES / 2),
                  b = matrix_descriptor(shared_address(dz.numbers) + 2 * i * ROWS * LINE_BYTES,
                                        ROWS * LINE_BYTES);
