@@ -70,5 +70,5 @@ def test_layer_by_layer(
 def test_on_a_card(
     monkeypatch: pytest.MonkeyPatch, only_card: Callable[..., None], case: Case
 ) -> None:
-    only_card(case.replicas, case.cluster, 4 if case.apart else 2, case.apart)
+    case.take_a_card(only_card)
     assert_bits_when_late(monkeypatch, lambda: case.train("weights"), blocks=3, warps=2)

@@ -110,14 +110,28 @@ def test_units_that_a_layer_does_not_have_stay_out(
     )
 
 
+@pytest.mark.parametrize(
+    ("blocks", "optimizer"),
+    [
+        ((3, 2, 2), "momentum"),
+        pytest.param((2, 2, 8, True, "held"), "sgd", marks=pytest.mark.slow),
+        ((2, 2, 8, True, "streamed"), "sgd"),
+    ],
+    ids=str,
+)
 def test_no_cut_changes_a_bit(
-    cuda: str, only_card: Callable[..., None], launches: list[int], tmp_path: Any
+    cuda: str,
+    only_card: Callable[..., None],
+    launches: list[int],
+    tmp_path: Any,
+    blocks: tuple[Any, ...],
+    optimizer: str,
 ) -> None:
-    only_card(3, 2, 2)
+    only_card(*blocks)
     # Enough weights that at each cut some lie in the middle of two float16 numbers.
     x, y = data((20, 256, 256, 5))
     whole, cut = mlp(20, 256, 256, 5), mlp(20, 256, 256, 5)
-    make = OPTIMIZERS["momentum"]
+    make = OPTIMIZERS[optimizer]
     histories = [fit(whole, x, y, make(whole), epochs=6)]
     assert launches == [1, 5]
     launches.clear()

@@ -170,7 +170,7 @@ def test_on_a_card(
     launches: list[int],
     case: Case,
 ) -> None:
-    only_card(case.replicas, case.cluster, 4 if case.apart else 2, case.apart)
+    case.take_a_card(only_card)
     open_emulated(monkeypatch)
     with recorded(("one_launch_card",)) as found:
         case.train("weights")
