@@ -115,6 +115,7 @@ __device__ inline void each_streamed_fragment(const CardRun& run, F f) {
         unsigned char* at = Stages<L>::first(run) + static_cast<int64>(stage) * Stages<L>::BYTES;
         const int input = stage / Stages<L>::IN_A_ROW * PIECE_INPUTS + streamed_input(),
                   unit = stage % Stages<L>::IN_A_ROW * PIECE_UNITS;
+#pragma unroll
         for (int i = 0; i < 8; ++i)
             f(streamed_weights(at, at + Piece::BYTES, i), input, unit + streamed_unit(i));
     }
