@@ -87,7 +87,7 @@ class PoisonedRuntime(runtime.Runtime):
 
     def allocate(self, nbytes: int) -> Memory:
         memory = super().allocate(nbytes)
-        self.fill(memory.pointer, nbytes, 0xFF)
+        self.fill(memory.pointer, nbytes, 0xFF, at_once=True)  # a graph would do it at each launch
         return memory
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections import Counter
 from enum import IntEnum
 from importlib.machinery import ModuleSpec
@@ -68,6 +69,8 @@ class FakeDriver:
     calls : Counter
     capturing : dict of int to list of str
         What each stream that captures has captured.
+    mode : str
+        What a thread that captures may do meanwhile.
     instantiation : Result
         What making a graph executable is answered.
     graphs : list of list of str
@@ -91,7 +94,9 @@ class FakeDriver:
         CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION="programmaticStreamSerializationAllowed",
     )
     CUlaunchConfig = SimpleNamespace
-    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL="thread local")
+    CUstreamCaptureMode = SimpleNamespace(
+        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL="thread local", CU_STREAM_CAPTURE_MODE_RELAXED="relaxed"
+    )
     CUtensorMapDataType = SimpleNamespace(
         CU_TENSOR_MAP_DATA_TYPE_FLOAT16="float16",
         CU_TENSOR_MAP_DATA_TYPE_BFLOAT16="bfloat16",
@@ -122,6 +127,8 @@ class FakeDriver:
         self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
         self.capturing: dict[int, list[str]] = {}  # what streams capture
+        self.mode = "thread local"  # in which a thread captures
+        self._capturer = 0
         self.instantiation = Result.CUDA_SUCCESS
         self.graphs: list[list[str]] = []  # launched
         self._fault = Result.CUDA_SUCCESS
@@ -201,6 +208,10 @@ class FakeDriver:
         return _Buffer(nbytes)
 
     def take(self, nbytes: int) -> None:
+        # As the driver's pool, where it has to grow.
+        captures = self.capturing and self._capturer == threading.get_ident()
+        if captures and self.mode != "relaxed":
+            raise RuntimeError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: not permitted")
         if nbytes > self.free:
             raise RuntimeError(
                 "CUDA_ERROR_OUT_OF_MEMORY: The API call failed because it was unable to allocate"
@@ -279,7 +290,12 @@ class FakeDriver:
 
     def cuStreamBeginCapture(self, stream: int, mode: str) -> tuple[Result]:
         self.capturing[stream] = []
+        self._capturer = threading.get_ident()
         return (Result.CUDA_SUCCESS,)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: str) -> tuple[Result, str]:
+        before, self.mode = self.mode, mode
+        return Result.CUDA_SUCCESS, before
 
     def cuStreamEndCapture(self, stream: int) -> tuple[Result, list[str]]:
         return Result.CUDA_SUCCESS, self.capturing.pop(stream)

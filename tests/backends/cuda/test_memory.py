@@ -38,6 +38,18 @@ def test_memory_goes_with_its_last_array(driver: FakeDriver, device: Runtime) ->
     assert driver.free == driver.total
 
 
+def test_the_pool_grows_within_a_capture_that_allocates(
+    driver: FakeDriver, device: Runtime
+) -> None:
+    with device.capture(allocates=True) as graph:
+        memory = device.allocate(2**20)
+        assert driver.mode == "thread local"
+    assert graph.holds == [memory]
+    assert driver.free == driver.total - 2**20
+    del graph, memory
+    assert driver.free == driver.total
+
+
 def test_what_the_pool_holds_for_no_array_is_left_too(driver: FakeDriver) -> None:
     driver.reserved, driver.used = 700, 300
     assert runtime.open_device(0).memory_left() == driver.free + 400

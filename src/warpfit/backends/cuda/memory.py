@@ -61,10 +61,11 @@ class MemoryPool(Streams):
             self._refuse_in_capture(f"an allocation of {nbytes} bytes")
         self.activate()
         try:
-            memory = self._from_pool(nbytes)
-            if held is not None and self.is_capturing():
-                held.append(memory)
-            return memory
+            if held is None or not self.is_capturing():
+                return self._from_pool(nbytes)
+            with self._growing_in_capture():
+                held.append(self._from_pool(nbytes))
+            return held[-1]
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
                 raise DeviceError(

@@ -85,6 +85,20 @@ class Streams(Context):
         self._check(error, "beginning a capture")
         return handle
 
+    @contextmanager
+    def _growing_in_capture(self) -> Iterator[None]:
+        """Let the pool take more of the device's memory, which the driver refuses to a thread that
+        captures.
+        """
+        error, mode = self._driver.cuThreadExchangeStreamCaptureMode(
+            self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        )
+        self._check(error, "relaxing a capture")
+        try:
+            yield
+        finally:
+            self._driver.cuThreadExchangeStreamCaptureMode(mode)
+
     def _end_capture(self, stream: Any) -> Any:
         """Return what was captured as the device runs it."""
         driver = self._driver
