@@ -48,8 +48,9 @@ REGISTERS, MOST_REGISTERS = 65536, 255
 WARPS_APART, MOST_HELD = 8, 160
 # Numbers of a row that lie together where wgmma takes them, and bytes of eight rows of these.
 PANEL, ATOM_BYTES = 64, 1024
-# Units of a piece of streamed weights, and pieces in shared memory.
-PIECE_UNITS, PIECES = 128, 6
+# Units of a piece of streamed weights, pieces in shared memory, and bytes of a weight that are read
+# or written in a step.
+PIECE_UNITS, PIECES, STREAMED_BYTES = 128, 6, 10
 
 
 def share(size: int, sharers: int, tile: int = 16) -> int:
@@ -264,6 +265,8 @@ class CardLaunch(ResidentLaunch):
             (self.ranks - 1) / self.ranks,
         )
 
+        streamed = self.blocks * sum(tile.inputs * tile.units for tile in self.streamed)
+
         def turns(tiles: int) -> int:
             return -(-tiles // self.warps)
 
@@ -279,7 +282,8 @@ class CardLaunch(ResidentLaunch):
             "byte of outputs": 4 * self.rows * last.sent_units * self.clusters,
             "byte received": 4 * self.rows * (sum(tile.inputs for tile in hidden[1:]) + sums),
             "byte sent": (4 + 2) * self.rows * to_others * sum(tile.units for tile in hidden),
-            "far byte": 2 * self.far_bytes,
+            "far byte": 2 * (self.far_bytes - 4 * streamed),
+            "streamed byte": STREAMED_BYTES * streamed,
         }
 
     @property
