@@ -61,17 +61,26 @@ def only_specialized_cluster(
 
 
 @pytest.fixture
-def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int, int], None]]:
-    """Lets networks run by all clusters of a card only: by so many of some blocks of some warps."""
+def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Lets networks run by all clusters of a card only: by so many of some blocks of some warps,
+    which may be apart; beside rounded weights the rest is as near as it can be, far, or held in
+    registers, or all weights are streamed.
+    """
 
     def choose_it(network: Any, card: Any, by_layers: bool) -> CardLaunch:
         return choose_card(network, "sm_90a", card.max_shared_bytes, card.num_multiprocessors)
 
-    def only(clusters: int, cluster: int, warps: int) -> None:
-        def shape(network: Any, *_: int) -> CardLaunch:
-            return CardLaunch(
-                network, cluster, clusters, (True,) * (len(network.widths) - 1), warps
-            )
+    def only(
+        clusters: int, ranks: int, warps: int, is_apart: bool = False, place: str = "near"
+    ) -> None:
+        def shape(network: Any, *_: Any, **__: Any) -> CardLaunch:
+            number = len(network.widths) - 1
+            far, held = (place != "held",) * number, (place == "held",) * number
+            is_streamed = place == "streamed"
+            return CardLaunch(network, ranks, clusters, far, held, warps, is_apart, is_streamed)
+
+        if place not in ("near", "streamed"):
+            monkeypatch.setattr(one_launch_card, "_placed", lambda own, *_: own)
 
         monkeypatch.setattr(launch_plan, "_chosen", choose_it)
         monkeypatch.setattr(one_launch_card, "_shape", shape)

@@ -185,11 +185,11 @@ def test_layer_by_layer(
 @pytest.mark.parametrize("case", some(ON_A_CARD), ids=str)
 def test_on_a_card(
     monkeypatch: pytest.MonkeyPatch,
-    only_card: Callable[[int, int, int], None],
+    only_card: Callable[..., None],
     launches: list[int],
     case: Case,
 ) -> None:
-    only_card(case.replicas, case.cluster, 2)
+    case.take_a_card(only_card)
     open_emulated(monkeypatch)
     with recorded(("one_launch_card",)) as found:
         case.train("weights")

@@ -225,16 +225,24 @@ class CardConfig(ResidentConfig, OfLayers):
     Attributes
     ----------
     far_layers : tuple of bool
-        Whether what is float32 of each layer's weights lies in memory, not in shared memory.
+        Whether what weights of a layer have beside their rounded ones lies in memory, not in shared
+        memory.
+    held_layers : tuple of bool
+        Whether rests of weights lie in registers.
+    streamed : bool
+        Whether hidden layers' weights lie in memory, rounded ones as well.
     cluster : int
-        Blocks of a cluster: 2, 4, 8 or 16.
-    clusters, warps : int
-        Of all blocks, and of a block.
+        Blocks of a cluster of the hardware: 2, 4, 8 or 16, or 1 if ranks are apart.
+    ranks, clusters, warps : int
+        Blocks of a cluster, clusters of all blocks, and warps of a block.
     shared_bytes, exchange_bytes : int
     """
 
     far_layers: Flags
+    held_layers: Flags
+    streamed: Flag
     cluster: Number
+    ranks: Number
     clusters: Number
     warps: Number
     shared_bytes: Number
