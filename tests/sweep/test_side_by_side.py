@@ -27,13 +27,13 @@ GIVEN: dict[str, Any] = {"epochs": 2, "batch_size": 16, "verbose": False}
 def convolutional(candidate: dict[str, Any]) -> Any:
     """Return a network with what a seed decides in each step, and a state beside parameters."""
     model = nn.Sequential(
-        nn.Conv2d(1, 8, 3),
-        nn.BatchNorm2d(8),
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Dropout(0.3),
-        nn.Linear(32, 3),
+        nn.Linear(16, 3),
     )
     return model, optim.Adam(model.parameters(), lr=candidate["lr"])
 
