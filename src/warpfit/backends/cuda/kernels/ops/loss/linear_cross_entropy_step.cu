@@ -170,6 +170,6 @@ extern "C" __global__ void __launch_bounds__(256)
                      reinterpret_cast<unsigned*>(dx) + row * num_words, num_words);
     }
     if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0) {
-        write_record(record, record_row, sums[0], 1.0, static_cast<double>(num_rows), sums[1]);
+        write_record(record, record_row, sums[0], static_cast<double>(num_rows), sums[1]);
     }
 }
