@@ -57,7 +57,7 @@ def test_it_shows_a_whole_card_too(invoke: Invoke) -> None:
     found = numbers(out)
     of_a_block = (
         "weights",
-        "weights in float32",
+        "rests of weights",
         "biases",
         "batches of x and units",
         "parts of sums",
@@ -118,7 +118,7 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
             "expected a card among t4, a100, rtx3090, rtx4090, h100, h200, got 'voodoo'",
         ),
         (
-            ["--card", "h200", "--hidden", "784,2048"],
+            ["--card", "h200", "--hidden", "8192,8192"],
             "bytes of weights for the registers of a block, got",
         ),
         (["--card", "h200", "--precision", "tf32"], "'bfloat16' or 'float32', got 'tf32'"),
