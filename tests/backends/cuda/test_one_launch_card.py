@@ -123,9 +123,19 @@ def test_ranks_are_apart_where_no_clusters_have_room() -> None:
     assert launch.far == (False, False, False, True)
     assert launch.registers_of_thread == (255, 2 * 16 * (1 + 2 + 2))
     assert_can_be_launched(launch, 132)
-    with_velocities = chosen(network(784, 2048, 2048, 2048, 10, **OPTIMIZERS[1]))
-    assert not any(with_velocities.held)
-    assert all(with_velocities.far)
+    with pytest.raises(ConfigError, match="bytes of shared memory"):
+        chosen(network(784, 2048, 2048, 2048, 10, **OPTIMIZERS[1]))
+
+
+def test_weights_are_streamed_where_they_keep_the_card_busy() -> None:
+    launch = chosen(network(784, 4096, 4096, 4096, 10))
+    assert launch.is_streamed
+    assert (launch.ranks, launch.clusters) == (8, 16)
+    assert launch.far_bytes == 128 * (4 * (128 + 2 * 512) * 256 + 2 * 256 * 16)
+    assert_can_be_launched(launch, 132)
+    for changes in ({"batch": 33}, OPTIMIZERS[1], {"widths": (784, 3072, 3072, 3072, 10)}):
+        with pytest.raises(ConfigError, match="bytes of shared memory"):
+            chosen(replace(network(784, 4096, 4096, 4096, 10), **changes))
 
 
 @pytest.mark.parametrize(

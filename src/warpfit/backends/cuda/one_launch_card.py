@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
@@ -41,7 +42,7 @@ WARPS = 16
 # Blocks of a cluster: ranks, which partition the inputs of each layer.
 CLUSTERS = (8, 4)
 # Ranks that are apart.
-RANKS_APART = (8, 16)
+RANKS_APART = 8
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
 # Of ranks that are apart, whose threads have more registers: so many of each for rests of weights.
@@ -51,6 +52,7 @@ PANEL, ATOM_BYTES = 64, 1024
 # Units of a piece of streamed weights, pieces in shared memory, and bytes of a weight that are read
 # or written in a step.
 PIECE_UNITS, PIECES, STREAMED_BYTES = 128, 6, 10
+MOST_OF, MOST_STREAMED_ROWS = 0.9, 32
 
 
 def share(size: int, sharers: int, tile: int = 16) -> int:
@@ -368,16 +370,12 @@ def choose_card(
         _shape(network, cluster, resident_clusters(cluster, num_multiprocessors))
         for cluster in sizes
     ]
-    apart = [
-        _shape(network, ranks, num_multiprocessors // ranks, PANEL)
-        for ranks in RANKS_APART
-        if arch == "sm_90a" and ranks <= num_multiprocessors
-    ]
-    streamed = [
-        _shape(network, shape.ranks, num_multiprocessors // shape.ranks, PIECE_UNITS)
-        for shape in apart
-        if network.slots == 0
-    ]
+    apart, streamed = [], []
+    if arch == "sm_90a" and network.slots == 0 and num_multiprocessors >= RANKS_APART:
+        most = num_multiprocessors // RANKS_APART
+        apart = [_shape(network, RANKS_APART, most, PANEL)]
+        streamed = [_shape(network, RANKS_APART, most, PIECE_UNITS)]
+        streamed = [shape for shape in streamed if _is_worth_it(shape, num_multiprocessors)]
     # Messages of clusters are faster, so that ranks are apart only where these have no room, and
     # weights are read from memory where ranks that are apart have none.
     for shapes in (in_clusters, apart, streamed):
@@ -386,6 +384,16 @@ def choose_card(
         if fitting:
             return min(fitting, key=lambda shape: shape.microseconds)
     return too_large([*in_clusters, *apart, *streamed], max_shared_bytes, "a tile of each layer")
+
+
+def _is_worth_it(shape: CardLaunch, num_multiprocessors: int) -> bool:
+    """Return whether passes over streamed weights keep a card as busy as those that were measured,
+    which took nine tenths of the graph's time: by tiles with little padding on all multiprocessors,
+    and batches of few rows.
+    """
+    weights = sum(inputs * units for inputs, units in pairwise(shape.network.widths[:-1]))
+    room = num_multiprocessors * sum(tile.inputs * tile.units for tile in shape.streamed)
+    return weights >= MOST_OF * room and shape.network.batch <= MOST_STREAMED_ROWS
 
 
 def _shape(network: TrainedNetwork, ranks: int, most: int, unit_tile: int = 16) -> CardLaunch:

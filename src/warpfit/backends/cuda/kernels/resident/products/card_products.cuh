@@ -140,23 +140,18 @@ __device__ inline void load_inputs(unsigned (&of_a)[ROW_TILES][4], Inputs& input
                           inputs.at(k * 16 + lane % 8 + lane / 16 * 8, m * 16 + lane / 8 % 2 * 8));
 }
 
-// sums += these times GROUP times 8 columns of dz, 32 rows at a time. What is independent comes one
-// after the other, as nothing else hides how long each instruction takes.
-template <int GROUP, class Dz>
-__device__ inline void multiply_rows(float (&sums)[GROUP][4], const unsigned (&of_a)[ROW_TILES][4],
-                                     Dz& dz, int first_n, int lane) {
+// sums += these times 8 columns of dz, 32 rows at a time.
+template <class Dz>
+__device__ inline void multiply_rows(float (&sums)[4], const unsigned (&of_a)[ROW_TILES][4], Dz& dz,
+                                     int n, int lane) {
 #pragma unroll
     for (int k = 0; k < ROW_TILES; k += 2) {
-        unsigned b[GROUP][2][2];
-#pragma unroll
-        for (int i = 0; i < GROUP; ++i)
-            ldmatrix_x4_trans(b[i][0][0], b[i][0][1], b[i][1][0], b[i][1][1],
-                              dz.at(smaller(k * 16 + lane, ROWS - 1), (first_n + i) * 8));
-#pragma unroll
-        for (int half = 0; half < smaller(2, ROW_TILES - k); ++half)
-#pragma unroll
-            for (int i = 0; i < GROUP; ++i)
-                TensorCore<T>::multiply(sums[i], of_a[k + half], b[i][half]);
+        unsigned b[2][2];
+        ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1],
+                          dz.at(smaller(k * 16 + lane, ROWS - 1), n * 8));
+        TensorCore<T>::multiply(sums, of_a[k], b[0]);
+        if (k + 1 < ROW_TILES)
+            TensorCore<T>::multiply(sums, of_a[k + 1 < ROW_TILES ? k + 1 : k], b[1]);
     }
 }
 
@@ -172,11 +167,6 @@ struct Gradients {
     static constexpr int IN_A_ROW = in_a_row(), ITEMS_OF_ROW = N_TILES / IN_A_ROW,
                          ITEMS = M_TILES * ITEMS_OF_ROW, TURNS = (ITEMS + WARPS - 1) / WARPS,
                          TILES_OF_WARP = TURNS * IN_A_ROW;
-    // Tiles that a warp takes at once, where registers have room.
-    static constexpr int GROUP = SLOTS > 0             ? 1
-                                 : IN_A_ROW % 4 == 0 ? 4
-                                 : IN_A_ROW % 2 == 0 ? 2
-                                                     : 1;
 
     // f(turn, m, n) for each item of this warp, of those from a turn on, and its first tile; indices
     // of registers follow from turns if these are UNROLLED.
@@ -189,17 +179,17 @@ struct Gradients {
         }
     }
 
-    // f(sums, i, row, column) for each group of tiles of inputs' transpose times dz, both ROWS long,
-    // that falls to this warp, with its i-th tile as the first.
+    // f(sums, i, row, column) for each tile of inputs' transpose times dz, both ROWS long, that
+    // falls to this warp as its i-th.
     template <bool UNROLLED, int FIRST = 0, int END = TURNS, class Inputs, class Dz, class F>
-    __device__ static void each_group(Inputs& inputs, Dz& dz, F f) {
+    __device__ static void each_tile(Inputs& inputs, Dz& dz, F f) {
         const int lane = this_thread() % 32;
         each_item<UNROLLED, FIRST, END>([&](int turn, int m, int first_n) {
             unsigned of_a[ROW_TILES][4];
             load_inputs(of_a, inputs, m, lane);
-#pragma unroll(UNROLLED || SLOTS == 0 ? IN_A_ROW / GROUP : 1)
-            for (int i = 0; i < IN_A_ROW; i += GROUP) {
-                float sums[GROUP][4] = {};
+#pragma unroll(UNROLLED || SLOTS == 0 ? IN_A_ROW : 1)
+            for (int i = 0; i < IN_A_ROW; ++i) {
+                float sums[4] = {};
                 multiply_rows(sums, of_a, dz, first_n + i, lane);
                 f(sums, turn * IN_A_ROW + i, m * 16, (first_n + i) * 8);
             }

@@ -61,11 +61,9 @@ struct LaneWeights {
     }
 
     __device__ void keep(const float4& all) const {
-        const unsigned first = Split<T>::rounded(all.x, all.y),
-                       second = Split<T>::rounded(all.z, all.w);
-        *upper = first;
-        *lower = second;
-        *rests = {Split<T>::rest(all.x, all.y, first), Split<T>::rest(all.z, all.w, second)};
+        *upper = Split<T>::rounded(all.x, all.y);
+        *lower = Split<T>::rounded(all.z, all.w);
+        *rests = {Split<T>::rest(all.x, all.y, *upper), Split<T>::rest(all.z, all.w, *lower)};
     }
 };
 
@@ -92,32 +90,21 @@ __device__ inline LaneWeights lane_weights(CardShared& shared, const CardRun& ru
 // A quad's four numbers of an array.
 __device__ inline float& number_of(float4& quad, int part) { return (&quad.x)[part]; }
 
-// Takes the gradients `sums` of some fragments in: loads all, then changes all, then stores all.
-template <int GROUP>
-__device__ inline void update_weights(const LaneWeights (&own)[GROUP], const float (&sums)[GROUP][4],
+// Takes the gradients `sums` of a fragment in.
+__device__ inline void update_weights(const LaneWeights& own, const float (&sums)[4],
                                       const CardRun& run, const Now& now) {
-    float4 weights[GROUP], slots[GROUP][SLOT_PLACES];
+    float4 weights = own.weights(), slots[SLOT_PLACES];
 #pragma unroll
-    for (int i = 0; i < GROUP; ++i) {
-        weights[i] = own[i].weights();
+    for (int i = 0; i < SLOTS; ++i) slots[i] = own.slot(i);
 #pragma unroll
-        for (int slot = 0; slot < SLOTS; ++slot) slots[i][slot] = own[i].slot(slot);
+    for (int part = 0; part < 4; ++part) {
+        const auto slot = [&](int i) -> float& { return number_of(slots[i], part); };
+        update_in_place(number_of(weights, part), slot, sums[part], run.unscale, now.settings,
+                        run.rule);
     }
+    own.keep(weights);
 #pragma unroll
-    for (int i = 0; i < GROUP; ++i) {
-#pragma unroll
-        for (int part = 0; part < 4; ++part) {
-            const auto slot = [&](int idx) -> float& { return number_of(slots[i][idx], part); };
-            update_in_place(number_of(weights[i], part), slot, sums[i][part], run.unscale,
-                            now.settings, run.rule);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < GROUP; ++i) {
-        own[i].keep(weights[i]);
-#pragma unroll
-        for (int slot = 0; slot < SLOTS; ++slot) own[i].slot(slot) = slots[i][slot];
-    }
+    for (int i = 0; i < SLOTS; ++i) own.slot(i) = slots[i];
 }
 
 // Takes the gradients of layer L's parameters in: `dz` are its units'. Ranks that are apart wait
@@ -127,16 +114,11 @@ __device__ inline void update_layer(CardShared& shared, const CardRun& run, Held
                                     const Now& now, Dz& dz) {
     const int lane = this_thread() % 32;
     constexpr int TURNS = Partition<L>::TURNS;
-    constexpr int GROUP = Partition<L>::GROUP;
-    Partition<L>::template each_group<HELD_LAYERS[L], TURNS * PART / PARTS,
-                                      TURNS * (PART + 1) / PARTS>(
-        inputs_of<L>(shared, now), dz,
-        [&](const float (&sums)[GROUP][4], int first, int input, int unit) {
-            LaneWeights own[GROUP];
-#pragma unroll
-            for (int i = 0; i < GROUP; ++i)
-                own[i] = lane_weights<L>(shared, run, held, lane, first + i, input, unit + i * 8);
-            update_weights(own, sums, run, now);
+    Partition<L>::template each_tile<HELD_LAYERS[L], TURNS * PART / PARTS,
+                                     TURNS*(PART + 1) / PARTS>(
+        inputs_of<L>(shared, now), dz, [&](const float (&sums)[4], int i, int input, int unit) {
+            update_weights(lane_weights<L>(shared, run, held, lane, i, input, unit), sums, run,
+                           now);
         });
     if constexpr (PART == 0) update_biases<L>(shared, run, now, dz);
 }

@@ -29,24 +29,18 @@ struct Stages {
     }
 };
 
-// Where a pass over a layer finds its pieces: of each stage one or both.
+// Where a pass over a layer finds its pieces.
 struct Pass {
     unsigned char* first;
-    int stride, of_stage, count;
-
-    __device__ unsigned char* piece(int i) const {
-        return first + static_cast<int64>(i / of_stage) * stride + i % of_stage * Piece::BYTES;
-    }
+    int stride, count;
 };
 template <int L>
 __device__ inline Pass forward_pass(const CardRun& run) {
-    return {Stages<L>::first(run), Stages<L>::BYTES, 1, Stages<L>::COUNT};
+    return {Stages<L>::first(run), Stages<L>::BYTES, Stages<L>::COUNT};
 }
-// From the last stage on, as those that came last are still in the cache.
 template <int L>
 __device__ inline Pass backward_pass(const CardRun& run) {
-    constexpr int LAST = (Stages<L>::COUNT - 1) * Stages<L>::BYTES;
-    return {Stages<L>::first(run) + LAST, -Stages<L>::BYTES, 2, 2 * Stages<L>::COUNT};
+    return {Stages<L>::first(run), Piece::BYTES, 2 * Stages<L>::COUNT};
 }
 
 // The pieces in shared memory, of which `head` is the next.
@@ -75,7 +69,7 @@ struct Ring {
     __device__ void fetch(int i, const Pass& pass, int piece) const {
         if (piece < pass.count) {
             unsigned char* to = at(i);
-            const unsigned char* from = pass.piece(piece);
+            const unsigned char* from = pass.first + static_cast<int64>(piece) * pass.stride;
             each_16_bytes([&](int byte) { copy_async_16(to + byte, from + byte, true); });
         }
         copy_async_commit();
@@ -99,8 +93,8 @@ struct Ring {
 // What a lane has of the i-th of 8 fragments that fall to its warp of a stage: of 16 inputs all
 // units of a panel.
 __device__ inline LaneWeights streamed_weights(unsigned char* rounded, unsigned char* rests,
-                                               int thread, int i) {
-    const int warp = thread / 32, lane = thread % 32;
+                                               int i) {
+    const int thread = this_thread(), warp = thread / 32, lane = thread % 32;
     unsigned char* upper = rounded + warp / 4 * (Piece::BYTES / 2) +
                            (warp % 4 * 16 + lane / 4) * LINE_BYTES + (i ^ lane / 4) * 16 +
                            lane % 4 * 4;
@@ -123,7 +117,7 @@ __device__ inline void each_streamed_fragment(const CardRun& run, F f) {
                   unit = stage % Stages<L>::IN_A_ROW * PIECE_UNITS;
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-            f(streamed_weights(at, at + Piece::BYTES, threadIdx.x, i), input, unit + streamed_unit(i));
+            f(streamed_weights(at, at + Piece::BYTES, i), input, unit + streamed_unit(i));
     }
 }
 
@@ -190,25 +184,6 @@ __device__ inline void multiply_stage(float (&sums)[ROWS / 2], const unsigned ch
     wgmma_wait<0>();
 }
 
-// Takes the gradients of a stage's weights in: of 16 inputs of this warp and 64 units, from n times
-// 8 on.
-template <class Dz>
-__device__ inline void update_stage(const unsigned (&of_a)[ROW_TILES][4], Dz& dz, int n,
-                                    const CardRun& run, const Ring& ring, const Now& now) {
-    constexpr int GROUP = 4;
-    const int thread = this_thread(), lane = thread % 32;
-#pragma unroll
-    for (int first = 0; first < 8; first += GROUP) {
-        float sums[GROUP][4] = {};
-        multiply_rows(sums, of_a, dz, n + first, lane);
-        LaneWeights own[GROUP];
-#pragma unroll
-        for (int i = 0; i < GROUP; ++i)
-            own[i] = streamed_weights(ring.at(0), ring.at(1), thread, first + i);
-        update_weights(own, sums, run, now);
-    }
-}
-
 // f(quad, input, first row) for each quad of the gradients of layer L's inputs that falls to this
 // warpgroup, and all weights' update.
 template <int L, class Inputs, class Dz, class F>
@@ -217,29 +192,35 @@ __device__ inline void stream_back(Inputs& inputs, Dz& dz, const CardRun& run, R
     constexpr int IN_A_ROW = Stages<L>::IN_A_ROW;
     const Pass pass = backward_pass<L>(run);
     const int warp = this_thread() / 32, lane = this_thread() % 32;
-    int piece = 0;
+    unsigned char* stage = pass.first;
 #pragma unroll 1
-    for (int row = Stages<L>::COUNT / IN_A_ROW - 1; row >= 0; --row) {
+    for (int row = 0; row < Stages<L>::COUNT / IN_A_ROW; ++row) {
         const bool is_own = L > 0 && row % 2 == warp / 4;
         float products[ROWS / 2] = {};
         unsigned of_a[ROW_TILES][4];
         load_inputs(of_a, inputs, row * (PIECE_INPUTS / 16) + warp % 4, lane);
 #pragma unroll
-        for (int i = IN_A_ROW - 1; i >= 0; --i) {
+        for (int i = 0; i < IN_A_ROW; ++i) {
             meet_for_piece<AHEAD_BACK - 2>();
-            if (piece > 0) ring.put_back(AHEAD_BACK, pass.piece(piece - 2));
-            ring.fetch(AHEAD_BACK, pass, piece + AHEAD_BACK);
-            ring.fetch(AHEAD_BACK + 1, pass, piece + AHEAD_BACK + 1);
+            if (i > 0 || row > 0) ring.put_back(AHEAD_BACK, stage - Stages<L>::BYTES);
+            const int next = 2 * (row * IN_A_ROW + i) + AHEAD_BACK;
+            ring.fetch(AHEAD_BACK, pass, next);
+            ring.fetch(AHEAD_BACK + 1, pass, next + 1);
             if (is_own) multiply_stage(products, ring.at(0), dz, i);
             __syncthreads();
-            update_stage(of_a, dz, i * (PIECE_UNITS / 8) + warp / 4 * 8, run, ring, now);
+#pragma unroll
+            for (int own = 0; own < 8; ++own) {
+                float sums[4] = {};
+                multiply_rows(sums, of_a, dz, i * (PIECE_UNITS / 8) + warp / 4 * 8 + own, lane);
+                update_weights(streamed_weights(ring.at(0), ring.at(1), own), sums, run, now);
+            }
             ring.advance(2);
-            piece += 2;
+            stage += Stages<L>::BYTES;
         }
         if (is_own) each_quad_of(products, row * PIECE_INPUTS + warp % 4 * 16, f);
     }
     __syncthreads();
-    ring.put_back(AHEAD_BACK, pass.piece(piece - 2));
+    ring.put_back(AHEAD_BACK, stage - Stages<L>::BYTES);
     if constexpr (L > 0) {
         ring.begin(backward_pass<L - 1>(run), AHEAD_BACK);
     } else {
