@@ -123,6 +123,17 @@ def test_validation_within_the_launch_and_a_rule_between_launches() -> None:
 
 
 @pytest.mark.usefixtures("cards")
+def test_what_a_callback_writes_reaches_all_cards() -> None:
+    class Writes(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            bias = run.state.parameters["0.bias"]
+            run.ops.assign(bias, run.ops.asarray(np.full(bias.shape, 3, np.float32)))
+
+    expected, found = (fit(mlp(*SIZES), on, callbacks=[Writes()]) for on in ("cuda:0", CARDS))
+    np.testing.assert_allclose(found.step_losses, expected.step_losses, **CLOSE)
+
+
+@pytest.mark.usefixtures("cards")
 def test_a_checkpoint_goes_on_on_another_number(tmp_path: Path) -> None:
     whole, cut = mlp(*SIZES), mlp(*SIZES)
     expected = fit(whole, CARDS, epochs=4)

@@ -22,7 +22,7 @@ class CardsRun(Run):
     """The run of the first card, which has those of the others.
 
     All have the same weights after each step. The state is the first card's, and so are borders,
-    schedules and reports. What a callback writes into the state, others do not see.
+    schedules and reports.
     """
 
     def _open(self) -> None:
@@ -55,6 +55,7 @@ class CardsRun(Run):
     ) -> None:
         self.records = [record]
         for run in self.others:
+            self._copy_state(run)  # a callback may have written into it
             run.inputs = self.inputs
             run.state.step, run.state.epoch = self.state.step, self.state.epoch
             self.records.append(run.ops.zeros(record.shape, "float64"))
@@ -69,6 +70,16 @@ class CardsRun(Run):
         for run, own in zip(self.runs, arguments, strict=True):
             with run.ops.runtime.waiting_for_others():
                 run._start_kernel(own)
+
+    def _copy_state(self, run: Run) -> None:
+        own, theirs = self.state, run.state
+        for slot in own.slots:
+            self._copy(own.slots[slot], theirs.slots[slot], run.ops)
+        self._copy(own.arrays, theirs.arrays, run.ops)
+
+    def _copy(self, arrays: dict[str, Array], others: dict[str, Array], ops: Any) -> None:
+        for name, array in arrays.items():
+            ops.assign(others[name], ops.asarray(self.ops.to_numpy(array)))
 
     def _records(self, record: Array) -> npt.NDArray[np.float64]:
         found = [run.ops.to_numpy(own) for run, own in zip(self.runs, self.records, strict=True)]
