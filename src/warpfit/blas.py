@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,3 +61,15 @@ def _leave() -> None:
         if not _num_inside:
             _limit.restore_original_limits()
             _limit = None
+
+
+def _forget_others() -> None:
+    """Forget what other threads held as this process was forked."""
+    global _lock, _limit, _num_inside
+    if _limit is not None:
+        _limit.restore_original_limits()
+    _lock, _limit, _num_inside = Lock(), None, 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_others)

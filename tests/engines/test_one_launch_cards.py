@@ -161,7 +161,7 @@ def test_what_several_cards_do_not_train_in_one_launch(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match=few):
         fit(mlp(*SIZES), CARDS, batch_size=32)
     monkeypatch.setattr(Card, "reaches", lambda card, others: card is runtime._OPEN[1])
-    message = "GPUs that write to each other's memory, got cuda:0, cuda:1"
+    message = "GPUs of one kind that write to each other's memory, got cuda:0, cuda:1"
     with pytest.raises(ConfigError, match=message):
         fit(mlp(*SIZES), CARDS)
 

@@ -84,9 +84,10 @@ def prepare_launch(
     if isinstance(network, Obstacle):
         return network
     site = _site(draft, card)
-    if site.is_there and not _reach_each_other(draft):
+    if site.is_there and not _suit_each_other(draft):
         return Obstacle(
-            f"expected GPUs that write to each other's memory, got {', '.join(draft.devices)}"
+            "expected GPUs of one kind that write to each other's memory, got "
+            f"{', '.join(draft.devices)}"
         )
     found = _laid_out(network, draft, data, site)
     if isinstance(found, Obstacle):
@@ -139,9 +140,13 @@ def _site(draft: Plan, card: Card | None) -> _Site:
     return _Site(card_of(runtime), memory_left(draft), True)
 
 
-def _reach_each_other(draft: Plan) -> bool:
+def _suit_each_other(draft: Plan) -> bool:
+    """Return whether the GPUs have room for the same launch, and reach each other's memory."""
     runtimes = [cast(Any, backends.get(device)).runtime for device in draft.devices]
-    return len(runtimes) < 2 or all(runtime.reaches(runtimes) for runtime in runtimes)
+    kinds = {(each.arch, each.num_multiprocessors, each.max_shared_bytes) for each in runtimes}
+    return len(runtimes) < 2 or (
+        len(kinds) == 1 and all(runtime.reaches(runtimes) for runtime in runtimes)
+    )
 
 
 def _runtime(plan: Plan) -> Any:
@@ -150,7 +155,9 @@ def _runtime(plan: Plan) -> Any:
 
 def memory_left(plan: Plan) -> int:
     """Return what data and batches may take of the memory that the plan's device has left."""
-    return int(SHARE_OF_MEMORY * _runtime(plan).memory_left())
+    devices = plan.devices or (plan.device,)
+    left = [cast(Any, backends.get(device)).runtime.memory_left() for device in devices]
+    return int(SHARE_OF_MEMORY * min(left))
 
 
 def _laid_out(

@@ -52,7 +52,7 @@ from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.precisions import Planner
 from warpfit.training.progress import progress
 from warpfit.training.run import Run
-from warpfit.training.state import state_of, trained_names, trained_spec
+from warpfit.training.state import compile_ahead_for, state_of, trained_names, trained_spec
 
 BATCH_SIZE = 64
 
@@ -339,6 +339,7 @@ def _train_draft(
     does.
     """
     ops = backends.get(draft.device)
+    compile_ahead_for(model, ops, draft.dtype)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     validation = _validation(draft, validation_data)

@@ -47,6 +47,7 @@ EXPECTED = {
     "ManyArguments": {"Network", "NetworkDropout"},
     "ManyClustersArguments": {"Network", "NetworkDropout"},
     "ManySmallArguments": {"Network"},
+    "SmallArguments": {"StepSettings"},
     "OneLaunchArguments": set(),
     "TableArguments": {"TableNetwork", "TableStep"},
 }

@@ -10,9 +10,10 @@ need. So a run has none of them: large products are parts, too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import cache
 from threading import Lock
@@ -77,8 +78,11 @@ def each_part(parts: Sequence[Part], begin: Callable[[], Callable[[Part], None]]
         left.do(functions[0])
         return
     with one_blas_thread():
-        helpers = [_pool().submit(copy_context().run, left.do, f) for f in functions[1:]]
+        helpers: list[Future[None]] = []
         try:
+            with suppress(RuntimeError):  # as Python ends, or where no more threads can be had
+                for function in functions[1:]:
+                    helpers.append(_pool().submit(copy_context().run, left.do, function))
             left.do(functions[0])
         finally:
             waited_for = [helper for helper in helpers if not helper.cancel()]
@@ -191,5 +195,8 @@ def _most_threads() -> int:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Return the helpers. Those that a forked process lacks never begin: the caller does all."""
     return ThreadPoolExecutor(max(1, _most_threads() - 1), "warpfit-part")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of the threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

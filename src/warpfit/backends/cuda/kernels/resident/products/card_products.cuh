@@ -187,7 +187,8 @@ struct Gradients {
         each_item<UNROLLED, FIRST, END>([&](int turn, int m, int first_n) {
             unsigned of_a[ROW_TILES][4];
             load_inputs(of_a, inputs, m, lane);
-#pragma unroll(UNROLLED || SLOTS == 0 ? IN_A_ROW : 1)
+            constexpr int AT_ONCE = UNROLLED || SLOTS == 0 ? IN_A_ROW : 1;
+#pragma unroll AT_ONCE
             for (int i = 0; i < IN_A_ROW; ++i) {
                 float sums[4] = {};
                 multiply_rows(sums, of_a, dz, first_n + i, lane);
