@@ -198,7 +198,8 @@ class Results:
     """What was found so far, printed and written as it comes."""
 
     def __init__(self, devices: Sequence[str], deadline: float) -> None:
-        self.key, self.deadline = f"{len(devices)} devices", deadline
+        kind = "CPUs" if devices[0] == "cpu" else "devices"
+        self.key, self.deadline = f"{len(devices)} {kind}", deadline
         self.all = {name: of for name, of in read_results("scaling").items() if name != ENVIRONMENT}
         self.own: dict[str, Any] = self.all.setdefault(self.key, {})
         self.own["devices"] = list(devices)
@@ -231,7 +232,7 @@ def main() -> None:
     is_all = arguments.devices == ALL_CARDS
     devices = list(all_cards()) if is_all else arguments.devices.split(",")
     parts = arguments.parts.split(",")
-    counts = [n for n in map(int, arguments.counts.split(",")) if n <= len(devices)]
+    counts = sorted({1, *(n for n in map(int, arguments.counts.split(",")) if n <= len(devices))})
     results = Results(devices, perf_counter() + arguments.seconds)
     if "right" in parts:
         for name, value in checks(devices, counts):

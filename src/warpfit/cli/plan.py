@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer
+from warpfit.errors import ConfigError
 from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optimizers_with
 
 if TYPE_CHECKING:
@@ -76,9 +77,12 @@ def plan(
 
     of_data = {"num_rows": rows, "features": features, "outputs": outputs}
     if cards is not None:
+        if card is not None or source:
+            raise ConfigError("expected --cards alone, for H200s, got --card or --source, too")
+        on_paper = cards_on_paper(settings, **of_data, cards=cards)
         title = f"{widths}, {optimizer}, batch {batch_size}, shared by {cards} H200s"
         printer.line(title, style="bold")
-        _show_cards(printer, cards_on_paper(settings, **of_data, cards=cards))
+        _show_cards(printer, on_paper)
         printer.line("in one launch, a batch of all rows", style="bold")
         alone, shared = (launch_on_paper(settings, **of_data, cards=n) for n in (1, cards))
         printer.pairs((("  on one card", _launched(alone)), ("  on all cards", _launched(shared))))
@@ -114,8 +118,8 @@ def _show_cards(printer: Printer, found: OnCards) -> None:
     )
 
 
-def _launched(us: float | None) -> str:
-    return "has no room" if us is None else f"{us:>14,.1f} us"
+def _launched(found: float | str) -> str:
+    return f"not trained so: {found}" if isinstance(found, str) else f"{found:>14,.1f} us"
 
 
 def _microseconds(seconds: float) -> str:

@@ -90,16 +90,16 @@ def cards_on_paper(
 
 def launch_on_paper(
     settings: TrainSettings, *, num_rows: int, features: int, outputs: int, cards: int
-) -> float | None:
+) -> float | str:
     """Return the microseconds that are expected of a step of settings in one launch over so many
-    H200s, None if they do not train it in one.
+    H200s, or why they do not train it in one.
     """
     device, card = _device_and_card("cuda", "h200")
     names = tuple(f"cuda:{idx}" for idx in range(cards)) if cards > 1 else ()
     try:
         plan, _ = _planned(settings, num_rows, features, outputs, device, card, names)
-    except ConfigError:
-        return None
+    except ConfigError as error:
+        return str(error)
     return cast(PreparedLaunch, plan.prepared).microseconds
 
 

@@ -47,7 +47,6 @@ EXPECTED = {
     "ManyArguments": {"Network", "NetworkDropout"},
     "ManyClustersArguments": {"Network", "NetworkDropout"},
     "ManySmallArguments": {"Network"},
-    "SmallArguments": {"StepSettings"},
     "OneLaunchArguments": set(),
     "TableArguments": {"TableNetwork", "TableStep"},
 }

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends.cuda.driver import core
 from warpfit.backends.cuda.streams import Streams
 from warpfit.errors import DeviceError
 
@@ -43,10 +44,8 @@ class MemoryPool(Streams):
     """A pool that memory comes from in the order of the stream."""
 
     def __init__(self, index: int) -> None:
-        from cuda.core import DeviceMemoryResource
-
         super().__init__(index)
-        self._pool = DeviceMemoryResource(index)
+        self._pool = core().DeviceMemoryResource(index)
 
     def allocate(self, nbytes: int) -> Memory:
         """Return uninitialised memory of the stream's pool.
@@ -134,10 +133,8 @@ class MemoryPool(Streams):
 
 def pinned(nbytes: int) -> tuple[Any, npt.NDArray[np.uint8]]:
     """Return pinned host memory, and an array over it that does not keep it alive."""
-    from cuda.core import LegacyPinnedMemoryResource
-
     try:
-        buffer = LegacyPinnedMemoryResource().allocate(nbytes)
+        buffer = core().LegacyPinnedMemoryResource().allocate(nbytes)
     except Exception as error:
         raise DeviceError(f"cannot pin {_size(nbytes)} of the host's memory: {error}") from error
     place = (ctypes.c_uint8 * nbytes).from_address(int(buffer.handle))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from warpfit.backends.cuda import driver, jit
 from warpfit.backends.cuda.context import active
-from warpfit.backends.cuda.driver import DeviceInfo
+from warpfit.backends.cuda.driver import DeviceInfo, core
 from warpfit.backends.cuda.transfers import Transfers
 from warpfit.errors import DeviceError
 
@@ -240,11 +240,9 @@ class Runtime(Transfers):
         cache.
         """
         self._refuse_in_capture(f"loading {name}")
-        from cuda.core import ObjectCode
-
         cubin = jit.cubin(name, defines, self.arch)
         self.activate()
-        kernel = ObjectCode.from_cubin(cubin, name=name).get_kernel(name)
+        kernel = core().ObjectCode.from_cubin(cubin, name=name).get_kernel(name)
         error, function = self._driver.cuKernelGetFunction(kernel.handle)
         self._check(error, f"loading {name}")
         attributes = self._driver.CUfunction_attribute

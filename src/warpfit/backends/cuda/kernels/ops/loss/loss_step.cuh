@@ -26,7 +26,7 @@ __device__ inline double sum_of_rows(int64 num_rows, F weight_of) {
     return reduce_block<Sum>(sum, 0.0, shared);
 }
 
-// record[row] = (total / (divisor · weight), weight, correct) of a record (steps, 3).
+// record[row] = (total / weight, weight, correct) of a record (steps, 3).
 __device__ inline void write_record(double* record, const Scalar& row, double total, double weight,
                                     double correct) {
     double* to = record + 3 * static_cast<int64>(read(row));
