@@ -177,8 +177,8 @@ def _laid_out(
     needed = _needed_bytes(launch, data)
     if network.cards > 1 and needed > site.bytes_left:
         return Obstacle(
-            f"expected data and batches of an epoch in the {site.bytes_left} bytes that each GPU has "
-            f"left, got {needed}"
+            "expected data and batches of an epoch in what each GPU has left, "
+            f"{site.bytes_left} bytes, got {needed}"
         )
     if network.cards == 1 and _is_to_stream(data, needed, site):
         in_pieces = site.chosen(replace(network, is_cut=True))
