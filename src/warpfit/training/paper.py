@@ -100,7 +100,7 @@ def launch_on_paper(
         plan, _ = _planned(settings, num_rows, features, outputs, device, card, names)
     except ConfigError as error:
         return str(error)
-    return cast(PreparedLaunch, plan.prepared).microseconds
+    return cast(float, cast(PreparedLaunch, plan.prepared).microseconds)
 
 
 def _planned(
