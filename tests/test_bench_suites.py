@@ -637,11 +637,11 @@ def test_several_ranks_are_checked_and_measured(
         scaling, "seconds_of_sweep", lambda devices, counts, _: {n: 3.0 / n for n in counts}
     )
     (results / "scaling.json").write_text(
-        '{"environment": {}, "8 devices": {"fast": {}}, "2 devices": {"old": 1}}'
+        '{"environment": {}, "8 devices": {"fast": {}}, "2 CPUs": {"old": 1}}'
     )
     run(scaling, monkeypatch, "--devices", "cpu,cpu", "--rows", case.name)
     of_all = read(results, "scaling")
-    found = of_all["2 devices"]
+    found = of_all["2 CPUs"]
     assert found["old"] == 1
     assert of_all["8 devices"] == {"fast": {}}
     assert case.name == "8-16x2-4/32"
