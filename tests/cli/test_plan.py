@@ -58,7 +58,7 @@ def test_it_shows_a_whole_card_too(invoke: Invoke) -> None:
     found = numbers(out)
     of_a_block = (
         "weights",
-        "rests of weights",
+        "low halves of weights",
         "biases",
         "batches of x and units",
         "parts of sums",

@@ -111,7 +111,6 @@ def _show_cards(printer: Printer, found: OnCards) -> None:
             ("a step on one card, of its rows", _microseconds(found.alone)),
             ("a step on all cards", _microseconds(found.seconds)),
             ("sums of gradients", _microseconds(found.sums)),
-            ("of these hidden", f"{found.hidden:>14.0%}"),
             ("bytes that each card sends", f"{found.nbytes:>14,}"),
             ("efficiency", f"{found.efficiency:>14.0%}"),
         )

@@ -45,7 +45,6 @@ def kernels_of(launch: ResidentLaunch, source: str) -> Iterator[tuple[str, dict[
     yield launch.kernel, launch.config.settings()
     yield "gather_batches", launch.gather_defines(source)
     yield "all_finite", {"DTYPE": "float32"}
-    yield "initial_values", {}
     if launch.looks_ahead:
         yield "gram_batches", launch.gram_defines
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array, Backend
-from warpfit.engines.base import TrainState
 from warpfit.engines.launch_plan import PreparedLaunch
 from warpfit.engines.launch_run import Run
 from warpfit.engines.launch_talk import Talk
+from warpfit.engines.replicas import arrays_of
 
 
 class CardsRun(Run):
@@ -29,6 +29,7 @@ class CardsRun(Run):
         super()._open()
         self.others = [self._on(device) for device in self.plan.devices[1:]]
         self.runs = [self, *self.others]
+        self.was_shown = False
         nbytes = self.launch.card_sums_bytes
         self.sums = [run.ops.zeros((nbytes,), "uint8") for run in self.runs]
         places = np.array([array.pointer for array in self.sums], np.int64)
@@ -42,7 +43,7 @@ class CardsRun(Run):
         return Run(
             plan,
             cast(PreparedLaunch, plan.prepared),
-            _copied(self.state, self.ops, backends.get(device)),
+            self.state.mapped(lambda array: self._sent(array, backends.get(device))),
             self.data.on(device),
             self.last_epoch,
             self.is_border,
@@ -55,10 +56,13 @@ class CardsRun(Run):
     ) -> None:
         self.records = [record]
         for run in self.others:
-            self._copy_state(run)  # a callback may have written into it
+            if self.was_shown:  # a callback may have written into it
+                for array, other in zip(arrays_of(self.state), arrays_of(run.state), strict=True):
+                    run.ops.assign(other, self._sent(array, run.ops))
             run.inputs = self.inputs
             run.state.step, run.state.epoch = self.state.step, self.state.epoch
             self.records.append(run.ops.zeros(record.shape, "float64"))
+        self.was_shown = self.is_border(self.state.epoch + epochs)
         arguments = [
             run._arguments(epochs, rates, own)
             for run, own in zip(self.runs, self.records, strict=True)
@@ -71,30 +75,10 @@ class CardsRun(Run):
             with run.ops.runtime.waiting_for_others():
                 run._start_kernel(own)
 
-    def _copy_state(self, run: Run) -> None:
-        own, theirs = self.state, run.state
-        for slot in own.slots:
-            self._copy(own.slots[slot], theirs.slots[slot], run.ops)
-        self._copy(own.arrays, theirs.arrays, run.ops)
-
-    def _copy(self, arrays: dict[str, Array], others: dict[str, Array], ops: Any) -> None:
-        for name, array in arrays.items():
-            ops.assign(others[name], ops.asarray(self.ops.to_numpy(array)))
+    def _sent(self, array: Array, ops: Backend) -> Array:
+        """Return an array of this card on another."""
+        return ops.asarray(self.ops.to_numpy(array))
 
     def _records(self, record: Array) -> npt.NDArray[np.float64]:
         found = [run.ops.to_numpy(own) for run, own in zip(self.runs, self.records, strict=True)]
         return np.concatenate(found, axis=2)
-
-
-def _copied(state: TrainState, ops: Backend, other: Backend) -> TrainState:
-    """Return the same state on another card."""
-
-    def copied(arrays: dict[str, Array]) -> dict[str, Array]:
-        return {name: other.asarray(ops.to_numpy(array)) for name, array in arrays.items()}
-
-    return replace(
-        state,
-        parameters=copied(state.parameters),
-        buffers=copied(state.buffers),
-        slots={slot: copied(arrays) for slot, arrays in state.slots.items()},
-    )

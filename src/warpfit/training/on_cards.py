@@ -46,11 +46,6 @@ class OnCards(NamedTuple):
         """The time of one GPU over that of all."""
         return self.alone / self.seconds
 
-    @property
-    def hidden(self) -> float:
-        """The share of the sums by which a step on all GPUs is not longer."""
-        return max(0.0, 1 - (self.seconds - self.alone) / self.sums) if self.sums else 1.0
-
 
 @cache
 def read_prices() -> dict[str, float]:

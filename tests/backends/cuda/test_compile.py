@@ -50,7 +50,7 @@ MAY_SPILL = {
     ),
     "one_launch_card": (
         96,
-        "784-2048-2048-2048-10: 160 of 255 registers hold rests of weights (36.2 us a step), "
+        "784-2048-2048-2048-10: 160 of 255 registers hold low halves of weights (36.2 us a step), "
         "with 128 none spills (39.6)",
     ),
     "one_launch": (

@@ -175,7 +175,7 @@ def test_a_shape_says_its_numbers() -> None:
         "bytes of shared memory"
     )
     assert str(chosen(network(784, 2048, 2048, 2048, 10))).endswith(
-        "bytes of shared memory, rests of 3 layers in registers, of 1 in device memory"
+        "bytes of shared memory, low halves of 3 layers in registers, of 1 in device memory"
     )
 
 

@@ -1,7 +1,7 @@
 // Two products by wgmma of a slice of k, KIND = f16 | bf16 | tf32 (A_IN_REGISTERS: its A comes from
 // there; SUMS_IN_HALVES: its sums are of float16, two in a word): first (64, COLUMNS) = c + A B,
 // then second = A B. A and B come as they shall lie in shared memory, in planes without a swizzle if
-// IN_PLANES. The second is still under way when the first is written. Mistakes, one for each value
+// IN_PLANES. The second is still in flight when the first is written. Mistakes, one for each value
 // of BUG:
 enum Bug {
     NONE,

@@ -45,7 +45,8 @@ CLUSTERS = (8, 4)
 RANKS_APART = 8
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
-# Of ranks that are apart, whose threads have more registers: so many of each for rests of weights.
+# Of ranks that are apart, whose threads have more registers: so many of each for low halves of
+# weights.
 WARPS_APART, MOST_HELD = 8, 160
 # Numbers of a row that lie together where wgmma takes them, and bytes of eight rows of these.
 PANEL, ATOM_BYTES = 64, 1024
@@ -75,7 +76,7 @@ class Tile:
         return self.inputs // 16 * self.units // 8
 
     def held_registers(self, warps: int) -> int:
-        """Return how many registers of a thread rests would take: ``struct Gradients`` of the
+        """Return how many registers of a thread low halves would take: ``struct Gradients`` of the
         kernel.
         """
         rows, columns = self.inputs // 16, self.units // 8
@@ -86,7 +87,7 @@ class Tile:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes of what else there is of the weights: their rests, and their optimizer state."""
+        """Bytes of what else there is of the weights: low halves, and optimizer state."""
         return self.fragments * (256 + 512 * self.slots)
 
 
@@ -199,7 +200,7 @@ class CardLaunch(ResidentLaunch):
         ]
         return {
             "weights": sum(weights),
-            "rests of weights": sum(
+            "low halves of weights": sum(
                 tile.other_bytes
                 for tile, *elsewhere in zip(tiles, self.far, self.held, strict=True)
                 if not any(elsewhere)
@@ -327,7 +328,7 @@ class CardLaunch(ResidentLaunch):
             f"{self.clusters} clusters of {self.ranks} blocks of {self.warps} warps that "
             "partition all weights, "
             f"{self.shared_bytes} bytes of shared memory"
-            f"{f', rests of {held} layers in registers' if held else ''}"
+            f"{f', low halves of {held} layers in registers' if held else ''}"
             f"{f', of {far} in device memory' if far else ''}"
             f"{', weights of hidden layers in device memory' if self.is_streamed else ''}"
         )

@@ -228,7 +228,7 @@ class CardConfig(ResidentConfig, OfLayers):
         Whether what weights of a layer have beside their rounded ones lies in memory, not in shared
         memory.
     held_layers : tuple of bool
-        Whether rests of weights lie in registers.
+        Whether low halves of weights lie in registers.
     streamed : bool
         Whether hidden layers' weights lie in memory, rounded ones as well.
     cluster : int

@@ -327,7 +327,7 @@ class _Group(Block):
                     begun = batch.epoch
 
     def hand_over(self, under_way: list[_Batch]) -> Iterator[Event]:
-        """Hand over the batch that is under way, if there is one."""
+        """Hand over the batch that is in flight, if there is one."""
         for batch in under_way:
             yield Arrive(self.at("batch_full", batch.number % STAGES))
         under_way.clear()

@@ -119,11 +119,11 @@ struct Slots {
 template <>
 struct Slots<0> {};
 
-// Beside the rounded weights of each fragment what a lane has of their rests, and of their
+// Beside the rounded weights of each fragment what a lane has of their low halves, and of their
 // optimizer state.
 template <int L>
 struct alignas(16) Numbers : Slots<WeightTile<L>::FRAGMENTS * SLOTS> {
-    uint2 rests[WeightTile<L>::FRAGMENTS][32];
+    uint2 low_halves[WeightTile<L>::FRAGMENTS][32];
 };
 struct Nothing {};
 
@@ -149,7 +149,7 @@ struct LayerPart : RoundedWeights<L, IS_STREAMED<L>> {
     Matrix<ROWS, Own::INPUTS, Own::IN_PANELS> inputs[BATCHES];
 };
 
-// Pieces of streamed weights: 64 inputs by 128 units, rounded, or their rests.
+// Pieces of streamed weights: 64 inputs by 128 units, rounded, or their low halves.
 struct Piece {
     static constexpr int BYTES = 2 * PIECE_INPUTS * PIECE_UNITS, COUNT = 6;
     unsigned char bytes[BYTES];

@@ -191,7 +191,7 @@ __device__ inline void go_forward(GroupShared& shared, Words& last, const Parame
 }
 
 // The sum of the gradients of each of a thread's two units, in the first and the third of four. Of
-// float16, slices are added up by fours first: tensor cores have other products under way.
+// float16, slices are added up by fours first: tensor cores have other products in flight.
 __device__ inline void add_rows(float (&sums)[4], const Words& dz) {
     const unsigned one = packed<T>(1, 1), ones[2] = {one, one};
     constexpr int AT_ONCE = IS_HALF && ROW_SLICES >= 4 ? 4 : 1, LEFT = ROW_SLICES / AT_ONCE;

@@ -24,29 +24,29 @@ __device__ inline void update_biases(CardShared& shared, const CardRun& run, con
 template <int L>
 using Partition = Gradients<WeightTile<L>::INPUTS / 16, WeightTile<L>::UNITS / 8>;
 
-// Rests that lie in the registers of the warp that updates the weights.
+// Low halves that lie in the registers of the warp that updates the weights.
 template <int L, bool ARE_HELD>
-struct RestsOf {
+struct LowHalvesOf {
     static_assert(SLOTS == 0 || !ARE_HELD, "no optimizer state lies beside them");
-    uint2 rests[Partition<L>::TILES_OF_WARP];
+    uint2 low_halves[Partition<L>::TILES_OF_WARP];
 };
 template <int L>
-struct RestsOf<L, false> {};
+struct LowHalvesOf<L, false> {};
 template <int L>
-struct HeldRests : RestsOf<L, HELD_LAYERS[L]> {};
-using Held = Stack<HeldRests>;
+struct HeldLowHalves : LowHalvesOf<L, HELD_LAYERS[L]> {};
+using Held = Stack<HeldLowHalves>;
 
 // What a lane has of a fragment of weights: of two rows, 8 apart, two each.
 struct LaneWeights {
     unsigned* upper;
     unsigned* lower;
-    uint2* rests;
+    uint2* low_halves;
     float4* slots;
 
     __device__ float4& slot(int i) const { return slots[i * 32]; }
 
     __device__ float4 weights() const {
-        const uint2 left = *rests;
+        const uint2 left = *low_halves;
         const float2 first = Split<T>::whole(*upper, left.x),
                      second = Split<T>::whole(*lower, left.y);
         return {first.x, first.y, second.x, second.y};
@@ -63,7 +63,8 @@ struct LaneWeights {
     __device__ void keep(const float4& all) const {
         *upper = Split<T>::rounded(all.x, all.y);
         *lower = Split<T>::rounded(all.z, all.w);
-        *rests = {Split<T>::rest(all.x, all.y, *upper), Split<T>::rest(all.z, all.w, *lower)};
+        *low_halves = {Split<T>::low_half(all.x, all.y, *upper),
+                       Split<T>::low_half(all.z, all.w, *lower)};
     }
 };
 
@@ -77,10 +78,10 @@ __device__ inline LaneWeights lane_weights(CardShared& shared, const CardRun& ru
     own.upper = reinterpret_cast<unsigned*>(rounded.at(row, column));
     own.lower = reinterpret_cast<unsigned*>(rounded.at(row + 8, column));
     if constexpr (HELD_LAYERS[L]) {
-        own.rests = &layer_of<L>(held).rests[i];
+        own.low_halves = &layer_of<L>(held).low_halves[i];
     } else {
         const int fragment = input / 16 * (WeightTile<L>::UNITS / 8) + unit / 8;
-        own.rests = &numbers_of<L>(shared, run).rests[fragment][lane];
+        own.low_halves = &numbers_of<L>(shared, run).low_halves[fragment][lane];
         if constexpr (SLOTS > 0)
             own.slots = &numbers_of<L>(shared, run).quads[fragment * SLOTS][lane];
     }

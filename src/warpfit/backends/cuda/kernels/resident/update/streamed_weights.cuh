@@ -2,8 +2,8 @@
 // order in which it goes over them, and come through a ring of pieces in shared memory.
 //
 // A layer is stages of 64 inputs by 128 units, one after the other along units. A stage is two
-// pieces: rounded weights, as wgmma takes them (two panels of 64 units), and their rests, fragment
-// by fragment. Forward, only the first comes. Back, a stage is multiplied by the gradients of its
+// pieces: rounded weights, as wgmma takes them (two panels of 64 units), and their low halves,
+// fragment by fragment. Forward, only the first comes. Back, a stage is multiplied by the gradients of its
 // units, then updated in place, and goes back to memory: each weight is read twice a step and
 // written once.
 //
@@ -92,7 +92,7 @@ struct Ring {
 
 // What a lane has of the i-th of 8 fragments that fall to its warp of a stage: of 16 inputs all
 // units of a panel.
-__device__ inline LaneWeights streamed_weights(unsigned char* rounded, unsigned char* rests,
+__device__ inline LaneWeights streamed_weights(unsigned char* rounded, unsigned char* low_halves,
                                                int i) {
     const int thread = this_thread(), warp = thread / 32, lane = thread % 32;
     unsigned char* upper = rounded + warp / 4 * (Piece::BYTES / 2) +
@@ -101,7 +101,7 @@ __device__ inline LaneWeights streamed_weights(unsigned char* rounded, unsigned 
     LaneWeights own{};
     own.upper = reinterpret_cast<unsigned*>(upper);
     own.lower = reinterpret_cast<unsigned*>(upper + ATOM_BYTES);
-    own.rests = reinterpret_cast<uint2*>(rests) + (warp * 8 + i) * 32 + lane;
+    own.low_halves = reinterpret_cast<uint2*>(low_halves) + (warp * 8 + i) * 32 + lane;
     return own;
 }
 // Its first input and unit in the stage.
