@@ -30,7 +30,8 @@ def test_it_has_operations_and_usual_networks(arch: str) -> None:
     assert {"reduce", "update_parameters", "conv2d_forward", "matmul_register"} <= operations
     assert ("gemm_sm90" in operations) == (arch == ARCH)
     assert {"one_launch_layers", "gather_batches"} <= networks
-    assert not networks & operations - {"all_finite", "gather_batches", "gram_batches"}
+    shared = {"all_finite", "gather_batches", "gram_batches", "initial_values"}
+    assert not networks & operations - shared
 
 
 @pytest.mark.parametrize(("arch", "has_some"), [(ARCH, True), ("sm_75", False)])
