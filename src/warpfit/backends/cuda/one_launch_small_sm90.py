@@ -36,7 +36,6 @@ CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
 GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 4
 # Groups of warps that help those that hold weights; the last warp keeps the record.
 HELPING_GROUPS = 2
-HELPING_WARPS = 4 * HELPING_GROUPS - 1
 MOST_ROWS = max(CLUSTERS) * MOST_GROUPS * GROUP_ROWS
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread may take of what others leave, and those that help keep.
@@ -135,27 +134,28 @@ class SmallLaunch(ResidentLaunch):
             "gradients of outputs": 2 * rows * outputs,
             "settings": 2 * 16,
             "targets": 4 * rows * network.target_words,
-            "losses": 128 * self.rest_bytes * padded(self.block_rows) // 16 + 32 * HELPING_WARPS,
+            "losses": (160 + 16) * padded(self.block_rows),
             "biases": 4 * numbers * (hidden * UNITS + outputs),
             "output layer": 4 * numbers * outputs // 2 * GROUP_THREADS,
-            "barrier": 8,
+            "barriers": 4 * 8,
         }
-
-    @property
-    def rest_bytes(self) -> int:
-        """Bytes of ``KeptRest`` of the kernel."""
-        return 4 * (4 + self.network.smoothed if self.network.is_cross_entropy else 2)
 
     @property
     def received_bytes(self) -> int:
         """Bytes of ``struct Exchange`` of the kernel."""
         if self.cluster == 1:
             return 0
-        slices, outputs = padded(self.network.widths[-2]) // 16, up(self.network.outputs, 8) // 8
-        hidden = len(self.network.widths) - 2
-        rest = 256 * hidden + outputs * (512 * slices + 32)
-        of_others = (self.cluster - 1) * 48 * self.bundles * GROUP_THREADS
-        return of_others + 2 * self.cluster * rest + 8 * (2 * self.bundles + 2)
+        return (
+            (self.cluster - 1) * 48 * self.bundles * GROUP_THREADS
+            + 2 * self.cluster * 256 * self.rest_pairs
+            + 8 * (2 * self.bundles + 2)
+        )
+
+    @property
+    def rest_pairs(self) -> int:
+        """Pairs of sums of a lane for biases and the output layer."""
+        slices, tiles = padded(self.network.widths[-2]) // 16, up(self.network.outputs, 8) // 8
+        return len(self.network.widths) - 2 + tiles * (2 * slices + 1)
 
     @property
     def shared_bytes(self) -> int:

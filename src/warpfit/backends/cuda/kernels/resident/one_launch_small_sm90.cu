@@ -16,7 +16,7 @@
 //
 // Groups of four warps take 64 rows each through all layers and back, a warp 16 of them, and wait
 // for nobody. Then all groups find the gradients of their weights over all rows, and update them:
-// all warps of a block meet twice a step. Straight code costs more than what it computes, as a
+// all warps of a block but one meet twice a step. Straight code costs more than what it computes, as a
 // multiprocessor keeps only a part of a step's: so all groups do the same with other tiles.
 #define SHARED_ALIGNMENT 1024
 
@@ -35,12 +35,11 @@ using namespace config;
 // f(number in shared memory, its place in memory) for biases and their optimizer state.
 template <int L = 0, class F>
 __device__ inline void each_bias(SmallShared& shared, const Arrays& arrays, F f) {
-    for (int slot = -1; slot < SLOTS; ++slot) {
-        float* own =
-            L < HIDDEN ? shared.biases[1 + slot][L < HIDDEN ? L : 0] : shared.out_biases[1 + slot];
-        each_of_block<THREADS>(WIDTHS[L + 1],
-                               [&](int i) { f(own[i], arrays.template biases<L>(slot) + i); });
-    }
+#pragma unroll 1
+    for (int slot = -1; slot < SLOTS; ++slot)
+        each_of_block<THREADS>(WIDTHS[L + 1], [&](int i) {
+            f(shared.biases[1 + slot][L * UNITS + i], arrays.template biases<L>(slot) + i);
+        });
     if constexpr (L < HIDDEN) each_bias<L + 1>(shared, arrays, f);
 }
 
@@ -58,35 +57,23 @@ __device__ inline void each_out_weight(SmallShared& shared, const Arrays& arrays
     });
 }
 
-// Each layer's weights as products take them.
-template <int L = 0>
-__device__ inline void store_all_weights(SmallShared& shared, const Arrays& arrays) {
-    constexpr int WIDTH = WIDTHS[L + 1];
-    const float* weights = arrays.template weights<L>(-1);
-    each_of_block<THREADS>(WIDTHS[L] * WIDTH, [&](int i) {
-        const int line = i / WIDTH, unit = i % WIDTH;
-        const T number = store<T>(weights[i]);
-        if constexpr (L < HIDDEN) {
-            const int place = line * LINE_BYTES + (unit / 8 ^ line % 8) * 16 + unit % 8 * 2;
-            *reinterpret_cast<T*>(shared.weights[L] + place) = number;
-        } else {
-            shared.out_weights[unit / 8][line][unit % 8] = number;
-        }
-    });
-    if constexpr (L < HIDDEN) store_all_weights<L + 1>(shared, arrays);
-}
-
-// What the other groups do in all steps.
+// What groups do in all steps.
 __device__ inline void train(SmallShared& shared, const SmallRun& run, HeldWeights& held,
                              unsigned group, const Step& first) {
+    each_tile(held, group,
+              [&](HeldTile& own, int bundle) { share_tile(shared, own, bundle); });
+    receive_all(shared, group, 0);
+    hand_over();
     for (Step step = first; step.is_there(); step.advance()) {
         wait(shared.x_full, step.index);
         if (group < ROW_GROUPS)
             take_rows(shared, run, {run.scale / step.count(), own_rows(step.count()), step.index});
-        hand_over_rows();
+        else
+            arrive_warp(shared.x_free);
+        hand_over();
         const StepSettings settings = shared.settings[step.index % 2];
         update_weights(shared, run, settings, held, group, step.index);
-        hand_over_weights();
+        hand_over();
     }
 }
 
@@ -97,6 +84,8 @@ __device__ inline void prepare(SmallWhole& whole, const Arrays& arrays) {
     __syncthreads();
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.x_full, 33);
+        mbarrier_init(&shared.x_free, AT_WORK / 32 * OF_WARP);
+        for (Barrier& full : shared.losses_full) mbarrier_init(&full, HELPING_WARPS * OF_WARP);
         if constexpr (CLUSTER > 1) {
             Exchange& exchange = exchange_of(shared);
             for (Barrier& full : exchange.sums_full) mbarrier_init(&full, 1);
@@ -107,7 +96,6 @@ __device__ inline void prepare(SmallWhole& whole, const Arrays& arrays) {
     }
     each_bias(shared, arrays, [](float& number, const float* place) { number = *place; });
     each_out_weight(shared, arrays, [](float& number, const float* place) { number = *place; });
-    store_all_weights(shared, arrays);
     fence_async();
     barrier_of_cluster();  // no block sends to another that has not begun
 }
@@ -133,15 +121,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else {
         take_registers<GROUP_REGISTERS>();
         HeldWeights held = {};
-        const auto each_tile = [&](auto f) {
-            each_bundle(group, [&](int bundle, int i) {
-                const Place tile = tile_of_block(bundle, own_rank());
-                if (is_there(tile)) held[i].each(tile, arrays, f);
-            });
-        };
-        each_tile([](float& number, const float* place) { number = *place; });
+        each_weight(held, group, arrays,
+                    [](float& number, const float* place) { number = *place; });
         train(shared, run, held, group, first);
-        each_tile([](float number, float* place) { *place = number; });
+        each_weight(held, group, arrays, [](float number, float* place) { *place = number; });
     }
     barrier_of_cluster();        // no block leaves while others send to it
     if (own_rank() > 0) return;  // all have the same

@@ -21,7 +21,7 @@ constexpr int HIDDEN = LAYERS - 1, UNITS = 64;
 // Groups that hold weights, of which the first take rows; and those that help, whose last warp is
 // the clerk.
 constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, HELPING_GROUPS = 2,
-              THREADS = (GROUPS + HELPING_GROUPS) * GROUP_THREADS,
+              THREADS = (GROUPS + HELPING_GROUPS) * GROUP_THREADS, AT_WORK = THREADS - 32,
               HELPING_WARPS = HELPING_GROUPS * GROUP_WARPS - 1;
 // Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
 constexpr int BLOCK_BATCH = CLUSTER > 1 ? (BATCH + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16 : BATCH;
@@ -31,7 +31,10 @@ static_assert(ROW_GROUPS <= GROUPS, "a group for each 64 rows");
 
 __device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
 constexpr int X_STRIDE = padded(0) + 8, OUT_TILES = (OUTPUTS + 7) / 8,
-              OUT_SLICES = padded(HIDDEN) / 16, TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
+              OUT_SLICES = padded(HIDDEN) / 16, TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS,
+              BIASES = HIDDEN * UNITS + 8 * OUT_TILES;
+// Pairs of sums of each lane for what helpers update.
+constexpr int REST_PAIRS = HIDDEN + OUT_TILES * (2 * OUT_SLICES + 1);
 
 __device__ constexpr bool all_fit() {
     for (int i = 0; i < LAYERS; ++i)
@@ -73,36 +76,6 @@ struct Place {
     __device__ int units() const { return width(1); }
 };
 
-// What of an OutputRest a loss needs.
-struct KeptRest {
-    static constexpr int COUNT = LOSS::HAS_LABELS ? 4 + SMOOTHED : 2;
-    float numbers[COUNT];
-
-    __device__ void keep(const OutputRest& rest) {
-        numbers[0] = rest.sum;
-        numbers[1] = rest.before;
-        if constexpr (LOSS::HAS_LABELS) {
-            numbers[2] = rest.largest;
-            numbers[3] = rest.of_label;
-            if (SMOOTHED) numbers[COUNT - 1] = rest.all;
-        }
-    }
-
-    __device__ OutputRest whole() const {
-        if constexpr (LOSS::HAS_LABELS)
-            return {numbers[0], numbers[2], numbers[3], numbers[1],
-                    SMOOTHED ? numbers[COUNT - 1] : 0};
-        else
-            return {numbers[0], 0, 0, numbers[1], 0};
-    }
-};
-
-// Of the rows whose losses a helping warp finds.
-struct alignas(16) LossSums {
-    double loss;
-    unsigned correct;
-};
-
 using Lines = unsigned char[ROWS * LINE_BYTES];
 
 struct alignas(1024) SmallShared {
@@ -113,29 +86,28 @@ struct alignas(1024) SmallShared {
     T dz_out[OUT_TILES][ROWS][8];
     alignas(16) StepSettings settings[2];
     float targets[ROWS][TARGET_WORDS];
-    KeptRest rests[2][ROW_SLICES][2][32];  // of this step, and of the one before
-    LossSums losses[2][HELPING_WARPS];
-    // Of optimizer state, too: slot 0 is the number itself.
-    float biases[1 + SLOTS][HIDDEN][UNITS], out_biases[1 + SLOTS][8 * OUT_TILES];
+    // Of even steps, and of odd ones: what rows leave for their losses, and these.
+    OutputRest rests[2][2 * ROW_SLICES][32];
+    RowLoss losses[2][16 * ROW_SLICES];
+    // Of optimizer state, too: slot 0 is the number itself. The outputs' biases come last.
+    float biases[1 + SLOTS][BIASES];
     float out_numbers[1 + SLOTS][4 * OUT_TILES][GROUP_THREADS];
-    Barrier x_full;
+    // A batch to all, and back; losses to the clerk.
+    Barrier x_full, x_free, losses_full[2];
 };
 
-// What a block leaves in all others': sums for biases and outputs, which all update; and of tiles
-// that are theirs the sums over its rows, of its own the weights, as products take them.
-struct RestOfBlock {
-    float2 biases[HIDDEN][32];
-    float4 out_weights[OUT_SLICES][OUT_TILES][32];
-    float2 out_biases[OUT_TILES][4];
-};
-
+// What a block leaves in all others'. Of tiles that are theirs the sums over its rows, and of its
+// own the weights, as products take them; sums for all that helpers update, which they do in each
+// block.
 struct FromOther {
     float4 sums[BUNDLES][2][GROUP_THREADS];
     uint4 words[BUNDLES][GROUP_THREADS];
 };
 
-// No block is two steps ahead of another, as it needs its sums and weights. Who helps needs neither:
-// so there are two rests, of even steps and of odd ones.
+using RestOfBlock = float2[REST_PAIRS][32];
+
+// No block is two steps ahead of another, as it needs its sums and weights. Helpers need neither:
+// so there are rests of even steps and of odd ones.
 struct Exchange {
     FromOther others[CLUSTER > 1 ? CLUSTER - 1 : 1];  // from the next rank on
     RestOfBlock rests[2][CLUSTER];
@@ -179,14 +151,10 @@ __device__ inline int own_rows(int count) {
     return CLUSTER > 1 ? clamped(count - own_rank() * BLOCK_BATCH, BLOCK_BATCH) : count;
 }
 
-// What has been stored is there for all threads, or all but the last warp's, and for products.
-__device__ inline void hand_over_rows() {
+// What has been stored is there for all but the clerk, and for products.
+__device__ inline void hand_over() {
     fence_async();
-    meet_at<THREADS>(1);
-}
-__device__ inline void hand_over_weights() {
-    fence_async();
-    meet_at<THREADS - 32>(2);
+    meet_at<AT_WORK>(1);
 }
 
 // What a thread has of 16 rows, as the operand of a product: of each 16 columns row lane / 4 and the
@@ -217,13 +185,16 @@ __device__ inline void store_words(unsigned char* lines, const Words<WIDTH>& wor
         stmatrix_x4(lines + place_of(16 * own_warp(), i), words.slices[i]);
 }
 
+// What the warp has stored, and may store to again.
 template <int WIDTH>
 __device__ inline void load_words(Words<WIDTH>& words, const unsigned char* lines) {
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < WIDTH / 16; ++i) {
         unsigned (&own)[4] = words.slices[i];
         ldmatrix_x4(own[0], own[1], own[2], own[3], lines + place_of(16 * own_warp(), i));
     }
+    __syncwarp();
 }
 
 // The slice of 16 numbers of k that a descriptor tells of: `offset` bytes into lines.

@@ -12,9 +12,8 @@ struct OwnRows {
     int count;  // rows that the batch has
     int step;
 
-    __device__ static int row(int below) { return 16 * own_warp() + own_lane() / 4 + 8 * below; }
-
-    // What is left of outputs is enough for losses, which others find.
+    // What is left of outputs is enough for losses, which others find. Of the batch nothing else is
+    // needed.
     __device__ void replace(float (&outputs)[OUT_TILES][4], SmallShared& shared,
                             const SmallRun& run) const {
         OutputRows<OUT_TILES, OUTPUTS> rows{outputs};
@@ -23,11 +22,32 @@ struct OwnRows {
             const OutputRest rest =
                 rows.replace(below, shared.targets[row(below)], row(below) < count ? factor : 0,
                              run.loss, EvenClasses{});
-            if (own_warp() < ROW_SLICES)
-                shared.rests[step % 2][own_warp()][below][own_lane()].keep(rest);
+            if (own_warp() < ROW_SLICES) keep(rest, shared.rests[step % 2][eighth(below)]);
         }
+        arrive_warp(shared.x_free);
+    }
+
+  private:
+    __device__ static int eighth(int below) { return 2 * own_warp() + below; }
+    __device__ static int row(int below) { return 8 * eighth(below) + own_lane() / 4; }
+
+    // Of other outputs than logits the rest stays 0.
+    __device__ static void keep(const OutputRest& rest, OutputRest (&place)[32]) {
+        OutputRest& own = place[own_lane()];
+        if (LOSS::HAS_LABELS) own = rest;
+        own.sum = rest.sum;
+        own.before = rest.before;
     }
 };
+
+// Sums of 16 rows and 8 units begin with these units' biases.
+__device__ inline void begin_with_biases(float* sums, const SmallShared& shared, int layer,
+                                         int tile) {
+    const int unit = layer * UNITS + 8 * tile + own_lane() % 4 * 2;
+    const float2 pair = *reinterpret_cast<const float2*>(&shared.biases[0][unit]);
+    sums[0] = sums[2] = pair.x;
+    sums[1] = sums[3] = pair.y;
+}
 
 // -- hidden layers --------------------------------------------------------------------------------
 
@@ -67,29 +87,25 @@ __device__ inline void activate(UnitWords<L>& words, const UnitSums<L>& z, Small
     if constexpr (KEEPS_DERIVATIVES<L>) store_words(shared.dz[L], derivatives);
 }
 
-// From gradients of what layer L gives to those of its z.
+// From gradients of what layer L gives to those of its z; `factors` are its values, or derivatives
+// that were kept.
 template <int L>
-__device__ inline void chain(UnitWords<L>& dz, const UnitSums<L>& dh, const UnitWords<L>& values,
-                             const SmallShared& shared) {
-    [[maybe_unused]] UnitWords<L> kept;
-    if constexpr (KEEPS_DERIVATIVES<L>) load_words(kept, shared.dz[L]);
+__device__ inline void chain(UnitWords<L>& dz, const UnitSums<L>& dh, const UnitWords<L>& factors) {
 #pragma unroll
     for (int i = 0; i < padded(L + 1) / 16; ++i) {
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
             const float* pair = dh + 8 * i + word / 2 * 4 + word % 2 * 2;
-            const unsigned own = values.slices[i][word];
-            unsigned& found = dz.slices[i][word];
-            if constexpr (KEEPS_DERIVATIVES<L>) {
-                const float2 f = unpacked<T>(kept.slices[i][word]);
-                found = packed<T>(pair[0] * f.x, pair[1] * f.y);
-            } else if constexpr (ACTIVATIONS[L] == Activation::relu) {
-                found = packed<T>(pair[0], pair[1]) & positive<T>(own);
-            } else {
-                const float2 y = unpacked<T>(own);
-                found = packed<T>(pair[0] * derivative_by_value<ACTIVATIONS[L]>(y.x, SLOPES[L]),
-                                  pair[1] * derivative_by_value<ACTIVATIONS[L]>(y.y, SLOPES[L]));
+            const unsigned own = factors.slices[i][word];
+            float2 f = unpacked<T>(own);
+            if constexpr (ACTIVATIONS[L] == Activation::relu) {
+                dz.slices[i][word] = packed<T>(pair[0], pair[1]) & positive<T>(own);
+                continue;
+            } else if constexpr (!KEEPS_DERIVATIVES<L>) {
+                f = {derivative_by_value<ACTIVATIONS[L]>(f.x, SLOPES[L]),
+                     derivative_by_value<ACTIVATIONS[L]>(f.y, SLOPES[L])};
             }
+            dz.slices[i][word] = packed<T>(pair[0] * f.x, pair[1] * f.y);
         }
     }
 }
@@ -99,12 +115,8 @@ template <int L>
 __device__ inline void multiply_forward(UnitSums<L>& z, const Words<padded(L)>& inputs,
                                         const SmallShared& shared) {
 #pragma unroll
-    for (int tile = 0; tile < padded(L + 1) / 8; ++tile) {
-        const float2 bias =
-            *reinterpret_cast<const float2*>(&shared.biases[0][L][8 * tile + own_lane() % 4 * 2]);
-        z[4 * tile] = z[4 * tile + 2] = bias.x;
-        z[4 * tile + 1] = z[4 * tile + 3] = bias.y;
-    }
+    for (int tile = 0; tile < padded(L + 1) / 8; ++tile)
+        begin_with_biases(z + 4 * tile, shared, L, tile);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < padded(L) / 16; ++k)
@@ -136,10 +148,7 @@ __device__ inline void find_outputs(float (&outputs)[OUT_TILES][4],
                                     const SmallShared& shared) {
 #pragma unroll
     for (int tile = 0; tile < OUT_TILES; ++tile) {
-        const float2 bias =
-            *reinterpret_cast<const float2*>(&shared.out_biases[0][8 * tile + own_lane() % 4 * 2]);
-        outputs[tile][0] = outputs[tile][2] = bias.x;
-        outputs[tile][1] = outputs[tile][3] = bias.y;
+        begin_with_biases(outputs[tile], shared, HIDDEN, tile);
 #pragma unroll
         for (int k = 0; k < padded(HIDDEN) / 16; k += 2) {
             unsigned b[2][2];
@@ -204,8 +213,11 @@ __device__ inline void go_through(float (&dh)[padded(L) / 2], const Words<padded
         activate<L>(values, sums, shared);
         store_words(shared.inputs[L + 1], values);
         go_through<L + 1>(sums, values, shared, run, rows);
-        if constexpr (LOADS_VALUES) load_words(values, shared.inputs[L + 1]);
-        chain<L>(dz, sums, values, shared);
+        if constexpr (KEEPS_DERIVATIVES<L>)
+            load_words(values, shared.dz[L]);
+        else if constexpr (LOADS_VALUES)
+            load_words(values, shared.inputs[L + 1]);
+        chain<L>(dz, sums, values);
         store_words(shared.dz[L], dz);
         if constexpr (L > 0) multiply_back<L>(dh, dz, shared);
     }

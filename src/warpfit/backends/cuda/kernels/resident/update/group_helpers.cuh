@@ -26,37 +26,15 @@ __device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int 
 
 __device__ inline int helping_warp() { return own_warp() - GROUPS * GROUP_WARPS; }
 
-// Adds up the losses of this warp's rows of a step that has so many.
-__device__ inline void add_losses(SmallShared& shared, const SmallRun& run, int step, int count) {
-    const int lane = own_lane(), num_rows = own_rows(count);
-    double loss = 0;
-    unsigned correct = 0;
+// Finds the losses of this warp's rows of a step, for the clerk.
+__device__ inline void find_losses(SmallShared& shared, const SmallRun& run, int step) {
 #pragma unroll 1
     for (int i = helping_warp(); i < 2 * ROW_SLICES; i += HELPING_WARPS) {
-        const KeptRest& rest = shared.rests[step % 2][i / 2][i % 2][lane];
-        const RowLoss found = find_row_loss(rest.whole(), 0, run.loss, OUTPUTS, EvenClasses{},
-                                            lane % 4 == 0 && 8 * i + lane / 4 < num_rows);
-        loss += found.loss;
-        correct += found.is_correct;
+        const RowLoss found = find_row_loss(shared.rests[step % 2][i][own_lane()], 0, run.loss,
+                                            OUTPUTS, EvenClasses{}, true);
+        if (own_lane() % 4 == 0) shared.losses[step % 2][8 * i + own_lane() / 4] = found;
     }
-    loss = reduce_warp<Sum>(loss);
-    correct = reduce_warp<Sum>(correct);
-    if (lane == 0) shared.losses[step % 2][helping_warp()] = {loss, correct};
-}
-
-// Writes the record of a step, whose losses are there.
-__device__ inline void keep_record(const SmallShared& shared, const SmallRun& run, int step,
-                                   int count) {
-    if (own_lane() > 0) return;
-    LossSums sums = {};
-    for (const LossSums& of_warp : shared.losses[step % 2]) {
-        sums.loss += of_warp.loss;
-        sums.correct += of_warp.correct;
-    }
-    double* row = run.record + 3 * (static_cast<int64>(step) * CLUSTER + own_rank());
-    row[0] = sums.loss / count;
-    row[1] = own_rank() == 0 ? count : 0;
-    row[2] = sums.correct;
+    arrive_warp(shared.losses_full[step % 2]);
 }
 
 // -- parameters in shared memory ------------------------------------------------------------------
@@ -70,6 +48,14 @@ __device__ inline void update_shared(float* number, int apart, float sum, const 
 
 // The units of a layer whose biases a lane has: this one and the one 8 further on.
 __device__ inline int own_unit() { return own_lane() % 4 * 16 + own_lane() / 4; }
+
+__device__ inline void update_biases(SmallShared& shared, const SmallRun& run,
+                                     const StepSettings& settings, int first, int apart,
+                                     float2 sums) {
+    float* biases = &shared.biases[0][first];
+    update_shared(biases, BIASES, sums.x, run, settings);
+    update_shared(biases + apart, BIASES, sums.y, run, settings);
+}
 
 __device__ constexpr int widest(int layer) {
     return layer == 0 ? 0 : larger(widest(layer - 1), padded(layer));
@@ -97,19 +83,19 @@ __device__ inline float2 add_biases(const SmallShared& shared, int layer) {
     return own;
 }
 
-__device__ inline void update_biases(SmallShared& shared, const SmallRun& run,
-                                     const StepSettings& settings, int layer, float2 sums) {
-    float* biases = &shared.biases[0][layer][own_unit()];
-    update_shared(biases, HIDDEN * UNITS, sums.x, run, settings);
-    update_shared(biases + 8, HIDDEN * UNITS, sums.y, run, settings);
+// Pairs of sums that a lane has of an item: of a hidden layer's biases, or of the weights of 16
+// inputs of the outputs; with the first of these, the biases of outputs come.
+using ItemSums = float2[3 * OUT_TILES];
+
+__device__ inline int pairs_of(int item) {
+    return item < HIDDEN ? 1 : item == HIDDEN ? 3 * OUT_TILES : 2 * OUT_TILES;
+}
+__device__ inline int pairs_before(int item) {
+    return item <= HIDDEN ? item : HIDDEN + OUT_TILES + 2 * OUT_TILES * (item - HIDDEN);
 }
 
-// Of 16 inputs of the outputs; with the first of these, the biases of outputs come.
-struct OutSums {
-    float weights[OUT_TILES][4], biases[OUT_TILES][4];
-};
-
-__device__ inline void add_outputs(OutSums& sums, const SmallShared& shared, int slice) {
+__device__ inline void add_outputs(ItemSums& pairs, const SmallShared& shared, int slice) {
+    float of_weights[OUT_TILES][4] = {}, of_biases[OUT_TILES][4] = {};
     const unsigned one = packed<T>(1, 1), ones[4] = {one, one, one, one};
     const unsigned char* inputs = shared.inputs[HIDDEN] + place_across(0, slice);
 #pragma unroll
@@ -127,10 +113,16 @@ __device__ inline void add_outputs(OutSums& sums, const SmallShared& shared, int
             ldmatrix_x4_trans(a[0], a[1], a[2], a[3], inputs + 16 * (k + i) * LINE_BYTES);
 #pragma unroll
             for (int tile = 0; tile < OUT_TILES; ++tile) {
-                TensorCore<T>::multiply(sums.weights[tile], a, b[tile][i]);
-                if (slice == 0) TensorCore<T>::multiply(sums.biases[tile], ones, b[tile][i]);
+                TensorCore<T>::multiply(of_weights[tile], a, b[tile][i]);
+                if (slice == 0) TensorCore<T>::multiply(of_biases[tile], ones, b[tile][i]);
             }
         }
+    }
+#pragma unroll
+    for (int i = 0; i < 3 * OUT_TILES; ++i) {
+        const float* pair = i < 2 * OUT_TILES ? of_weights[i / 2] + i % 2 * 2
+                                              : of_biases[i - 2 * OUT_TILES];
+        pairs[i] = {pair[0], pair[1]};
     }
 }
 
@@ -146,164 +138,130 @@ __device__ inline void store_out_weights(SmallShared& shared, int slice) {
 }
 
 __device__ inline void update_outputs(SmallShared& shared, const SmallRun& run,
-                                      const StepSettings& settings, const OutSums& sums,
+                                      const StepSettings& settings, const ItemSums& sums,
                                       int slice) {
     const int lane = own_lane();
 #pragma unroll
     for (int i = 0; i < 4 * OUT_TILES; ++i)
         update_shared(&shared.out_numbers[0][i][32 * slice + lane], 4 * OUT_TILES * GROUP_THREADS,
-                      sums.weights[i / 4][i % 4], run, settings);
+                      i % 2 ? sums[i / 2].y : sums[i / 2].x, run, settings);
     store_out_weights(shared, slice);
     if (slice > 0 || lane >= 4) return;
 #pragma unroll
-    for (int i = 0; i < 2 * OUT_TILES; ++i)
-        update_shared(&shared.out_biases[0][i / 2 * 8 + lane * 2 + i % 2], 8 * OUT_TILES,
-                      sums.biases[i / 2][i % 2], run, settings);
+    for (int tile = 0; tile < OUT_TILES; ++tile)
+        update_biases(shared, run, settings, HIDDEN * UNITS + 8 * tile + 2 * lane, 1,
+                      sums[2 * OUT_TILES + tile]);
+}
+
+__device__ inline void find_sums(ItemSums& sums, const SmallShared& shared, int item) {
+    if (item < HIDDEN)
+        sums[0] = add_biases(shared, item);
+    else
+        add_outputs(sums, shared, item - HIDDEN);
+}
+
+__device__ inline void update_item(SmallShared& shared, const SmallRun& run,
+                                   const StepSettings& settings, const ItemSums& sums, int item) {
+    if (item < HIDDEN)
+        update_biases(shared, run, settings, item * UNITS + own_unit(), 8, sums[0]);
+    else
+        update_outputs(shared, run, settings, sums, item - HIDDEN);
 }
 
 // -- a step ---------------------------------------------------------------------------------------
 
-// f(layer) for the biases of each hidden layer, g(slice) for 16 inputs of the outputs each, of which
-// a warp has some.
-template <class F, class G>
-__device__ inline void each_item(F f, G g) {
+// f(item) for each of a warp.
+template <class F>
+__device__ inline void each_item(F f) {
 #pragma unroll 1
-    for (int i = helping_warp(); i < HIDDEN + OUT_SLICES; i += HELPING_WARPS) {
-        if (i < HIDDEN)
-            f(i);
-        else
-            g(i - HIDDEN);
-    }
+    for (int item = helping_warp(); item < HIDDEN + OUT_SLICES; item += HELPING_WARPS) f(item);
 }
 
-// The sum over all blocks in the order of their ranks; of_rank(rank) is a block's.
+// f(i) for each pair of an item.
 template <class F>
-__device__ inline float sum_of_ranks(F of_rank) {
-    float sum = 0;
+__device__ inline void each_pair(int item, F f) {
 #pragma unroll
-    for (int rank = 0; rank < CLUSTER; ++rank) sum += of_rank(rank);
-    return sum;
+    for (int i = 0; i < 3 * OUT_TILES; ++i)
+        if (i < pairs_of(item)) f(i);
 }
 
 // Leaves sums over this block's rows in all blocks.
-__device__ inline void send_rest(SmallShared& shared, int step) {
+__device__ inline void send_sums(const ItemSums& sums, SmallShared& shared, int step, int item) {
     Exchange& exchange = exchange_of(shared);
-    RestOfBlock& own = exchange.rests[step % 2][own_rank()];
     const Barrier& full = exchange.rest_full[step % 2];
-    const int lane = own_lane();
-    const auto send_pair = [&](float2& place, float first, float second) {
-        place = {first, second};
+    each_pair(item, [&](int i) {
+        float2& place = exchange.rests[step % 2][own_rank()][pairs_before(item) + i][own_lane()];
+        place = sums[i];
 #pragma unroll
-        for (int i = 0; i < CLUSTER - 1; ++i)
-            store_async_pair(place_in(other_rank(i), &place), __float_as_uint(first),
-                             __float_as_uint(second), place_in(other_rank(i), &full));
-    };
-    each_item(
-        [&](int layer) {
-            const float2 sums = add_biases(shared, layer);
-            send_pair(own.biases[layer][lane], sums.x, sums.y);
-        },
-        [&](int slice) {
-            OutSums sums = {};
-            add_outputs(sums, shared, slice);
-#pragma unroll
-            for (int tile = 0; tile < OUT_TILES; ++tile) {
-                const float (&four)[4] = sums.weights[tile];
-                own.out_weights[slice][tile][lane] = {four[0], four[1], four[2], four[3]};
-#pragma unroll
-                for (int i = 0; i < CLUSTER - 1; ++i)
-                    send_quad(other_rank(i), &own.out_weights[slice][tile][lane], four, full);
-                if (slice == 0 && lane < 4)
-                    send_pair(own.out_biases[tile][lane], sums.biases[tile][0],
-                              sums.biases[tile][1]);
-            }
-        });
+        for (int other = 0; other < CLUSTER - 1; ++other)
+            store_async_pair(place_in(other_rank(other), &place), __float_as_uint(sums[i].x),
+                             __float_as_uint(sums[i].y), place_in(other_rank(other), &full));
+    });
 }
 
-__device__ inline void update_rest_of_all(SmallShared& shared, const SmallRun& run,
-                                          const StepSettings& settings, int step) {
-    Exchange& exchange = exchange_of(shared);
-    constexpr unsigned OF_BLOCK =
-        HIDDEN * 32 * sizeof(float2) + OUT_TILES * (OUT_SLICES * 32 * sizeof(float4) + 4 * 8);
-    if (own_thread() == GROUPS * GROUP_THREADS)
-        mbarrier_expect(&exchange.rest_full[step % 2], (CLUSTER - 1) * OF_BLOCK);
-    wait(exchange.rest_full[step % 2], step / 2);
-    const int lane = own_lane();
-    const auto rest_of = [&](int rank) -> const RestOfBlock& {
-        return exchange.rests[step % 2][rank];
-    };
-    each_item(
-        [&](int layer) {
-            const auto of = [&](int rank) -> const float2& {
-                return rest_of(rank).biases[layer][lane];
-            };
-            update_biases(shared, run, settings, layer,
-                          {sum_of_ranks([&](int rank) { return of(rank).x; }),
-                           sum_of_ranks([&](int rank) { return of(rank).y; })});
-        },
-        [&](int slice) {
-            OutSums sums;
+// Adds all blocks' up, in the order of their ranks.
+__device__ inline void add_ranks(ItemSums& sums, const SmallShared& shared, int step, int item) {
+    const Exchange& exchange = exchange_of(shared);
+    each_pair(item, [&](int i) {
+        float2 sum = {};
 #pragma unroll
-            for (int i = 0; i < 4 * OUT_TILES; ++i)
-                sums.weights[i / 4][i % 4] = sum_of_ranks([&](int rank) {
-                    return reinterpret_cast<const float*>(
-                        &rest_of(rank).out_weights[slice][i / 4][lane])[i % 4];
-                });
-#pragma unroll
-            for (int i = 0; i < 2 * OUT_TILES; ++i)
-                sums.biases[i / 2][i % 2] = sum_of_ranks([&](int rank) {
-                    return reinterpret_cast<const float*>(
-                        &rest_of(rank).out_biases[i / 2][lane % 4])[i % 2];
-                });
-            update_outputs(shared, run, settings, sums, slice);
-        });
+        for (int rank = 0; rank < CLUSTER; ++rank) {
+            const float2 own = exchange.rests[step % 2][rank][pairs_before(item) + i][own_lane()];
+            sum = {sum.x + own.x, sum.y + own.y};
+        }
+        sums[i] = sum;
+    });
 }
 
 // Biases and the weights of the outputs.
-__device__ inline void update_rest(SmallShared& shared, const SmallRun& run,
-                                   const StepSettings& settings, [[maybe_unused]] int step) {
-    if constexpr (CLUSTER > 1) {
-        send_rest(shared, step);
-        update_rest_of_all(shared, run, settings, step);
-    } else {
-        each_item(
-            [&](int layer) {
-                update_biases(shared, run, settings, layer, add_biases(shared, layer));
-            },
-            [&](int slice) {
-                OutSums sums = {};
-                add_outputs(sums, shared, slice);
-                update_outputs(shared, run, settings, sums, slice);
-            });
-    }
+__device__ inline void update_rest(SmallShared& shared, const SmallRun& run, int step) {
+    const StepSettings& settings = shared.settings[step % 2];
+    ItemSums sums;
+    each_item([&](int item) {
+        find_sums(sums, shared, item);
+        if constexpr (CLUSTER > 1)
+            send_sums(sums, shared, step, item);
+        else
+            update_item(shared, run, settings, sums, item);
+    });
+    if constexpr (CLUSTER == 1) return;
+    Barrier& full = exchange_of(shared).rest_full[step % 2];
+    if (own_thread() == GROUPS * GROUP_THREADS)
+        mbarrier_expect(&full, (CLUSTER - 1) * sizeof(RestOfBlock));
+    wait(full, step / 2);
+    each_item([&](int item) {
+        add_ranks(sums, shared, step, item);
+        update_item(shared, run, settings, sums, item);
+    });
 }
 
-// What the clerk does in all steps, and the other warps: while others take rows, they find the losses
-// of the step before.
+// What the clerk does in all steps. Whoever hangs, it waits for in the end, and gives up.
 __device__ inline void keep_books(SmallShared& shared, const SmallRun& run, const Step& first) {
     load_batch(shared, run, 0);
-    int last_count = 0;
     for (Step step = first; step.is_there(); step.advance()) {
-        wait_or_give_up(shared.x_full, step.index);
-        hand_over_rows();
-        if (step.index + 1 < step.num_steps) load_batch(shared, run, step.index + 1);
-        if (step.index > 0) keep_record(shared, run, step.index - 1, last_count);
-        last_count = step.count();
+        const int index = step.index, count = step.count();
+        wait_or_give_up(shared.x_free, index);
+        if (index + 1 < step.num_steps) load_batch(shared, run, index + 1);
+        wait_or_give_up(shared.losses_full[index % 2], index / 2);
+        write_record(run.record + 3 * (static_cast<int64>(index) * CLUSTER + own_rank()),
+                     shared.losses[index % 2], own_rows(count), count,
+                     own_rank() == 0 ? count : 0);
     }
-    meet_at<HELPING_GROUPS * GROUP_THREADS>(3);
-    keep_record(shared, run, first.num_steps - 1, last_count);
 }
 
+// And the other warps: while others take rows, they find the losses of the step before.
 __device__ inline void help(SmallShared& shared, const SmallRun& run, const Step& first) {
-    int last_count = 0;
+    each_item([&](int item) {
+        if (item >= HIDDEN) store_out_weights(shared, item - HIDDEN);
+    });
+    hand_over();
     for (Step step = first; step.is_there(); step.advance()) {
-        if (step.index > 0) add_losses(shared, run, step.index - 1, last_count);
+        if (step.index > 0) find_losses(shared, run, step.index - 1);
         wait(shared.x_full, step.index);
-        hand_over_rows();
-        update_rest(shared, run, shared.settings[step.index % 2], step.index);
-        hand_over_weights();
-        last_count = step.count();
+        arrive_warp(shared.x_free);
+        hand_over();
+        update_rest(shared, run, step.index);
+        hand_over();
     }
-    add_losses(shared, run, first.num_steps - 1, last_count);
-    meet_at<HELPING_GROUPS * GROUP_THREADS>(3);
+    find_losses(shared, run, first.num_steps - 1);
 }

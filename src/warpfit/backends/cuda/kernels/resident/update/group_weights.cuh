@@ -10,34 +10,23 @@
 // What a thread has of a tile: of two inputs two neighbours each of the first 8 units, and of the
 // others.
 struct HeldTile {
-    float numbers[8], slots[SLOT_PLACES][8];
+    float numbers[8], slots[8][SLOT_PLACES];
 
     // Two neighbours, which share a reciprocal.
     __device__ void update_two(int i, const float* sums, const SmallRun& run,
                                const StepSettings& settings) {
-        float pair[2], of_pair[2][SLOT_PLACES];
-        const float gradients[2] = {sums[i], sums[i + 1]};
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            pair[j] = numbers[i + j];
-#pragma unroll
-            for (int slot = 0; slot < SLOTS; ++slot) of_pair[j][slot] = slots[slot][i + j];
+        for (int j = i; j < i + 2; ++j) {
             if constexpr (OwnRule::IS_LINEAR)
-                update_parameter(pair[j], of_pair[j], gradients[j], run.unscale, settings,
-                                 run.rule);
+                update_parameter(numbers[j], slots[j], sums[j], run.unscale, settings, run.rule);
             else
-                fade_slots(of_pair[j], run.rule);
+                fade_slots(slots[j], run.rule);
         }
-        update_pair(pair, of_pair, gradients, run.unscale, settings, run.rule);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            numbers[i + j] = pair[j];
-#pragma unroll
-            for (int slot = 0; slot < SLOTS; ++slot) slots[slot][i + j] = of_pair[j][slot];
-        }
+        update_pair(pair_of(numbers[i]), pair_of(slots[i]), pair_of(sums[i]), run.unscale,
+                    settings, run.rule);
     }
 
-    // f(number, array in memory, place there) for each that the layer has, and its optimizer state.
+    // f(number, its place in memory) for each that the layer has, and its optimizer state.
     template <class F>
     __device__ void each(const Place& place, const Arrays& arrays, F f) {
         const int inputs = place.inputs(), units = place.units();
@@ -50,7 +39,7 @@ struct HeldTile {
             f(numbers[i], of_layer[0] + input * units + unit);
 #pragma unroll
             for (int slot = 0; slot < SLOTS; ++slot)
-                f(slots[slot][i], of_layer[1 + slot] + input * units + unit);
+                f(slots[i][slot], of_layer[1 + slot] + input * units + unit);
         }
     }
 };
@@ -99,28 +88,23 @@ __device__ inline void store_tile(SmallShared& shared, const Place& tile,
 
 // -- other blocks ---------------------------------------------------------------------------------
 
-__device__ inline void send_quad(int to, const void* place, const unsigned (&words)[4],
+template <class Number>
+__device__ inline void send_quad(int to, const void* place, const Number* four,
                                  const Barrier& full) {
-    store_async_quad(place_in(to, place), words, place_in(to, &full));
-}
-
-__device__ inline void send_quad(int to, const void* place, const float* numbers,
-                                 const Barrier& full) {
-    const unsigned words[4] = {__float_as_uint(numbers[0]), __float_as_uint(numbers[1]),
-                               __float_as_uint(numbers[2]), __float_as_uint(numbers[3])};
-    send_quad(to, place, words, full);
+    store_async_quad(place_in(to, place), reinterpret_cast<const unsigned(&)[4]>(*four),
+                     place_in(to, &full));
 }
 
 // Until what all others send of something in a step is there; a thread of the group counts it.
-__device__ inline void await_others(Barrier& full, int step, unsigned bytes) {
+__device__ inline void await_others(Barrier& full, int phase, unsigned bytes) {
     if (thread_of_group() == 0) mbarrier_expect(&full, bytes);
-    wait(full, step);
+    wait(full, phase);
 }
 
-// Sends others their tiles' sums; this block's come to the first eight.
-__device__ inline void send_sums(BundleSums& sums, const SmallShared& shared, int bundle) {
+// Sends others their tiles' sums, and keeps this block's.
+__device__ inline void send_sums(float (&own)[8], const BundleSums& sums,
+                                 const SmallShared& shared, int bundle) {
     Exchange& exchange = exchange_of(shared);
-    float own[8];
 #pragma unroll
     for (int rank = 0; rank < CLUSTER; ++rank) {
         const float* of_rank = sums + 8 * rank;
@@ -129,12 +113,12 @@ __device__ inline void send_sums(BundleSums& sums, const SmallShared& shared, in
             for (int i = 0; i < 8; ++i) own[i] = of_rank[i];
         } else if (is_there(tile_of_block(bundle, rank))) {
             auto& place = own_part_of(exchange, rank).sums[bundle];
-            send_quad(rank, &place[0][thread_of_group()], of_rank, exchange.sums_full[bundle]);
-            send_quad(rank, &place[1][thread_of_group()], of_rank + 4, exchange.sums_full[bundle]);
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                send_quad(rank, &place[half][thread_of_group()], of_rank + 4 * half,
+                          exchange.sums_full[bundle]);
         }
     }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i] = own[i];
 }
 
 __device__ inline void add_others(float (&sums)[8], const SmallShared& shared, int bundle,
@@ -146,33 +130,21 @@ __device__ inline void add_others(float (&sums)[8], const SmallShared& shared, i
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float4 four = exchange.others[i].sums[bundle][half][thread_of_group()];
-            sums[4 * half] += four.x;
-            sums[4 * half + 1] += four.y;
-            sums[4 * half + 2] += four.z;
-            sums[4 * half + 3] += four.w;
+            const float numbers[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) sums[4 * half + j] += numbers[j];
         }
     }
 }
 
-__device__ inline void send_words(const SmallShared& shared, int bundle,
-                                  const unsigned (&words)[4]) {
-    Exchange& exchange = exchange_of(shared);
-#pragma unroll
-    for (int i = 0; i < CLUSTER - 1; ++i) {
-        const int rank = other_rank(i);
-        send_quad(rank, &own_part_of(exchange, rank).words[bundle][thread_of_group()], words,
-                  exchange.words_full[bundle]);
-    }
-}
-
 // The tiles of a bundle that others have updated.
-__device__ inline void receive_words(SmallShared& shared, int bundle, int step) {
+__device__ inline void receive_words(SmallShared& shared, int bundle, int phase) {
     Exchange& exchange = exchange_of(shared);
     unsigned bytes = 0;
 #pragma unroll
     for (int i = 0; i < CLUSTER - 1; ++i)
         bytes += is_there(tile_of_block(bundle, other_rank(i))) ? 16 * GROUP_THREADS : 0;
-    await_others(exchange.words_full[bundle], step, bytes);
+    await_others(exchange.words_full[bundle], phase, bytes);
 #pragma unroll
     for (int i = 0; i < CLUSTER - 1; ++i) {
         const Place tile = tile_of_block(bundle, other_rank(i));
@@ -184,6 +156,22 @@ __device__ inline void receive_words(SmallShared& shared, int bundle, int step) 
 
 // -- a step ---------------------------------------------------------------------------------------
 
+// Leaves the weights of this block's tile of a bundle to products, of other blocks, too.
+__device__ inline void share_tile(SmallShared& shared, const HeldTile& held, int bundle) {
+    const float (&own)[8] = held.numbers;
+    const unsigned words[4] = {packed<T>(own[0], own[1]), packed<T>(own[2], own[3]),
+                               packed<T>(own[4], own[5]), packed<T>(own[6], own[7])};
+    store_tile(shared, tile_of_block(bundle, own_rank()), words);
+    if constexpr (CLUSTER == 1) return;
+    Exchange& exchange = exchange_of(shared);
+#pragma unroll
+    for (int i = 0; i < CLUSTER - 1; ++i) {
+        const int rank = other_rank(i);
+        send_quad(rank, &own_part_of(exchange, rank).words[bundle][thread_of_group()], words,
+                  exchange.words_full[bundle]);
+    }
+}
+
 __device__ inline void update_tile(SmallShared& shared, const SmallRun& run,
                                    const StepSettings& settings, HeldTile& held, const float* sums,
                                    int bundle) {
@@ -194,11 +182,29 @@ __device__ inline void update_tile(SmallShared& shared, const SmallRun& run,
 #pragma unroll
     for (int i = 0; i < 8; i += 2)
         if (i < 4 || is_whole) held.update_two(i, sums, run, settings);
-    const float (&own)[8] = held.numbers;
-    const unsigned words[4] = {packed<T>(own[0], own[1]), packed<T>(own[2], own[3]),
-                               packed<T>(own[4], own[5]), packed<T>(own[6], own[7])};
-    store_tile(shared, tile, words);
-    if constexpr (CLUSTER > 1) send_words(shared, bundle, words);
+    share_tile(shared, held, bundle);
+}
+
+// f(tile, its bundle) for each of a group's bundles that this block has one of.
+template <class F>
+__device__ inline void each_tile(HeldWeights& held, unsigned group, F f) {
+    each_bundle(group, [&](int bundle, int i) {
+        if (is_there(tile_of_block(bundle, own_rank()))) f(held[i], bundle);
+    });
+}
+
+// Ends a phase of weights that all blocks leave each other.
+__device__ inline void receive_all(SmallShared& shared, unsigned group, int phase) {
+    if constexpr (CLUSTER > 1)
+        each_bundle(group, [&](int bundle, int) { receive_words(shared, bundle, phase); });
+}
+
+// f(number, its place in memory) for all weights of a group that this block updates.
+template <class F>
+__device__ inline void each_weight(HeldWeights& held, unsigned group, const Arrays& arrays, F f) {
+    each_tile(held, group, [&](HeldTile& own, int bundle) {
+        own.each(tile_of_block(bundle, own_rank()), arrays, f);
+    });
 }
 
 // All of a group's bundles, the last layers' first.
@@ -218,15 +224,13 @@ __device__ inline void update_weights(SmallShared& shared, const SmallRun& run,
             BundleSums sums;
             multiply_bundle(sums, shared, bundle);
             wgmma_wait<0>();
-            send_sums(sums, shared, bundle);
-#pragma unroll
-            for (int j = 0; j < 8; ++j) own[i][j] = sums[j];
+            send_sums(own[i], sums, shared, bundle);
         });
         each_bundle(group, [&](int bundle, int i) {
             if (!is_there(tile_of_block(bundle, own_rank()))) return;
             add_others(own[i], shared, bundle, step);
             update_tile(shared, run, settings, held[i], own[i], bundle);
         });
-        each_bundle(group, [&](int bundle, int) { receive_words(shared, bundle, step); });
+        receive_all(shared, group, step + 1);
     }
 }
