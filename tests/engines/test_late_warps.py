@@ -84,5 +84,5 @@ def test_in_groups_of_warps(
 ) -> None:
     only_small(case.cluster, 2)
     assert_bits_when_late(
-        monkeypatch, lambda: case.train("groups of four warps"), min(case.cluster, 3), warps=12
+        monkeypatch, lambda: case.train("groups of four warps"), min(case.cluster, 3), warps=16
     )

@@ -218,7 +218,7 @@ def test_in_groups_of_warps(
         kind, number = name.split()
         if kind == "group":
             return range(int(number) * 4 * WARP, (int(number) + 1) * 4 * WARP)
-        first = 2 * 4 + (7 if kind == "the" else int(number))
+        first = 2 * 4 + int(number) if kind == "helper" else (2 + 2) * 4 - 1
         return range(first * WARP, (first + 1) * WARP)
 
     for launch, epochs in zip(found, launches, strict=True):

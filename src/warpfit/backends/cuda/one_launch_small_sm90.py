@@ -18,6 +18,8 @@ from warpfit.backends.cuda.resident_launch import (
     LaunchedRun,
     LaunchedSteps,
     ResidentLaunch,
+    arguments_of,
+    too_heavy,
     too_large,
 )
 from warpfit.backends.cuda.resident_variants import (
@@ -33,7 +35,7 @@ from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuit
 from warpfit.errors import Obstacle
 
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
-GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 4
+GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 3
 # Groups of warps that help those that hold weights; the last warp keeps the record.
 HELPING_GROUPS = 2
 MOST_ROWS = max(CLUSTERS) * MOST_GROUPS * GROUP_ROWS
@@ -85,58 +87,50 @@ class SmallLaunch(ResidentLaunch):
         return GROUP_THREADS * (self.groups + HELPING_GROUPS)
 
     @property
-    def tiles(self) -> int:
-        """Tiles of 16 units of all hidden layers."""
-        return sum(padded(units) for units in self.network.widths[1:-1]) // 16
+    def tiles(self) -> list[int]:
+        """Tiles of 16 units of each layer."""
+        return [padded(units) // 16 for units in self.network.widths[1:]]
 
     @property
     def bundles(self) -> int:
         """Bundles of these: a tile of a layer for each block."""
-        units = self.network.widths[1:-1]
-        return sum(-(-(padded(width) // 16) // self.cluster) for width in units)
+        return sum(-(-tiles // self.cluster) for tiles in self.tiles)
 
     @property
     def tiles_of_group(self) -> int:
-        """Tiles that a group has the weights of."""
-        return -(-self.bundles // self.groups)
-
-    @property
-    def registers(self) -> int:
-        """Registers of a thread that holds weights: those that help leave some."""
-        even = min(MOST_REGISTERS, REGISTERS // self.threads // 8 * 8)
-        left = HELPING_GROUPS * (even - HELPER_REGISTERS) // self.groups
-        return min(MOST_TAKEN, (even + left) // 8 * 8)
-
-    @property
-    def needed_registers(self) -> int:
-        """Registers without which a thread cannot hold its weights beside its rows."""
-        received = 8 * self.tiles_of_group if self.cluster > 1 else 0
-        return self.registers_of_thread[1] + received + WORKING_REGISTERS
+        """Tiles that a group has the weights of; one that helps has the outputs'."""
+        return -(-(self.bundles - 1) // self.groups)
 
     @property
     def registers_of_thread(self) -> tuple[int, int]:
-        """Registers that a thread may have, and those for weights and their optimizer state."""
-        return self.registers, 8 * (1 + self.network.slots) * self.tiles_of_group
+        """Registers that a thread may have, as those that help leave some; and those for weights
+        and their optimizer state.
+        """
+        even = min(MOST_REGISTERS, REGISTERS // self.threads // 8 * 8)
+        left = HELPING_GROUPS * (even - HELPER_REGISTERS) // self.groups
+        most = min(MOST_TAKEN, (even + left) // 8 * 8)
+        return most, 8 * (1 + self.network.slots) * self.tiles_of_group
+
+    @property
+    def room(self) -> int:
+        """Registers that a thread has for weights and their optimizer state beside its rows, and
+        sums of others.
+        """
+        sums = 8 * self.tiles_of_group if self.cluster > 1 else 0
+        return self.registers_of_thread[0] - sums - WORKING_REGISTERS
 
     @cached_property
     def shared_parts(self) -> dict[str, int]:
         """Bytes of shared memory of each part of ``struct SmallShared`` of the kernel."""
-        network, rows = self.network, GROUP_ROWS * self.row_groups
-        hidden, outputs, numbers = (
-            len(network.widths) - 2,
-            up(network.outputs, 8),
-            1 + network.slots,
-        )
+        network, rows, layers = self.network, GROUP_ROWS * self.row_groups, len(self.tiles)
         return {
-            "inputs and gradients of layers": (2 * hidden + 1) * rows * 128,
-            "weights": hidden * UNITS * 128 + 2 * UNITS * outputs,
+            "inputs and gradients of layers": 2 * layers * rows * 128,
+            "weights": layers * UNITS * 128,
             "batch": 2 * rows * self.x_stride,
-            "gradients of outputs": 2 * rows * outputs,
             "settings": 2 * 16,
             "targets": 4 * rows * network.target_words,
             "losses": (160 + 16) * padded(self.block_rows),
-            "biases": 4 * numbers * (hidden * UNITS + outputs),
-            "output layer": 4 * numbers * outputs // 2 * GROUP_THREADS,
+            "biases": 4 * (1 + network.slots) * layers * UNITS,
             "barriers": 4 * 8,
         }
 
@@ -145,17 +139,9 @@ class SmallLaunch(ResidentLaunch):
         """Bytes of ``struct Exchange`` of the kernel."""
         if self.cluster == 1:
             return 0
-        return (
-            (self.cluster - 1) * 48 * self.bundles * GROUP_THREADS
-            + 2 * self.cluster * 256 * self.rest_pairs
-            + 8 * (2 * self.bundles + 2)
-        )
-
-    @property
-    def rest_pairs(self) -> int:
-        """Pairs of sums of a lane for biases and the output layer."""
-        slices, tiles = padded(self.network.widths[-2]) // 16, up(self.network.outputs, 8) // 8
-        return len(self.network.widths) - 2 + tiles * (2 * slices + 1)
+        of_others = (self.cluster - 1) * 48 * self.bundles * GROUP_THREADS
+        biases = 2 * self.cluster * 256 * len(self.tiles)
+        return of_others + biases + 8 * (2 * self.bundles + 2)
 
     @property
     def shared_bytes(self) -> int:
@@ -169,17 +155,18 @@ class SmallLaunch(ResidentLaunch):
     @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps wait for each other."""
-        hidden, are_several = len(self.network.widths) - 2, self.cluster > 1
+        *hidden, _ = self.tiles
+        layers, tiles, are_several = len(hidden), sum(hidden), self.cluster > 1
         return {
             "step": 1,
-            "layer": hidden,
+            "layer": layers,
             "tile of rows": padded(self.block_rows) // 16,
-            "tile of units": self.tiles,
+            "tile of units": tiles,
             "tile of quotients": self.tiles_of_group * self.network.is_adaptive,
             "group": self.groups,
             "exchange": are_several,
-            "layer exchanged": hidden * are_several,
-            "tile exchanged": self.tiles * (self.cluster - 1) / self.cluster,
+            "layer exchanged": layers * are_several,
+            "tile exchanged": tiles * (self.cluster - 1) / self.cluster,
         }
 
     @property
@@ -190,24 +177,13 @@ class SmallLaunch(ResidentLaunch):
             **self.network.layer_settings,
             cluster=self.cluster,
             groups=self.groups,
-            group_registers=self.registers,
+            group_registers=self.registers_of_thread[0],
             helper_registers=HELPER_REGISTERS,
             shared_bytes=self.shared_bytes,
         )
 
     def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> SmallArguments:
-        return SmallArguments(
-            batches=steps.batches,
-            targets=steps.targets,
-            settings=steps.settings,
-            places=run.places,
-            record=steps.record,
-            num_rows=steps.num_rows,
-            num_epochs=steps.epochs,
-            scale=run.loss_scale,
-            rule=run.rule,
-            loss=run.loss,
-        )
+        return SmallArguments(**arguments_of(run, steps))
 
     def __str__(self) -> str:
         blocks = "one block of"
@@ -232,10 +208,14 @@ def choose_small(
         if (shape := SmallLaunch(network, cluster, groups)).row_groups <= groups
         and cluster <= -(-network.batch // 16)
     ]
-    held = [shape for shape in shapes if shape.needed_registers <= shape.registers]
+    held = [shape for shape in shapes if shape.registers_of_thread[1] <= shape.room]
+    if not held:
+        least = min(shapes, key=lambda shape: shape.registers_of_thread[1] - shape.room)
+        of_register = 4 * GROUP_THREADS * least.groups
+        return too_heavy(of_register * least.room, of_register * least.registers_of_thread[1])
     fitting = [shape for shape in held if shape.shared_bytes <= max_shared_bytes]
     if not fitting:
-        return too_large(shapes, max_shared_bytes, "a small network and its batch")
+        return too_large(held, max_shared_bytes, "a small network and its batch")
     return min(fitting, key=lambda shape: shape.microseconds)
 
 

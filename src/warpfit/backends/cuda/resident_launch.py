@@ -296,6 +296,22 @@ class ResidentLaunch(ABC):
         return None
 
 
+def arguments_of(run: LaunchedRun, steps: LaunchedSteps) -> dict[str, Any]:
+    """Return those of `SmallArguments`, which most kernels take."""
+    return {
+        "batches": steps.batches,
+        "targets": steps.targets,
+        "settings": steps.settings,
+        "places": run.places,
+        "record": steps.record,
+        "num_rows": steps.num_rows,
+        "num_epochs": steps.epochs,
+        "scale": run.loss_scale,
+        "rule": run.rule,
+        "loss": run.loss,
+    }
+
+
 def too_heavy(most: int, got: int) -> Obstacle:
     """Return that registers have no room for so many bytes of weights."""
     return Obstacle(

@@ -1,5 +1,5 @@
 """Who waits for whom in `one_launch_small_sm90.cu`: groups of four warps, warps that help them, and
-the clerk, for whom alone nobody waits but at barriers in shared memory.
+the clerk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Pro
 
 COPIED = 33  # arrivals of a batch that is copied
 HELPERS, GROUP_WARPS = 7, 4
-WORD_BYTES, SUM_BYTES, PAIR_BYTES = 16 * 128, 32 * 128, 8 * 32
+WORD_BYTES, SUM_BYTES, BIAS_BYTES = 16 * 128, 32 * 128, 8 * 32
 
 
 def protocol_in_groups(config: SmallConfig, steps: int) -> Protocol:
@@ -27,36 +27,36 @@ class _GroupsBlock(Block):
 
     def __init__(self, config: SmallConfig, rank: int) -> None:
         super().__init__(config.cluster, 0, rank)
-        self.groups = config.groups
-        *inputs, outputs = config.widths
-        tiles = [-(-units // 16) for units in inputs[1:]]
+        self.config, self.are_several = config, self.cluster > 1
         # Of each bundle, how many blocks update a tile.
         self.bundles = [
-            min(self.cluster, count - first)
-            for count in tiles
-            for first in range(0, count, self.cluster)
+            min(self.cluster, tiles - first)
+            for tiles in (-(-units // 16) for units in config.widths[1:])
+            for first in range(0, tiles, self.cluster)
         ]
-        out_tiles = -(-outputs // 8)
-        # Pairs of sums of each item that helpers update.
-        self.pairs = [1] * len(tiles) + [3 * out_tiles] + [2 * out_tiles] * (tiles[-1] - 1)
 
     def join(self, protocol: Protocol, steps: int) -> None:
-        at_work, several = HELPERS + GROUP_WARPS * self.groups, self.cluster > 1
+        groups, last = self.config.groups, len(self.bundles) - 1
         for name, number, count in (
             ("x_full", 1, COPIED),
-            ("x_free", 1, at_work),
+            ("x_free", 1, HELPERS + GROUP_WARPS * groups),
             ("losses_full", 2, HELPERS),
-            ("sums_full", several * len(self.bundles), 1),
-            ("words_full", several * len(self.bundles), 1),
-            ("rest_full", several * 2, 1),
+            ("sums_full", self.are_several * len(self.bundles), 1),
+            ("words_full", self.are_several * len(self.bundles), 1),
+            ("biases_full", self.are_several * 2, 1),
         ):
             protocol.add(self.block, name, number, count)
-        protocol.add(MEMORY, self.meeting.name, 1, HELPERS + self.groups)
-        for group in range(self.groups):
-            protocol.play(self.block, f"group {group}", self.train(group, steps))
-        for warp in range(HELPERS):
-            protocol.play(self.block, f"helper {warp}", self.help(warp, steps))
-        protocol.play(self.block, "the clerk", self.keep_books(steps))
+        roles = {
+            f"group {group}": self.train(range(group, last, groups), range(0), steps)
+            for group in range(groups)
+        }
+        with_weights = range(GROUP_WARPS)
+        roles[f"group {groups}"] = self.train(range(last, last + 1), with_weights, steps)
+        for warp in range(GROUP_WARPS, HELPERS):
+            roles[f"helper {warp}"] = self.train(range(0), range(warp, warp + 1), steps)
+        protocol.add(MEMORY, self.meeting.name, 1, len(roles))
+        for name, events in {**roles, "the clerk": self.keep_books(steps)}.items():
+            protocol.play(self.block, name, events)
 
     @property
     def meeting(self) -> Place:
@@ -65,67 +65,59 @@ class _GroupsBlock(Block):
     def meet(self, phase: int) -> Iterator[Event]:
         yield from (Arrive(self.meeting), Wait(self.meeting, phase))
 
-    def begin(self, step: int, warps: int) -> Iterator[Event]:
-        """Wait for a batch, leave it, and hand over what it became."""
-        yield Wait(self.at("x_full"), step)
-        yield Arrive(self.at("x_free"), warps)
-        yield from self.meet(2 * step + 1)
-
-    # -- groups
-
-    def train(self, group: int, steps: int) -> Iterator[Event]:
-        own = range(group, len(self.bundles), self.groups)
-        for bundle in own:
-            yield from self.share(bundle)
+    def train(self, own: range, helpers: range, steps: int) -> Iterator[Event]:
+        """Have bundles, of which those that help have one or none."""
+        yield from self.share(own)
         yield from self.receive(own, 0)
         yield from self.meet(0)
         for step in range(steps):
-            yield from self.begin(step, GROUP_WARPS)
-            for bundle in own:
-                for rank in range(self.bundles[bundle]):
-                    if rank != self.rank:
-                        yield Arrive(self.at("sums_full", bundle, rank), 0, -SUM_BYTES)
-            for bundle in own if self.cluster > 1 else ():
-                if self.rank < self.bundles[bundle]:
-                    owed = (self.cluster - 1) * SUM_BYTES
-                    yield from self.await_bytes("sums_full", bundle, step, owed)
-                    yield from self.share(bundle)
-            yield from self.receive(own, step + 1)
+            if step:
+                yield from self.leave_losses(helpers, step - 1)
+            yield Wait(self.at("x_full"), step)
+            yield Arrive(self.at("x_free"), len(helpers) or GROUP_WARPS)
+            yield from self.meet(2 * step + 1)
+            if self.are_several:
+                yield from self.exchange_step(own, helpers, step)
             yield from self.meet(2 * step + 2)
+        yield from self.leave_losses(helpers, steps - 1)
 
-    def share(self, bundle: int) -> Iterator[Event]:
-        if self.rank < self.bundles[bundle]:
+    def leave_losses(self, helpers: range, step: int) -> Iterator[Event]:
+        if helpers:
+            yield Arrive(self.at("losses_full", step % 2), len(helpers))
+
+    def exchange_step(self, own: range, helpers: range, step: int) -> Iterator[Event]:
+        layers = len(self.config.widths) - 1
+        for warp in helpers:
+            first = (warp + HELPERS - GROUP_WARPS) % HELPERS
+            sent = BIAS_BYTES * len(range(first, layers, HELPERS))
+            yield from self.send("biases_full", step % 2, sent)
+        for bundle in own:
+            for rank in range(self.bundles[bundle]):
+                if rank != self.rank:
+                    yield Arrive(self.at("sums_full", bundle, rank), 0, -SUM_BYTES)
+        for bundle in self.updated(own):
+            owed = (self.cluster - 1) * SUM_BYTES
+            yield from self.await_bytes("sums_full", bundle, step, owed)
+            yield from self.share(range(bundle, bundle + 1))
+        yield from self.receive(own, step + 1)
+        if 0 in helpers:
+            owed = (self.cluster - 1) * layers * BIAS_BYTES
+            yield Arrive(self.at("biases_full", step % 2), 1, owed)
+        if helpers:
+            yield Wait(self.at("biases_full", step % 2), step // 2)
+
+    def updated(self, own: range) -> Iterator[int]:
+        """Yield the bundles of which this block updates a tile."""
+        return (bundle for bundle in own if self.rank < self.bundles[bundle])
+
+    def share(self, own: range) -> Iterator[Event]:
+        for bundle in self.updated(own):
             yield from self.send("words_full", bundle, WORD_BYTES)
 
-    def receive(self, bundles: range, phase: int) -> Iterator[Event]:
-        for bundle in bundles if self.cluster > 1 else ():
-            tiles = self.bundles[bundle]
-            others = tiles - (self.rank < tiles)
+    def receive(self, own: range, phase: int) -> Iterator[Event]:
+        for bundle in own if self.are_several else ():
+            others = self.bundles[bundle] - (self.rank < self.bundles[bundle])
             yield from self.await_bytes("words_full", bundle, phase, others * WORD_BYTES)
-
-    # -- those who help
-
-    def help(self, warp: int, steps: int) -> Iterator[Event]:
-        yield from self.meet(0)
-        for step in range(steps):
-            if step:
-                yield self.leave_losses(step - 1)
-            yield from self.begin(step, 1)
-            if self.cluster > 1:
-                yield from self.exchange_rest(warp, step)
-            yield from self.meet(2 * step + 2)
-        yield self.leave_losses(steps - 1)
-
-    def exchange_rest(self, warp: int, step: int) -> Iterator[Event]:
-        for pairs in self.pairs[warp::HELPERS]:
-            yield from self.send("rest_full", step % 2, pairs * PAIR_BYTES)
-        if warp == 0:
-            owed = (self.cluster - 1) * sum(self.pairs) * PAIR_BYTES
-            yield Arrive(self.at("rest_full", step % 2), 1, owed)
-        yield Wait(self.at("rest_full", step % 2), step // 2)
-
-    def leave_losses(self, step: int) -> Event:
-        return Arrive(self.at("losses_full", step % 2))
 
     def keep_books(self, steps: int) -> Iterator[Event]:
         yield Arrive(self.at("x_full"), COPIED)

@@ -38,43 +38,30 @@ __device__ inline void each_bias(SmallShared& shared, const Arrays& arrays, F f)
 #pragma unroll 1
     for (int slot = -1; slot < SLOTS; ++slot)
         each_of_block<THREADS>(WIDTHS[L + 1], [&](int i) {
-            f(shared.biases[1 + slot][L * UNITS + i], arrays.template biases<L>(slot) + i);
+            f(shared.biases[1 + slot][L][i], arrays.template biases<L>(slot) + i);
         });
     if constexpr (L < HIDDEN) each_bias<L + 1>(shared, arrays, f);
 }
 
-// Likewise for each weight of the outputs.
-template <class F>
-__device__ inline void each_out_weight(SmallShared& shared, const Arrays& arrays, F f) {
-    each_of_block<THREADS>(4 * OUT_TILES * GROUP_THREADS, [&](int idx) {
-        const int i = idx / GROUP_THREADS, own = idx % GROUP_THREADS, lane = own % 32;
-        const int input = own / 32 * 16 + lane / 4 + i / 2 % 2 * 8,
-                  unit = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (input >= WIDTHS[HIDDEN] || unit >= OUTPUTS) return;
-        for (int slot = -1; slot < SLOTS; ++slot)
-            f(shared.out_numbers[1 + slot][i][own],
-              arrays.template weights<HIDDEN>(slot) + input * OUTPUTS + unit);
-    });
-}
-
-// What groups do in all steps.
-__device__ inline void train(SmallShared& shared, const SmallRun& run, HeldWeights& held,
+// What groups of the hidden layers do in all steps.
+__device__ inline void train(SmallShared& shared, const SmallRun& run, const Arrays& arrays,
                              unsigned group, const Step& first) {
-    each_tile(held, group,
-              [&](HeldTile& own, int bundle) { share_tile(shared, own, bundle); });
-    receive_all(shared, group, 0);
+    HeldWeights<false> held{group};
+    held.begin(shared, arrays);
     hand_over();
     for (Step step = first; step.is_there(); step.advance()) {
-        wait(shared.x_full, step.index);
+        const int index = step.index, count = step.count();
+        wait(shared.x_full, index);
         if (group < ROW_GROUPS)
-            take_rows(shared, run, {run.scale / step.count(), own_rows(step.count()), step.index});
+            take_rows(shared, run, {run.scale / count, own_rows(count), index});
         else
             arrive_warp(shared.x_free);
         hand_over();
-        const StepSettings settings = shared.settings[step.index % 2];
-        update_weights(shared, run, settings, held, group, step.index);
+        const StepSettings settings = shared.settings[index % 2];
+        held.update(shared, run, settings, index);
         hand_over();
     }
+    held.each(arrays, [](float number, float* place) { *place = number; });
 }
 
 // Gets shared memory ready for the first step. What no batch and no layer has stays 0.
@@ -90,12 +77,11 @@ __device__ inline void prepare(SmallWhole& whole, const Arrays& arrays) {
             Exchange& exchange = exchange_of(shared);
             for (Barrier& full : exchange.sums_full) mbarrier_init(&full, 1);
             for (Barrier& full : exchange.words_full) mbarrier_init(&full, 1);
-            for (Barrier& full : exchange.rest_full) mbarrier_init(&full, 1);
+            for (Barrier& full : exchange.biases_full) mbarrier_init(&full, 1);
         }
         fence_mbarrier_init();
     }
     each_bias(shared, arrays, [](float& number, const float* place) { number = *place; });
-    each_out_weight(shared, arrays, [](float& number, const float* place) { number = *place; });
     fence_async();
     barrier_of_cluster();  // no block sends to another that has not begun
 }
@@ -114,20 +100,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned group = uniform(threadIdx.x / GROUP_THREADS);
     if (group >= GROUPS) {
         leave_registers<HELPER_REGISTERS>();
-        if (own_warp() == THREADS / 32 - 1)
+        if (own_warp() == AT_WORK / 32)
             keep_books(shared, run, first);
         else
-            help(shared, run, first);
+            help(shared, run, arrays, group, first);
     } else {
         take_registers<GROUP_REGISTERS>();
-        HeldWeights held = {};
-        each_weight(held, group, arrays,
-                    [](float& number, const float* place) { number = *place; });
-        train(shared, run, held, group, first);
-        each_weight(held, group, arrays, [](float number, float* place) { *place = number; });
+        train(shared, run, arrays, group, first);
     }
-    barrier_of_cluster();        // no block leaves while others send to it
-    if (own_rank() > 0) return;  // all have the same
-    each_bias(shared, arrays, [](float number, float* place) { *place = number; });
-    each_out_weight(shared, arrays, [](float number, float* place) { *place = number; });
+    barrier_of_cluster();   // no block leaves while others send to it
+    if (own_rank() == 0)  // all have the same
+        each_bias(shared, arrays, [](float number, float* place) { *place = number; });
 }

@@ -18,11 +18,10 @@
 using T = DTYPE;
 
 constexpr int HIDDEN = LAYERS - 1, UNITS = 64;
-// Groups that hold weights, of which the first take rows; and those that help, whose last warp is
-// the clerk.
-constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, HELPING_GROUPS = 2,
-              THREADS = (GROUPS + HELPING_GROUPS) * GROUP_THREADS, AT_WORK = THREADS - 32,
-              HELPING_WARPS = HELPING_GROUPS * GROUP_WARPS - 1;
+// Groups that hold the hidden layers' weights, of which the first take rows; and two that help, the
+// first of which holds the outputs'. The last warp is the clerk.
+constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, THREADS = (GROUPS + 2) * GROUP_THREADS,
+              AT_WORK = THREADS - 32, HELPING_WARPS = 2 * GROUP_WARPS - 1;
 // Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
 constexpr int BLOCK_BATCH = CLUSTER > 1 ? (BATCH + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16 : BATCH;
 constexpr int GROUP_ROWS = 64, ROW_GROUPS = (BLOCK_BATCH + GROUP_ROWS - 1) / GROUP_ROWS,
@@ -31,10 +30,7 @@ static_assert(ROW_GROUPS <= GROUPS, "a group for each 64 rows");
 
 __device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
 constexpr int X_STRIDE = padded(0) + 8, OUT_TILES = (OUTPUTS + 7) / 8,
-              OUT_SLICES = padded(HIDDEN) / 16, TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS,
-              BIASES = HIDDEN * UNITS + 8 * OUT_TILES;
-// Pairs of sums of each lane for what helpers update.
-constexpr int REST_PAIRS = HIDDEN + OUT_TILES * (2 * OUT_SLICES + 1);
+              TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 
 __device__ constexpr bool all_fit() {
     for (int i = 0; i < LAYERS; ++i)
@@ -43,19 +39,19 @@ __device__ constexpr bool all_fit() {
 }
 static_assert(all_fit(), "one_launch_small_sm90.py knows what fits");
 
-// Bundles of tiles of 16 units, of the hidden layers before one: a tile of a layer for each block,
-// which updates it.
+// Bundles of tiles of 16 units, of the layers before one: a tile of a layer for each block, which
+// updates it. The last is the outputs', of one tile.
 __device__ constexpr int bundles_before(int layer) {
     return layer == 0 ? 0
                       : bundles_before(layer - 1) + (padded(layer) / 16 + CLUSTER - 1) / CLUSTER;
 }
-constexpr int BUNDLES = bundles_before(HIDDEN), MOST_BUNDLES = (BUNDLES + GROUPS - 1) / GROUPS;
+constexpr int BUNDLES = bundles_before(LAYERS), OUT_BUNDLE = BUNDLES - 1;
 
 // Where a tile is, or a bundle: in which layer, and the which of that.
 struct Place {
     int layer, column;
 
-    template <int L = HIDDEN - 1>
+    template <int L = HIDDEN>
     __device__ static Place of_bundle(int bundle) {
         constexpr int FIRST = bundles_before(L);
         if constexpr (L > 0) {
@@ -68,7 +64,7 @@ struct Place {
     __device__ int width(int above) const {
         int found = WIDTHS[above];
 #pragma unroll
-        for (int i = 1; i < HIDDEN; ++i)
+        for (int i = 1; i < LAYERS; ++i)
             found += layer >= i ? WIDTHS[i + above] - WIDTHS[i - 1 + above] : 0;
         return found;
     }
@@ -79,39 +75,34 @@ struct Place {
 using Lines = unsigned char[ROWS * LINE_BYTES];
 
 struct alignas(1024) SmallShared {
-    Lines inputs[LAYERS], dz[HIDDEN];                   // of layers, and gradients of their z
-    unsigned char weights[HIDDEN][UNITS * LINE_BYTES];  // a line for each input
+    Lines inputs[LAYERS], dz[LAYERS];                   // of layers, and gradients of their z
+    unsigned char weights[LAYERS][UNITS * LINE_BYTES];  // a line for each input
     T x[ROWS][X_STRIDE];
-    T out_weights[OUT_TILES][UNITS][8];
-    T dz_out[OUT_TILES][ROWS][8];
     alignas(16) StepSettings settings[2];
     float targets[ROWS][TARGET_WORDS];
     // Of even steps, and of odd ones: what rows leave for their losses, and these.
     OutputRest rests[2][2 * ROW_SLICES][32];
     RowLoss losses[2][16 * ROW_SLICES];
-    // Of optimizer state, too: slot 0 is the number itself. The outputs' biases come last.
-    float biases[1 + SLOTS][BIASES];
-    float out_numbers[1 + SLOTS][4 * OUT_TILES][GROUP_THREADS];
+    float biases[1 + SLOTS][LAYERS][UNITS];  // and their optimizer state
     // A batch to all, and back; losses to the clerk.
     Barrier x_full, x_free, losses_full[2];
 };
 
 // What a block leaves in all others'. Of tiles that are theirs the sums over its rows, and of its
-// own the weights, as products take them; sums for all that helpers update, which they do in each
-// block.
+// own the weights, as products take them; sums for biases, which each block updates.
 struct FromOther {
     float4 sums[BUNDLES][2][GROUP_THREADS];
     uint4 words[BUNDLES][GROUP_THREADS];
 };
 
-using RestOfBlock = float2[REST_PAIRS][32];
+using BiasSums = float2[LAYERS][32];
 
-// No block is two steps ahead of another, as it needs its sums and weights. Helpers need neither:
-// so there are rests of even steps and of odd ones.
+// No block is two steps ahead of another, as it needs its sums and weights. Who has biases needs
+// neither: so there are those of even steps and of odd ones.
 struct Exchange {
     FromOther others[CLUSTER > 1 ? CLUSTER - 1 : 1];  // from the next rank on
-    RestOfBlock rests[2][CLUSTER];
-    Barrier sums_full[BUNDLES], words_full[BUNDLES], rest_full[2];
+    BiasSums biases[2][CLUSTER];
+    Barrier sums_full[BUNDLES], words_full[BUNDLES], biases_full[2];
 };
 
 struct alignas(16) SmallRest : part_if<(CLUSTER > 1), Exchange> {};

@@ -6,6 +6,11 @@
 
 #include "resident/layout/group_network.cuh"
 
+template <int L>
+using UnitWords = Words<padded(L + 1)>;
+template <int L>
+using UnitSums = float[padded(L + 1) / 2];
+
 // Of a warp's rows, what outputs become gradients by.
 struct OwnRows {
     float factor;
@@ -14,47 +19,24 @@ struct OwnRows {
 
     // What is left of outputs is enough for losses, which others find. Of the batch nothing else is
     // needed.
-    __device__ void replace(float (&outputs)[OUT_TILES][4], SmallShared& shared,
+    __device__ void replace(UnitSums<HIDDEN>& outputs, SmallShared& shared,
                             const SmallRun& run) const {
-        OutputRows<OUT_TILES, OUTPUTS> rows{outputs};
+        OutputRows<OUT_TILES, OUTPUTS> rows{reinterpret_cast<float(&)[OUT_TILES][4]>(outputs)};
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
-            const OutputRest rest =
-                rows.replace(below, shared.targets[row(below)], row(below) < count ? factor : 0,
-                             run.loss, EvenClasses{});
-            if (own_warp() < ROW_SLICES) keep(rest, shared.rests[step % 2][eighth(below)]);
+            const int eighth = 2 * own_warp() + below, row = 8 * eighth + own_lane() / 4;
+            const OutputRest rest = rows.replace(below, shared.targets[row],
+                                                 row < count ? factor : 0, run.loss, EvenClasses{});
+            if (own_warp() >= ROW_SLICES) continue;
+            OutputRest& kept = shared.rests[step % 2][eighth][own_lane()];
+            // Of other outputs than logits the rest stays 0.
+            if (LOSS::HAS_LABELS) kept = rest;
+            kept.sum = rest.sum;
+            kept.before = rest.before;
         }
         arrive_warp(shared.x_free);
     }
-
-  private:
-    __device__ static int eighth(int below) { return 2 * own_warp() + below; }
-    __device__ static int row(int below) { return 8 * eighth(below) + own_lane() / 4; }
-
-    // Of other outputs than logits the rest stays 0.
-    __device__ static void keep(const OutputRest& rest, OutputRest (&place)[32]) {
-        OutputRest& own = place[own_lane()];
-        if (LOSS::HAS_LABELS) own = rest;
-        own.sum = rest.sum;
-        own.before = rest.before;
-    }
 };
-
-// Sums of 16 rows and 8 units begin with these units' biases.
-__device__ inline void begin_with_biases(float* sums, const SmallShared& shared, int layer,
-                                         int tile) {
-    const int unit = layer * UNITS + 8 * tile + own_lane() % 4 * 2;
-    const float2 pair = *reinterpret_cast<const float2*>(&shared.biases[0][unit]);
-    sums[0] = sums[2] = pair.x;
-    sums[1] = sums[3] = pair.y;
-}
-
-// -- hidden layers --------------------------------------------------------------------------------
-
-template <int L>
-using UnitWords = Words<padded(L + 1)>;
-template <int L>
-using UnitSums = float[padded(L + 1) / 2];
 
 // Derivatives that do not follow from values are kept where the gradients will lie.
 template <int L>
@@ -115,8 +97,12 @@ template <int L>
 __device__ inline void multiply_forward(UnitSums<L>& z, const Words<padded(L)>& inputs,
                                         const SmallShared& shared) {
 #pragma unroll
-    for (int tile = 0; tile < padded(L + 1) / 8; ++tile)
-        begin_with_biases(z + 4 * tile, shared, L, tile);
+    for (int tile = 0; tile < padded(L + 1) / 8; ++tile) {
+        const float2 bias =
+            *reinterpret_cast<const float2*>(&shared.biases[0][L][8 * tile + own_lane() % 4 * 2]);
+        z[4 * tile] = z[4 * tile + 2] = bias.x;
+        z[4 * tile + 1] = z[4 * tile + 3] = bias.y;
+    }
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < padded(L) / 16; ++k)
@@ -141,75 +127,26 @@ __device__ inline void multiply_back(float (&dh)[padded(L) / 2], const UnitWords
     wgmma_wait<0>();
 }
 
-// -- outputs --------------------------------------------------------------------------------------
-
-__device__ inline void find_outputs(float (&outputs)[OUT_TILES][4],
-                                    const Words<padded(HIDDEN)>& inputs,
-                                    const SmallShared& shared) {
-#pragma unroll
-    for (int tile = 0; tile < OUT_TILES; ++tile) {
-        begin_with_biases(outputs[tile], shared, HIDDEN, tile);
-#pragma unroll
-        for (int k = 0; k < padded(HIDDEN) / 16; k += 2) {
-            unsigned b[2][2];
-            ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1],
-                              shared.out_weights[tile][16 * k + own_lane()]);
-            TensorCore<T>::multiply(outputs[tile], inputs.slices[k], b[0]);
-            if (k + 1 < padded(HIDDEN) / 16)
-                TensorCore<T>::multiply(outputs[tile], inputs.slices[k + 1], b[1]);
-        }
-    }
-}
-
-// Of what the last hidden layer gives; gradients of outputs stay behind, too.
-__device__ inline void go_back_from_outputs(float (&dh)[padded(HIDDEN) / 2],
-                                            const float (&gradients)[OUT_TILES][4],
-                                            SmallShared& shared) {
-    unsigned a[4] = {};
-#pragma unroll
-    for (int i = 0; i < 2 * OUT_TILES; ++i) {
-        const float* pair = &gradients[i / 2][i % 2 * 2];
-        a[i] = packed<T>(pair[0], pair[1]);
-        const int row = 16 * own_warp() + own_lane() / 4 + i % 2 * 8;
-        *reinterpret_cast<unsigned*>(&shared.dz_out[i / 2][row][own_lane() % 4 * 2]) = a[i];
-    }
-#pragma unroll
-    for (int first = 0; first < padded(HIDDEN) / 8; first += 4) {
-        unsigned b[4][2] = {};
-#pragma unroll
-        for (int tile = 0; tile < OUT_TILES; ++tile)
-            ldmatrix_x4(b[0][tile], b[1][tile], b[2][tile], b[3][tile],
-                        shared.out_weights[tile][8 * first + own_lane()]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (first + i >= padded(HIDDEN) / 8) continue;
-            float sums[4] = {};
-            TensorCore<T>::multiply(sums, a, b[i]);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) dh[4 * (first + i) + j] = sums[j];
-        }
-    }
-}
-
 // Whether values are loaded again for their derivatives: with many weights a thread has no room for
 // those of all layers.
-constexpr bool LOADS_VALUES = 8 * MOST_BUNDLES * (1 + SLOTS) > 40 && HIDDEN > 1;
-
-// -- all of it ------------------------------------------------------------------------------------
+constexpr bool LOADS_VALUES = 8 * (1 + SLOTS) * ((OUT_BUNDLE + GROUPS - 1) / GROUPS) > 40 &&
+                              HIDDEN > 1;
 
 // From what layer L takes to the loss, and back to its gradients, but for the first layer.
 template <int L>
 __device__ inline void go_through(float (&dh)[padded(L) / 2], const Words<padded(L)>& inputs,
                                   SmallShared& shared, const SmallRun& run, const OwnRows& rows) {
+    UnitWords<L> dz;
+    UnitSums<L> sums;
+    multiply_forward<L>(sums, inputs, shared);
     if constexpr (L == HIDDEN) {
-        float outputs[OUT_TILES][4];
-        find_outputs(outputs, inputs, shared);
-        rows.replace(outputs, shared, run);
-        go_back_from_outputs(dh, outputs, shared);
+        rows.replace(sums, shared, run);
+#pragma unroll
+        for (int word = 0; word < 4; ++word)
+            dz.slices[0][word] =
+                word < 2 * OUT_TILES ? packed<T>(sums[2 * word], sums[2 * word + 1]) : 0;
     } else {
-        UnitWords<L> values, dz;
-        UnitSums<L> sums;
-        multiply_forward<L>(sums, inputs, shared);
+        UnitWords<L> values;
         activate<L>(values, sums, shared);
         store_words(shared.inputs[L + 1], values);
         go_through<L + 1>(sums, values, shared, run, rows);
@@ -218,9 +155,9 @@ __device__ inline void go_through(float (&dh)[padded(L) / 2], const Words<padded
         else if constexpr (LOADS_VALUES)
             load_words(values, shared.inputs[L + 1]);
         chain<L>(dz, sums, values);
-        store_words(shared.dz[L], dz);
-        if constexpr (L > 0) multiply_back<L>(dh, dz, shared);
     }
+    store_words(shared.dz[L], dz);
+    if constexpr (L > 0) multiply_back<L>(dh, dz, shared);
 }
 
 __device__ inline void take_rows(SmallShared& shared, const SmallRun& run, const OwnRows& rows) {
