@@ -36,14 +36,11 @@ from warpfit.errors import Obstacle
 
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
 GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 3
-# Groups of warps that help those that hold weights; the last warp keeps the record.
-HELPING_GROUPS = 2
+HELPING_GROUPS = 2  # of warps; the last one keeps the record
 MOST_ROWS = max(CLUSTERS) * MOST_GROUPS * GROUP_ROWS
-REGISTERS, MOST_REGISTERS = 65536, 255
-# What a thread may take of what others leave, and those that help keep.
-MOST_TAKEN, HELPER_REGISTERS = 240, 80
-# What a thread needs beside weights and their optimizer state.
-WORKING_REGISTERS = 88
+# Of a multiprocessor; of a thread that helps; the most of one that holds weights, and those that it
+# needs beside these and their optimizer state.
+REGISTERS, HELPER_REGISTERS, MOST_REGISTERS, WORKING_REGISTERS = 65536, 80, 240, 88
 
 
 @dataclass(frozen=True)
@@ -106,9 +103,9 @@ class SmallLaunch(ResidentLaunch):
         """Registers that a thread may have, as those that help leave some; and those for weights
         and their optimizer state.
         """
-        even = min(MOST_REGISTERS, REGISTERS // self.threads // 8 * 8)
+        even = REGISTERS // self.threads // 8 * 8
         left = HELPING_GROUPS * (even - HELPER_REGISTERS) // self.groups
-        most = min(MOST_TAKEN, (even + left) // 8 * 8)
+        most = min(MOST_REGISTERS, (even + left) // 8 * 8)
         return most, 8 * (1 + self.network.slots) * self.tiles_of_group
 
     @property
@@ -155,8 +152,7 @@ class SmallLaunch(ResidentLaunch):
     @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps wait for each other."""
-        *hidden, _ = self.tiles
-        layers, tiles, are_several = len(hidden), sum(hidden), self.cluster > 1
+        layers, tiles, are_several = len(self.tiles) - 1, sum(self.tiles[:-1]), self.cluster > 1
         return {
             "step": 1,
             "layer": layers,
@@ -186,9 +182,8 @@ class SmallLaunch(ResidentLaunch):
         return SmallArguments(**arguments_of(run, steps))
 
     def __str__(self) -> str:
-        blocks = "one block of"
-        if self.cluster > 1:
-            blocks = f"a cluster of {self.cluster} blocks that partition a batch, each of"
+        several = f"a cluster of {self.cluster} blocks that partition a batch, each of"
+        blocks = several if self.cluster > 1 else "one block of"
         return (
             f"{blocks} {self.groups} groups of four warps, of which {self.row_groups} take 64 rows "
             f"each through all layers, {self.shared_bytes} bytes of shared memory"

@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         take_registers<GROUP_REGISTERS>();
         train(shared, run, arrays, group, first);
     }
-    barrier_of_cluster();   // no block leaves while others send to it
-    if (own_rank() == 0)  // all have the same
+    barrier_of_cluster();  // no block leaves while others send to it
+    if (own_rank() == 0)   // all have the same
         each_bias(shared, arrays, [](float number, float* place) { *place = number; });
 }

@@ -47,30 +47,26 @@ __device__ constexpr int bundles_before(int layer) {
 }
 constexpr int BUNDLES = bundles_before(LAYERS), OUT_BUNDLE = BUNDLES - 1;
 
-// Where a tile is, or a bundle: in which layer, and the which of that.
+// Where a tile is, or a bundle: in which layer, of so many inputs and units, and the which of that.
 struct Place {
-    int layer, column;
-
-    template <int L = HIDDEN>
-    __device__ static Place of_bundle(int bundle) {
-        constexpr int FIRST = bundles_before(L);
-        if constexpr (L > 0) {
-            return bundle >= FIRST ? Place{L, bundle - FIRST} : of_bundle<L - 1>(bundle);
-        } else {
-            return {0, bundle};
-        }
-    }
-
-    __device__ int width(int above) const {
-        int found = WIDTHS[above];
-#pragma unroll
-        for (int i = 1; i < LAYERS; ++i)
-            found += layer >= i ? WIDTHS[i + above] - WIDTHS[i - 1 + above] : 0;
-        return found;
-    }
-    __device__ int inputs() const { return width(0); }
-    __device__ int units() const { return width(1); }
+    int layer, inputs, units, column;
 };
+
+template <int L = HIDDEN>
+__device__ inline Place place_of_bundle(int bundle) {
+    constexpr int FIRST = bundles_before(L);
+    if constexpr (L > 0)
+        if (bundle < FIRST) return place_of_bundle<L - 1>(bundle);
+    return {L, WIDTHS[L], WIDTHS[L + 1], bundle - FIRST};
+}
+
+// The tile of a bundle that a block updates, if there is one.
+__device__ inline Place tile_of_block(int bundle, int rank) {
+    Place found = place_of_bundle(bundle);
+    found.column = found.column * CLUSTER + rank;
+    return found;
+}
+__device__ inline bool is_there(const Place& tile) { return 16 * tile.column < tile.units; }
 
 using Lines = unsigned char[ROWS * LINE_BYTES];
 

@@ -21,7 +21,7 @@ struct OwnRows {
     // needed.
     __device__ void replace(UnitSums<HIDDEN>& outputs, SmallShared& shared,
                             const SmallRun& run) const {
-        OutputRows<OUT_TILES, OUTPUTS> rows{reinterpret_cast<float(&)[OUT_TILES][4]>(outputs)};
+        OutputRows<OUT_TILES, OUTPUTS> rows{reinterpret_cast<float (&)[OUT_TILES][4]>(outputs)};
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const int eighth = 2 * own_warp() + below, row = 8 * eighth + own_lane() / 4;
@@ -129,8 +129,8 @@ __device__ inline void multiply_back(float (&dh)[padded(L) / 2], const UnitWords
 
 // Whether values are loaded again for their derivatives: with many weights a thread has no room for
 // those of all layers.
-constexpr bool LOADS_VALUES = 8 * (1 + SLOTS) * ((OUT_BUNDLE + GROUPS - 1) / GROUPS) > 40 &&
-                              HIDDEN > 1;
+constexpr bool LOADS_VALUES =
+    8 * (1 + SLOTS) * ((OUT_BUNDLE + GROUPS - 1) / GROUPS) > 40 && HIDDEN > 1;
 
 // From what layer L takes to the loss, and back to its gradients, but for the first layer.
 template <int L>

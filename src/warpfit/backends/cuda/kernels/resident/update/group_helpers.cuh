@@ -33,8 +33,7 @@ __device__ inline void keep_books(SmallShared& shared, const SmallRun& run, cons
         if (index + 1 < step.num_steps) load_batch(shared, run, index + 1);
         wait_or_give_up(shared.losses_full[index % 2], index / 2);
         write_record(run.record + 3 * (static_cast<int64>(index) * CLUSTER + own_rank()),
-                     shared.losses[index % 2], own_rows(count), count,
-                     own_rank() == 0 ? count : 0);
+                     shared.losses[index % 2], own_rows(count), count, own_rank() == 0 ? count : 0);
     }
 }
 

@@ -7,13 +7,6 @@
 
 #include "resident/layout/group_network.cuh"
 
-// The tile of a bundle that a block updates, if there is one.
-__device__ inline Place tile_of_block(int bundle, int rank) {
-    const Place found = Place::of_bundle(bundle);
-    return {found.layer, found.column * CLUSTER + rank};
-}
-__device__ inline bool is_there(const Place& tile) { return 16 * tile.column < tile.units(); }
-
 // Leaves the warp's part of a tile to products.
 __device__ inline void store_tile(SmallShared& shared, const Place& tile,
                                   const unsigned (&words)[4]) {
@@ -25,7 +18,7 @@ __device__ inline void store_tile(SmallShared& shared, const Place& tile,
 template <class Number>
 __device__ inline void send_quad(int to, const void* place, const Number* four,
                                  const Barrier& full) {
-    store_async_quad(place_in(to, place), reinterpret_cast<const unsigned(&)[4]>(*four),
+    store_async_quad(place_in(to, place), reinterpret_cast<const unsigned (&)[4]>(*four),
                      place_in(to, &full));
 }
 
@@ -103,8 +96,8 @@ struct HeldTile {
             else
                 fade_slots(slots[j], run.rule);
         }
-        update_pair(pair_of(numbers[i]), pair_of(slots[i]), pair_of(sums[i]), run.unscale,
-                    settings, run.rule);
+        update_pair(pair_of(numbers[i]), pair_of(slots[i]), pair_of(sums[i]), run.unscale, settings,
+                    run.rule);
     }
 
     // Leaves weights to products, of other blocks, too.
@@ -127,8 +120,8 @@ struct HeldTile {
                            const float (&sums)[8], int bundle) {
         const Place tile = tile_of_block(bundle, own_rank());
         // Of layers of few inputs some warps have none.
-        if (CLUSTER == 1 && 16 * warp_of_group() >= tile.inputs()) return;
-        const bool is_whole = tile.units() - 16 * tile.column > 8;  // or has only the first 8 units
+        if (CLUSTER == 1 && 16 * warp_of_group() >= tile.inputs) return;
+        const bool is_whole = tile.units - 16 * tile.column > 8;  // or has only the first 8 units
 #pragma unroll
         for (int i = 0; i < 8; i += 2)
             if (i < 4 || is_whole) update_two(i, sums, run, settings);
@@ -138,17 +131,16 @@ struct HeldTile {
     // f(number, its place in memory) for each that the layer has, and its optimizer state.
     template <class F>
     __device__ void each(const Place& place, const Arrays& arrays, F f) {
-        const int inputs = place.inputs(), units = place.units();
         float* const* of_layer = arrays.of_layers + 2 * place.layer * (1 + SLOTS);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             const int input = 16 * warp_of_group() + own_lane() / 4 + i / 2 % 2 * 8,
                       unit = 16 * place.column + i / 4 * 8 + own_lane() % 4 * 2 + i % 2;
-            if (input >= inputs || unit >= units) continue;
-            f(numbers[i], of_layer[0] + input * units + unit);
+            if (input >= place.inputs || unit >= place.units) continue;
+            f(numbers[i], of_layer[0] + input * place.units + unit);
 #pragma unroll
             for (int slot = 0; slot < SLOTS; ++slot)
-                f(slots[i][slot], of_layer[1 + slot] + input * units + unit);
+                f(slots[i][slot], of_layer[1 + slot] + input * place.units + unit);
         }
     }
 };
@@ -204,7 +196,7 @@ struct HeldWeights {
 
     // Starts the product of what a bundle's layer takes, across, and the gradients of its units.
     __device__ static void multiply(Sums& sums, const SmallShared& shared, int bundle) {
-        const Place place = Place::of_bundle(bundle);
+        const Place place = place_of_bundle(bundle);
         const uint64 inputs = operand_at(shared.inputs[place.layer], 0),
                      gradients =
                          operand_at(shared.dz[place.layer], place.column * CLUSTER * SLICE_BYTES);
