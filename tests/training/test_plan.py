@@ -303,7 +303,7 @@ def within_launches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.in_turns(2)
-@pytest.mark.parametrize("sizes", [(6, 8, 3), (6, 8, 8, 3)], ids=str)
+@pytest.mark.parametrize("sizes", [(6, 8, 3), (6, 80, 8, 3)], ids=str)
 def test_a_launch_is_found_once(
     cuda: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, sizes: tuple[int, ...]
 ) -> None:
@@ -321,8 +321,8 @@ def test_a_launch_is_found_once(
     monkeypatch.setattr(launch_plan, "_chosen", noted)
     monkeypatch.setattr(OneLaunchEngine, "prepare", prepared)
     model = mlp(*sizes)
-    # Layer by layer the kernel validates and stops itself; for one hidden layer there is another
-    # that might.
+    # Layer by layer the kernel validates and stops itself; for one hidden layer, or small layers,
+    # there is another that might.
     more = {"validation_data": (X, LABELS)} if len(sizes) > 3 else {}
     callbacks = (
         [wf.EarlyStopping("loss"), wf.Checkpoint(tmp_path / "run")] if len(sizes) > 3 else []

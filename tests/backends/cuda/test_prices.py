@@ -47,7 +47,7 @@ def test_the_file_says_of_which_card_and_when() -> None:
 
 
 def test_several_cards_cost_more_than_their_rows() -> None:
-    network = launch_of(2).network
+    network = network_of(*KERNELS["one_launch_layers"])
     alone, shared = (
         choose_layers(replace(network, batch=512 * cards, cards=cards), "sm_90a", 232448, 132)
         for cards in (1, 2)
