@@ -93,9 +93,9 @@ def test_parts_of_convolutions_that_need_no_gpu(
     cnn = scripts("cnn")
     monkeypatch.setattr(cnn, "why_unavailable", lambda: "no driver")
     assert cnn.parts_of(None) == cnn.parts_of("cpu") == ["cpu"]
-    with pytest.raises(DeviceError, match="part 'steps' needs an NVIDIA GPU, .*: no driver"):
+    with pytest.raises(DeviceError, match=r"part 'steps' needs an NVIDIA GPU, .*: no driver"):
         cnn.parts_of("cpu,steps")
-    with pytest.raises(ConfigError, match="expected parts among .*, got 'step'"):
+    with pytest.raises(ConfigError, match=r"expected parts among .*, got 'step'"):
         cnn.parts_of("step")
     monkeypatch.setattr(cnn, "why_unavailable", lambda: None)
     assert cnn.parts_of(None) == list(cnn.PARTS)
@@ -110,6 +110,7 @@ def test_every_script_is_a_suite(scripts: Any) -> None:
         "residual",
         "scaling_cases",
         "scaling_checks",
+        "scaling_pages",
         "table_pages",
         "table_variants",
     }
