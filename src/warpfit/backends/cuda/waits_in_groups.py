@@ -28,6 +28,7 @@ class _GroupsBlock(Block):
     def __init__(self, config: SmallConfig, rank: int) -> None:
         super().__init__(config.cluster, 0, rank)
         self.config, self.are_several = config, self.cluster > 1
+        self.meeting = Place(MEMORY, f"meeting of block {self.block}")
         # Of each bundle, how many blocks update a tile.
         self.bundles = [
             min(self.cluster, tiles - first)
@@ -41,8 +42,8 @@ class _GroupsBlock(Block):
             ("x_full", 1, COPIED),
             ("x_free", 1, HELPERS + GROUP_WARPS * groups),
             ("losses_full", 2, HELPERS),
-            ("sums_full", self.are_several * len(self.bundles), 1),
-            ("words_full", self.are_several * len(self.bundles), 1),
+            ("sums_full", self.are_several * (last + 1), 1),
+            ("words_full", self.are_several * (last + 1), 1),
             ("biases_full", self.are_several * 2, 1),
         ):
             protocol.add(self.block, name, number, count)
@@ -50,17 +51,13 @@ class _GroupsBlock(Block):
             f"group {group}": self.train(range(group, last, groups), range(0), steps)
             for group in range(groups)
         }
-        with_weights = range(GROUP_WARPS)
-        roles[f"group {groups}"] = self.train(range(last, last + 1), with_weights, steps)
+        outputs = range(last, last + 1)
+        roles[f"group {groups}"] = self.train(outputs, range(GROUP_WARPS), steps)
         for warp in range(GROUP_WARPS, HELPERS):
             roles[f"helper {warp}"] = self.train(range(0), range(warp, warp + 1), steps)
         protocol.add(MEMORY, self.meeting.name, 1, len(roles))
         for name, events in {**roles, "the clerk": self.keep_books(steps)}.items():
             protocol.play(self.block, name, events)
-
-    @property
-    def meeting(self) -> Place:
-        return Place(MEMORY, f"meeting of block {self.block}")
 
     def meet(self, phase: int) -> Iterator[Event]:
         yield from (Arrive(self.meeting), Wait(self.meeting, phase))
@@ -95,10 +92,11 @@ class _GroupsBlock(Block):
             for rank in range(self.bundles[bundle]):
                 if rank != self.rank:
                     yield Arrive(self.at("sums_full", bundle, rank), 0, -SUM_BYTES)
-        for bundle in self.updated(own):
-            owed = (self.cluster - 1) * SUM_BYTES
-            yield from self.await_bytes("sums_full", bundle, step, owed)
-            yield from self.share(range(bundle, bundle + 1))
+        for bundle in own:
+            if self.rank < self.bundles[bundle]:
+                owed = (self.cluster - 1) * SUM_BYTES
+                yield from self.await_bytes("sums_full", bundle, step, owed)
+                yield from self.share(range(bundle, bundle + 1))
         yield from self.receive(own, step + 1)
         if 0 in helpers:
             owed = (self.cluster - 1) * layers * BIAS_BYTES
@@ -106,13 +104,10 @@ class _GroupsBlock(Block):
         if helpers:
             yield Wait(self.at("biases_full", step % 2), step // 2)
 
-    def updated(self, own: range) -> Iterator[int]:
-        """Yield the bundles of which this block updates a tile."""
-        return (bundle for bundle in own if self.rank < self.bundles[bundle])
-
     def share(self, own: range) -> Iterator[Event]:
-        for bundle in self.updated(own):
-            yield from self.send("words_full", bundle, WORD_BYTES)
+        for bundle in own:
+            if self.rank < self.bundles[bundle]:
+                yield from self.send("words_full", bundle, WORD_BYTES)
 
     def receive(self, own: range, phase: int) -> Iterator[Event]:
         for bundle in own if self.are_several else ():
