@@ -26,6 +26,7 @@ from warpfit.checks import (
     check_fields,
     check_number,
     kind_of,
+    ranged,
     register,
 )
 from warpfit.errors import ConfigError, ShapeError
@@ -69,10 +70,12 @@ class OptimizerSpec:
     by_kind: ClassVar[dict[str, type[OptimizerSpec]]] = {}
     # The name of an update in ``UPDATE_RULES``; "" for one whose `apply` is its own.
     rule: ClassVar[str] = ""
+    # Names of the arrays kept for each parameter.
+    slots: ClassVar[tuple[str, ...]] = ()
 
     lr: Schedule
     clip_norm: float | None = None
-    l2: float = 0.0
+    l2: float = ranged("of at least 0", 0.0)
     l2_by_weight: bool = field(default=False, kw_only=True)
     groups: tuple[ParameterGroup, ...] = field(default=(), kw_only=True)
 
@@ -86,7 +89,6 @@ class OptimizerSpec:
             "clip_norm above 0 or None",
             self.clip_norm,
         )
-        self.require(self.l2 >= 0, "l2 of at least 0", self.l2)
 
     def require(self, condition: bool, what: str, came: Any) -> None:
         """Raise ConfigError unless `condition` holds.
@@ -119,8 +121,8 @@ class OptimizerSpec:
 
     @property
     def slot_names(self) -> tuple[str, ...]:
-        """Names of the arrays kept for each parameter."""
-        return ()
+        """Those of `slots` that these settings need."""
+        return self.slots
 
     @property
     def follows_its_rule(self) -> bool:

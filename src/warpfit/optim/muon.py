@@ -11,7 +11,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.matrix_updates import MatrixNumbers, matrix_of
 from warpfit.backends.update_rules import UpdateNumbers
-from warpfit.checks import kind_of
+from warpfit.checks import kind_of, ranged
 from warpfit.errors import ConfigError
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import NUMBERS_OF_STEP, Optimizer, OptimizerSpec
@@ -42,9 +42,9 @@ class MuonSpec(OptimizerSpec):
     """
 
     kind: ClassVar[str] = "muon"
-    momentum: float = 0.95
+    momentum: float = ranged("in [0, 1)", 0.95)
     nesterov: bool = True
-    weight_decay: float = 0.1
+    weight_decay: float = ranged("of at least 0", 0.1)
     ns_steps: int = 5
     adjust_lr_fn: str = "match_rms_adamw"
     normalize: bool = False
@@ -53,8 +53,6 @@ class MuonSpec(OptimizerSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(0 <= self.momentum < 1, "momentum in [0, 1)", self.momentum)
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
         self.require(1 <= self.ns_steps < 100, "ns_steps in [1, 100)", self.ns_steps)
         known = f"adjust_lr_fn among {', '.join(ADJUSTMENTS)}"
         self.require(self.adjust_lr_fn in ADJUSTMENTS, known, self.adjust_lr_fn)

@@ -31,11 +31,6 @@ class Progress:
         return self.step // max(1, self.steps_per_epoch)
 
 
-def require(condition: bool, schedule: Schedule, what: str) -> None:
-    if not condition:
-        raise ConfigError(f"{type(schedule).__name__}: expected {what}, got {schedule!r}")
-
-
 @dataclass(frozen=True)
 class Schedule:
     """Base of all schedules; `lr` is the base or the largest rate, see each.
@@ -62,7 +57,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_fields(type(self).__name__, self)
-        require(0 <= self.lr < inf, self, "a learning rate that is finite and at least 0")
+        if not 0 <= self.lr < inf:
+            raise ConfigError(
+                f"{type(self).__name__}: expected a learning rate that is finite and at least 0, "
+                f"got {self!r}"
+            )
 
     def rate(self, progress: Progress) -> float:
         """Return the learning rate of a step."""
