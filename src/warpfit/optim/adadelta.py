@@ -33,18 +33,14 @@ class Adadelta(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
     lr : float or Schedule
         What a step is multiplied by.
     rho : float
         Decay of the averages of squared gradients and squared steps.
     eps : float
         Added below both roots; the first steps are about its root.
-    weight_decay : float
-        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
+    parameters, weight_decay, clip_norm
+        All others as `Adam`'s.
 
     Raises
     ------

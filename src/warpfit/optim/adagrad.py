@@ -34,17 +34,12 @@ class Adagrad(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
-    lr : float or Schedule
     lr_decay : float
         Step t, counted from 0, divides the learning rate by 1 + t · lr_decay.
-    weight_decay : float
-        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
     eps : float
         Added to the root.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
+    parameters, lr, ...
+        All others as `Adam`'s.
 
     Raises
     ------

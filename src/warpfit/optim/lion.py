@@ -40,16 +40,14 @@ class Lion(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
     lr : float or Schedule
         Every weight moves by this much in a step: a third to a tenth of Adam's.
     betas : pair of float
         Share of the average in a step's direction, and of itself that it keeps.
     weight_decay : float
         A step multiplies all parameters by 1 - lr · weight_decay.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
+    parameters, clip_norm
+        All others as `Adam`'s.
 
     Raises
     ------

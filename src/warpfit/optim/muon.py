@@ -119,9 +119,6 @@ class Muon(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
-    lr : float or Schedule
     momentum : float
         In [0, 1): share of itself that the average of gradients keeps.
     nesterov : bool
@@ -136,13 +133,13 @@ class Muon(Optimizer):
         near 0.02; ``'none'``, 1.
     normalize : bool
         Whether each step first gives a matrix the norm √outputs, as batch norm after it allows.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
     others : Optimizer, optional
         Over further parameters, which it updates by its own rule, settings and groups; the schedule
         of `lr` scales its rate, which must be a number. By default biases and the like are updated
         by AdamW with betas (0.9, 0.95), eps 1e-10, this weight decay and Muon's rate, or
         0.015 times that unless rates are as AdamW's. With it all of `parameters` must be matrices.
+    parameters, lr, clip_norm
+        All others as `Adam`'s.
 
     Raises
     ------

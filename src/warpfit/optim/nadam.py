@@ -75,19 +75,11 @@ class NAdam(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
-    lr : float or Schedule
-    betas : pair of float
-        Decay of the averages of gradients and of their squares.
-    eps : float
-    weight_decay : float
-        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
     momentum_decay : float
         How fast the momentum rises, from half of the first beta to all of it: with 0.004 by half of
         the way in 4250 steps.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
+    parameters, lr, ...
+        All others as `Adam`'s.
 
     Raises
     ------

@@ -39,13 +39,12 @@ class RMSprop(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
-    lr : float or Schedule
     alpha : float
         Decay of the average of squared gradients.
-    eps, weight_decay, momentum, clip_norm
-        As `torch.optim.RMSprop`'s and `SGD`'s.
+    momentum : float
+        In [0, 1): share of the last velocity that is kept.
+    parameters, lr, ...
+        All others as `Adam`'s.
 
     Raises
     ------
