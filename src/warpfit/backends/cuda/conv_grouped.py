@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, product
+from itertools import chain
 from math import prod
 
 from warpfit.backends.base import Activation, Array, Pair
 from warpfit.backends.checks import check_conv2d, check_float, check_shape
 from warpfit.backends.cuda.conv_boxes_sm90 import BoxOps
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
+from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.grouped import (
     backward_input_by_group,
     backward_weight_by_group,
@@ -137,15 +136,3 @@ def _sizes(
     """Return what all kernels take last."""
     of_images = (*x_shape[1:3], *counts, *w_shape[:2], *chain(*pairs))
     return (*of_images, x_shape[3], w_shape[3], w_shape[2], w_shape[3] // groups)
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernels of this file with a choice of the defines that they are asked for."""
-    for dtype in DEVICE_FLOATS:
-        widths = ("1", str(VECTOR_BYTES // dtype_of(dtype).itemsize))
-        for width, (name, stored) in product(widths, (("relu", "0"), ("gelu", "1"))):
-            own = {"DTYPE": dtype, "WIDTH": width}
-            yield "conv2d_grouped_forward", {**own, "ACTIVATION": name, "STORE_Z": stored}
-        for width in widths:
-            yield "conv2d_grouped_backward_input", {"DTYPE": dtype, "WIDTH": width}
-        yield "conv2d_grouped_backward_weight", {"DTYPE": dtype}

@@ -5,12 +5,10 @@ has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from warpfit.backends.base import HALF_DTYPES, Array
-from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.base import Array
 from warpfit.backends.cuda.conv_sm90 import (
     BARRIER_BYTES,
     BYTES_A_CYCLE,
@@ -19,7 +17,6 @@ from warpfit.backends.cuda.conv_sm90 import (
     WARPGROUP,
     Windows,
     WindowsOps,
-    example_windows,
     is_in_pieces,
     plane_bytes,
     row_counts,
@@ -191,15 +188,3 @@ class WeightOps(WindowsOps):
             shared_bytes=band.shared_bytes,
         )
         return sums
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernel with a choice of the defines that it is asked for."""
-    for dtype in HALF_DTYPES:
-        for windows in example_windows():
-            band = choose_weight_band(windows, 512, 132, shared_bytes_of("sm_90a"))
-            assert band is not None
-            for is_pooled in (False, True):
-                is_whole = windows.channels >= IN_PIECE
-                defines = weight_defines(dtype, windows, band, is_whole, is_pooled)
-                yield KERNEL, {name: str(value) for name, value in defines.items()}

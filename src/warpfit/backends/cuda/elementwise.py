@@ -12,7 +12,6 @@ import numpy as np
 from warpfit.backends.base import BINARY, COMPARISONS, UNARY, Array
 from warpfit.backends.checks import check_axis, check_float, check_known
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.indexing import IndexingOps
 from warpfit.backends.cuda.layouts import (
     BLOCK_BYTES,
@@ -30,7 +29,7 @@ LEAST_COPIED = 1 << 18
 
 Shape = tuple[int, ...]
 
-_BINARY = (*BINARY, *COMPARISONS)
+BINARY_KERNELS = (*BINARY, *COMPARISONS)
 _BOOL = np.dtype(bool)
 
 
@@ -107,7 +106,7 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return y
 
     def binary(self, name: str, a: Any, b: Any) -> Array:
-        check_known("binary", name, _BINARY)
+        check_known("binary", name, BINARY_KERNELS)
         a, b = self._operands(name, a, b)
         dtype = b.dtype if type(a) is float else a.dtype
         plan = _plan(name, dtype.itemsize, _axes(a), _axes(b))
@@ -234,14 +233,3 @@ def _shapes(arrays: Sequence[DeviceArray]) -> str:
 
 def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with its defines."""
-    found: list[tuple[str, dict[str, str]]] = [
-        ("where", {"DTYPE": dtype}) for dtype in DEVICE_FLOATS
-    ]
-    for dtype in DEVICE_FLOATS:
-        found += [("unary", {"FUNCTION": name, "DTYPE": dtype}) for name in UNARY]
-        found += [("binary", {"FUNCTION": name, "DTYPE": dtype}) for name in _BINARY]
-    return found

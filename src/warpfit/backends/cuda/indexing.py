@@ -12,7 +12,6 @@ from warpfit.backends.base import Array
 from warpfit.backends.checks import check_float
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides, viewed
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.layouts import broadcast_shape, broadcast_strides, layout
 from warpfit.errors import ShapeError
 
@@ -293,11 +292,3 @@ def _broadcast(op: str, x: DeviceArray, shape: Shape) -> DeviceArray:
     if broadcast_shape(op, x.shape, shape) != shape:
         raise ShapeError(f"{op}: expected a shape that {x.shape} broadcasts to, got {shape}")
     return x.view(shape, broadcast_strides(x.shape, x.strides, shape))
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with its defines."""
-    return [
-        *(("take", {"DTYPE": name}) for name in ("uint8", "uint16", "uint32", "uint64")),
-        *(("add_at", {"DTYPE": dtype}) for dtype in DEVICE_FLOATS),
-    ]

@@ -10,7 +10,7 @@ from warpfit.backends.base import REDUCTIONS, Array, Axis
 from warpfit.backends.checks import check_axis, check_float, check_known
 from warpfit.backends.cuda.array import row_major_strides
 from warpfit.backends.cuda.arrays import ArrayOps, power_of_two
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.cuda.layouts import AxisStrides, broadcast_shape, joined, packed
 from warpfit.errors import ShapeError
 
@@ -185,12 +185,3 @@ class ReductionOps(ArrayOps):
         added = x.ndim - len(shape)
         stretched = [axis for axis, size in enumerate(shape, added) if size != x.shape[axis]]
         return self.reshape(self.reduce("sum", x, (*range(added), *stretched)), shape)
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with its defines."""
-    return [
-        ("reduce", {"OP": op, "DTYPE": dtype})
-        for op in ("Sum", "Max", "Min")
-        for dtype in DEVICE_FLOATS
-    ]
