@@ -25,8 +25,7 @@ from warpfit.apps.notebook.trainer import OPTIMIZERS as OF_DEMO
 from warpfit.apps.playground.messages import BOUNDS
 from warpfit.backends import Activation
 from warpfit.backends.activations import ACTIVATIONS
-from warpfit.backends.base import LossTerms
-from warpfit.backends.base import ELEMENT_LOSSES
+from warpfit.backends.base import ELEMENT_LOSSES, LossTerms
 from warpfit.backends.cuda import jit, loss, many_small_networks_sm90
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.engines import at_once, launch_network, launch_settings
