@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -204,7 +204,7 @@ def compile_kernel(
         With the log, each message under the line of source that it is about; or with who would wait
         for whom for ever.
     """
-    check_waits(name, dict(defines))
+    waits = _begun(check_waits, name, dict(defines))  # the compiler leaves Python's lock to it
     options = [
         f"--gpu-architecture={arch}",
         *compiler_options(),
@@ -215,11 +215,13 @@ def compile_kernel(
     try:
         code, log = compiled(unit_of(name, source_of(name), defines), f"{name}.cu", options)
     except Exception as error:
+        waits.result()
         settings = " ".join(f"{key}={value}" for key, value in defines)
         text = _with_source_lines(str(error), name)
         raise CompileError(
             f"kernel {name} does not compile for {arch} with {settings}:\n{text}"
         ) from error
+    waits.result()
     return code, log
 
 
@@ -257,7 +259,7 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
     path = _entry(name, defines, arch)
     future, is_new = _under_way(path)
     if is_new:
-        _compile_into(future, path, name, defines, arch)
+        _do(future, _cached, path, name, defines, arch)
     try:
         return future.result()
     finally:
@@ -279,7 +281,7 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
             continue
         future, is_new = _under_way(path)
         if is_new:
-            wanted.append((future, path, name, defines, arch))
+            wanted.append((future, _cached, path, name, defines, arch))
     most = num_cores() if are_first else max(1, num_cores() // 4)
     for _ in range(min(len(wanted), most)):
         Thread(target=_compile_all, args=(wanted,)).start()
@@ -288,7 +290,7 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
 def _compile_all(wanted: deque[Any]) -> None:
     with suppress(IndexError):  # another thread may take the last one
         while True:
-            _compile_into(*wanted.popleft())
+            _do(*wanted.popleft())
 
 
 def build(kernels: Iterable[tuple[str, Defines]], arch: str) -> Iterator[bool]:
@@ -336,9 +338,18 @@ def _under_way(path: Path) -> tuple[Future[bytes], bool]:
     return future, future is own
 
 
-def _compile_into(future: Future[bytes], path: Path, *kernel: Any) -> None:
+def _begun(act: Callable[..., Any], *given: Any) -> Future[Any]:
+    """Begin to do something in a thread of its own."""
+    from concurrent.futures import Future
+
+    future = Future[Any]()
+    Thread(target=_do, args=(future, act, *given)).start()
+    return future
+
+
+def _do(future: Future[Any], act: Callable[..., Any], *given: Any) -> None:
     try:
-        future.set_result(_cached(path, *kernel))
+        future.set_result(act(*given))
     except BaseException as error:
         future.set_exception(error)
 

@@ -33,10 +33,10 @@ __device__ inline Acc over_root(Acc a, Acc b, Acc eps) {
 
 // What a step has of the six numbers: each as it is, or what it leaves of 1.
 template <class Acc>
-struct StepNumbers {
+struct RuleNumbers {
     Scalar numbers[6];
 
-    __device__ StepNumbers(const Scalar& a, const Scalar& b, const Scalar& c, const Scalar& d,
+    __device__ RuleNumbers(const Scalar& a, const Scalar& b, const Scalar& c, const Scalar& d,
                            const Scalar& e, const Scalar& f)
         : numbers{a, b, c, d, e, f} {}
 
@@ -47,8 +47,8 @@ struct StepNumbers {
 // w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g. With
 // lr_in_velocity v has -lr in it.
 template <class Acc, int NUM_SLOTS>
-struct SgdStep : StepNumbers<Acc> {
-    using StepNumbers<Acc>::StepNumbers;
+struct SgdStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
     Acc lr = this->of(0), momentum = this->of(1), decay = this->of(2);
     bool nesterov = read(this->numbers[3]) != 0, lr_in_velocity = read(this->numbers[4]) != 0;
 
@@ -70,8 +70,8 @@ struct SgdStep : StepNumbers<Acc> {
 
 // w ← shrink w - rate m / (√v + eps); the caller puts the bias corrections into rate and eps.
 template <class Acc, int NUM_SLOTS>
-struct AdamStep : StepNumbers<Acc> {
-    using StepNumbers<Acc>::StepNumbers;
+struct AdamStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
     Acc rate = this->of(0), eps = this->of(1), shrink = this->of(2);
     Acc keep1 = this->of(3), take1 = this->rest(3), keep2 = this->of(4), take2 = this->rest(4);
     Acc decay = this->of(5);
@@ -89,8 +89,8 @@ struct AdamStep : StepNumbers<Acc> {
 // w ← w - lr d, d the gradient over (√s + eps), or with momentum the velocity v ← momentum v +
 // that.
 template <class Acc, int NUM_SLOTS>
-struct RmspropStep : StepNumbers<Acc> {
-    using StepNumbers<Acc>::StepNumbers;
+struct RmspropStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
     Acc lr = this->of(0), keep = this->of(1), take = this->rest(1), eps = this->of(2);
     Acc decay = this->of(3), momentum = this->of(4);
 
@@ -112,8 +112,8 @@ __device__ inline Acc sign_or_nan(Acc x) {
 
 // w ← kept w - rate sign(c), c = beta1 m + (1 - beta1) g; then m ← beta2 m + (1 - beta2) g.
 template <class Acc, int NUM_SLOTS>
-struct LionStep : StepNumbers<Acc> {
-    using StepNumbers<Acc>::StepNumbers;
+struct LionStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
     Acc rate = this->of(0), kept = this->of(1);
     Acc keep1 = this->of(2), take1 = this->rest(2), keep2 = this->of(3), take2 = this->rest(3);
 
@@ -126,8 +126,8 @@ struct LionStep : StepNumbers<Acc> {
 
 // w ← w - lr g / (√s + eps), s ← s + g².
 template <class Acc, int NUM_SLOTS>
-struct AdagradStep : StepNumbers<Acc> {
-    using StepNumbers<Acc>::StepNumbers;
+struct AdagradStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
     Acc lr = this->of(0), eps = this->of(1), decay = this->of(2);
 
     __device__ void apply(Acc& w, Acc g, Acc* slots) const {
@@ -141,8 +141,8 @@ struct AdagradStep : StepNumbers<Acc> {
 // w ← w - lr d, d = √(u + eps) / √(s + eps) g; s and u are averages of g² and d², s with this
 // step's.
 template <class Acc, int NUM_SLOTS>
-struct AdadeltaStep : StepNumbers<Acc> {
-    using StepNumbers<Acc>::StepNumbers;
+struct AdadeltaStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
     Acc lr = this->of(0), keep = this->of(1), take = this->rest(1), eps = this->of(2);
     Acc decay = this->of(3);
 
@@ -158,8 +158,8 @@ struct AdadeltaStep : StepNumbers<Acc> {
 
 // w ← w - rate (g + ahead m) / (√v + eps); the caller puts the bias corrections into the three.
 template <class Acc, int NUM_SLOTS>
-struct NadamStep : StepNumbers<Acc> {
-    using StepNumbers<Acc>::StepNumbers;
+struct NadamStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
     Acc rate = this->of(0), eps = this->of(1), ahead = this->of(2);
     Acc keep1 = this->of(3), take1 = this->rest(3), keep2 = this->of(4), take2 = this->rest(4);
     Acc decay = this->of(5);
