@@ -70,7 +70,6 @@ def _pullback(*derivatives: Derivative) -> Pullback:
 
 
 # -- arithmetic
-# ----------------------------------------------------------------------------------------------
 
 
 def add(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
@@ -168,7 +167,6 @@ def where(ops: Backend, a: Array, b: Array, *, condition: Array) -> tuple[Array,
 
 
 # -- functions of one array
-# ----------------------------------------------------------------------------------
 
 
 def exp(ops: Backend, x: Array) -> tuple[Array, Pullback]:
@@ -231,7 +229,6 @@ def log_softmax(ops: Backend, x: Array) -> tuple[Array, Pullback]:
 
 
 # -- products
-# ------------------------------------------------------------------------------------------------
 
 
 def matmul(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
@@ -264,7 +261,6 @@ def matmul(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 # -- reductions
-# ----------------------------------------------------------------------------------------------
 
 
 def _kept_shape(shape: Shape, axis: Axis) -> Shape:
@@ -332,7 +328,6 @@ def min(
 
 
 # -- moving elements
-# -----------------------------------------------------------------------------------------
 
 
 def reshape(ops: Backend, x: Array, *, shape: Shape) -> tuple[Array, Pullback]:

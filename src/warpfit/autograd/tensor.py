@@ -68,7 +68,6 @@ class Tensor(WithHints, Node):
         self.requires_grad = requires_grad
 
     # -- what it is
-    # --------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,7 +145,6 @@ class Tensor(WithHints, Node):
         return f"{name}({values}, dtype={self.dtype}{device}{gradient})"
 
     # -- operators
-    # ---------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Tensor:
         return apply(formulas.add, self, other)
@@ -208,7 +206,6 @@ class Tensor(WithHints, Node):
         return self._ops.binary(name, a.data, b.data)
 
     # -- functions
-    # ---------------------------------------------------------------------------------------
 
     def abs(self) -> Tensor:
         """Return |x|."""
@@ -266,7 +263,6 @@ class Tensor(WithHints, Node):
         return apply(formula, self, axis=axis, keepdims=keepdims)
 
     # -- shapes
-    # ------------------------------------------------------------------------------------------
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the elements in another shape, given as sizes or one tuple; one size may be -1."""
@@ -335,7 +331,6 @@ class Tensor(WithHints, Node):
             ) from None
 
     # -- gradients
-    # ---------------------------------------------------------------------------------------
 
     def backward(self, gradient: Array | None = None) -> None:
         """Add this tensor's derivative to ``grad`` of every tensor that it was made from.

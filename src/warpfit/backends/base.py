@@ -139,7 +139,6 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         return nullcontext()
 
     # -- arrays
-    # ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
@@ -268,7 +267,6 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         """
 
     # -- dense
-    # -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def matmul(
@@ -313,7 +311,6 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         """Return the sum over rows: x (M, N) → (N,)."""
 
     # -- activations
-    # -------------------------------------------------------------------------------------
 
     @abstractmethod
     def activation_forward(

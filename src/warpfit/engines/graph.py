@@ -398,7 +398,6 @@ class _Run(Run):
         return self.step_at_once(x, y, own, self.record, rows)
 
     # -- numbers
-    # -------------------------------------------------------------------------------------------
 
     def _numbers(self, epoch: int, rates: list[float]) -> npt.NDArray[np.float64]:
         """Return the table (steps, columns) of an epoch, for the optimizer's steps that come

@@ -36,7 +36,6 @@ class _Graph(Graph):
         self.estimator = estimator
 
     # -- networks
-    # ------------------------------------------------------------------------------------------
 
     def network(self, network: Any) -> str:
         """Add a network, its output activation included, and return the name of what it gives."""
@@ -59,7 +58,6 @@ class _Graph(Graph):
         return self.add(OUTPUT_OPERATORS[name], z)
 
     # -- outputs
-    # -------------------------------------------------------------------------------------------
 
     def outputs(self, predicted: list[str]) -> list[Any]:
         """Add the mean of what the networks give, and what follows from it; return the graph's

@@ -137,7 +137,6 @@ class Module(WithHints):
         return Tensor(moved(x, backends.of(*arrays) if arrays else home_of(x), self.dtype))
 
     # -- the tree
-    # ----------------------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield (name, module) for the modules directly inside this one."""
@@ -192,7 +191,6 @@ class Module(WithHints):
         return [parameter for _, parameter in self.named_parameters()]
 
     # -- state
-    # -------------------------------------------------------------------------------------------
 
     def named_arrays(self) -> dict[str, Parameter | Buffer]:
         """Return all parameters and buffers, by dotted name."""
@@ -314,7 +312,6 @@ class Module(WithHints):
         return sum(int(parameter.data.size) for parameter in self.parameters())
 
     # -- text
-    # --------------------------------------------------------------------------------------------
 
     def summary(self, input_shape: Sequence[int]) -> str:
         """Return a table for samples of a shape: every layer with its output shape and number of

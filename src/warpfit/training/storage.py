@@ -229,7 +229,6 @@ def _of_another_kind(path: PathLike, kind: str, header: Mapping[str, Any]) -> st
 
 
 # -- models
-# --------------------------------------------------------------------------------------------------
 
 
 def save(model: Module, path: PathLike, *, metadata: Mapping[str, Any] | None = None) -> None:

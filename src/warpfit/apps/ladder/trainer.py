@@ -218,7 +218,6 @@ class StepByStep:
         return self.ops.zeros((steps, 3), "float64")
 
     # -- the textbook's step
-    # -----------------------------------------------------------------------------
 
     def _separate_step(self, x: Array, y: Array, record: Array | None, idx: int) -> None:
         """Train on a batch with a kernel for every operation."""
@@ -259,7 +258,6 @@ class StepByStep:
         return self._weights[num_rows]
 
     # -- the fused step
-    # ----------------------------------------------------------------------------------
 
     def _fused_step(self, x: Array, y: Array, record: Any, idx: int) -> None:
         """Train on a batch with as few kernels as the operations of the backend allow."""

@@ -16,7 +16,6 @@ class LayerContract(ABC):
     """Convolutions, pooling, norms, dropout and embeddings of numbers."""
 
     # -- images: (M, H, W, C), weights (KH, KW, C, O), pairs are (height, width)
-    # ---------------------------
 
     @abstractmethod
     def conv2d_forward(
@@ -166,7 +165,6 @@ class LayerContract(ABC):
         """Return dx of shape `x_shape`: dy / (KH · KW) added to every pixel of its window."""
 
     # -- normalisation: forward returns (y, what backward needs), backward (dx, dweight, dbias)
-    # ------------
 
     @abstractmethod
     def batch_norm_forward(
@@ -237,7 +235,6 @@ class LayerContract(ABC):
         """
 
     # -- dropout
-    # -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def dropout_forward(
@@ -280,7 +277,6 @@ class LayerContract(ABC):
         """Return dy · mask."""
 
     # -- embeddings of numbers
-    # -----------------------------------------------------------------------------
 
     @abstractmethod
     def piecewise_linear_forward(

@@ -11,7 +11,6 @@ class LossContract(ABC):
     """Losses of rows, and the same as one operation of a step."""
 
     # -- losses: each forward returns (mean loss (), total weight (), what backward needs)
-    # ---------------
 
     @abstractmethod
     def softmax_cross_entropy_forward(
@@ -85,7 +84,6 @@ class LossContract(ABC):
         """Return how many rows have every (z > 0) equal to (t > 0.5): () int64."""
 
     # -- losses of a step, as one operation; a backend may decline them
-    # ------------------------------------
     #
     # They write (mean loss, total weight, rows that are right or 0) to record[row], as
     # `record_step` does, and return the mean's gradient times `scale`, of the outputs' shape and

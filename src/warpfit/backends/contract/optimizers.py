@@ -14,7 +14,6 @@ class OptimizerContract(ABC):
     """Updates of all parameters at once, and what is done to their gradients before."""
 
     # -- optimizers: lists of arrays, updated in place
-    # ---------------------------------------------------
 
     @abstractmethod
     def update_parameters(

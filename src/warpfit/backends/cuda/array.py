@@ -99,7 +99,6 @@ class DeviceArray:
         return DeviceArray(runtime, memory, memory.pointer, tuple(shape), dtype)
 
     # -- what it is
-    # --------------------------------------------------------------------------------------
 
     @property
     def strides(self) -> Shape:
@@ -128,7 +127,6 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.runtime.name!r})"
 
     # -- views
-    # -------------------------------------------------------------------------------------------
 
     def view(self, shape: Shape, strides: Shape, offset: int = 0) -> DeviceArray:
         """Return a view of the same memory; `strides` and `offset` in bytes."""
@@ -152,13 +150,11 @@ class DeviceArray:
         return DeviceArray(self.runtime, self.memory, self.pointer + offset, shape, self.dtype)
 
     # -- copies
-    # ------------------------------------------------------------------------------------------
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceArray:
         return self.copied()
 
     # -- on the host, and to other libraries
-    # ---------------------------------------------------------------
 
     def numpy(self) -> npt.NDArray[Any]:
         """Return a copy on the host; bfloat16 widens to float32."""

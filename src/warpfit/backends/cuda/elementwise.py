@@ -176,7 +176,6 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return self.contiguous(x)
 
     # -- moving elements
-    # -----------------------------------------------------------------------------------
 
     def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         check_float("concatenate", *arrays)

@@ -169,7 +169,6 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
 
 
 # -- the compiler
-# --------------------------------------------------------------------------------------------
 
 
 def compiler_options() -> list[str]:
@@ -243,7 +242,6 @@ def _with_source_lines(log: str, name: str) -> str:
 
 
 # -- the cache
-# -----------------------------------------------------------------------------------------------
 
 
 def cubin(name: str, defines: Defines, arch: str) -> bytes:

@@ -297,7 +297,6 @@ def _useful_splits(config: MmaConfig, device: _Device, m: int, n: int, k: int) -
 
 
 # -- a guess of the time, which only has to rank the choices
-# -----------------------------------------------------
 
 
 class _Device(NamedTuple):

@@ -37,7 +37,6 @@ class Streams(Context):
         self._unused: deque[Any] = deque()  # graphs that are to be destroyed
 
     # -- graphs
-    # ------------------------------------------------------------------------------------------
 
     @contextmanager
     def capture(self, *, allocates: bool = False) -> Iterator[Graph]:
@@ -155,7 +154,6 @@ class Streams(Context):
             )
 
     # -- order
-    # -------------------------------------------------------------------------------------------
 
     def let_wait(self, stream: int | None) -> None:
         """Let another stream, given by its handle, wait for all that was started here so far.

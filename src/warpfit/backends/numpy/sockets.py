@@ -128,7 +128,6 @@ class SocketCommunicator(Communicator):
         Thread(target=self._listen, daemon=True).start()
 
     # -- calls
-    # -------------------------------------------------------------------------------------------
 
     def exchange(self, value: Any) -> list[Any]:
         if self.rank:
@@ -195,7 +194,6 @@ class SocketCommunicator(Communicator):
             ) from None
 
     # -- ends
-    # ----------------------------------------------------------------------------------------------
 
     def abort(self, error: BaseException) -> BaseException:
         """Tell all others, whose calls raise an error that says this one."""
@@ -258,7 +256,6 @@ class SocketCommunicator(Communicator):
 
 
 # -- meeting
-# --------------------------------------------------------------------------------------------------
 
 # For each purpose the connections with other ranks.
 Connections = tuple[dict[int, Connection], dict[int, Connection]]
