@@ -39,9 +39,7 @@ ENCODE = (
 
 
 def check_count(name: str, value: Any, lowest: int) -> int:
-    """Return `value` as an int, or raise ConfigError unless it is an integer of at least
-    `lowest`.
-    """
+    """Return `value` as an int, or raise ConfigError unless an integer of at least `lowest`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
         raise ConfigError(
             f"expected {name} to be an integer of at least {lowest}, got {brief(value)}"
@@ -72,9 +70,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def as_integers(name: str, value: Any, lowest: int = -(2**63)) -> tuple[int, ...]:
-    """Return an integer of at least `lowest`, or a sequence of such, as a tuple, or raise
-    ShapeError.
-    """
+    """Return integers of at least `lowest`, one or several, as a tuple, or raise ShapeError."""
     parts = as_tuple(value if isinstance(value, Iterable) else [value], Integral)
     if parts is None or not all(lowest <= int(part) < 2**63 for part in parts):
         raise ShapeError(
@@ -111,9 +107,7 @@ def check_fields(owner: str, settings: Any) -> None:
 
 @cache
 def _declared_fields(kind: Any) -> list[tuple[str, str, bool, str | None]]:
-    """Return the fields of a class that are checked: name, declared type, whether None is one,
-    range.
-    """
+    """Return a class's fields that are checked: name, declared type, whether None is one, range."""
     found = []
     for each in fields(kind):
         own, _, other = str(each.type).partition(" | ")
@@ -123,9 +117,7 @@ def _declared_fields(kind: Any) -> list[tuple[str, str, bool, str | None]]:
 
 
 def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
-    """Return what is a sequence of values of a kind, none a bool, as a tuple; None if it is
-    something else.
-    """
+    """Return a sequence of values of a kind, none a bool, as a tuple; None if it is none."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         return None
     try:

@@ -108,9 +108,7 @@ def div(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def pow(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = aᵇ; da = dy · b · aᵇ⁻¹, 0 where b is 0; db = dy · y · log a, 0 where a is 0 and b at
-    least 0.
-    """
+    """y = aᵇ; da = dy · b · aᵇ⁻¹, 0 where b = 0; db = dy · y · log a, 0 where a = 0 and b ≥ 0."""
     y = ops.binary("pow", a, b)
 
     def to_a(dy: Array) -> Array:
@@ -151,9 +149,7 @@ def maximum(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def minimum(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = the smaller of a and b; dy goes to the smaller, half of it to each where they are
-    equal.
-    """
+    """y = the smaller of a and b; dy goes to the smaller, half to each where they are equal."""
     return _larger("minimum", ops, a, b)
 
 

@@ -166,9 +166,7 @@ class _Run(Run):
             self.reports.check_finite(record[: idx + 1, None], step - idx)
 
     def _rescale(self, step: int, gradients: list[Array], loss: Array) -> bool:
-        """Choose the next step's loss scale, and return whether this step's gradients are
-        finite.
-        """
+        """Choose the next step's loss scale; return whether this step's gradients are finite."""
         ops, state = self.ops, self.state
         is_finite = bool(ops.to_numpy(ops.all_finite(gradients)))
         try:

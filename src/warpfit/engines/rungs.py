@@ -41,9 +41,7 @@ class Rungs:
 
 
 class Halved(NamedTuple):
-    """After which epoch a network was left behind; as which of the candidates, 0 if a fold has no
-    result.
-    """
+    """After which epoch a network was left behind; as which candidate, 0 if none has a result."""
 
     after: int
     place: int

@@ -60,9 +60,7 @@ class _Graph(Graph):
     # -- outputs
 
     def outputs(self, predicted: list[str]) -> list[Any]:
-        """Add the mean of what the networks give, and what follows from it; return the graph's
-        outputs.
-        """
+        """Add the mean of what networks give, and what follows; return the graph's outputs."""
         estimator = self.estimator
         if not hasattr(estimator, "classes_"):
             self.add("Mean", *predicted, output="variable")

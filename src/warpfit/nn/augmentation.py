@@ -74,9 +74,7 @@ class _AugmentationSpec(LayerSpec):
 
 @dataclass(frozen=True)
 class RandomFlipSpec(_AugmentationSpec):
-    """Each image is mirrored left to right with probability p, or all in every second span of
-    steps.
-    """
+    """Images are mirrored left to right with probability p, or all in every second span."""
 
     kind: ClassVar[str] = "random_flip"
     layer: ClassVar[str] = "RandomFlip"

@@ -110,9 +110,7 @@ class OptimizerSpec:
             raise ConfigError(f"{self.kind}: expected {what}, got {came!r}")
 
     def checked_betas(self, came: Any) -> tuple[float, float]:
-        """Return two shares of averages as floats, or raise ConfigError unless each is in [0,
-        1).
-        """
+        """Return two shares of averages as floats, or raise ConfigError unless in [0, 1)."""
         betas = as_tuple(came, Real)
         if betas is None or len(betas) != 2:
             raise ConfigError(f"{self.kind}: expected betas as two numbers, got {came!r}")
@@ -131,9 +129,7 @@ class OptimizerSpec:
         return is_own and self.rule in UPDATE_RULES
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
-        """Return the rule's numbers in a step, counted from 1, at this rate; of arrays, in
-        several.
-        """
+        """Return the rule's numbers in a step, from 1 on, at this rate; of arrays, in several."""
         raise NotImplementedError
 
     def numbers(self, step: int, lr: float) -> tuple[float, ...]:
@@ -141,9 +137,7 @@ class OptimizerSpec:
         return tuple(self.update_numbers(step, lr)[:NUMBERS_OF_STEP]) if self.rule else (lr,)
 
     def numbers_of_groups(self, step: int, lr: float) -> tuple[float, ...]:
-        """Return `numbers` of all groups, one after the other, as `update` finds them on the
-        device.
-        """
+        """Return `numbers` of all groups, one by one, as `update` finds them on the device."""
         if not self.groups:
             return self.numbers(step, lr)
         return tuple(
@@ -382,9 +376,7 @@ class Optimizer(OnDemand):
         self.step_count = 0
 
     def make_slots(self) -> dict[str, list[Array]]:
-        """Return the slots, zeros before the first step, where the parameters live and in their
-        dtype.
-        """
+        """Return the slots, zeros before the first step, where and as the parameters are."""
         if not self.slots:
             self.slots = {
                 name: [backends.of(p.data).zeros(p.shape, p.dtype) for p in self.parameters]

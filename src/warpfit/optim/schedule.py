@@ -17,9 +17,7 @@ Rates = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: `step` of `total_steps`, counted from 0, with `steps_per_epoch` steps an
-    epoch.
-    """
+    """Where a run stands: `step` of `total_steps`, from 0, with `steps_per_epoch` an epoch."""
 
     step: int
     total_steps: int
@@ -68,9 +66,7 @@ class Schedule:
         return float(self.rates(progress, 1)[0])
 
     def rates(self, progress: Progress, count: int) -> Rates:
-        """Return the learning rates (count,) float64 of a step and of those after it, as `rate`
-        gives them.
-        """
+        """Return the learning rates (count,) float64 from a step on, as `rate` gives them."""
         if not self.is_by_epoch:
             places = range(progress.step, progress.step + count)
             return np.array(
@@ -84,9 +80,7 @@ class Schedule:
 
     @property
     def largest(self) -> float:
-        """No rate is larger, however long the run, but for rounding; schedules that rise above `lr`
-        say so here.
-        """
+        """The bound of all rates, but for rounding; schedules that rise above `lr` say so here."""
         return self.lr
 
     def observe(self, state: PlateauState, loss: float) -> PlateauState:

@@ -193,9 +193,7 @@ def _cards_of(arch: str | None) -> list[Any]:
 
 
 def _device_and_card(device: str, name: str | None) -> tuple[str, Any]:
-    """Return the device of a plan and its `Card`: the one of this name, or else that of the
-    device.
-    """
+    """Return the device of a plan and its `Card`: that of this name, or the device's."""
     from warpfit.backends.cuda.cards import CARDS, card_of
 
     if name is not None:

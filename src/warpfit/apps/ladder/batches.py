@@ -66,9 +66,7 @@ class Uploaded(Batches):
 
 
 class Pinned(Batches):
-    """Gathered straight into pinned memory, in two buffers in turns: one goes up while the device
-    reads the other.
-    """
+    """Gathered into one of two buffers of pinned memory; meanwhile the other goes up."""
 
     ops: Any  # a device's
 

@@ -67,9 +67,7 @@ class Recipe:
         return self.feeding is Preloaded
 
     def reports(self, epoch: int, epochs: int) -> bool:
-        """Return whether an epoch of so many, counted from 0, has loss and accuracy: the last one
-        always has.
-        """
+        """Return whether an epoch of so many, from 0, has loss and accuracy, as the last has."""
         return self.is_fused or epoch % self.report_every == 0 or epoch == epochs - 1
 
 

@@ -280,9 +280,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Request]] = {
 
 
 def _checked(what: str, value: Any, bounds: Mapping[str, Bound]) -> dict[str, Any]:
-    """Return the values of an object that has exactly the keys of `bounds`, each within its
-    bound.
-    """
+    """Return the values of an object with exactly the keys of `bounds`, each within its bound."""
     given = _object(what, value)
     _check_keys(what, given, tuple(bounds))
     return {name: bound.check(name, given[name]) for name, bound in bounds.items()}

@@ -148,9 +148,7 @@ class LayerContract(ABC):
     def avg_pool2d_forward(
         self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
     ) -> Array:
-        """Return the mean of every window, (M, OH, OW, C); padding, at most half the kernel, counts
-        as 0.
-        """
+        """Return the mean of each window, (M, OH, OW, C); padding, at most half of it, is 0."""
 
     @abstractmethod
     def avg_pool2d_backward(
@@ -230,9 +228,7 @@ class LayerContract(ABC):
     def layer_norm_backward(
         self, dy: Array, x: Array, weight: Array | None, saved: Any, *, num_axes: int = 1
     ) -> tuple[Array, Array, Array]:
-        """Return dx = (g - mean(g) - x̂ · mean(g · x̂)) / σ with g = dy · weight, dweight and
-        dbias.
-        """
+        """Return dx = (g - mean(g) - x̂ · mean(g · x̂)) / σ, g = dy · weight, dweight, dbias."""
 
     # -- dropout
 

@@ -75,9 +75,7 @@ class LossContract(ABC):
 
     @abstractmethod
     def count_correct(self, logits: Array, labels: Array) -> Array:
-        """Return how many rows have their largest logit (the first, if several) at the label: ()
-        int64.
-        """
+        """Return how many rows have their largest logit, the first, at the label: () int64."""
 
     @abstractmethod
     def count_correct_binary(self, logits: Array, target: Array) -> Array:
@@ -102,9 +100,7 @@ class LossContract(ABC):
         sample_weight: Array | None = None,
         label_smoothing: float = 0.0,
     ) -> Array | None:
-        """Record the loss of `softmax_cross_entropy_forward` and what is right; return the
-        gradient, or None.
-        """
+        """Record the loss of `softmax_cross_entropy_forward`; return the gradient, or None."""
         return None
 
     def element_loss_step(
@@ -118,7 +114,5 @@ class LossContract(ABC):
         scale: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        """Record the loss of `element_loss_forward` and, of binary cross-entropy, what is right;
-        return the gradient, or None.
-        """
+        """Record the loss of `element_loss_forward`; return the gradient, or None."""
         return None

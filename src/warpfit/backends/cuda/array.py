@@ -224,9 +224,7 @@ class DeviceArray:
 
 
 def _same_places(shape: Shape, strides: Shape, dense: Shape) -> bool:
-    """Whether strides lead where contiguous ones would: an axis of one entry may have any
-    stride.
-    """
+    """Whether strides lead where contiguous ones would: those of an axis of one entry are free."""
     if strides == dense or 0 in shape:
         return True
     return all(size == 1 or a == b for size, a, b in zip(shape, strides, dense, strict=True))

@@ -139,9 +139,7 @@ class ArrayOps(Backend):
         self.compile_ahead(noted.values())
 
     def _imported(self, value: Any) -> DeviceArray:
-        """Return a view of another library's array on this device, or an uploaded copy of anything
-        else.
-        """
+        """Return a view of another library's array on this device, or a copy of anything else."""
         if hasattr(value, "__cuda_array_interface__") or _is_on_device(value):
             return from_exporter(self.runtime, value)
         host = as_numbers(value)
@@ -151,9 +149,7 @@ class ArrayOps(Backend):
         return array
 
     def _converted(self, array: DeviceArray, dtype: Any) -> DeviceArray:
-        """Return an array of another dtype that belongs to the caller; uint8 to float divides by
-        255.
-        """
+        """Return an array of another dtype that belongs to the caller; uint8 becomes x / 255."""
         out = DeviceArray.allocate(self.runtime, array.shape, dtype)
         self._copy_into(out, array)
         return out
@@ -211,9 +207,7 @@ class ArrayOps(Backend):
         self._copy_into(target, value)
 
     def arrivals(self, count: int) -> DeviceArray:
-        """Return at least `count` counters of uint32, which are zero between two kernels of this
-        backend.
-        """
+        """Return at least `count` counters of uint32, zero between two kernels of this backend."""
         stream = self.runtime.thread_stream
         found = self._arrivals.get(stream)
         if found is None or found.size < count:

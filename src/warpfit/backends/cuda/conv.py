@@ -135,9 +135,7 @@ class ConvOps(LaunchOps):
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
-        """Return dw and db as the contract says; for half-precision operands in float32, without
-        the loss scale.
-        """
+        """Return dw and db; of half-precision operands in float32, without the loss scale."""
         op = "conv2d_backward_weight"
         check_float(op, dz, x)
         check_images(op, "x", x.shape)

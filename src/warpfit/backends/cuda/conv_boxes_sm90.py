@@ -350,9 +350,7 @@ class BoxOps(WeightOps):
     """Convolutions with many channels, and their gradients, in half precision."""
 
     def takes_boxes(self, geometry: Geometry, dtype: str) -> bool:
-        """Whether the device has kernels for boxes of a convolution whose operands begin at
-        multiples of 16 bytes.
-        """
+        """Whether there are kernels for boxes of a convolution of operands aligned to 16 bytes."""
         return self.has_kernels(dtype, geometry.x[0]) and geometry.are_possible
 
     def multiply_boxes(

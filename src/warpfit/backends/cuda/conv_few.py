@@ -61,9 +61,7 @@ class FewBand(NamedTuple):
 def choose_few_band(
     windows: Windows, num_images: int, num_multiprocessors: int, max_shared_bytes: int
 ) -> FewBand | None:
-    """Return how the gradient of a forward pass' weights takes the least time; None if channels are
-    not few, or nothing fits.
-    """
+    """Return how the weights' gradient is the quickest; None if many channels, or no room."""
     row_tiles = -(-(windows.taps * windows.channels + 1) // DEPTH)
     block_o = next((o for o in BLOCKS_O if windows.outputs % o == 0), 0)
     if windows.channels >= IN_PIECE or not block_o or row_tiles * block_o > 2 * MOST_SUMS:
@@ -168,9 +166,7 @@ class FewOps(WeightOps):
         indices: Array | None = None,
         activation: Activation = IDENTITY,
     ) -> None:
-        """Write to y what `multiply_windows` does; few channels have neither `saved` nor a
-        `PooledGradient`.
-        """
+        """Write to y what `multiply_windows` does; few channels take neither mask nor pooled x."""
         if isinstance(tiles, Band):
             both: dict[str, Any] = {"saved": saved, "indices": indices, "activation": activation}
             self.multiply_windows(windows, tiles, x, w, y, bias=bias, z=z, **both)

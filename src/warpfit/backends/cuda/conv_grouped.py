@@ -29,9 +29,7 @@ def _is_wide(w_shape: Shape, groups: int) -> bool:
 
 
 def _in_thread(w_shape: Shape, groups: int, itemsize: int, *arrays: Array | None) -> int:
-    """Return how many neighbouring channels a thread has: a vector of a depthwise convolution, if
-    all arrays are aligned.
-    """
+    """Return how many channels a thread has: of a depthwise convolution, if aligned, a vector."""
     in_vector = VECTOR_BYTES // itemsize
     is_depthwise = w_shape[2] == 1 and w_shape[3] == groups and groups % in_vector == 0
     pointers = [array.pointer for array in arrays if array is not None]

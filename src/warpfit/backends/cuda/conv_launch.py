@@ -93,9 +93,7 @@ def choose_tiling(kernel: str, dtype: str, num_cols: int, arch: str, precision: 
 
 
 def _tile_bytes(size: int, itemsize: int, along_k: bool) -> int:
-    """Return the bytes of a tile of `size` rows of A (columns of B), its rows padded as in
-    ops/conv/conv.cuh.
-    """
+    """Return the bytes of a tile of `size` rows of A (columns of B), padded as in conv.cuh."""
     if along_k:
         return size * (BLOCK_K_BYTES + 16)
     return BLOCK_K_BYTES // itemsize * (size + 8) * itemsize
@@ -233,9 +231,7 @@ class LaunchOps(FewOps, GroupedOps):
         pairs: tuple[Pair, Pair, Pair],
         activation: Activation = IDENTITY,
     ) -> Launch:
-        """Return what computes an operation on operands a and b, checked and prepared when first
-        asked for.
-        """
+        """Return what computes an operation on operands a and b, prepared when first asked for."""
         chunks = (a.pointer % 16 == 0, b.pointer % 16 == 0)
         spreads = type(a) is PooledGradient
         key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name, spreads)
@@ -274,9 +270,7 @@ class LaunchOps(FewOps, GroupedOps):
         return boxes if self.takes_boxes(boxes, request.dtype) else None
 
     def _bands_of(self, request: Request) -> Any:
-        """Return windows, and the band, or tiles, by which kernels of stride 1 take them; or
-        None.
-        """
+        """Return windows, and the band or tiles by which kernels of stride 1 take them; or None."""
         of_pixels, of_others = request.chunks
         stride, *pairs = request.pairs
         if stride != (1, 1) or not (of_others and (of_pixels or request.w[2] % IN_PIECE)):

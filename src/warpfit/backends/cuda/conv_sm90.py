@@ -287,9 +287,7 @@ def is_in_pieces(x: Array, channels: int) -> bool:
 
 
 def plane_bytes(num_rows: int, num_channels: int) -> int:
-    """Return the bytes from one plane to the next, so that neighbouring pieces of memory go to
-    different banks.
-    """
+    """Return the bytes from plane to plane, such that neighbouring pieces go to different banks."""
     shift = max(1, 8 // (num_channels // IN_PIECE)) % 8
     return PIECE_BYTES * (num_rows + (shift - num_rows) % 8)
 

@@ -70,9 +70,7 @@ class WeightBand(NamedTuple):
 def choose_weight_band(
     windows: Windows, num_images: int, num_multiprocessors: int, max_shared_bytes: int
 ) -> WeightBand | None:
-    """Return how the gradient of a forward pass' weights takes the least time; None if nothing
-    fits.
-    """
+    """Return how the gradient of a forward pass' weights is the quickest; None if nothing fits."""
     found = []
     for rows in row_counts(windows.result[0]):
         band = _weight_band(windows, rows, num_images, num_multiprocessors, max_shared_bytes)
@@ -82,9 +80,7 @@ def choose_weight_band(
 
 
 def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
-    """Return the channels of a block, its warpgroups, the kernel's rows of each, and the warpgroups
-    that load.
-    """
+    """Return a block's channels, its warpgroups, the kernel's rows of each, and those that load."""
     height, width = windows.kernel
     rows = -(-height // min(MOST_WEIGHT_WARPGROUPS, height))
     warpgroups = -(-height // rows)
@@ -159,9 +155,7 @@ class WeightOps(WindowsOps):
     """Gradients of the weights of such convolutions."""
 
     def weight_band_of(self, windows: Windows, dtype: str, num_images: int) -> WeightBand | None:
-        """Return how the kernel computes the gradient of the weights of a forward pass; None if it
-        does not.
-        """
+        """Return how the kernel computes the weights' gradient; None if it does not."""
         is_whole = windows.channels * windows.outputs > 0 and windows.outputs % IN_PIECE == 0
         if not is_whole or not self.has_kernels(dtype, num_images):
             return None

@@ -53,9 +53,7 @@ class _Launch(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """A product's arrays, each operand with its leading dimension, and the numbers of its
-    epilogue.
-    """
+    """A product's arrays, operands with leading dimensions, and the numbers of its epilogue."""
 
     a: tuple[DeviceArray, int]
     b: tuple[DeviceArray, int]
@@ -68,9 +66,7 @@ class _Given(NamedTuple):
 
 
 class _Workspace(NamedTuple):
-    """What a product needs besides its arrays: of its sums over slices, and an operand turned to
-    lie along k.
-    """
+    """What a product needs beside its arrays: for sums over slices, and for an operand to turn."""
 
     partials: DeviceArray | None
     arrivals: DeviceArray | None
@@ -230,9 +226,7 @@ class DenseOps(MapOps):
     def _maps_of(
         self, config: MatmulConfig | None, given: _Given, turned: DeviceArray | None
     ) -> tuple[bytes, ...]:
-        """Return tensor maps of operands, result and `saved`, if the kernel takes any; fill
-        `turned`.
-        """
+        """Return tensor maps of operands, result and `saved`, if any are taken; fill `turned`."""
         if not isinstance(config, WgmmaConfig):
             return ()
         a_box, b_box, c_box = config.boxes
@@ -251,9 +245,7 @@ class DenseOps(MapOps):
         return a_map, b_map, c_map, saved_map
 
     def _operand(self, x: DeviceArray, transposed: bool) -> tuple[DeviceArray, int, bool]:
-        """Return x, or its transpose, with rows in memory; their distance in elements; whether to
-        transpose it.
-        """
+        """Return x, or its transpose, with rows in memory, their distance, and which of both."""
         if x.is_contiguous:
             return x, x.shape[1], transposed
         rows, columns = x.strides

@@ -34,9 +34,7 @@ _BOOL = np.dtype(bool)
 
 
 class _Plan(NamedTuple):
-    """What a kernel over broadcast operands is launched with: the layout of every operand in the
-    result's shape.
-    """
+    """What a kernel over broadcast operands takes: layouts in the result's shape."""
 
     shape: Shape
     size: int
@@ -64,9 +62,7 @@ def _plan(op: str, itemsize: int, *operands: tuple[Shape, Shape, int]) -> _Plan:
 
 @lru_cache(maxsize=4096)
 def _is_worth_copying(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Whether a strided operand is so large, and lies so far across, that tiles put it into order
-    at a gain.
-    """
+    """Whether a strided operand is so large, and lies so far across, that tiles are a gain."""
     dense = row_major_strides(shape, itemsize)
     return prod(shape) >= LEAST_COPIED and bool(
         copy_plan(shape, strides, itemsize, dense, itemsize).is_tiled
@@ -141,9 +137,7 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return y
 
     def _operands(self, op: str, a: Any, b: Any) -> tuple[Any, Any]:
-        """Return two arrays of one float dtype, or one and a number; arrays of shape () take the
-        other's dtype.
-        """
+        """Return two arrays of one float dtype, or one and a number; () takes the other's dtype."""
         if type(a) is not DeviceArray:
             if type(b) is not DeviceArray:
                 # Two numbers: NumPy knows what their dtypes are.
@@ -162,9 +156,7 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return self._in_order(a), self._in_order(b)
 
     def _number_as(self, x: DeviceArray, dtype: Any) -> DeviceArray:
-        """Return x () as another dtype, in a buffer of the step: a captured one may ask for no
-        other memory.
-        """
+        """Return x () as another dtype, in a buffer of the step, as captured ones need it."""
         out: DeviceArray = self.empty((), dtype)
         self._copy_into(out, x)
         return out

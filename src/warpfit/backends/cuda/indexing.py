@@ -45,9 +45,7 @@ class Selection(NamedTuple):
 
 
 def _part(part: Any) -> Any:
-    """Return one part of an index: None, Ellipsis, a slice, an int, or a NumPy array of integers or
-    bools.
-    """
+    """Return one part of an index: None, Ellipsis, a slice, an int, or an array of NumPy's."""
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
     if isinstance(part, int | np.integer) and not isinstance(part, bool):
@@ -89,9 +87,7 @@ class _Reader:
         self.is_parted = False
 
     def read(self, parts: tuple[Any, ...]) -> None:
-        """Fill `basic`, `indexed` and `is_parted`, or raise IndexError if the parts do not fit the
-        shape.
-        """
+        """Fill `basic`, `indexed` and `is_parted`, or raise IndexError if parts do not fit."""
         used = sum(
             part.ndim if _is_mask(part) else part is not None and part is not Ellipsis
             for part in parts
@@ -187,9 +183,7 @@ def select(shape: Shape, strides: Shape, itemsize: int, parts: tuple[Any, ...]) 
 
 
 class IndexingOps(ArrayOps):
-    """Indices are read on the host: an index array on the device is downloaded first, which waits
-    for it.
-    """
+    """Indices are read on the host: those on the device are downloaded first, and waited for."""
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
         wanted = _whole_shape(x, shape)
@@ -247,9 +241,7 @@ class IndexingOps(ArrayOps):
         return out
 
     def _add_chosen(self, out: DeviceArray, chosen: Selection, values: DeviceArray) -> None:
-        """Add values to their places; those of one place are brought together by sorting, so no two
-        threads meet.
-        """
+        """Add values to their places, sorted by these, so that no two threads meet."""
         order = np.argsort(chosen.places, kind="stable")
         sorted_places = chosen.places[order]
         starts = np.flatnonzero(np.diff(sorted_places, prepend=sorted_places[0] - 1))

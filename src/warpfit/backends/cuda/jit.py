@@ -62,9 +62,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def path_of(name: str) -> Path:
-    """Return the file of the kernel `name`, in whatever folder it is; CompileError if there is
-    none.
-    """
+    """Return the file of the kernel `name`, in whatever folder, or raise CompileError."""
     try:
         return _files(KERNELS)[name]
     except KeyError:
@@ -78,9 +76,7 @@ def source_of(name: str) -> str:
 
 
 def unit_of(name: str, source: str, defines: Defines = ()) -> str:
-    """Return what is compiled of a kernel's source: with its settings and what the host packs
-    declared, or checked.
-    """
+    """Return what is compiled of a kernel: with settings and the host's structs declared."""
     lines = source.splitlines()
     for idx, line in enumerate(lines):
         if (declared := _declared(name, line, defines)) is not None:
@@ -105,9 +101,7 @@ def macros_of(name: str, defines: Defines) -> Defines:
 
 
 def flattened(name: str, defines: Defines) -> str:
-    """Return a kernel's source with its settings and, in their place, its headers: what compilers
-    see.
-    """
+    """Return a kernel's source with its settings and headers in place: what compilers see."""
     seen: set[Path] = set()
 
     def lines_of(path: Path) -> list[str]:
@@ -139,9 +133,7 @@ def _headers_digest() -> bytes:
 
 @cache
 def _compiler() -> str:
-    """Return the compiler's version, from its package if it has one: asking the library means
-    loading it.
-    """
+    """Return the compiler's version, from its package, if any: asking the library loads it."""
     versions = []
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):

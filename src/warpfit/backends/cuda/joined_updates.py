@@ -68,9 +68,7 @@ class SumGradient:
 
 @dataclass(frozen=True, eq=False)
 class PartialGradient:
-    """scale · the sum over blocks, not computed: of `sums` (blocks, gradients) those from a column
-    on.
-    """
+    """scale · the sum over blocks, not computed: of `sums` (blocks, gradients) from a column on."""
 
     sums: DeviceArray
     first: int
@@ -111,9 +109,7 @@ class _Layer(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """The tiles of weights that pieces are: of one warpgroup that multiplies, or of both
-    together.
-    """
+    """The tiles of weights that pieces are: of one warpgroup that multiplies, or of both."""
 
     block_m: int
     block_n: int
@@ -128,9 +124,7 @@ class _Tiles(NamedTuple):
         return 1 if self.are_shared else CONSUMERS
 
     def room(self, num_slots: int, shared_bytes: int) -> tuple[int, int]:
-        """Return how many strips each warp has room for, and the bytes that the kernel takes
-        then.
-        """
+        """Return how many strips each warp has room for, and the kernel's bytes then."""
         of_stages = (
             self.stages
             * self.rings
@@ -210,9 +204,7 @@ class JoinedUpdates:
     def gradients(
         self, dz: DeviceArray, x: DeviceArray, w: DeviceArray, scale: float
     ) -> tuple[ProductGradient, SumGradient] | None:
-        """Return the gradients of a layer with weights w, a copy, and of its bias; None if they are
-        to be computed.
-        """
+        """Return the gradients of a layer with weights w, a copy, and its bias, if not computed."""
         if w.pointer not in self.weights or not (dz.is_contiguous and x.is_contiguous and len(dz)):
             return None
         is_thin = dz.shape[1] <= MOST_THIN_OUTPUTS and len(dz) <= MOST_THIN_ROWS
@@ -274,9 +266,7 @@ class JoinedUpdates:
         return _Parameter(values, self.copies[values.pointer], tuple(slots))
 
     def _with_array(self, tensor: Sequence[Any]) -> Sequence[DeviceArray]:
-        """Return a tensor's row of the groups; its gradient may be a bias', whose weights are not
-        trained.
-        """
+        """Return a tensor's row of the groups; its gradient may be that of a bias alone."""
         values, gradient, *slots = tensor
         if isinstance(gradient, SumGradient):
             gradient = self.ops.column_sums(gradient.dz, values.dtype, gradient.scale)

@@ -216,9 +216,7 @@ class LossOps(RowOps):
     def _partials(
         self, num_blocks: int, num_sums: int
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """Return memory for the sums of each block, and a counter of blocks; None for a single
-        block.
-        """
+        """Return memory for each block's sums, and a counter of blocks; None for a single block."""
         if num_blocks == 1:
             return None, None
         return self.empty((num_blocks, num_sums), "float64"), self.arrivals(1)

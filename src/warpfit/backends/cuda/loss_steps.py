@@ -217,9 +217,7 @@ class LossStepOps(LossOps):
         return gradient
 
     def _lanes_of_row(self, num_rows: int, num_outputs: int, itemsize: int) -> int:
-        """Return how many threads take a row together: part of a warp, or a block where long rows
-        are few.
-        """
+        """Return how many threads take a row: part of a warp, or of few long rows a block."""
         if num_outputs >= LONG_ROW and num_rows < self.most_blocks:
             return THREADS
         is_in_vectors = num_outputs * itemsize % 16 == 0

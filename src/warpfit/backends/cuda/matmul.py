@@ -18,9 +18,7 @@ from warpfit.errors import ConfigError
 
 @lru_cache(maxsize=4096)
 def configure(m: int, n: int, k: int, dtype: str, **settings: Any) -> MatmulConfig:
-    """Return how to compute op(A) (m, k) @ op(B) (k, n): the first of `candidates`, which takes the
-    same.
-    """
+    """Return how to compute op(A) (m, k) @ op(B) (k, n): the first of `candidates`."""
     return candidates(m, n, k, dtype, **settings)[0]
 
 

@@ -112,9 +112,7 @@ class WgmmaConfig(MatmulConfig):
         return -(-m // (self.block_m * self.cluster)) * -(-n // self.block_n)
 
     def tiles(self, m: int, n: int) -> int:
-        """Return the number of warps' tiles of C: with splits, the zeros that `arrivals` has to
-        hold.
-        """
+        """Return the number of warps' tiles of C: with splits, the zeros that `arrivals` holds."""
         return self.tiles_of_clusters(m, n) * self.cluster * self.consumers * 4 * self.mma_rows
 
     def partials(self, m: int, n: int) -> int:

@@ -136,9 +136,7 @@ class NarrowStep:
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs, about: for sums, and for rows before and after the widest
-        layer.
-        """
+        """Registers of a thread, about: for sums, and rows before and after the widest layer."""
         rows, cols = self.piece
         of_pieces = (8 * rows * cols + 4 * cols) * ceil(self.num_pieces / self.warps)
         of_rows = max(
@@ -148,9 +146,7 @@ class NarrowStep:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: weights and biases; values that layers take, and gradients of
-        what they give.
-        """
+        """Shared memory of a block: weights and biases; values that layers take; gradients."""
         strides = [padded(width) + 8 for width in self.network.widths]
         weights = sum(
             padded(inputs) * (padded(outputs) + 8) for inputs, outputs in self.network.layers
@@ -166,9 +162,7 @@ class NarrowStep:
         return padded(2 * (weights + biases) + self.rows * of_rows + SLACK)
 
     def grid(self, num_rows: int, num_multiprocessors: int) -> int:
-        """Return the number of blocks for a batch: one for each tile, as far as there is room for
-        them at once.
-        """
+        """Return the number of blocks for a batch: one a tile, as far as there is room at once."""
         return max(1, min(-(-num_rows // self.rows), self.blocks * num_multiprocessors))
 
     @property

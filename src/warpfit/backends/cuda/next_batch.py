@@ -65,9 +65,7 @@ class OrderedRows:
 
 
 def order_arguments(rows: StepRows | None) -> tuple[Any, ...]:
-    """Return the arguments for a kernel's order, first_step, offset and rows_per_step; None: it has
-    no order.
-    """
+    """Return a kernel's order, first_step, offset and rows_per_step; None: it has no order."""
     if rows is None:
         return (None, *scalar(0.0), 0, 0)
     return (rows.order, *scalar(rows.first_step), rows.offset, rows.rows_per_step)

@@ -69,9 +69,7 @@ def _columns(
     most_width: int,
     most_threads: int = THREADS,
 ) -> _Columns:
-    """Spread a matrix, at least `rows` rows a thread; threads take vectors of `in_vector`
-    columns.
-    """
+    """Spread a matrix, at least `rows` rows a thread; these take `in_vector` columns at once."""
     groups = channels // in_vector
     tiles = -(-groups // most_width)
     width = -(-groups // tiles)
@@ -361,9 +359,7 @@ class NormOps(ColumnOps):
 
 
 def _teams(num_rows: int, row_size: int, itemsize: int) -> tuple[int, tuple[int, int]]:
-    """Return grid and block for a team of threads a row, such that few rows do not fit their
-    registers.
-    """
+    """Return grid and block for a team of threads a row, few of which do not fit registers."""
     kept = GROUPS_KEPT * VECTOR_BYTES // itemsize
     threads = min(MOST_THREADS_A_ROW, max(WARP, power_of_two(-(-row_size // kept))))
     rows = THREADS // WARP if threads == WARP else 1

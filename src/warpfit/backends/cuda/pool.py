@@ -165,9 +165,7 @@ class PoolOps(ArrayOps):
         padding: Pair,
         of_positive: bool = False,
     ) -> None:
-        """Launch a kernel that gives every vector of `out` a thread; a maximum has indices, a mean
-        none.
-        """
+        """Launch a kernel that gives every vector of `out` a thread; a mean has no indices."""
         num_images, channels = x_shape[0], x_shape[3]
         per_image = prod(out.shape[1:])
         if not num_images * per_image:

@@ -37,9 +37,7 @@ def elements_of_block(itemsize: int) -> int:
 
 
 class RowLaunch(NamedTuple):
-    """How a kernel along the rows of a matrix is launched; see
-    ``kernels/ops/softmax/softmax.cuh``.
-    """
+    """How a kernel along a matrix' rows is launched; see ``kernels/ops/softmax/softmax.cuh``."""
 
     defines: dict[str, int]
     grid: int
@@ -58,9 +56,7 @@ def launch_rows(
     most_blocks: int,
     max_shared_bytes: int,
 ) -> RowLaunch:
-    """Return the launch for rows (M, C) of an element size in bytes, of which `num_kept` arrays are
-    kept.
-    """
+    """Return the launch for rows (M, C) of an element size in bytes, `num_kept` arrays kept."""
     if num_columns > _room(many_of(itemsize), itemsize, num_columns) * WARP:
         return _long_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, max_shared_bytes)
     return _short_rows(num_rows, num_columns, itemsize, num_kept, most_blocks)
@@ -71,9 +67,7 @@ def many_of(itemsize: int) -> int:
 
 
 def _room(items: int, itemsize: int, num_columns: int) -> int:
-    """Return how many entries of a short row a thread takes at most: of a staged row an odd
-    number.
-    """
+    """Return how many entries of a short row a thread takes at most: if staged, an odd number."""
     return items - 1 if num_columns * itemsize % 16 else items
 
 
@@ -111,9 +105,7 @@ def _short_rows(
 
 
 def _items_of_staged(num_columns: int, itemsize: int) -> int:
-    """Return the entries of a thread for rows that pass through shared memory: the whole row, if
-    that may be.
-    """
+    """Return a thread's entries of rows that pass through shared memory: a whole row, or less."""
     choices = [FEW, *([TWELVE] if itemsize == 4 else []), many_of(itemsize)]
     return next((n for n in choices if num_columns <= _room(n, itemsize, num_columns)), FEW)
 
@@ -126,9 +118,7 @@ def _long_rows(
     most_blocks: int,
     max_shared_bytes: int,
 ) -> RowLaunch:
-    """Return a launch with a block for each row, kept in registers and shared memory as far as that
-    goes.
-    """
+    """Return a launch with a block a row, kept in registers and shared memory as far as it goes."""
     width, items = 16 // itemsize, at_once(itemsize, num_kept)
     # Where rows begin anywhere, the first vector and the last may be there in part only.
     num_vectors = -(-(num_columns + (width - 1 if num_columns % width else 0)) // width)
@@ -155,9 +145,7 @@ class RowOps(ArrayOps):
         num_kept: int = 1,
         is_summed: bool = True,
     ) -> RowLaunch:
-        """Return `launch_rows` for this device; `is_summed`: blocks leave sums, and there should be
-        few of them.
-        """
+        """Return `launch_rows` for this device; `is_summed`: blocks leave sums, so few of them."""
         most_blocks = self.most_blocks if is_summed else MOST_BLOCKS
         most_shared = self.runtime.max_shared_bytes
         return launch_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, most_shared)

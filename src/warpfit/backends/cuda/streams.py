@@ -86,9 +86,7 @@ class Streams(Context):
 
     @contextmanager
     def _growing_in_capture(self) -> Iterator[None]:
-        """Let the pool take more of the device's memory, which the driver refuses to a thread that
-        captures.
-        """
+        """Let the pool take more memory, which the driver refuses to a thread that captures."""
         error, mode = self._driver.cuThreadExchangeStreamCaptureMode(
             self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         )
@@ -115,9 +113,7 @@ class Streams(Context):
             self._driver.cuGraphDestroy(captured)
 
     def _give_up(self, executable: Any) -> None:
-        """Destroy a graph; after a capture that is under way, of whichever thread, as the driver
-        might end it.
-        """
+        """Destroy a graph; after a capture of any thread, which the driver might end else."""
         self._unused.append(executable)
         if self._capture_lock.acquire(blocking=False):
             try:
@@ -217,9 +213,7 @@ class Streams(Context):
             self._side_streams.append(stream)
 
     def hand_over(self) -> None:
-        """Let what comes later on the device's stream wait for what this thread started on its
-        own.
-        """
+        """Let what comes later on the device's stream wait for what this thread started."""
         self._let_wait(self._shared_stream.handle, self.stream.record())
 
     def join(self) -> None:
@@ -241,18 +235,14 @@ class Streams(Context):
         return stream
 
     def merge(self, place: Any) -> None:
-        """Let what this thread starts later wait for a place, `stream.record()`, of a stream that
-        it has forked.
-        """
+        """Let what this thread starts later wait for a `record()` of a stream that it forked."""
         self.activate()
         self._let_wait(self._started_on.handle, place)
         if self._capturing is not None and self.is_capturing():
             self._capturing.is_merged = True
 
     def _was_merged(self) -> bool:
-        """Return whether a kernel that is captured now waits for more than the one before it; the
-        next does not.
-        """
+        """Return whether a kernel captured now waits for more than the one before it."""
         was, self._capturing.is_merged = self._capturing.is_merged, False  # type: ignore[union-attr]
         return was
 

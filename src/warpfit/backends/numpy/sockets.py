@@ -294,9 +294,7 @@ def _received(launched: Launched) -> Connections:
 
 
 def _sought(launched: Launched) -> Connections:
-    """Return the connections with rank 0, which the file names; it may not be there yet, or be of
-    an earlier run.
-    """
+    """Return the connections with rank 0, which the file names once it is of this run."""
     deadline = monotonic() + SECONDS_TO_MEET
     found: Connections = {}, {}
     for purpose in (CALLS, NEWS):
