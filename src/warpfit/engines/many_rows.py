@@ -74,7 +74,7 @@ class DeviceRows:
         )
 
     def weight_of(self, member: Member) -> tuple[float, float]:
-        """Return the weights of rows that a member is trained on, and, by classes, validated on."""
+        """Return the sample weights a member is trained with, and, by classes, validated with."""
         weights = member.plan.loss.class_weights()
         of_classes = np.ones(self.launch.network.outputs) if weights is None else np.array(weights)
         trained = self._of_classes(member.rows, member.plan.num_rows, self.data.sample_weight)
