@@ -90,6 +90,13 @@ __device__ inline void store_16_bytes(void* place, uint4 word) {
                  : "memory");
 }
 
+#define DEFINE_WORD_OF_FLOATS(NAME, INSTRUCTION)                                \
+    __device__ inline unsigned NAME(float first, float second) {                \
+        unsigned word;                                                          \
+        asm(INSTRUCTION " %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first)); \
+        return word;                                                            \
+    }
+
 #if __CUDA_ARCH__ < 800
 #include "ptx/before_sm80.cuh"
 #else
@@ -100,13 +107,6 @@ __device__ inline unsigned short float_to_bfloat(float value) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
-
-#define DEFINE_WORD_OF_FLOATS(NAME, INSTRUCTION)                                \
-    __device__ inline unsigned NAME(float first, float second) {                \
-        unsigned word;                                                          \
-        asm(INSTRUCTION " %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first)); \
-        return word;                                                            \
-    }
 
 // cvt.rn.f16x2.f32, cvt.rn.bf16x2.f32 (9.7.9.21), sm_80: two numbers, the first in the lower half.
 DEFINE_WORD_OF_FLOATS(floats_to_halves, "cvt.rn.f16x2.f32")
