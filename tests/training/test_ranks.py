@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 
 import warpfit as wf
-from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
+from support.training import (
+    InterruptAt,
+    Taped,
+    Writing,
+    adam,
+    assert_same_weights,
+    blobs,
+    mlp,
+    sgd,
+)
 from warpfit import losses, nn, optim
+from warpfit.backends.numpy.threads import ThreadCommunicator
 from warpfit.engines import parts
 from warpfit.errors import ConfigError, DataError, DivergedError
 
@@ -257,6 +267,41 @@ def test_callbacks_are_called_once_by_the_thread_that_asked() -> None:
     assert watching.threads == {threading.get_ident()}
     assert watching.losses == history["loss"]
     assert not [thread for thread in threading.enumerate() if "_follow" in thread.name]
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer"),
+    [(small, adam), (batch_normed, lambda model: sgd(model, momentum=0.9))],
+)
+def test_what_a_callback_writes_is_for_all_ranks(make: Any, optimizer: Any) -> None:
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    assert_like_one_device(make, x, y, optimizer, callbacks=[Writing()])
+
+
+def test_what_stops_a_run_and_what_is_best_is_of_the_run_that_callbacks_change() -> None:
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    stopping = wf.EarlyStopping("val_loss", patience=1)
+    callbacks = {"callbacks": [Writing(), stopping], "validation_data": (x[:20], y[:20])}
+    assert_like_one_device(small, x, y, adam, epochs=9, **callbacks)
+    assert stopping.best_epoch == 2
+
+
+def test_states_are_sent_only_where_a_callback_of_the_users_may_have_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+    broadcast = ThreadCommunicator.broadcast
+    monkeypatch.setattr(
+        ThreadCommunicator,
+        "broadcast",
+        lambda ranks, arrays: (sent.append(ranks.rank), broadcast(ranks, arrays))[1],
+    )
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    settings: dict[str, Any] = {"validation_data": (x, y), "verbose": True}
+    fit(small(), x, y, 2, callbacks=[wf.EarlyStopping(patience=9)], **settings)
+    assert sorted(sent) == [0, 1]
+    fit(small(), x, y, 2, callbacks=[Writing()])
+    assert sorted(sent) == [0] * 4 + [1] * 4
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (1, 8), (3, 0)])

@@ -201,6 +201,8 @@ class TrainState:
         Where the plan's is ``'dynamic'``.
     exponents : list of tuple of int
         Of each layer, by what `one_launch` scales numbers in float32: see ``launch_scales``.
+    was_shown : bool
+        Whether a callback may have written into it since an engine did: only rank 0's has that.
     """
 
     parameters: dict[str, Array]
@@ -212,6 +214,7 @@ class TrainState:
     plateau: PlateauState = field(default_factory=PlateauState)
     loss_scale: LossScale = field(default_factory=LossScale)
     exponents: list[tuple[int, int, int]] = field(default_factory=list)
+    was_shown: bool = False
 
     @property
     def arrays(self) -> dict[str, Array]:

@@ -135,6 +135,8 @@ class _Run(Run):
 
     def train_epoch(self, rates: list[float], order: Array) -> Array:
         self.rows.put_in(order)
+        if self.plan.loss_scale == DYNAMIC:  # a callback may have chosen another
+            self.ops.loss_scale = self.state.loss_scale.value
         record = self.ops.zeros((len(rates), 3), "float64")
         step = self._quiet_step if self.ops.synchronous else self._step
         for idx, lr in enumerate(rates):
