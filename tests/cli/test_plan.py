@@ -118,6 +118,14 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
         ),
         (
             ["--card", "h200", "--hidden", "8192,8192"],
+            "bytes of shared memory for a tile of each layer, got",
+        ),
+        (
+            ["--card", "h200", "--hidden", "512,512,512", "--dropout", "0.1", "--batch-size", "32"],
+            "expected no dropout for weights that no cluster holds, which all blocks partition",
+        ),
+        (
+            ["--card", "t4", "--hidden", "512,512,512"],
             "bytes of weights for the registers of a block, got",
         ),
         (["--card", "h200", "--precision", "tf32"], "'bfloat16' or 'float32', got 'tf32'"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from math import inf
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
@@ -349,10 +350,33 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
         "no penalty": network.penalized,
         f"batches of at most {MOST_ROWS} rows": network.batch > MOST_ROWS,
     }
-    for wanted, is_lacking in lacking.items():
-        if is_lacking:
-            return Obstacle(f"expected {wanted} for weights that all blocks partition")
-    return None
+    wanted = [what for what, is_lacking in lacking.items() if is_lacking]
+    if not wanted:
+        return None
+    return Obstacle(
+        f"expected {' and '.join(wanted)} for weights that no cluster holds, which all blocks "
+        "partition"
+    )
+
+
+def excess_of_settings(
+    network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
+) -> float:
+    """Return how many times as many rows a batch has as it may, at least 1, if a network has room
+    and only its settings are in the way; infinity otherwise.
+    """
+    plain = replace(
+        network,
+        terms=1,
+        drops=(False,) * len(network.drops),
+        weighted=False,
+        class_weights=False,
+        clips=False,
+        penalized=False,
+        batch=min(network.batch, MOST_ROWS),
+    )
+    found = choose_card(plain, arch, max_shared_bytes, num_multiprocessors)
+    return max(1.0, network.batch / MOST_ROWS) if isinstance(found, CardLaunch) else inf
 
 
 @lru_cache(maxsize=256)
