@@ -25,10 +25,9 @@ import numpy as np
 
 import convolutions
 import residual
-from harness import environment, read_results, run_command, write_results
+from harness import Options, environment, names, read_results, run_command, write_results
 from layerwise import our_cnn
 from one_launch import EPOCHS, Program, measured, mnist
-from warpfit.errors import ConfigError
 
 BATCHES = (64, 512)
 DROPOUTS = (0.5, 0.0)
@@ -277,14 +276,11 @@ PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", default=",".join(PARTS), help="what is measured, with commas")
+    parser = Options(__doc__)
+    parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
     parser.add_argument("--epochs", type=int, default=5, help="of the runs whose accuracy is told")
     arguments = parser.parse_args()
-    for name in arguments.parts.split(","):
-        if name not in PARTS:
-            raise ConfigError(f"expected parts among {', '.join(PARTS)}, got {name!r}")
-    for name in arguments.parts.split(","):
+    for name in arguments.parts:
         found = PARTS[name](arguments)
         old = read_results("cnn")
         of_old = dict.fromkeys(PARTS, old.pop("environment")) if old else {}

@@ -136,6 +136,30 @@ def test_a_users_mistake_is_one_line(scripts: Any, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "warpfit: expected this, got that\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("scaling", "--parts", "some of right, fast, launch, sweep, peers, got 'x'"),
+        ("scaling", "--rows", "some of 4x4096/8192, .*, got 'x'"),
+        ("scaling", "--counts", "numbers from 1 on with commas, got 'x'"),
+        ("layerwise", "--parts", "some of mlp, cnn, first_step, got 'x'"),
+        ("layerwise", "--batches", "numbers from 1 on with commas, got 'x'"),
+        ("ladder", "--networks", "some of softmax-regression, mlp, deep, got 'x'"),
+        ("airbench", "--modes", "some of max-autotune, reduce-overhead, default, got 'x'"),
+        ("estimators", "--parts", "some of cpu, tabular, gpu, search, got 'x'"),
+        ("one_launch", "--peers", "some of .*, got 'x'"),
+    ],
+)
+def test_names_that_a_suite_does_not_know(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch, name: str, option: str, message: str
+) -> None:
+    script = scripts(name)
+    with pytest.raises(ConfigError, match=f"^argument {option}: expected {message}$"):
+        run(script, monkeypatch, option, "x")
+    with pytest.raises(ConfigError, match="^unrecognized arguments: --none-such$"):
+        run(script, monkeypatch, "--none-such")
+
+
 # -- compare
 # --------------------------------------------------------------------------------------------------
 
