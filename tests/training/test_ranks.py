@@ -21,6 +21,7 @@ from support.training import (
     sgd,
 )
 from warpfit import losses, nn, optim
+from warpfit.backends.numpy import NumpyBackend
 from warpfit.backends.numpy.threads import ThreadCommunicator
 from warpfit.engines import parts
 from warpfit.errors import ConfigError, DataError, DivergedError
@@ -147,6 +148,19 @@ def test_ranks_without_rows_have_the_statistics_of_the_others() -> None:
 def test_a_last_batch_that_leaves_some_ranks_without_rows(num_rows: int) -> None:
     x, y = blobs(max(num_rows, 3), dtype="float64")
     assert_like_one_device(small, x[:num_rows], y[:num_rows])
+
+
+def test_each_rank_gathers_its_own_rows_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    gather = NumpyBackend.gather_rows
+
+    def noting(ops: Any, array: Any, rows: Any, *given: Any) -> Any:
+        taken.extend(rows.tolist())
+        return gather(ops, array, rows, *given)
+
+    monkeypatch.setattr(NumpyBackend, "gather_rows", noting)
+    fit(small(), *blobs(NUM_ROWS, dtype="float64"), 3, epochs=1)
+    assert sorted(taken) == sorted(2 * [*range(NUM_ROWS)])  # of x and y
 
 
 def test_rows_in_their_order_and_one_batch_of_all() -> None:
