@@ -156,7 +156,7 @@ def test_names_that_a_suite_does_not_know(
     script = scripts(name)
     with pytest.raises(ConfigError, match=f"^argument {option}: expected {message}$"):
         run(script, monkeypatch, option, "x")
-    with pytest.raises(ConfigError, match="^unrecognized arguments: --none-such$"):
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --none-such$"):
         run(script, monkeypatch, "--none-such")
 
 
