@@ -115,7 +115,7 @@ def test_what_one_process_is_refused_ends_all(
     assert second[2] == f"warpfit.errors.{own}"
 
 
-@pytest.mark.parametrize("end", ["kill", "raise", "exit"])
+@pytest.mark.parametrize("end", ["kill", "raise", "exit", "interrupt"])
 def test_what_ends_one_process_ends_all(end: str, tmp_path: Path) -> None:
     ending = f"""
 from warpfit.errors import DataError
@@ -126,6 +126,8 @@ class Ending(wf.Callback):
             if {end!r} == "raise":
                 raise DataError("a callback raised it")
             print("reached", flush=True)
+            if {end!r} == "interrupt":
+                raise KeyboardInterrupt
             time.sleep(0 if {end!r} == "exit" else 60)
             raise SystemExit(4)
 
@@ -142,6 +144,7 @@ callbacks = [Ending()]
     assert time.monotonic() - began < 10 + 20 * (end != "kill")
     assert not out
     says = {"raise": "DataError: a callback raised it", "exit": "SystemExit: 4"}
+    says["interrupt"] = "KeyboardInterrupt"
     assert (
         error
         == f"warpfit.errors.DeviceError: rank 0 of 2: {says.get(end, 'its process has ended')}"

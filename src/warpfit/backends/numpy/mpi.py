@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warpfit.backends.contract.communicator import Communicator
+from warpfit.backends.contract.communicator import Communicator, in_words
 from warpfit.backends.contract.terms import Array
 
 # A launcher may drop what it has not passed on when processes abort.
@@ -60,8 +60,7 @@ class MpiCommunicator(Communicator):
 
     def abort(self, error: BaseException) -> BaseException:
         """End the processes of all ranks: those that wait within MPI hear of nothing else."""
-        name = type(error).__name__
-        print(f"rank {self.rank} of {self.size}: {name}: {error}", file=sys.stderr, flush=True)
+        print(f"rank {self.rank} of {self.size}: {in_words(error)}", file=sys.stderr, flush=True)
         sleep(SECONDS_TO_TELL)
         self._mpi.COMM_WORLD.Abort(1)
         os._exit(1)  # which some implementations of MPI leave to the caller
