@@ -253,6 +253,7 @@ def test_the_plan_says_who_trains() -> None:
     plan = fit(small(), x, y, 3).plan
     assert (plan.device, plan.devices, plan.num_ranks) == ("cpu", ("cpu",) * 3, 3)
     assert "3 ranks share each batch" in plan.reason
+    assert plan.bytes < fit(small(), x, y, 1).plan.bytes
 
 
 class Watching(wf.Callback):

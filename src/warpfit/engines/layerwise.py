@@ -73,7 +73,8 @@ def _ordered_bytes(plan: Plan, data: TrainingData) -> int:
     """Return the bytes of the data in the order of the epoch; see `EpochRows`."""
     if plan.device == "cpu":
         return 0
-    return sum(source.nbytes for source in row_sources(plan, data) if source.is_ordered)
+    ordered = sum(source.nbytes for source in row_sources(plan, data) if source.is_ordered)
+    return ordered // plan.num_ranks
 
 
 class EpochRows:

@@ -199,7 +199,8 @@ def _bytes(draft: Plan, prepared: Prepared, state: TrainState, data: TrainingDat
         if isinstance(draft.network, NetworkSpec)
         else (draft.network.input_shape,)
     )
-    activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
+    activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * itemsize
+    activations *= draft.most_of_rank(draft.batch_size)
     rows: list[Any] = [] if prepared.is_streamed else [data.x, data.y, data.sample_weight]
     slots = [array for arrays in state.slots.values() for array in arrays.values()]
     gradients = [state.parameters[name] for name in draft.trained]
