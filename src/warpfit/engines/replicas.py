@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from warpfit import backends
-from warpfit.backends import Array, Backend, communicators
+from warpfit.backends import Array, communicators
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.blas import one_blas_thread
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
@@ -127,7 +127,7 @@ def _follow(
     try:
         ops = backends.get(device)
         own = replace(plan, device=device, network=_own_network(plan.network))
-        here = _place_for(state, ops)
+        here = state.mapped(lambda array: ops.empty(array.shape, str(array.dtype)))
         ranks.broadcast(arrays_of(here))
         run = make(own, here, data.on(device), ranks)
         with suppress(_Over):
@@ -143,20 +143,6 @@ def _follow(
 def _own_network(network: Any) -> Any:
     """Return a network of this rank's: a module's holds the arrays that it computes with."""
     return deepcopy(network) if isinstance(network, TapedNetwork) else network
-
-
-def _place_for(state: TrainState, ops: Backend) -> TrainState:
-    """Return a state of another device whose arrays have no values yet."""
-
-    def places(arrays: dict[str, Array]) -> dict[str, Array]:
-        return {name: ops.empty(array.shape, str(array.dtype)) for name, array in arrays.items()}
-
-    return replace(
-        state,
-        parameters=places(state.parameters),
-        buffers=places(state.buffers),
-        slots={slot: places(arrays) for slot, arrays in state.slots.items()},
-    )
 
 
 def arrays_of(state: TrainState) -> list[Array]:

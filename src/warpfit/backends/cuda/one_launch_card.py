@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import inf
+from typing import Any
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
@@ -359,24 +360,14 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
     )
 
 
-def excess_of_settings(
-    network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
-) -> float:
-    """Return how many times as many rows a batch has as it may, at least 1, if a network has room
-    and only its settings are in the way; infinity otherwise.
+def excess_of_settings(network: TrainedNetwork, *limits: Any) -> float:
+    """Return how many times as many rows a batch has as it may, at least 1, if only settings are in
+    the way of a network; infinity otherwise.
     """
-    plain = replace(
-        network,
-        terms=1,
-        drops=(False,) * len(network.drops),
-        weighted=False,
-        class_weights=False,
-        clips=False,
-        penalized=False,
-        batch=min(network.batch, MOST_ROWS),
-    )
-    found = choose_card(plain, arch, max_shared_bytes, num_multiprocessors)
-    return max(1.0, network.batch / MOST_ROWS) if isinstance(found, CardLaunch) else inf
+    off: dict[str, Any] = dict.fromkeys(("weighted", "class_weights", "clips", "penalized"), False)
+    off["drops"], batch = (False,) * len(network.drops), min(network.batch, MOST_ROWS)
+    plain = choose_card(replace(network, terms=1, batch=batch, **off), *limits)
+    return inf if isinstance(plain, Obstacle) else max(1.0, network.batch / MOST_ROWS)
 
 
 @lru_cache(maxsize=256)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import sleep
 from typing import Any
 
@@ -32,21 +33,13 @@ class MpiCommunicator(Communicator):
         self.local_rank = int(self._world.Split_type(mpi.COMM_TYPE_SHARED).rank)
 
     def all_reduce(self, arrays: Sequence[Array]) -> None:
-        for array in arrays:
-            dense = np.ascontiguousarray(array)
-            self._world.Allreduce(self._mpi.IN_PLACE, dense)
-            if dense is not array:
-                array[...] = dense.reshape(array.shape)
+        _change(arrays, partial(self._world.Allreduce, self._mpi.IN_PLACE))
 
     def join(self, but: int = 0) -> None:
         """Do nothing: sums are there when `all_reduce` returns."""
 
     def broadcast(self, arrays: Sequence[Array]) -> None:
-        for array in arrays:
-            dense = np.ascontiguousarray(array)
-            self._world.Bcast(dense)
-            if dense is not array:
-                array[...] = dense.reshape(array.shape)
+        _change(arrays, self._world.Bcast)
 
     def exchange(self, value: Any) -> list[Any]:
         found: list[Any] = self._world.allgather(value)
@@ -67,3 +60,11 @@ class MpiCommunicator(Communicator):
 
     def on_abort(self, act: Callable[[], None]) -> None:
         """Do nothing: an abort ends this process."""
+
+
+def _change(arrays: Sequence[Array], change: Callable[[Any], None]) -> None:
+    for array in arrays:
+        dense = np.ascontiguousarray(array)
+        change(dense)
+        if dense is not array:
+            array[...] = dense.reshape(array.shape)
