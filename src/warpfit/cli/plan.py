@@ -56,8 +56,10 @@ def plan(
     if cards is None:
         _show_launch(printer, settings, of_data, card, source=source)
         return
-    if card is not None or source:
-        raise ConfigError("expected --cards alone, for H200s, got --card or --source, too")
+    if card is not None or source or device != "auto":
+        raise ConfigError(
+            "expected --cards alone, for H200s, got --card, --device or --source, too"
+        )
     _show_cards(printer, settings, of_data, cards)
 
 
