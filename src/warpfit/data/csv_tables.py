@@ -1,6 +1,4 @@
-"""A ``.csv`` file as a pandas frame, its labels apart: with a header or without, its index left
-out.
-"""
+"""A ``.csv`` file as a pandas frame, labels apart: with a header or not, without its index."""
 
 from __future__ import annotations
 

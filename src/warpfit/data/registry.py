@@ -1,6 +1,4 @@
-"""The datasets that warpfit knows by name: where they are looked for, and how they are checked and
-read.
-"""
+"""The datasets that warpfit knows by name: where they are looked for, checked and read."""
 
 from __future__ import annotations
 

@@ -141,9 +141,7 @@ def as_texts(column: Any) -> Any:
 
 
 def distinct_texts(column: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the place of each cell among those that differ, -1 if it is missing, and the texts of
-    these, as `as_texts` has them.
-    """
+    """Return each cell's place among those that differ, -1 if missing, and their texts."""
     codes, values = _factorized(column)
     return codes, [_text(value) for value in values]
 

@@ -1,6 +1,4 @@
-"""The user's own data: an ``.npz`` file, a ``.csv`` file, or a folder of images, a sub-folder per
-class.
-"""
+"""The user's own data: an ``.npz`` file, a ``.csv`` file, or a folder of images by class."""
 
 from __future__ import annotations
 

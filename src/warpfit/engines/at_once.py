@@ -1,6 +1,4 @@
-"""What of a step a backend may do at once: updates joined with the products before them, or all but
-the update.
-"""
+"""What a backend may do at once: updates joined with products, or a step but for its update."""
 
 from __future__ import annotations
 

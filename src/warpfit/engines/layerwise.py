@@ -1,6 +1,4 @@
-"""The layerwise engine: a step is one operation of the backend after the other. Runs everything,
-anywhere.
-"""
+"""The layerwise engine: a step is one operation after the other. Runs everything, anywhere."""
 
 from __future__ import annotations
 

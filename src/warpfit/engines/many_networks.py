@@ -1,6 +1,4 @@
-"""Trains many small networks of one shape in one launch, each on rows, in orders and at rates of
-its own.
-"""
+"""Trains many small networks of one shape in one launch, each with rows, orders, rates."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What kernels that train many networks take of a rule that halves them from rung to rung, and what
-they say of it.
-"""
+"""What kernels of many networks take of a rule that halves them at rungs, and what they say."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A fitted estimator as an ONNX graph, with the inputs and outputs that scikit-learn's converters
-give theirs.
-"""
+"""A fitted estimator as an ONNX graph, with inputs and outputs as scikit-learn's converters."""
 
 from __future__ import annotations
 

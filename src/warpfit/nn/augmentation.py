@@ -1,6 +1,4 @@
-"""Augmentation of images (M, H, W, C): in training each is flipped, shifted, cropped or covered in
-part, at random.
-"""
+"""Augmentation of images (M, H, W, C): in training they are flipped, shifted, cropped, covered."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""ONNX graphs and their files, for whatever puts its operators into one: a chain of layers, or an
-estimator.
-"""
+"""ONNX graphs and their files, for what puts operators into one: layers, or an estimator."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What all optimizers share: the settings as a value, and the object that steps a list of
-parameters.
-"""
+"""What optimizers share: the settings as a value, and what steps a list of parameters."""
 
 from __future__ import annotations
 

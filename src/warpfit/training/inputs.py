@@ -263,9 +263,7 @@ def _sample(rows: Array) -> npt.NDArray[Any]:
 
 
 def warn_of_pixels(x: Array, network: Any) -> None:
-    """Warn if rows hold numbers from 0 to 255 in another dtype than uint8, like pixels: they are
-    not scaled; indices need not be.
-    """
+    """Warn if rows hold 0 to 255 in another dtype than uint8, like pixels, which is not scaled."""
     if network.num_indices is not None:
         return
     if x.dtype == np.uint8 or x.ndim < 2 or backends.is_device_array(x):

@@ -1,6 +1,4 @@
-"""Plans on paper: how a network would be trained in one launch, on a card that need not be
-there.
-"""
+"""Plans on paper: how a network would be trained in one launch, on a card not at hand."""
 
 from __future__ import annotations
 

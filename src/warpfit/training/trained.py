@@ -1,6 +1,4 @@
-"""A model as ``warpfit train`` stores it: with a card that says what its inputs and outputs
-mean.
-"""
+"""A model as ``warpfit train`` stores it: a card says what its inputs and outputs mean."""
 
 from __future__ import annotations
 

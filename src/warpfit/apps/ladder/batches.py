@@ -1,6 +1,4 @@
-"""Three ways of a batch to the device: uploaded at each step, through pinned memory meanwhile, or
-there all along.
-"""
+"""How a batch comes to the device: uploaded, through pinned memory meanwhile, or all along."""
 
 from __future__ import annotations
 

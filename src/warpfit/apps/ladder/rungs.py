@@ -1,6 +1,4 @@
-"""The rungs of the ladder, in order: what each changes in the one before, and what that should
-save.
-"""
+"""The rungs of the ladder, in order: what each changes in the one before, to save what."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The step of the lower rungs, written out: one operation after the other, as each rung wants
-them.
-"""
+"""The step of the lower rungs, written out: one operation after the other, as they want it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the page may ask of the server, and within what bounds. Whatever is not described here is
-refused.
-"""
+"""What the page may ask of the server, within what bounds. All else is refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Points of the plane in two or three classes, and the grid on which a network's decisions are
-shown.
-"""
+"""Points of the plane in two or three classes, and the grid that shows a network's decisions."""
 
 from __future__ import annotations
 

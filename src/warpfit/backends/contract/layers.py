@@ -1,6 +1,4 @@
-"""The contract of layers other than dense ones: images, normalisation, dropout,
-embeddings of numbers.
-"""
+"""The contract of layers but dense ones: images, norms, dropout, embeddings of numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Arrays on a device: a place in memory with shape, dtype and strides. All arithmetic is the
-backend's.
-"""
+"""Arrays on a device: a place in memory, shape, dtype and strides. Backends do the arithmetic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Sums over the rows of a matrix: gradients of biases, and of all that is shared by the rows of a
-batch.
-"""
+"""Sums over the rows of a matrix: gradients of biases, and of all that a batch's rows share."""
 
 from __future__ import annotations
 

@@ -248,9 +248,7 @@ def _most_touched(pieces: int, others: int) -> int:
 
 @lru_cache(maxsize=1024)
 def choose_box(windows: Extent, count: int, step: int) -> Extent:
-    """Return the box of `count` windows, a power of two, of which the fewest cover all; of equals
-    the one with the longest rows.
-    """
+    """Return the box of `count` windows, of which the fewest cover all, with the longest rows."""
     found = []
     sizes = [1 << power for power in range(count.bit_length())]
     for columns, rows in product(sizes, sizes):
@@ -434,8 +432,6 @@ def epilogue_defines(
 
 
 def _rows_across(tiling: BoxTiling) -> int:
-    """Return the rows of a box of weights that lie across: those of a panel, or of the part of it
-    that a block of a cluster copies.
-    """
+    """Return the rows of a box of weights that lie across: a panel's, or a block's part of it."""
     shares_panels = tiling.block_n // LINE % tiling.cluster == 0
     return LINE if shares_panels else LINE // tiling.cluster

@@ -311,9 +311,7 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
 
 
 def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict[str, str | int]:
-    """Return the kernel's defines, but for `result_defines`; `is_whole` says whether pixels are
-    whole pieces at multiples of 16 bytes.
-    """
+    """Return the kernel's defines but `result_defines`; `is_whole`: pixels are aligned pieces."""
     return {
         "DTYPE": dtype,
         "ADJOINT": int(windows.is_adjoint),

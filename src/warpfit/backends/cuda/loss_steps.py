@@ -1,6 +1,4 @@
-"""Losses of a step, each as one kernel: the loss and what is right go to the record, the gradient
-is returned.
-"""
+"""Losses of a step, each one kernel: it records loss and right rows, and gives the gradient."""
 
 from __future__ import annotations
 

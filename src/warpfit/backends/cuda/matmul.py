@@ -1,6 +1,4 @@
-"""Which kernel computes a matrix product, and with which tiles: pure functions of its shape and the
-device.
-"""
+"""Which kernel computes a product, with which tiles: functions of its shape and the device."""
 
 from __future__ import annotations
 

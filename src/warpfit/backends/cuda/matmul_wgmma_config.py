@@ -1,6 +1,4 @@
-"""Tiles of the matrix product for Hopper, chosen by shape and dtype; which operand of float32 is
-turned before.
-"""
+"""Tiles of products on Hopper, by shape and dtype; which operand of float32 is turned before."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Launches of kernels along the rows of a matrix, and of elementwise ones over contiguous
-arrays.
-"""
+"""Launches of kernels along rows of a matrix, and of elementwise ones over contiguous arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""In what order a device works: its streams, the graphs that are captured on one, and the marks
-between.
-"""
+"""In what order a device works: its streams, the graphs captured there, and marks between."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Lists of tensors for kernels that serve many in one launch: the ``TensorList`` struct of the
-kernels.
-"""
+"""Lists of tensors for kernels that serve many in one launch: their ``TensorList`` struct."""
 
 from __future__ import annotations
 
