@@ -16,7 +16,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from warpfit.errors import DataError
 from warpfit.extras import needs
 from warpfit.losses import Loss, SoftmaxCrossEntropy
-from warpfit.tabular.estimator import CONSTRAINTS, BaseTabular
+from warpfit.tabular.estimator import BaseTabular
+from warpfit.tabular.parameters import CONSTRAINTS
 from warpfit.tabular.targets import Classes
 
 with needs("data", "tables need"):

@@ -23,6 +23,7 @@ from warpfit.pictures import confusion_svg
 from warpfit.tabular.bags import folds_of
 from warpfit.tabular.classifier import TabularClassifier
 from warpfit.tabular.methods import METHODS
+from warpfit.tabular.parameters import settings_of
 from warpfit.tabular.regressor import TabularRegressor
 from warpfit.tabular.storage import load_with_metadata, save_estimator
 from warpfit.training.evaluate import Evaluation
@@ -243,7 +244,7 @@ def _estimator(given: Mapping[str, Any], are_classes: bool) -> Estimator:
         estimator._validate_params()
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    estimator._settings()
+    settings_of(estimator)
     resolve_device(estimator.device)
     return estimator
 
