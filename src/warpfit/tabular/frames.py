@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,13 @@ def as_pandas(X: Any) -> Any:
         if not hasattr(X, "to_dict"):
             raise DataError(f"expected a frame, got a {type(X).__name__}; its collect() is one")
         X = pd.DataFrame(X.to_dict(as_series=False))
+    if isinstance(X, str | os.PathLike | Mapping):
+        maker = "DataFrame makes a frame of one"
+        if not isinstance(X, Mapping):
+            maker = "read_csv makes a frame of a file"
+        raise DataError(
+            f"expected X as a frame or rows of cells, got a {type(X).__name__}; pandas.{maker}"
+        )
     if not is_frame(X) or X.ndim != 2:
         return X
     if not X.shape[1]:

@@ -118,6 +118,8 @@ class StoredTable:
         x, notes = read_rows(path, columns, self.label_column, trained_on="an array")
         is_classifier = isinstance(self.estimator, TabularClassifier)
         found = self.estimator.predict_proba(x) if is_classifier else self.estimator.predict(x)
+        if columns and is_frame(x):
+            notes += tuple(self.estimator.preprocessor_.unfamiliar(x))
         return predictions_of(found, self.class_names, notes)
 
 

@@ -33,6 +33,11 @@ def save_estimator(
     estimator: Any, path: PathLike, *, metadata: Mapping[str, str | None] | None = None
 ) -> None:
     """Write a fitted estimator, with more about it; see `BaseTabular.save`."""
+    try:  # as `load` will
+        estimator._validate_params()
+        settings_of(estimator)
+    except ValueError as error:
+        raise ConfigError(f"save: {error}") from error
     arrays: HostArrays = {}
     header = {
         "estimator": type(estimator).__name__,
