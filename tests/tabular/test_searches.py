@@ -114,11 +114,11 @@ def on(device: str, **changes: Any) -> wf.TabularRegressor:
 
 
 def test_candidates_that_learn_alike_are_one_launch(cuda: str, launches: list[list[int]]) -> None:
-    """Folds of 60 rows train on 24; a seed makes no other kind, and a rate does."""
+    """Folds of 60 rows train on 24; a seed or an ensemble makes no other kind, and a rate does."""
     frame, _ = table()
-    y, grid = frame["x"] * 3, [{"random_state": [0, 1]}, {"lr": [0.1]}]
+    y, grid = frame["x"] * 3, [{"random_state": [0]}, {"n_ensemble": [2]}, {"lr": [0.1]}]
     search = wf.SweepCV(on(cuda), grid, cv=2, refit=False).fit(frame, y)
-    assert launches == [[24] * 4, [24] * 2]
+    assert launches == [[24] * 6, [24] * 2]
     slow = GridSearchCV(on("cpu"), grid, cv=2, refit=False).fit(frame, y)
     for name in ("split0_test_score", "split1_test_score"):
         np.testing.assert_allclose(
@@ -127,17 +127,27 @@ def test_candidates_that_learn_alike_are_one_launch(cuda: str, launches: list[li
     assert (search.cv_results_["mean_fit_time"] > 0).all()
 
 
+def test_launches_have_a_largest_size(
+    cuda: str, launches: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warpfit.estimators.joint_fits.MOST_NETWORKS", 3)
+    frame, _ = table()
+    grid = [{"random_state": [0]}, {"n_ensemble": [2]}]
+    wf.SweepCV(on(cuda, n_epochs=1), grid, cv=2, refit=False).fit(frame, frame["x"])
+    assert list(map(len, launches)) == [2, 2, 2]
+
+
 def test_folds_that_differ_are_launched_apart(cuda: str, launches: list[list[int]]) -> None:
-    """Of 61 rows one fold has 20 and two have 21: 32 and 31 rows are trained on, which are two
-    batches and one. A town of the last row makes a fold another shape.
+    """Of 61 rows 40 are trained on, or twice 41, less those set aside: 32 of all, or 31 and 32,
+    which are a batch and two. A town of the last row makes other shapes.
     """
     frame, _ = table(61)
     numbers, y = frame[["x", "gap"]], frame["x"] * 3
     wf.SweepCV(on(cuda), {"lr": [0.1]}, cv=3, refit=False).fit(numbers, y)
     assert launches == [[32, 32, 32]]
     launches.clear()
-    wf.SweepCV(on(cuda, validation_fraction=0.23), {"lr": [0.1]}, cv=3, refit=False).fit(numbers, y)
-    assert launches == [[30], [31, 31]] or launches == [[30, 31, 31]]
+    wf.SweepCV(on(cuda, validation_fraction=0.21), {"lr": [0.1]}, cv=3, refit=False).fit(numbers, y)
+    assert launches == [[31], [32, 32]]
     launches.clear()
     frame.loc[60, "town"] = "elsewhere"
     wf.SweepCV(on(cuda), {"lr": [0.1]}, cv=3, refit=False).fit(frame, y)

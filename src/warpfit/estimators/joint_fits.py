@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Event
@@ -46,23 +46,30 @@ def _made(fits: Fits, parameters: dict[str, Any]) -> Any:
 
 
 def _groups(fits: Fits, splits: Mapping[int, Split]) -> Iterator[list[int]]:
-    """Yield the places of fits that train together, fewest rows first."""
-    kinds: dict[int, Any] = {}
+    """Yield the places of fits that train together, those of a kind with the fewest rows first."""
+    kinds: dict[int, tuple[Hashable, int] | None] = {}
     groups: dict[Any, list[int]] = {}
     for place, (parameters, _) in enumerate(fits.pairs):
         if id(parameters) not in kinds:
             kinds[id(parameters)] = _kind_of(_made(fits, parameters))
-        groups.setdefault(kinds[id(parameters)] or place, []).append(place)
-    for kind, places in groups.items():
-        size = max(1, MOST_NETWORKS // kind[1]) if isinstance(kind, tuple) else 1
-        places.sort(key=lambda place: len(splits[id(fits.pairs[place][1])].train.rows))
-        yield from (places[first : first + size] for first in range(0, len(places), size))
+        found = kinds[id(parameters)]
+        groups.setdefault(found[0] if found else place, []).append(place)
+    for places in groups.values():
+        group, count = list[int](), 0
+        for place in sorted(places, key=lambda own: len(splits[id(fits.pairs[own][1])].train.rows)):
+            _, num_networks = kinds[id(fits.pairs[place][0])] or (None, 1)
+            if group and count + num_networks > MOST_NETWORKS:
+                yield group
+                group, count = [], 0
+            group, count = [*group, place], count + num_networks
+        yield group
 
 
-def _kind_of(estimator: Any) -> Any:
+def _kind_of(estimator: Any) -> tuple[Hashable, int] | None:
     with suppress(Exception):  # which the fit will raise
         estimator._validate_params()
-        return estimator._kind()
+        found: tuple[Hashable, int] | None = estimator._kind()
+        return found
     return None
 
 

@@ -68,10 +68,10 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
     KeyboardInterrupt
         After Ctrl-C, and once `stop` is set: a search with half of its scores is none.
     """
-    if isinstance(fits.estimator, FittedJointly):
-        return fit_jointly(fits, stop)
     results: list[Result] = []
     with one_blas_thread():  # so that scores are those of `fit_in_processes`
+        if isinstance(fits.estimator, FittedJointly):
+            return fit_jointly(fits, stop)
         for start in range(0, len(fits), WAVE):
             results += _fit_wave(replace(fits, pairs=fits.pairs[start : start + WAVE]), stop)
     return results
@@ -202,6 +202,8 @@ def _is_fixed(value: Any) -> bool:
 
 class _Started(OneFit):
     """A fit that is prepared, if that did not fail; `outcomes` come to be those of its networks."""
+
+    split: CheckedSplit
 
     def __init__(
         self,

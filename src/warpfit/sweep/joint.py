@@ -33,7 +33,9 @@ class FittedJointly(ABC):
     """
 
     @abstractmethod
-    def _prepared(self, X: Any, y: Any, **fit_params: Any) -> Any:
+    def _prepared(
+        self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
+    ) -> Any:
         """Return what `fit` would train."""
 
     @abstractmethod

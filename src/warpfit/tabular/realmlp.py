@@ -91,7 +91,7 @@ def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
         return
     begun = 0
     with_rows = [(member, member.rows(), member.validation()) for member in members]
-    for (batch_size, *_), group in groupby(with_rows, lambda each: _alike(*each[:2], training)):
+    for (batch_size, *_), group in groupby(with_rows, lambda each: _alike(training, *each)):
         together = list(group)
         if begun and training.is_over():
             return
@@ -103,7 +103,9 @@ def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
         begun += len(together)
 
 
-def _alike(member: Member, rows: Rows, training: Training) -> tuple[int, int, Shape]:
+def _alike(
+    training: Training, member: Member, rows: Rows, validation: Rows
+) -> tuple[int, int, Shape]:
     """Return what is equal of networks of a launch: the rows of a batch, how many batches an epoch
     has, and the shape.
     """
