@@ -17,8 +17,8 @@ from warpfit.estimators.predictions import PredictedRows
 from warpfit.estimators.splits import Fits, Split
 from warpfit.sweep.sending import is_set
 
-# Of a call: four times as many as fill a card, and their rows are on it at once.
-MOST_NETWORKS = 32
+# Of a call: twice as many as fill a card, and the rows of all are in memory at once.
+MOST_NETWORKS = 16
 
 
 def fit_jointly(fits: Fits, stop: Event | None = None) -> list[Result]:
