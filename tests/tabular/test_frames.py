@@ -148,10 +148,10 @@ def test_frames_of_polars_of_every_kind() -> None:
         (table(x=None, t=None), "expected a column with a cell that is not missing"),
         (pd.concat([table(), table()], axis=1), "names of their own, got 'x' 2 times"),
         (np.ma.masked_array(np.ones((ROWS, 2)), True), "expected X without masked values"),
-        ("table.csv", "a frame or rows of cells, got a str; pandas.read_csv makes a frame of a"),
+        ("table.csv", "a frame or rows of cells, got a str; pandas.read_csv reads a file"),
         (
             {"x": [1.0] * ROWS},
-            "a frame or rows of cells, got a dict; pandas.DataFrame makes a frame",
+            "a frame or rows of cells, got a dict; pandas.DataFrame makes one",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,8 @@ def as_pandas(X: Any) -> Any:
         if not hasattr(X, "to_dict"):
             raise DataError(f"expected a frame, got a {type(X).__name__}; its collect() is one")
         X = pd.DataFrame(X.to_dict(as_series=False))
-    if isinstance(X, str | os.PathLike | Mapping):
-        maker = "DataFrame makes a frame of one"
-        if not isinstance(X, Mapping):
-            maker = "read_csv makes a frame of a file"
+    if type(X) is dict or isinstance(X, str | os.PathLike):
+        maker = "DataFrame makes one" if type(X) is dict else "read_csv reads a file"
         raise DataError(
             f"expected X as a frame or rows of cells, got a {type(X).__name__}; pandas.{maker}"
         )
