@@ -19,8 +19,6 @@ from warpfit.backends.cuda.resident_launch import (
     LaunchedSteps,
     ResidentLaunch,
     arguments_of,
-    too_heavy,
-    too_large,
 )
 from warpfit.backends.cuda.resident_variants import (
     ADAM,
@@ -31,13 +29,12 @@ from warpfit.backends.cuda.resident_variants import (
     with_each_activation,
     with_each_dtype,
 )
-from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
+from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
 from warpfit.errors import Obstacle
 
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
 GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 3
 HELPING_GROUPS = 2  # of warps; the last one keeps the record
-MOST_ROWS = max(CLUSTERS) * MOST_GROUPS * GROUP_ROWS
 # Of a multiprocessor; of a thread that helps; the most of one that holds weights, and those that it
 # needs beside these and their optimizer state.
 REGISTERS, HELPER_REGISTERS, MOST_REGISTERS, WORKING_REGISTERS = 65536, 80, 240, 88
@@ -146,10 +143,6 @@ class SmallLaunch(ResidentLaunch):
         return up(up(sum(self.shared_parts.values()), 1024) + self.received_bytes, 1024)
 
     @property
-    def exchange_bytes(self) -> int:
-        return 0
-
-    @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps wait for each other."""
         layers, tiles, are_several = len(self.tiles) - 1, sum(self.tiles[:-1]), self.cluster > 1
@@ -195,43 +188,31 @@ def choose_small(
     network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
 ) -> SmallLaunch | Obstacle:
     """Return how to launch a small network's training, or what is in the way."""
-    if (obstacle := _in_the_way(network, arch)) is not None:
-        return obstacle
-    shapes = [
-        shape
+    is_small = max(network.widths[:-1]) <= UNITS and network.outputs <= MOST_OUTPUTS
+    is_plain = network.is_plain and not network.rate_in_velocity
+    if generation(arch) != 90 or len(network.widths) < 3 or not is_small or not is_plain:
+        return Obstacle(
+            f"expected Hopper's tensor cores, a hidden layer, at most {UNITS} units a layer and "
+            f"{MOST_OUTPUTS} outputs, half precision, no dropout, weights, penalty, clipping or "
+            f"rate in velocities, got {network} on {arch}"
+        )
+    shapes = (
+        SmallLaunch(network, cluster, groups)
         for cluster, groups in product(CLUSTERS, range(1, MOST_GROUPS + 1))
-        if (shape := SmallLaunch(network, cluster, groups)).row_groups <= groups
-        and cluster <= -(-network.batch // 16)
+        if cluster <= -(-network.batch // 16)
+    )
+    fitting = [
+        shape
+        for shape in shapes
+        if shape.row_groups <= shape.groups
+        and shape.registers_of_thread[1] <= shape.room
+        and shape.shared_bytes <= max_shared_bytes
     ]
-    held = [shape for shape in shapes if shape.registers_of_thread[1] <= shape.room]
-    if not held:
-        least = min(shapes, key=lambda shape: shape.registers_of_thread[1] - shape.room)
-        of_register = 4 * GROUP_THREADS * least.groups
-        return too_heavy(of_register * least.room, of_register * least.registers_of_thread[1])
-    fitting = [shape for shape in held if shape.shared_bytes <= max_shared_bytes]
-    if not fitting:
-        return too_large(held, max_shared_bytes, "a small network and its batch")
-    return min(fitting, key=lambda shape: shape.microseconds)
-
-
-def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
-    """Return what the kernel does not do."""
-    if (obstacle := unsuited(network, arch)) is not None:
-        return obstacle
-    lacking = {
-        "Hopper's tensor cores": generation(arch) != 90,
-        "a hidden layer": len(network.widths) < 3,
-        f"layers of at most {UNITS} units": max(network.widths[:-1]) > UNITS,
-        f"at most {MOST_OUTPUTS} outputs": network.outputs > MOST_OUTPUTS,
-        "products in half precision": network.terms > 1,
-        "no dropout, weights, penalty or clipping": not network.is_plain,
-        f"at most {MOST_ROWS} rows": network.batch > MOST_ROWS,
-        "velocities without the rate": network.rate_in_velocity,
-    }
-    for wanted, is_lacking in lacking.items():
-        if is_lacking:
-            return Obstacle(f"expected {wanted} for a small network")
-    return None
+    return min(
+        fitting,
+        key=lambda shape: shape.microseconds,
+        default=Obstacle(f"expected what {CLUSTERS[-1]} small blocks have room for, got {network}"),
+    )
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:
