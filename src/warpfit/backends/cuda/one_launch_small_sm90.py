@@ -123,7 +123,7 @@ class SmallLaunch(ResidentLaunch):
             "batch": 2 * rows * self.x_stride,
             "settings": 2 * 16,
             "targets": 4 * rows * network.target_words,
-            "losses": (160 + 16) * padded(self.block_rows),
+            "losses": 160 * rows + 16 * padded(self.block_rows),
             "biases": 4 * (1 + network.slots) * layers * UNITS,
             "barriers": 4 * 8,
         }

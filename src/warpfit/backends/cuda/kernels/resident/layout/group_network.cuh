@@ -77,7 +77,7 @@ struct alignas(1024) SmallShared {
     alignas(16) StepSettings settings[2];
     float targets[ROWS][TARGET_WORDS];
     // Of even steps, and of odd ones: what rows leave for their losses, and these.
-    OutputRest rests[2][2 * ROW_SLICES][32];
+    OutputRest rests[2][ROWS / 8][32];
     RowLoss losses[2][16 * ROW_SLICES];
     float biases[1 + SLOTS][LAYERS][UNITS];  // and their optimizer state
     // A batch to all, and back; losses to the clerk.
@@ -172,7 +172,7 @@ __device__ inline void store_words(unsigned char* lines, const Words<WIDTH>& wor
         stmatrix_x4(lines + place_of(16 * own_warp(), i), words.slices[i]);
 }
 
-// What the warp has stored, and may store to again.
+// What the warp has stored.
 template <int WIDTH>
 __device__ inline void load_words(Words<WIDTH>& words, const unsigned char* lines) {
     __syncwarp();
@@ -181,7 +181,6 @@ __device__ inline void load_words(Words<WIDTH>& words, const unsigned char* line
         unsigned (&own)[4] = words.slices[i];
         ldmatrix_x4(own[0], own[1], own[2], own[3], lines + place_of(16 * own_warp(), i));
     }
-    __syncwarp();
 }
 
 // The slice of 16 numbers of k that a descriptor tells of: `offset` bytes into lines.

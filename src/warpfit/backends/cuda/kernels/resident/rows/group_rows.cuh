@@ -27,12 +27,13 @@ struct OwnRows {
             const int eighth = 2 * own_warp() + below, row = 8 * eighth + own_lane() / 4;
             const OutputRest rest = rows.replace(below, shared.targets[row],
                                                  row < count ? factor : 0, run.loss, EvenClasses{});
-            if (own_warp() >= ROW_SLICES) continue;
             OutputRest& kept = shared.rests[step % 2][eighth][own_lane()];
-            // Of other outputs than logits the rest stays 0.
-            if (LOSS::HAS_LABELS) kept = rest;
             kept.sum = rest.sum;
             kept.before = rest.before;
+            if (SMOOTHED) kept.all = rest.all;
+            if (!LOSS::HAS_LABELS) continue;  // of other outputs the rest stays 0
+            kept.largest = rest.largest;
+            kept.of_label = rest.of_label;
         }
         arrive_warp(shared.x_free);
     }
@@ -150,10 +151,12 @@ __device__ inline void go_through(float (&dh)[padded(L) / 2], const Words<padded
         activate<L>(values, sums, shared);
         store_words(shared.inputs[L + 1], values);
         go_through<L + 1>(sums, values, shared, run, rows);
-        if constexpr (KEEPS_DERIVATIVES<L>)
+        if constexpr (KEEPS_DERIVATIVES<L>) {
             load_words(values, shared.dz[L]);
-        else if constexpr (LOADS_VALUES)
+            __syncwarp();  // gradients will lie there
+        } else if constexpr (LOADS_VALUES) {
             load_words(values, shared.inputs[L + 1]);
+        }
         chain<L>(dz, sums, values);
     }
     store_words(shared.dz[L], dz);
