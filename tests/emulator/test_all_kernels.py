@@ -102,7 +102,7 @@ FAMILIES = {
             "backends/cuda/test_next_batch.py",
         ),
         "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or "
-        "looking_ahead and 17-33 or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-33 or "
+        "looking_ahead and 17-33 or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-3 or "
         "20-70-3) or the_state_lies and 16) or forward and (gather_batches or gram_batches or "
         "next_batch) or cards_have_the_numbers",
         takes_slow=True,
