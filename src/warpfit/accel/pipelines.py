@@ -47,9 +47,7 @@ class Made(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Calls on the rows of one array: their positions, parameters of the perceptron and index sets,
-    and what was made for each.
-    """
+    """Calls on the rows of an array: positions, parameters, index sets, and what was made."""
 
     X: Array
     y: Array
@@ -167,9 +165,7 @@ def _stacked(calls: Sequence[Call], groups: Sequence[tuple[Made, list[int]]]) ->
 
 
 def _of_one(made: Made, num_members: int) -> Made:
-    """Return what was made for one of several calls, without the rows and with its part of the
-    time.
-    """
+    """Return what was made for one of several calls, less the rows, with its part of the time."""
     empty = np.empty(0), np.empty(0)
     seconds = made.fit_seconds / num_members, made.transform_seconds / num_members
     return Made(made.transformers, made.perceptron, empty, empty, *seconds)

@@ -73,9 +73,7 @@ def from_sklearn(fitted: Any) -> Any:
 
 
 def take(ours: Any, fitted: Any, *, copies: bool = True) -> None:
-    """Give ours all fitted attributes of scikit-learn's estimator, which has its parameters; they
-    are copied, unless they come back to it.
-    """
+    """Give ours the fitted attributes of scikit-learn's; copies, unless they come back to it."""
     share(fitted, ours, copies=copies)
     if ours.solver == "lbfgs":
         return
@@ -106,8 +104,6 @@ def _take_optimizer(ours: Any, optimizer: Any, *, copies: bool = True) -> None:
 
 
 def _by_layer(arrays: Sequence[Array]) -> list[Array]:
-    """Return the state of all weights, then of all biases, in our order: weights and biases by
-    layer.
-    """
+    """Return the state of all weights, then all biases, in our order: both by layer."""
     half = len(arrays) // 2
     return list(chain.from_iterable(zip(arrays[:half], arrays[half:], strict=True)))

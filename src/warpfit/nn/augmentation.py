@@ -1,6 +1,4 @@
-"""Augmentation of images (M, H, W, C): in training each is flipped, shifted, cropped or covered in
-part, at random.
-"""
+"""Augmentation of images (M, H, W, C) in training: they are flipped, shifted, cropped, covered."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ class _AugmentationSpec(LayerSpec):
 
 @dataclass(frozen=True)
 class RandomFlipSpec(_AugmentationSpec):
-    """Each image is mirrored left to right with probability p, or all in every second span of
-    steps.
-    """
+    """Images are mirrored left to right with probability p, or all in every second span."""
 
     kind: ClassVar[str] = "random_flip"
     layer: ClassVar[str] = "RandomFlip"

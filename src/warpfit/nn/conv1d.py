@@ -1,6 +1,4 @@
-"""Conv1d: y = f(x * w + b) over sequences, channels last, as convolutions of images one pixel
-high.
-"""
+"""Conv1d: y = f(x * w + b) over sequences, channels last, as over images one pixel high."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ def dropout(
     layer_idx: int,
     first_row: int = 0,
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """Return x with units dropped, the others scaled by 1 / (1 - p), and the function from dy to
-    dx.
-    """
+    """Return x with units dropped, the others times 1 / (1 - p), and the function from dy to dx."""
     y, mask = ops.dropout_forward(
         x, p=p, seed=seed, step=step, layer_idx=layer_idx, first_row=first_row
     )

@@ -149,15 +149,11 @@ class LayerSpec:
         return False
 
     def passes(self, activation: Activation) -> bool:
-        """Whether of x = f(z) the layer makes dx · f'(x) out of dy · f'(y), f' being known from
-        f's result.
-        """
+        """Whether for x = f(z) it makes dx · f'(x) of dy · f'(y), f' known from f's result."""
         return False
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape of one sample's output, or raise ShapeError if the layer does not take
-        its input.
-        """
+        """Return the shape of one sample's output, or ShapeError for an input that does not fit."""
         return input_shape
 
     def vjp(
@@ -208,9 +204,7 @@ class LayerSpec:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> LayerSpec:
-        """Return a spec from its fields as JSON has them: lists become tuples, an activation's
-        fields one.
-        """
+        """Return a spec from its fields as JSON has them: lists are tuples, an activation's one."""
         values: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()
         }
