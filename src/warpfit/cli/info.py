@@ -27,7 +27,7 @@ LIBRARIES = (
         "typer",
         "pandas",
         "pillow",
-        "pooch",
+        "requests",
         "onnx",
         "ipywidgets",
     ),
