@@ -8,8 +8,7 @@ from warpfit.cli.console import DEVICE_HELP, Printer
 from warpfit.cli.options import DATA, NETWORK, OF_TRAINING, RUN, option, switch, taking
 
 if TYPE_CHECKING:
-    from warpfit.apps.ladder.results import Record
-    from warpfit.apps.ladder.steps import Step
+    from warpfit.apps.ladder.results import Record, Step
 
 
 OPTIONS = {

@@ -62,11 +62,7 @@ def _download(url: str, path: Path) -> None:
     console, is_quiet = Console(stderr=True), not sys.stderr.isatty()
     bar = Progress(*columns, console=console, transient=True, disable=is_quiet)
     try:
-        with (
-            bar,
-            requests.get(url, stream=True, timeout=TIMEOUT) as answer,
-            path.open("wb") as file,
-        ):
+        with bar, requests.get(url, stream=True, timeout=TIMEOUT) as reply, path.open("wb") as file:
             reply.raise_for_status()
             num_bytes = int(reply.headers.get("content-length", 0))
             task = bar.add_task(url.rsplit("/", 1)[-1], total=num_bytes or None)

@@ -15,8 +15,8 @@ from warpfit.other_packages import refuse_attribute
 # In the order in which help and messages list them.
 # isort: off
 from warpfit.losses.softmax_cross_entropy import SoftmaxCrossEntropy
-from warpfit.losses.distances import DISTANCES as DISTANCES
-from warpfit.losses.distances import AbsoluteError, Huber, MeanSquaredError
+from warpfit.losses.elements import DISTANCES as DISTANCES
+from warpfit.losses.elements import AbsoluteError, Huber, MeanSquaredError
 from warpfit.losses.binary_cross_entropy import BinaryCrossEntropy
 from warpfit.losses.poisson import Poisson
 # isort: on

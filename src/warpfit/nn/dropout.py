@@ -9,8 +9,8 @@ from typing import ClassVar
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Number
 from warpfit.errors import ConfigError
+from warpfit.nn.layer import RandomLayer
 from warpfit.nn.onnx_graph import Graph, HostArrays
-from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 
 

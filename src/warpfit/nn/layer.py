@@ -167,3 +167,21 @@ class Layer(Module):
         return ", ".join(
             f"{field.name}={getattr(self.spec, field.name)!r}" for field in fields(self.spec)
         )
+
+
+class RandomLayer(Layer):
+    """A layer whose random numbers `fit` decides, by the run's seed and step, and elsewhere its own
+    seed and the number of calls in training. Its spec has a `layer_idx`.
+    """
+
+    seed = 0
+    num_calls = 0
+
+    def __init__(self, spec: LayerSpec, seed: int | None) -> None:
+        super().__init__(spec)
+        self.seed = next_seed() if seed is None else check_seed(seed)
+
+    def own_call(self) -> Call:
+        step = self.num_calls
+        self.num_calls += self.training
+        return Call(training=self.training, step=step, seed=self.seed)

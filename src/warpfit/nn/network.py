@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 from warpfit.backends import Activation, Array, Backend
@@ -17,7 +18,6 @@ from warpfit.nn.linear import LinearSpec
 from warpfit.nn.norm import BatchNormSpec
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.pooling import MaxPool2dSpec
-from warpfit.nn.remedies import remedy
 from warpfit.nn.spec import Call, GradientListener, LayerSpec, NetworkPullback, Pullback, Shape
 
 
@@ -55,7 +55,7 @@ class NetworkSpec:
                     shapes.append(spec.output_shape(shapes[-1]))
             except ShapeError as error:
                 told = f"layer {name}: {error}, which {self._source(idx)}"
-                raise ShapeError(told + remedy(spec, shapes[-1], is_row=idx == 0)) from None
+                raise ShapeError(told + _remedy(spec, shapes[-1], is_row=idx == 0)) from None
         if kept:
             raise ConfigError("expected a junction 'add' after each 'keep', got none")
         return tuple(shapes)
@@ -277,6 +277,29 @@ class NetworkSpec:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
+
+
+def _remedy(spec: LayerSpec, shape: Shape, *, is_row: bool) -> str:
+    """Return what makes of samples of a shape those that a layer takes, for the end of a message.
+
+    That is so of the slips that are frequent, and only there; `is_row` says that they are x's.
+    """
+    if is_row and _takes(spec, (*shape, 1)):
+        return "; x[..., None] has one more axis"
+    if is_row and len(shape) == 3 and _takes(spec, (*shape[1:], shape[0])):
+        return "; channels come last: x.transpose(0, 2, 3, 1), or permute of PyTorch's"
+    flat = (prod(shape),)
+    if len(shape) > 1 and (_takes(spec, flat) or isinstance(spec, LinearSpec)):
+        return f"; nn.Flatten() before it gives {flat}"
+    return ""
+
+
+def _takes(spec: LayerSpec, shape: Shape) -> bool:
+    try:
+        spec.output_shape(shape)
+    except ShapeError:
+        return False
+    return True
 
 
 def _takes_activation(spec: LayerSpec, activation: Activation) -> bool:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import warpfit
-from warpfit.apps.ladder.steps import Step
+from warpfit.apps.ladder.results import Step
 from warpfit.apps.ladder.task import Task
 
 # How a line begins with which a worker tells something.

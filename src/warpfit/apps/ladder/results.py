@@ -12,7 +12,29 @@ import numpy as np
 import numpy.typing as npt
 
 import warpfit
-from warpfit.apps.ladder.steps import Step
+
+
+@dataclass(frozen=True)
+class Step:
+    """A program that trains the task.
+
+    Attributes
+    ----------
+    name, title : str
+        As it is chosen, and as tables have it.
+    changes : str
+        What it changes in the one before.
+    saves : str
+        What that should save.
+    if_little : str
+        Why it may save little.
+    """
+
+    name: str
+    title: str
+    changes: str
+    saves: str
+    if_little: str
 
 
 @dataclass(frozen=True)

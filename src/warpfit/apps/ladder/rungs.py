@@ -8,7 +8,7 @@ from typing import Protocol
 
 from warpfit.apps.ladder.batches import Pinned, Preloaded
 from warpfit.apps.ladder.by_engine import ByEngine
-from warpfit.apps.ladder.steps import Step
+from warpfit.apps.ladder.results import Step
 from warpfit.apps.ladder.task import Task
 from warpfit.apps.ladder.trainer import Epoch, Recipe, StepByStep
 from warpfit.backends.base import HALF_DTYPES
