@@ -10,18 +10,17 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
 
 from warpfit.accel.perceptrons import is_perceptron
+from warpfit.checks import Array
 
 # Transformed rows that lie in memory side by side, in bytes.
 MOST_STACKED = 1 << 30
 
-Array = npt.NDArray[Any]
 Call = Mapping[str, Any]
 
 

@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from warpfit.checks import brief
+from warpfit.checks import Array, brief
 from warpfit.errors import ConfigError, DataError, FileFormatError
 from warpfit.extras import needs
-
-Array = npt.NDArray[Any]
 
 LABEL_COLUMNS = ("label", "target", "class", "y")
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")

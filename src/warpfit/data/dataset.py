@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.checks import as_numbers, as_tuple, brief
+from warpfit.checks import Array, as_numbers, as_tuple, brief
 from warpfit.data.order import epoch_order
 from warpfit.errors import DataError
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import sys
 import zlib
 from dataclasses import dataclass
@@ -24,9 +23,7 @@ import numpy.typing as npt
 
 from warpfit.checks import as_array
 from warpfit.errors import DataError, DTypeError, FileFormatError, ShapeError
-from warpfit.files import as_path, atomic_path
-
-PathLike = str | os.PathLike[str]
+from warpfit.files import PathLike, as_path, atomic_path
 
 DTYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype(">u1"),

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import Array
 from warpfit.data.dataset import unit_floats
 from warpfit.errors import DataError, FileFormatError
 from warpfit.extras import needs
@@ -18,7 +19,6 @@ from warpfit.extras import needs
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Array = npt.NDArray[Any]
 Rows = tuple[Array, Array]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.checks import as_array, check_count, check_flag
+from warpfit.checks import Array, as_array, check_count, check_flag
 from warpfit.data.dataset import unit_floats
 from warpfit.data.order import epoch_order
 from warpfit.errors import ShapeError
 from warpfit.random import check_seed
-
-Array = npt.NDArray[Any]
 
 
 class DataLoader:

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
-from warpfit.checks import check_count, some
+from warpfit.checks import Array, check_count, some
 from warpfit.data.dataset import is_frame, is_table
 from warpfit.data.table_columns import (
     CATEGORY,
@@ -35,7 +35,6 @@ from warpfit.extras import needs
 with needs("data", "tables need"):
     import pandas as pd
 
-Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
 NUMBERS, CATEGORIES = "numbers", "categories"  # the two transformers

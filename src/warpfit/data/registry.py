@@ -10,20 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from warpfit.checks import brief, check_flag
+from warpfit.checks import Array, brief, check_flag
 from warpfit.data.dataset import Dataset, split_rows, unit_floats
 from warpfit.data.download import fetch
-from warpfit.data.idx import PathLike, parse_idx, read_bytes, unpacked
+from warpfit.data.idx import parse_idx, read_bytes, unpacked
 from warpfit.errors import ConfigError, DataError, FileFormatError
 from warpfit.extras import needs
-from warpfit.files import as_path
+from warpfit.files import PathLike, as_path
 
-Array = npt.NDArray[Any]
 Splits = tuple[Array, Array, Array, Array]
 Contents = Sequence[tuple[bytes, Path]]
 

@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from warpfit.checks import Array
 from warpfit.data.csv_tables import read_table
 from warpfit.data.dataset import Dataset, as_floats, split_rows, taken
-from warpfit.data.idx import PathLike
 from warpfit.data.images import read_folder
 from warpfit.data.npz import npz_arrays
 from warpfit.data.targets import as_targets, check_kind, check_task
 from warpfit.errors import ConfigError, DataError
-from warpfit.files import as_path
-
-Array = npt.NDArray[Any]
+from warpfit.files import PathLike, as_path
 
 NPZ_SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 NPZ_WHOLE_KEYS = (("x", "y"), ("X", "y"))

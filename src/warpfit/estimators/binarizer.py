@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import issparse
 from sklearn.utils.multiclass import type_of_target, unique_labels
 
+from warpfit.checks import Array
+
 if TYPE_CHECKING:
     from sklearn.preprocessing import LabelBinarizer
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ from traceback import format_exc
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 from sklearn import config_context, get_config
 from sklearn.base import clone
 from sklearn.metrics._scorer import (
@@ -49,7 +48,6 @@ from warpfit.sweep.sending import check_sendable
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.sweep.workers import JoblibsWorkers, Raised, Workers, thrown
 
-Indices = npt.NDArray[np.int64]
 # What scikit-learn's search makes its results of.
 Result = dict[str, Any]
 

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from warpfit import backends
 from warpfit.backends import Backend, resolve_device
 from warpfit.backends.transfer import device_of
+from warpfit.checks import Array
 from warpfit.errors import DeviceError
 from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import (
@@ -38,8 +39,6 @@ from warpfit.training.evaluate import (
 )
 from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.place import predicting_place
-
-Array = npt.NDArray[Any]
 
 SPARSE_ROWS = 1 << 14
 # Multiplications of a network, for all rows, that are done at once, without a model.

@@ -8,20 +8,19 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, softmax
 
 from warpfit import backends, losses, nn, optim
 from warpfit.backends import Activation, is_device_array, resolve_device
 from warpfit.backends.activations import ACTIVATIONS as FORMULAS
 from warpfit.backends.transfer import to_host
+from warpfit.checks import Array
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Schedule
 
-Array = npt.NDArray[Any]
 Weights = tuple[list[Array], list[Array]]
 
 # By the names of estimators: scikit-learn's where it has one, else the table's own.

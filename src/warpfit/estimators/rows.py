@@ -7,16 +7,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import issparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from warpfit.checks import check_readable
+from warpfit.checks import Array, Indices, check_readable
 from warpfit.estimators.targets import one_column
 from warpfit.training.inputs import some_above_0
-
-Array = npt.NDArray[Any]
-Indices = npt.NDArray[np.int64]
 
 FLOATS, SPARSE = (np.float64, np.float32), ["csr", "csc"]
 # Of which scikit-learn's checks take longer than a network's products; the first of a process looks

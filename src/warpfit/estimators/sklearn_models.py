@@ -8,18 +8,16 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sklearn.neural_network as theirs
 from sklearn.neural_network._stochastic_optimizers import SGDOptimizer
 from sklearn.utils.validation import check_is_fitted
 
+from warpfit.checks import Array
 from warpfit.errors import ConfigError
 from warpfit.estimators.as_sklearn import SLOTS, share
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.regressor import MLPRegressor
-
-Array = npt.NDArray[Any]
 
 KINDS: dict[type, type[BaseMLP]] = {
     theirs.MLPClassifier: MLPClassifier,

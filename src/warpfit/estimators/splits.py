@@ -8,12 +8,12 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples
 
+from warpfit.checks import Indices
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.predictions import Among, PredictedRows
 from warpfit.estimators.rows import Rows, Whole, check_whole
@@ -21,8 +21,6 @@ from warpfit.sweep.folds import Fold, SweepData
 
 if TYPE_CHECKING:
     from warpfit.estimators.fitting import Prepared
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -6,26 +6,24 @@ What JSON has not is written as an object of one key that says what it is: ``{"t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.preprocessing import LabelBinarizer
 
 from warpfit import losses
 from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.checks import Array
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.estimators.binarizer import OneLabelBinarizer, as_label_binarizer, as_ours
 from warpfit.estimators.fitted import COUNTS, CURVES, NUMBERS, WEIGHTS
+from warpfit.files import PathLike
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Schedule, as_schedule
 from warpfit.training.storage import ESTIMATOR, MALFORMED, read_file, write_file
 
-Array = npt.NDArray[Any]
-PathLike = str | os.PathLike[str]
 E = TypeVar("E")
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils import check_array, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import unique_labels
 
+from warpfit.checks import Array
 from warpfit.errors import ConfigError
 from warpfit.estimators.binarizer import are_integers, binarizer_of
 from warpfit.estimators.recipes import REGRESSION_LOSSES
 from warpfit.losses import BinaryCrossEntropy, Loss, Poisson, SoftmaxCrossEntropy
-
-Array = npt.NDArray[Any]
 
 
 class Labels:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
-from warpfit.files import atomic_path
+from warpfit.files import PathLike, atomic_path
 from warpfit.version import __version__
 
 HostArrays = Mapping[str, npt.NDArray[Any]]
@@ -111,9 +110,7 @@ class Graph:
             producer_version=__version__,
         )
 
-    def write(
-        self, path: str | os.PathLike[str], name: str, inputs: list[Any], outputs: list[Any]
-    ) -> None:
+    def write(self, path: PathLike, name: str, inputs: list[Any], outputs: list[Any]) -> None:
         """Write the whole model to a file, or raise ConfigError."""
         content = self.model(name, inputs, outputs).SerializeToString()
         with atomic_path(path) as temporary:

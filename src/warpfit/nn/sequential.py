@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
@@ -11,6 +10,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array
 from warpfit.checks import as_integers, kind_of
 from warpfit.errors import ConfigError, ShapeError
+from warpfit.files import PathLike
 from warpfit.nn.junction import Junction, JunctionSpec
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
@@ -110,9 +110,7 @@ class Sequential(Module):
         except TypeError:  # a layer of the user's own cannot be hashed
             return network_of.__wrapped__(specs, shape)
 
-    def to_onnx(
-        self, path: str | os.PathLike[str], input_shape: Sequence[int] | None = None
-    ) -> None:
+    def to_onnx(self, path: PathLike, input_shape: Sequence[int] | None = None) -> None:
         """Write an ONNX file, with which other programs predict; the package onnx is needed.
 
         Its input ``X`` are samples in float32, channels last, or indices in int64 where the first

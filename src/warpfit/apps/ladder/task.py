@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,6 +15,7 @@ from warpfit import nn
 from warpfit.checks import check_count
 from warpfit.data.dataset import is_table
 from warpfit.errors import ConfigError, DataError, ShapeError
+from warpfit.files import PathLike
 from warpfit.nn.module import Module
 from warpfit.training.recipes import mnist_or_digits, open_data
 
@@ -108,7 +108,7 @@ def make_task(
     *,
     hidden: int = DEFAULT_HIDDEN,
     data: str | tuple[Any, Any] | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: PathLike | None = None,
     rows: int = 0,
     lr: float | None = None,
     seed: int = 0,

@@ -6,12 +6,10 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from warpfit.apps.notebook.trainer import DemoRun, Trainer
+from warpfit.checks import Array
 from warpfit.plots import new_figure
-
-Array = npt.NDArray[Any]
 
 TRAINING, TEST, RIGHT, WRONG, QUIET = "#4269d0", "#ff725c", "#2a9d5c", "#d1344b", "#6b7280"
 SMOOTHED_OVER = 25  # parts that the steps of a run are averaged in

@@ -8,10 +8,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from warpfit import backends
-from warpfit.checks import check_count
+from warpfit.checks import Array, check_count
 from warpfit.data import Dataset, load_dataset
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.optim import Optimizer
@@ -19,8 +18,6 @@ from warpfit.random import manual_seed
 from warpfit.training import History, fit, predict
 from warpfit.training.recipes import make_model, make_optimizer, mnist_or_digits
 from warpfit.training.settings import TrainSettings
-
-Array = npt.NDArray[Any]
 
 # What the demo calls an optimizer, and what `TrainSettings` does.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
