@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +11,12 @@ from warpfit.backends.base import HALF_DTYPES, IDENTITY
 from warpfit.backends.contract.communicator import Communicator
 
 if TYPE_CHECKING:
-    from warpfit.nn.spec import Call, Pullback
+    from warpfit.nn.spec import Call
 
 
 # From dy to (dx, dweight, dbias); and y with it.
 Backward = Callable[[Array], tuple[Array, Array, Array]]
 Normalised = tuple[Array, Backward]
-
-
-def pullback_of(backward: Backward, parameters: Iterable[str], needs_dx: bool) -> Pullback:
-    """Return a layer's pullback, with gradients of the parameters that it has."""
-
-    def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        dx, *found = backward(dy)
-        gradients = dict(zip(("weight", "bias"), found, strict=True))
-        return dx if needs_dx else None, {name: gradients[name] for name in parameters}
-
-    return pullback
 
 
 def batch_norm(

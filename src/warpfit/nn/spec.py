@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,15 +27,21 @@ GradientListener = Callable[[str, Array], None]
 NetworkPullback = Callable[..., dict[str, Array]]
 
 
-def named(backward: Callable[[Array], tuple[Any, Array | None, Array | None]]) -> Pullback:
-    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw or None, db
-    or None).
-    """
+def named(
+    backward: Callable[[Array], tuple[Any, Array | None, Array | None]],
+    names: Container[str] = ("weight", "bias"),
+    needs_dx: bool = True,
+) -> Pullback:
+    """Return a layer's pullback from the function of dy to (dx, dweight, dbias), None if frozen."""
 
     def pullback(dy: Array) -> tuple[Any, dict[str, Array]]:
         dx, *found = backward(dy)
-        gradients = zip(("weight", "bias"), found, strict=True)
-        return dx, {name: each for name, each in gradients if each is not None}
+        own = {
+            name: gradient
+            for name, gradient in zip(("weight", "bias"), found, strict=True)
+            if name in names and gradient is not None
+        }
+        return dx if needs_dx else None, own
 
     return pullback
 
@@ -106,6 +112,10 @@ class LayerSpec:
     by_kind: ClassVar[dict[str, type[LayerSpec]]] = {}
     # Whether `vjp` takes `x_activation` and `takes_dz`, by which a network joins layers.
     joins: ClassVar[bool] = False
+    # Whether its arrays are float32 even where activations are in half precision; and whether it
+    # takes and gives such activations all the same.
+    full_precision: ClassVar[bool] = False
+    mixes_precisions: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         register(cls, "kind", LayerSpec.by_kind)
@@ -135,18 +145,6 @@ class LayerSpec:
     def num_indices(self) -> int | None:
         """How many indices the layer takes, from 0, which the host reads; None if x is numbers."""
         return None
-
-    @property
-    def full_precision(self) -> bool:
-        """Whether the layer takes its arrays in float32 even where activations are in half
-        precision.
-        """
-        return False
-
-    @property
-    def mixes_precisions(self) -> bool:
-        """Whether such a layer takes and gives activations in half precision itself."""
-        return False
 
     def passes(self, activation: Activation) -> bool:
         """Whether for x = f(z) it makes dx · f'(x) of dy · f'(y), f' known from f's result."""
