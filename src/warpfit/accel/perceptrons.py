@@ -155,12 +155,7 @@ class Fit:
         goes_on = self.incremental or self.theirs.warm_start
         self.ours = ours_of(self.theirs, goes_on=goes_on, is_watched=waiting is None)
         self.prepared = fitting.prepare(
-            self.ours,
-            X,
-            y,
-            sample_weight,
-            incremental=self.incremental,
-            is_alone=waiting is None,
+            self.ours, X, y, sample_weight, incremental=self.incremental, is_alone=waiting is None
         )
         if waiting is not None:
             waiting.append(self)

@@ -71,11 +71,9 @@ def ladder(**flags: Any) -> None:
     printer.line()
     printer.line(result.title, style="bold")
     printer.console.print(bars(result))
-    for note in notes(result):
-        printer.line(note)
+    printer.lines(notes(result))
     printer.line(f"{result.seconds:.1f} s in all")
-    for path in result.files:
-        printer.line(str(path))
+    printer.lines(map(str, result.files))
     if not has_matplotlib():
         printer.line(NO_PICTURES)
 

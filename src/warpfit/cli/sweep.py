@@ -106,11 +106,8 @@ def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> No
     printer.table(header, rows, right=header[:1])
     printer.line()
     counts = ", ".join(f"{number:,} {status}" for status, number in found.counts().items())
-    pairs = [
-        ("networks", counts),
-        ("seconds", f"{found.seconds:.2f}"),
-        ("ranked by", str(found.metric)),
-    ]
+    pairs = [("networks", counts), ("seconds", f"{found.seconds:.2f}")]
+    pairs.append(("ranked by", str(found.metric)))
     if outcome.test is not None:
         evaluation = outcome.test.evaluation
         name, value = "test loss", f"{evaluation.loss:.4f}"
@@ -121,8 +118,7 @@ def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> No
         pairs.append((name, f"{value}, of the best network"))
     printer.pairs(pairs)
     printer.line()
-    for path in outcome.files:
-        printer.line(str(path))
+    printer.lines(map(str, outcome.files))
     if outcome.missing:
         printer.line(outcome.missing)
     toml = next((path for path in outcome.files if path.suffix == ".toml"), None)

@@ -95,10 +95,7 @@ def train(**flags: Any) -> None:
         if flags.pop(name) is not None:
             raise ConfigError(f"expected --{name.replace('_', '-')} with --method, got no method")
     settings = merged_settings(flags, flags.pop("config"))
-
-    printer = Printer(quiet=settings.quiet)
-
-    job = _prepared(settings)
+    printer, job = Printer(quiet=settings.quiet), _prepared(settings)
     outcome = job.run(
         settings.out or default_folder(),
         [_Narrator(printer, settings, job)],
@@ -178,13 +175,8 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
         printer.line("interrupted before the first epoch was over")
         return
     seconds, num_rows = sum(history["seconds"]), sum(history["num_rows"])
-    rows = [
-        (
-            "epochs",
-            f"{len(history)}"
-            + ("" if history.stopped_by == "epochs" else f" ({history.stopped_by})"),
-        )
-    ]
+    why = "" if history.stopped_by == "epochs" else f" ({history.stopped_by})"
+    rows = [("epochs", f"{len(history)}{why}")]
     if outcome.test is not None:
         rows += score_rows(outcome.test, "test ")
     else:
@@ -194,7 +186,5 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
     printer.line()
     printer.pairs(rows)
     printer.line()
-    for path in sorted(outcome.folder.files):
-        printer.line(str(path))
-    for note in outcome.notes:
-        printer.line(note)
+    printer.lines(map(str, sorted(outcome.folder.files)))
+    printer.lines(outcome.notes)

@@ -196,9 +196,8 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
-            warnings.simplefilter(
-                "error", pd.errors.ParserWarning
-            )  # rows longer than the first one
+            # Of rows longer than the first one.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
                 file,
                 sep=layout.delimiter,

@@ -124,11 +124,8 @@ def parse_idx(content: bytes, path: PathLike, *, copy: bool = True) -> npt.NDArr
     header = _parse_header(content, path)
     body_bytes = len(content) - header.num_bytes
     if body_bytes != header.body_bytes:
-        fault, found = (
-            ("is cut short", body_bytes)
-            if body_bytes < header.body_bytes
-            else ("is too long", "more")
-        )
+        is_short = body_bytes < header.body_bytes
+        fault, found = ("is cut short", body_bytes) if is_short else ("is too long", "more")
         raise FileFormatError(
             f"{path} {fault}: expected {header.body_bytes} bytes after the header for "
             f"{header.dtype.name} of shape {header.shape}, found {found}"

@@ -70,10 +70,8 @@ class DataLoader:
                 f"x and y must have as many rows; got shapes {self.x.shape} and {self.y.shape}"
             )
         self.batch_size = check_count("batch_size", batch_size, 1)
-        self.shuffle, self.drop_last = (
-            check_flag("shuffle", shuffle),
-            check_flag("drop_last", drop_last),
-        )
+        self.shuffle = check_flag("shuffle", shuffle)
+        self.drop_last = check_flag("drop_last", drop_last)
         self.seed = check_seed(seed)
         self.epoch = 0
 

@@ -109,9 +109,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 raise DataError(
                     f"expected a column to learn from, but {'; '.join(self.describe())}"
                 )
-            with np.errstate(
-                over="ignore", invalid="ignore"
-            ):  # `_check_scales` says of which column
+            # `_check_scales` says of which column.
+            with np.errstate(over="ignore", invalid="ignore"):
                 self.transformer_ = self._unfitted().fit(self._canonical(frame))
             self._check_scales()
         if y is not None and np.asarray(y).dtype.kind == "f":
@@ -229,11 +228,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def to_dict(self) -> dict[str, Any]:
         """Return what was learned as JSON has it; `from_dict` makes an equal preprocessor of it."""
         check_is_fitted(self, "columns_")
-        state: dict[str, Any] = {
-            "max_categories": self.max_categories,
-            "columns": None,
-            "targets": None,
-        }
+        state: dict[str, Any] = {"max_categories": self.max_categories}
+        state |= {"columns": None, "targets": None}
         if self.columns_ is not None:
             state["columns"] = [asdict(column) for column in self.columns_]
             steps = self.transformer_.named_transformers_

@@ -61,9 +61,7 @@ def as_frame(x: Any, names: Sequence[str] = ()) -> Any:
     """Return x as a frame with texts as names of columns; an array's are `names`, or x0, x1, ..."""
     if is_frame(x):
         frame = x.set_axis([str(name) for name in x.columns], axis=1)
-        with suppress(
-            OverflowError
-        ):  # pandas 2, of an integer beyond float64, which `as_numbers` names
+        with suppress(OverflowError):  # of pandas 2; `as_numbers` names the integer
             frame = frame.infer_objects()
     else:
         array = np.asarray(x)

@@ -20,12 +20,7 @@ from warpfit.errors import DivergedError, TrainingWarning
 from warpfit.estimators import fitted
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
-from warpfit.estimators.recipes import (
-    OUTPUT_FUNCTIONS,
-    layer_widths,
-    make_model,
-    optimizer_of,
-)
+from warpfit.estimators.recipes import OUTPUT_FUNCTIONS, layer_widths, make_model, optimizer_of
 from warpfit.estimators.rows import Indices, Rows, Split, check, row_weights, validation_rows
 from warpfit.nn import Sequential
 from warpfit.optim import Optimizer
@@ -226,10 +221,7 @@ def train(prepared: Prepared) -> Ending:
     """Train the only network of a fit, as `warpfit.fit` does."""
     (network,), split = prepared.networks, prepared.split
     train, targets = split.train, network.holder._targets
-    validation = split.validation and (
-        split.validation.X,
-        targets.as_loss_takes(split.validation),
-    )
+    validation = split.validation and (split.validation.X, targets.as_loss_takes(split.validation))
     try:
         history = fit_rows(
             network.model,

@@ -15,12 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from sklearn import config_context, get_config
 from sklearn.base import clone
-from sklearn.metrics._scorer import (
-    _BaseScorer,
-    _MultimetricScorer,
-    _PassthroughScorer,
-    _Scorer,
-)
+from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer, _Scorer
 from sklearn.model_selection._validation import _score
 
 from warpfit.backends import resolve_device

@@ -31,12 +31,7 @@ from warpfit.estimators.recipes import (
 from warpfit.estimators.rows import check_features, dense
 from warpfit.nn import Module
 from warpfit.nn.network import NetworkSpec
-from warpfit.training.evaluate import (
-    counts_correct,
-    predict_network,
-    predict_rows,
-    rows_at_once,
-)
+from warpfit.training.evaluate import counts_correct, predict_network, predict_rows, rows_at_once
 from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.place import predicting_place
 

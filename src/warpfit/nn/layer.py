@@ -12,12 +12,7 @@ from warpfit import backends
 from warpfit.autograd import Tensor, record
 from warpfit.backends import Array
 from warpfit.checks import check_choice
-from warpfit.nn.init import (
-    INITIALIZERS,
-    InitialValues,
-    initial_values,
-    memory_for,
-)
+from warpfit.nn.init import INITIALIZERS, InitialValues, initial_values, memory_for
 from warpfit.nn.module import Buffer, Module, Parameter, check_dtype
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback
 from warpfit.random import check_seed, next_seed

@@ -217,10 +217,8 @@ class Module(WithHints):
                 f"expected a state as a mapping of names to arrays, got {brief(state)}"
             )
         holders, ops = self.named_arrays(), self.backend
-        missing, foreign = (
-            sorted(holders.keys() - state.keys()),
-            sorted(map(str, state.keys() - holders.keys())),
-        )
+        missing = sorted(holders.keys() - state.keys())
+        foreign = sorted(map(str, state.keys() - holders.keys()))
         if missing or foreign:
             raise ConfigError(
                 f"expected a state with the names of this model, got one with missing {missing} "
@@ -317,16 +315,8 @@ class Module(WithHints):
                     (name, type(module).__name__, str(shapes[0]), f"{module.num_parameters:,}")
                 )
         rows.append(("total", "", "", f"{self.num_parameters:,}"))
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        return "\n".join(
-            "  ".join(
-                [
-                    *(f"{cell:<{w}}" for cell, w in zip(row[:3], widths, strict=False)),
-                    f"{row[3]:>{widths[3]}}",
-                ]
-            )
-            for row in rows
-        )
+        a, b, c, d = (max(map(len, column)) for column in zip(*rows, strict=True))
+        return "\n".join(f"{n:<{a}}  {k:<{b}}  {s:<{c}}  {num:>{d}}" for n, k, s, num in rows)
 
     def _trace_of(self, input_shape: tuple[int, ...]) -> list[tuple[Module, tuple[int, ...]]]:
         modes = [(module, module.training) for _, module in self.named_modules()]

@@ -164,12 +164,8 @@ def _rows(data: str | tuple[Any, Any] | None, data_dir: Any) -> tuple[Any, Any, 
             raise DataError(
                 f"expected data with classes, got {dataset.name}, whose targets are numbers"
             )
-        x, y, name, num_classes = (
-            dataset.x_train,
-            dataset.y_train,
-            dataset.name,
-            dataset.num_classes,
-        )
+        x, y = dataset.x_train, dataset.y_train
+        name, num_classes = dataset.name, dataset.num_classes
         if is_table(x):
             x = datasets.TablePreprocessor().fit_transform(x)
     flat = x.reshape(len(x), -1)
