@@ -10,7 +10,6 @@ from warpfit.backends.base import Pair
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.layer import Layer
-from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_padding, as_size
 from warpfit.nn.spec import Arrays, Call, ParameterSpec, Pullback, Shape
 
@@ -65,9 +64,7 @@ class Conv1dSpec(Conv2dSpec):
 
         return ops.reshape(y, (y.shape[0], *y.shape[2:])), pullback
 
-    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
-        settings = (self.kernel_size, self.stride, self.padding, self.dilation)
-        return self.onnx_windows(graph, x, arrays, *(pair[1:] for pair in settings))
+    onnx = Conv2dSpec.onnx
 
 
 class Conv1d(Layer):

@@ -91,7 +91,7 @@ class NetworkSpec:
                 and before is not None
                 and _takes_activation(before, spec.activation)
             ):
-                layers[-1] = (layers[-1][0], _with_activation(before, spec.activation))
+                layers[-1] = (layers[-1][0], replace(before, activation=spec.activation))
             else:
                 layers.append((name, spec))
         return NetworkSpec(tuple(layers), self.input_shape)
@@ -308,10 +308,6 @@ def _takes_activation(spec: LayerSpec, activation: Activation) -> bool:
         return False
     is_plain = getattr(spec, "activation", None) == IDENTITY
     return is_plain and isinstance(spec, LinearSpec | Conv2dSpec | BatchNormSpec | JunctionSpec)
-
-
-def _with_activation(spec: LayerSpec, activation: Activation) -> LayerSpec:
-    return replace(spec, activation=activation)  # type: ignore[call-arg]
 
 
 def _join_sums(specs: Sequence[LayerSpec], idx: int, joints: list[dict[str, Any]]) -> None:
