@@ -25,22 +25,12 @@ VALIDATION = "sklearn.model_selection._validation"
 
 
 class Loop(NamedTuple):
-    """A loop of scikit-learn's.
+    """A loop of scikit-learn's."""
 
-    Parameters
-    ----------
-    name : str
-        Of the class or the function that loops.
-    tasks : sequence of (function, args, kwargs)
-    n_jobs : int or None
-    run : function
-        From tasks to what their functions return, as scikit-learn does it.
-    """
-
-    name: str
-    tasks: Sequence[Any]
+    name: str  # of the class or the function that loops
+    tasks: Sequence[Any]  # (function, args, kwargs)
     n_jobs: int | None
-    run: Callable[[Sequence[Any]], list[Any]]
+    run: Callable[[Sequence[Any]], list[Any]]  # returns what tasks do, as scikit-learn does it
 
 
 def loop(original: Any) -> type:

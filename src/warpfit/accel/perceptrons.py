@@ -125,16 +125,8 @@ def deferred() -> Iterator[list[Fit]]:
 
 
 class Fit:
-    """A fit of a perceptron of scikit-learn, by an estimator of ours.
-
-    Parameters
-    ----------
-    theirs : MLPClassifier or MLPRegressor
-        Of scikit-learn.
-    incremental : bool
-        Whether it is one epoch of a partial fit.
-    by_sklearn : function
-        Does the same by scikit-learn's own code.
+    """A fit, or one epoch of a partial fit, of a perceptron of scikit-learn, by an estimator of
+    ours; `by_sklearn` does the same by scikit-learn's own code.
     """
 
     def __init__(self, theirs: Any, incremental: bool, by_sklearn: Callable[[], None]) -> None:

@@ -46,13 +46,7 @@ Task = dict[str, Any]
 
 @backends.expecting_no_device()
 def fit_and_score(loop: Loop) -> list[Result]:
-    """Do a loop over scikit-learn's `_fit_and_score`, with all fits trained together.
-
-    Returns
-    -------
-    list of dict
-        As that function's.
-    """
+    """Do a loop over scikit-learn's `_fit_and_score`, with all fits trained together."""
     num_processes = min(effective_n_jobs(loop.n_jobs), len(loop.tasks))
     with recorded(loop.name) as where:
         workers = workers_for(None, loop.n_jobs)

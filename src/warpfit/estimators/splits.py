@@ -63,13 +63,8 @@ class Side:
 class Split:
     """The rows of a split, which all fits on it share.
 
-    Attributes
-    ----------
-    known : _Known or None
-        Rows that those to train on are among: all rows, if these are encoded as they are.
-    are_among_all : bool
-    checked : Rows or None
-        Those to train on; None if they are refused.
+    Those to train on, `checked` unless they are refused, are among `known`: all rows, if these are
+    encoded as they are.
     """
 
     def __init__(self, fits: Fits, train: Indices, test: Indices, whole: _Known | None) -> None:

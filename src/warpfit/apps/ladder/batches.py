@@ -24,16 +24,9 @@ ALIGNMENT = 256
 
 
 class Batches(ABC):
-    """The batches of an epoch's order, on the backend's device.
+    """The batches of an epoch's order, of the first rows of a task, on the backend's device.
 
-    Parameters
-    ----------
-    ops : Backend
-    task : Task
-    rows : int
-        The first rows of the task are taken.
-    dtype : str
-        What steps compute with: `Preloaded` gives batches of it, the others float32.
+    Steps compute with `dtype`: `Preloaded` gives batches of it, the others float32.
     """
 
     def __init__(self, ops: Backend, task: Task, rows: int, dtype: str) -> None:

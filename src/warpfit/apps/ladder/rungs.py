@@ -33,22 +33,11 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class Rung(Step):
-    """A rung of the ladder.
+    """A rung of the ladder."""
 
-    Attributes
-    ----------
-    source : tuple of str
-        Where to read it, below ``src/warpfit``.
-    recipe : Recipe or None
-        Of a step that the ladder writes out.
-    engine : str
-        The engine, where there is no recipe.
-    needs_gpu : bool
-    """
-
-    source: tuple[str, ...]
-    recipe: Recipe | None = None
-    engine: str = ""
+    source: tuple[str, ...]  # where to read it, below ``src/warpfit``
+    recipe: Recipe | None = None  # of a step that the ladder writes out
+    engine: str = ""  # where there is no recipe
     needs_gpu: bool = True
 
 
@@ -219,16 +208,8 @@ RUNGS = (
 
 
 def program_of(rung: Rung, task: Task, device: str, half: str = "float16") -> Program:
-    """Return the program of a rung.
-
-    Parameters
-    ----------
-    rung : Rung
-    task : Task
-    device : str
-        Where rungs that need a GPU run; the others run on the CPU.
-    half : {'float16', 'bfloat16'}
-        The precision from ``tensor-cores`` on.
+    """Return the program of a rung: on the device if it needs a GPU, else on the CPU; from
+    ``tensor-cores`` on in half precision.
 
     Raises
     ------

@@ -24,22 +24,12 @@ DEFAULT_HIDDEN = 128
 
 @dataclass(frozen=True)
 class Network:
-    """A network that the ladder trains, and how.
-
-    Attributes
-    ----------
-    name, about : str
-    hidden : tuple of int or None
-        Widths of the hidden layers; None is three of the width that is asked for.
-    batch : int
-        Rows a step.
-    lr : float
-    """
+    """A network that the ladder trains, and how."""
 
     name: str
     about: str
-    hidden: tuple[int, ...] | None
-    batch: int
+    hidden: tuple[int, ...] | None  # widths; None is three of the width that is asked for
+    batch: int  # rows a step
     lr: float
 
 
@@ -55,31 +45,15 @@ NETWORKS = {
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One training that every rung does.
+    """One training that every rung does, by plain SGD."""
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        Of the layers, from the inputs to the outputs.
-    batch : int
-        Rows a step; the last, shorter batch of an epoch counts.
-    lr : float
-        Of plain SGD.
-    x : ndarray (N, sizes[0]) float32
-    y : ndarray (N,) int64
-    data : str
-        What the rows are called.
-    seed : int
-        Of initial values and of the epochs' orders.
-    """
-
-    sizes: tuple[int, ...]
-    batch: int
+    sizes: tuple[int, ...]  # of the layers, from the inputs to the outputs
+    batch: int  # rows a step; the last, shorter batch of an epoch counts
     lr: float
-    x: npt.NDArray[np.float32]
-    y: npt.NDArray[np.int64]
-    data: str = "data"
-    seed: int = 0
+    x: npt.NDArray[np.float32]  # (N, sizes[0])
+    y: npt.NDArray[np.int64]  # (N,)
+    data: str = "data"  # what the rows are called
+    seed: int = 0  # of initial values and of the epochs' orders
 
     @property
     def title(self) -> str:

@@ -83,14 +83,7 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class Choices:
-    """What can be chosen so that a training takes no longer than one cares to wait.
-
-    Parameters
-    ----------
-    widths, batch_sizes : tuple of int
-    largest_depth : int
-    epochs : int
-    """
+    """What can be chosen so that a training takes no longer than one cares to wait."""
 
     widths: tuple[int, ...]
     batch_sizes: tuple[int, ...]
@@ -107,40 +100,21 @@ ARE_MANY = 10_000
 
 @dataclass(frozen=True, eq=False)
 class DemoRun:
-    """What came out of a training.
-
-    Attributes
-    ----------
-    settings : DemoSettings
-    sizes : tuple of int
-        Features, hidden units, classes.
-    error : str or None
-        Why there is no result, in one sentence; everything below is empty then.
-    seconds : float
-        Wall time of `fit`, everything included.
-    history : History
-    accuracy : float
-        Share of the test samples that were right.
-    confusion : ndarray (C, C) int64
-        Test samples, by true class (rows) and by what they were taken for (columns).
-    samples : ndarray (S,) int64
-        Rows of the test set: the first of each class, then those that were most surely taken for
-        another.
-    probabilities : ndarray (S, C) float32
-        What the network says of these samples.
-    weights : ndarray (U, H, W) float32
-        What the first units of the first layer multiply the pixels by.
-    """
+    """What came out of a training."""
 
     settings: DemoSettings
-    sizes: tuple[int, ...]
-    error: str | None = None
-    seconds: float = 0.0
+    sizes: tuple[int, ...]  # features, hidden units, classes
+    error: str | None = None  # why there is no result; everything below is empty then
+    seconds: float = 0.0  # of `fit`, everything included
     history: History = field(default_factory=History)
-    accuracy: float = 0.0
+    accuracy: float = 0.0  # share of the test samples that were right
+    # Test samples (C, C), by true class and by what they were taken for.
     confusion: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    # Rows (S,) of the test set: the first of each class, then the most surely wrong.
     samples: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    # What the network says of these, (S, C).
     probabilities: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    # What the first units of the first layer multiply the pixels by, (U, H, W).
     weights: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
 
     @property
