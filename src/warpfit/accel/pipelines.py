@@ -80,8 +80,7 @@ def why_not_apart(call: Call) -> str:
 
 
 def portions(calls: Sequence[Call]) -> Iterator[Portion]:
-    """Fit the transformers of calls that scikit-learn would make, and yield the calls by portions
-    whose rows fit one array.
+    """Fit the transformers of scikit-learn's calls, and yield these by portions of one array.
 
     Raises
     ------

@@ -82,8 +82,7 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
 def read_features(
     path: Path, names: Sequence[str], label_column: str | None
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the columns `names` of a file as a frame, and what was decided; its labels may be
-    there or not.
+    """Return the columns `names` of a file, with labels or without, and what was decided.
 
     Raises
     ------

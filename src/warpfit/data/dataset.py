@@ -131,8 +131,7 @@ def is_frame(x: Any) -> bool:
 
 
 def is_table(x: Any) -> bool:
-    """Return whether x has columns that may differ in scale: a frame, or rows of numbers that are
-    no pixels.
+    """Return whether columns of x may differ in scale: of a frame, or of numbers, not pixels.
 
     Rows of uint8, and those whose numbers all lie in [0, 1], have one scale already.
     """

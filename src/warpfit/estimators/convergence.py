@@ -19,8 +19,7 @@ MOST_EPOCHS = 2**31 - 2
 
 
 class EpochLog(Callback):
-    """Writes an estimator's curves and counts, epoch by epoch, and prints the loss if it is
-    verbose.
+    """Writes an estimator's curves and counts by epochs, and prints the loss if it is verbose.
 
     Meanwhile the estimator knows its run, so that it predicts as the network is by then. An epoch
     has `num_rows` rows.
@@ -74,8 +73,7 @@ def reported_score(run: Run) -> float:
 
 
 class Convergence(Callback):
-    """Ends a run, or divides its learning rate by 5, when it has not improved by `tol` for too many
-    epochs.
+    """Ends a run, or divides its rate by 5, when it has not improved by `tol` for too many epochs.
 
     What is watched is the training loss, or, with early stopping, the score on the validation rows,
     which may be NaN; the best weights are then kept. Counts and bests live in the estimator,

@@ -329,9 +329,7 @@ def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Re
 
 
 def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> tuple[list[Result], Told]:
-    """Fit and score as the process that sent it would, by scikit-learn's settings and filters of
-    warnings there; return the results, and what was warned of, for the process that sent it.
-    """
+    """Fit and score by the sender's settings and filters; return results and warnings."""
     fits, config, filters = share
     own = replace(fits, X=rows[0], y=rows[1])
     with config_context(**config):

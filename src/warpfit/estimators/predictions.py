@@ -50,13 +50,8 @@ class Among(NamedTuple):
 class PredictedRows:
     """Rows that estimators of the same features predict, one after the other, and their targets.
 
-    They are checked once, and copied to a GPU once, in the dtype of the networks there.
-
-    Parameters
-    ----------
-    X, y : array_like
-    among : Among, optional
-        Checked rows, of which some are X; a function gives X then, if it is asked for.
+    They are checked once, and copied to a GPU once, in the dtype of the networks there. With
+    `among`, checked rows, of which some are X, a function gives X if it is asked for.
     """
 
     def __init__(self, X: Any, y: Any = None, among: Among | None = None) -> None:
@@ -142,8 +137,7 @@ def predicting(estimator: Any, rows: PredictedRows) -> Iterator[None]:
 
 
 def predicted(estimator: Any, X: Any, *, for_labels: bool = False) -> Array:
-    """Return what is predicted for rows X, (N, outputs): the mean over the networks, after
-    `out_activation_`.
+    """Return predictions for rows X, (N, outputs): the networks' mean, after `out_activation_`.
 
     With `for_labels` it may be anything that is largest where that is.
     """
@@ -166,9 +160,7 @@ def predicted(estimator: Any, X: Any, *, for_labels: bool = False) -> Array:
 
 
 def share_of_right(estimator: Any, X: Any, y: Any) -> float | None:
-    """Return the share of rows X whose class y is the estimator's, if they are on a GPU, with what
-    the network gives for them; None if predictions are to tell it.
-    """
+    """Return the share of rows X that are right, if they are on a GPU; else None."""
     shared = estimator._predicted_rows
     if shared is None or shared.X is not X or shared.y is not y:
         return None

@@ -87,9 +87,8 @@ def make_model(
 ) -> nn.Sequential:
     """Return the network of an estimator's parameters, with dropout after each hidden layer.
 
-    The device is the estimator's, or another that was chosen for a run.
-
-    Weights and biases are not copied, but to another dtype: `dtype_on` says which.
+    The device is the estimator's, or another that was chosen for a run. Weights and biases are only
+    copied to another dtype: `dtype_on` says which.
     """
     network = network_of_widths(layer_widths(weights), estimator.activation)
     arrays = named_weights(weights, dtype_on(device or estimator.device, estimator, weights))

@@ -95,8 +95,7 @@ class Whole:
     y: Array  # (N,) or (N, outputs), checked, not encoded
 
     def part(self, estimator: Any, indices: Indices) -> Rows | None:
-        """Return the rows (n,) of these indices as `check` would; None where it may find other
-        classes among them.
+        """Return the rows of indices (n,) as `check` would; None if they may lack classes.
 
         The estimator is one that has seen all rows.
         """

@@ -200,10 +200,7 @@ class Loss:
     def prepare_targets(
         self, y: Any, output_shape: tuple[int, ...], dtype: str
     ) -> npt.NDArray[Any]:
-        """Return the targets as this loss needs them, checked against the shape of one sample's
-        output.
-
-        They are checked on the host, wherever `y` lives.
+        """Return the targets as this loss needs them, checked on the host, wherever `y` lives.
 
         Parameters
         ----------
@@ -262,8 +259,7 @@ class Loss:
         raise ConfigError(self._without("probabilities"))
 
     def labels(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the labels that outputs (M, ...), on the host, decide for, as `prepare_targets`
-        takes them.
+        """Return the labels that outputs (M, ...), on the host, decide for.
 
         Raises
         ------
@@ -273,8 +269,7 @@ class Loss:
         raise ConfigError(self._without("labels"))
 
     def values(self, ops: Backend, outputs: Array) -> Array:
-        """Return the targets that outputs (M, ...) predict, of the same shape: in regression the
-        outputs themselves.
+        """Return the targets that outputs (M, ...) predict: in regression the outputs themselves.
 
         Raises
         ------

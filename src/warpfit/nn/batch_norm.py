@@ -33,8 +33,7 @@ def batch_norm(
     activation: Activation = IDENTITY,
     added: Array | None = None,
 ) -> Normalised:
-    """Return y = f(x, normalised per channel, + added), and the function from dy to (dx, dweight,
-    dbias).
+    """Return y = f(x, normalised per channel, + added), and the function from dy to gradients.
 
     x, y, added and dy (..., C), all else (C,). If something is added, the function takes dz in
     place of dy. Training moves the running statistics in place.

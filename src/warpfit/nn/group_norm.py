@@ -26,8 +26,7 @@ def group_norm(
     num_groups: int,
     eps: float = 1e-5,
 ) -> Normalised:
-    """Return y, normalised over each sample's groups of channels, and the function from dy to (dx,
-    dweight, dbias).
+    """Return y, normalised over each sample's groups, and the function from dy to gradients.
 
     x, y and dy (M, ..., C), weight and bias (C,). It is a layer norm of each group's entries.
     """

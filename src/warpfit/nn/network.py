@@ -169,8 +169,7 @@ class NetworkSpec:
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
     ) -> tuple[Array, NetworkPullback]:
-        """Return the outputs (M, ...) of a batch, and the function from dy to the parameters'
-        gradients.
+        """Return the outputs (M, ...) of a batch, and the function from dy to all gradients.
 
         Parameters
         ----------
@@ -232,8 +231,7 @@ class NetworkSpec:
         return x, to_gradients
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays) -> str:
-        """Add the layers' operators, as in evaluation, to a graph, and return the name of the
-        outputs.
+        """Add the layers' operators, as in evaluation, to a graph; return the outputs' name.
 
         Parameters
         ----------

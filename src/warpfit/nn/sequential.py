@@ -92,8 +92,7 @@ class Sequential(Module):
         return layers if own_names == self.named_arrays().keys() else None
 
     def spec(self, input_shape: Sequence[int]) -> NetworkSpec | None:
-        """Return this network as a value, for samples of a shape; None if it holds modules of
-        unknown kinds.
+        """Return this network as a value, for samples of a shape; None if a module is unknown.
 
         Raises
         ------

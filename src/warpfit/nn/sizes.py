@@ -35,19 +35,7 @@ def as_pair(layer: str, name: str, value: Any, least: int) -> Pair:
 
 def as_padding(layer: str, padding: Any, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
     """Return the zeros on either side: as many as are given, none for ``'valid'``, and for
-    ``'same'`` those that keep the size of an image.
-
-    Parameters
-    ----------
-    layer : str
-        That errors name.
-    padding : str, int or (int, int)
-    kernel, stride, dilation : (int, int)
-
-    Raises
-    ------
-    ConfigError
-        As `as_pair`; or if no equal numbers of zeros on both sides keep the size.
+    ``'same'`` those that keep the size of an image; or ConfigError if none do.
     """
     if not isinstance(padding, str):
         return as_pair(layer, "padding", padding, 0)

@@ -47,36 +47,17 @@ def named(
 
 
 class Call(NamedTuple):
-    """What a layer must know about the step it runs in.
+    """What a layer must know about the step it runs in."""
 
-    Parameters
-    ----------
-    training : bool
-        Whether dropout drops, images are augmented and batch norm uses the batch's statistics.
-    step : int, or () float64 on the device
-        Number of the training step, counted from 0; with `seed` it decides all random numbers.
-    seed : int
-        The run's seed.
-    first_row : int
-        Rows of the batch before those at hand, which other ranks have.
-    trained : frozenset of str, optional
-        Parameters, by their names in the network, whose gradients are asked for; None for all.
-    ranks : Communicator
-        Who share the batch.
-    whole : int
-        Rows of the whole batch, if several do.
-    gives_later : bool
-        Whether nothing but a loss reads the network's outputs, which takes `LaterLogits`.
-    """
-
+    # Whether dropout drops, images are augmented and batch norm uses the batch's statistics.
     training: bool = False
-    step: Number = 0
-    seed: int = 0
-    first_row: int = 0
-    trained: frozenset[str] | None = None
-    ranks: Communicator = Alone()
-    whole: int = 0
-    gives_later: bool = False
+    step: Number = 0  # from 0, () float64 on a device; with the seed it decides random numbers
+    seed: int = 0  # the run's
+    first_row: int = 0  # rows of the batch before those at hand, which other ranks have
+    trained: frozenset[str] | None = None  # parameters whose gradients are asked for; None for all
+    ranks: Communicator = Alone()  # who share the batch
+    whole: int = 0  # rows of the whole batch, if several do
+    gives_later: bool = False  # `LaterLogits`, as nothing but a loss reads the outputs
 
     @property
     def place(self) -> dict[str, Any]:
@@ -86,22 +67,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """Shape and start of one array of a layer.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    start : str
-        ``'weight'`` (drawn by the layer's initialiser), ``'bias'`` (uniform within 1/√fan_in),
-        ``'normal'`` (of deviation 1), ``'ones'`` or ``'zeros'``.
-    fan_in, fan_out : int
-        Inputs that one output sees, and outputs that one input reaches.
-    """
+    """Shape and start of one array of a layer."""
 
     shape: Shape
+    # 'weight' (drawn by the layer's initialiser), 'bias' (uniform within 1/√fan_in), 'normal' (of
+    # deviation 1), 'ones' or 'zeros'.
     start: str
-    fan_in: int = 0
-    fan_out: int = 0
+    fan_in: int = 0  # inputs that one output sees
+    fan_out: int = 0  # outputs that one input reaches
 
 
 @dataclass(frozen=True)
@@ -163,20 +136,8 @@ class LayerSpec:
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         """Add the layer's operators, as in evaluation, to a graph, and return the name of y.
 
-        Parameters
-        ----------
-        graph : Graph
-        x : str
-            Name of the batch in the graph.
-        arrays : mapping of str to ndarray
-            The layer's arrays by their own names.
-        input_shape : tuple of int
-            Shape of one sample of x.
-
-        Raises
-        ------
-        ConfigError
-            If the layer has no such operators, which is so unless a subclass says them.
+        x is the batch's name in the graph; arrays have their own names; `input_shape` is that of
+        one sample. ConfigError, unless a subclass says the operators.
         """
         layer = type(self).__name__.removesuffix("Spec")
         raise ConfigError(f"to_onnx: expected layers with a form in ONNX, got {layer}")

@@ -22,12 +22,6 @@ class TapedNetwork:
 
     Its arrays are the module's own parameters and buffers; `vjp` points them to the arrays it is
     given.
-
-    Parameters
-    ----------
-    module : Module
-    input_shape : tuple of int
-        Shape of one sample.
     """
 
     module: Module

@@ -111,17 +111,7 @@ class Outbox:
 
 
 class Session:
-    """One page's connection, with networks of its own.
-
-    Parameters
-    ----------
-    socket : WebSocket
-    digits : Digits
-    device, device_label : str
-        What networks are trained on, and what the page calls it.
-    turns : Turns
-        Of all sessions.
-    """
+    """One page's connection, with networks of its own, and turns that all sessions share."""
 
     def __init__(
         self, socket: WebSocket, digits: Digits, device: str, device_label: str, turns: Turns

@@ -136,17 +136,10 @@ class _Trained:
 
 
 class Trainer:
-    """A thread that trains what it was asked for last.
+    """A thread that trains what it was asked for last, of flat digits or of points.
 
-    Parameters
-    ----------
-    digits : Dataset
-        Samples of (features,).
-    device : str
-    turns : Turns
-        Of all trainers of the process; taken on a GPU.
-    tell : callable
-        Hears of every `Event`, in this thread; it must not wait.
+    The turns, those of all trainers of the process, are taken on a GPU. `tell` hears of every
+    `Event` in this thread, and must not wait.
     """
 
     def __init__(
