@@ -83,13 +83,10 @@ def _parser(command: str) -> Any:
     Building it reads the annotations of each of its commands.
     """
     chosen = copy(app)
-    named = [each for each in app.registered_commands if _name_of(each) == command]
-    chosen.registered_commands = named or app.registered_commands
+    commands: list[Any] = app.registered_commands
+    named = [each for each in commands if each.callback.__name__ == command]
+    chosen.registered_commands = named or commands
     return typer.main.get_command(chosen)
-
-
-def _name_of(command: Any) -> str:
-    return str(command.callback.__name__)
 
 
 def _run(arguments: list[str]) -> int:

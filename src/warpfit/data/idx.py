@@ -164,8 +164,10 @@ def write_idx(path: PathLike, array: npt.ArrayLike) -> None:
         )
     header = bytes([0, 0, code, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
     content = header + array.astype(DTYPES[code]).tobytes()
+    if path.suffix == ".gz":  # of level 9 it would be 2 % smaller, and take 14 times as long
+        content = gzip.compress(content, compresslevel=6, mtime=0)
     with atomic_path(path) as temporary:
-        temporary.write_bytes(_pack(content) if path.suffix == ".gz" else content)
+        temporary.write_bytes(content)
 
 
 def read_bytes(path: PathLike) -> bytes:
@@ -203,10 +205,6 @@ def gunzip(packed: bytes, path: PathLike, limit: int) -> bytes:
             raise FileFormatError(f"{path} has a gzip stream that is cut short")
         packed = member.unused_data.lstrip(b"\0")
     return b"".join(members)
-
-
-def _pack(content: bytes) -> bytes:
-    return gzip.compress(content, compresslevel=6, mtime=0)  # level 9: 2 % smaller, 14 times slower
 
 
 def _parse_header(content: bytes, path: PathLike) -> _Header:

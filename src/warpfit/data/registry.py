@@ -41,10 +41,6 @@ class DataFile:
     unpacked: str | None = None
     packed: str | None = None
 
-    @property
-    def unpacked_name(self) -> str:
-        return self.name.removesuffix(".gz")
-
 
 @dataclass(frozen=True)
 class DatasetRecord:
@@ -229,7 +225,7 @@ def _find(record: DatasetRecord, data_dir: PathLike | None) -> list[Path] | None
 
 
 def _find_file(folder: Path, file: DataFile) -> Path | None:
-    candidates = (folder / file.name, folder / file.unpacked_name)
+    candidates = (folder / file.name, folder / file.name.removesuffix(".gz"))
     return next((path for path in candidates if path.is_file()), None)
 
 

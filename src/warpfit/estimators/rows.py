@@ -143,19 +143,11 @@ def row_weights(
 
 def check_features(estimator: Any, X: Any) -> Any:
     """Return X, dense or sparse, or raise as scikit-learn does if it is unlike what was fitted."""
-    if _is_plain(estimator, X):
-        return X
+    is_like = _is_small(X) and X.shape[1] == estimator.n_features_in_
+    if is_like and not hasattr(estimator, "feature_names_in_"):
+        return X  # as scikit-learn's checks would
     X = check_readable("X", X)
     return validate_data(estimator, X, accept_sparse=SPARSE, dtype=FLOATS, reset=False)
-
-
-def _is_plain(estimator: Any, X: Any) -> bool:
-    """Return whether X is a small array that scikit-learn's checks would return as it is."""
-    return (
-        _is_small(X)
-        and X.shape[1] == estimator.n_features_in_
-        and not hasattr(estimator, "feature_names_in_")
-    )
 
 
 def _is_small(X: Any) -> bool:

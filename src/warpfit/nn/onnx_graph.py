@@ -30,17 +30,13 @@ def check_size(num_weights: int) -> None:
         )
 
 
-def _onnx() -> Any:
-    with needs("onnx", "to_onnx needs"):
-        import onnx
-    return onnx
-
-
 class Graph:
     """Nodes and constants of a graph, added one by one."""
 
     def __init__(self) -> None:
-        self.onnx = _onnx()
+        with needs("onnx", "to_onnx needs"):
+            import onnx
+        self.onnx: Any = onnx
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._channels_first: dict[str, str] = {}

@@ -43,11 +43,6 @@ class Recipe:
     is_fused: bool = False
     precision: str = "float32"  # a half one in fused steps only
 
-    @property
-    def is_resident(self) -> bool:
-        """Whether rows lie on the device, in the precision that steps take them in."""
-        return self.feeding is Preloaded
-
     def reports(self, epoch: int, epochs: int) -> bool:
         """Return whether an epoch, counted from 0, has loss and accuracy: the last always has."""
         return self.is_fused or epoch % self.report_every == 0 or epoch == epochs - 1
@@ -129,7 +124,8 @@ class StepByStep:
         self._start()
         batch = min(self.task.batch, len(self.task.x))
         x, y = ops.asarray(self.task.x[:batch]), ops.asarray(self.task.y[:batch])
-        x = ops.copy(ops.asarray(x, self.half)) if self.recipe.is_resident and self.half else x
+        if self.half and self.recipe.feeding is Preloaded:  # in the precision of steps
+            x = ops.copy(ops.asarray(x, self.half))
         record = ops.zeros((1, 3), "float64")
 
         def step() -> None:

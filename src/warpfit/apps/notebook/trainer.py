@@ -33,31 +33,13 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """A network and how it is trained; a frozen value, checked when it is made.
+    """A network and how it is trained; ConfigError if a value is unknown or out of range."""
 
-    Parameters
-    ----------
-    width : int
-        Units of each hidden layer.
-    depth : int
-        Hidden layers; 0 is softmax regression, whatever the width.
-    lr : float
-        Learning rate, constant.
-    batch_size : int
-    optimizer : str
-        One of `OPTIMIZERS`.
-
-    Raises
-    ------
-    ConfigError
-        If a value is unknown or out of range.
-    """
-
-    width: int = 128
-    depth: int = 1
-    lr: float = 0.1
+    width: int = 128  # units of each hidden layer
+    depth: int = 1  # hidden layers; 0 is softmax regression, whatever the width
+    lr: float = 0.1  # constant
     batch_size: int = 64
-    optimizer: str = "SGD"
+    optimizer: str = "SGD"  # one of `OPTIMIZERS`
 
     def __post_init__(self) -> None:
         check_count("width", self.width, 1)
