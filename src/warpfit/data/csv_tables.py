@@ -283,7 +283,7 @@ def _check_cells(path: Path, features: Any) -> None:
 
 
 def _check_written(path: Path, name: str, cells: list[str]) -> None:
-    """Raise DataError if nearly all cells are numbers as people write them, and some unreadable."""
+    """Raise DataError if nearly all cells are numbers as people write them, some unreadable."""
     filled = [cell for cell in map(str.strip, cells) if cell]
     if sum(WRITTEN.fullmatch(cell) is not None for cell in filled) < MOSTLY * len(filled):
         return

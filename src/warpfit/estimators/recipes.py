@@ -66,7 +66,7 @@ def network_of_widths(widths: tuple[int, ...], activation: str) -> NetworkSpec:
 
 
 def named_weights(weights: Weights, dtype: str) -> dict[str, Array]:
-    """Return weights and biases by their names in a network, on the host in a dtype."""
+    """Return weights and biases by their names in a network, on the host in this dtype."""
     host = backends.get("cpu")
     return {
         f"{idx}.{name}": array if is_device_array(array) else host.asarray(array, dtype)

@@ -194,7 +194,7 @@ class Loss:
         return "terms" in vars(type(self))
 
     def terms(self, outputs: int) -> LossTerms:
-        """Return what kernels of whole steps compute it by, for outputs; only if it `has_terms`."""
+        """Return what kernels of whole steps compute it by, for so many outputs (`has_terms`)."""
         raise NotImplementedError
 
     def prepare_targets(

@@ -218,10 +218,8 @@ class Conv2d(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------

@@ -99,10 +99,8 @@ class Conv1d(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     Examples
     --------

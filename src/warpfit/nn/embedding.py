@@ -128,12 +128,10 @@ class Embedding(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
     DataError
         When it is called, or before training starts, if x holds something else than such indices.
-    DeviceError
-        If there is no such device.
 
     Examples
     --------

@@ -138,10 +138,8 @@ class GroupNorm(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------

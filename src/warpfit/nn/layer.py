@@ -47,10 +47,8 @@ class Layer(Module):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     Examples
     --------

@@ -82,7 +82,7 @@ class NetworkSpec:
 
     @cached_property
     def fused(self) -> NetworkSpec:
-        """The same network with each activation joined to the layer or sum before, if that can."""
+        """The same network with each activation joined to the layer or sum before, if it can be."""
         layers: list[tuple[str, LayerSpec]] = []
         for name, spec in self.layers:
             before = layers[-1][1] if layers else None

@@ -262,10 +262,8 @@ class BatchNorm1d(BatchNormLayer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------
@@ -290,10 +288,8 @@ class BatchNorm2d(BatchNormLayer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------
@@ -330,10 +326,8 @@ class LayerNorm(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------

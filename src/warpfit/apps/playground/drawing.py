@@ -52,7 +52,7 @@ def _centre_of_mass(image: Pixels) -> tuple[float, float]:
 
 
 def _placed(image: Pixels, size: int, corner: tuple[float, float]) -> npt.NDArray[np.float32]:
-    """Return the image on black, its upper left corner where asked for, or as near as is whole."""
+    """Return the image on black, its upper left corner as near to a place as keeps it whole."""
     top, left = (
         min(max(0, round(at)), size - side) for at, side in zip(corner, image.shape, strict=True)
     )
