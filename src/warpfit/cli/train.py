@@ -36,34 +36,27 @@ OF_METHODS = ("method", "folds", "ensemble", "time_limit")
 OPTIONS = {
     **OF_TRAINING,
     "method": option(
-        str,
         NETWORK,
         "NAME",
         f"{' or '.join(METHODS)}: tuned networks for tables, in place of a model; all that is not "
         "asked for is the method's own.",
     ),
-    "folds": option(int, NETWORK, "N", "With --method: one network a fold of N, averaged."),
-    "ensemble": option(int, NETWORK, "N", "With --method: N networks with other seeds each time."),
+    "folds": option(NETWORK, "N", "With --method: one network a fold of N, averaged."),
+    "ensemble": option(NETWORK, "N", "With --method: N networks with other seeds each time."),
     "time_limit": option(
-        float, RUN, "S", "With --method: end after the epoch in which S seconds are over."
+        RUN, "S", "With --method: end after the epoch in which S seconds are over."
     ),
     "recipe": option(
-        str,
         NETWORK,
         "NAME",
         f"{' or '.join(RECIPES)}: a published network for small images with its optimizer, in "
         "place of a model; 8 epochs of batches of 2,000 of cifar10.",
     ),
     "warmup_epochs": option(
-        float,
-        OPTIMIZER,
-        "X",
-        "Epochs of linear rise, for cosine.",
-        str(TrainSettings.warmup_epochs),
+        OPTIMIZER, "X", "Epochs of linear rise, for cosine.", str(TrainSettings.warmup_epochs)
     ),
-    "checkpoint_every": option(int, RUN, "N", "Write a checkpoint every N epochs, and on Ctrl-C."),
+    "checkpoint_every": option(RUN, "N", "Write a checkpoint every N epochs, and on Ctrl-C."),
     "resume": option(
-        str,
         RUN,
         "PATH",
         "Go on from a checkpoint, with the settings beside it where no --config is given.",
@@ -72,10 +65,7 @@ OPTIONS = {
         RUN, "--new-data", "Go on from the checkpoint of --resume although the data are others."
     ),
     "config": option(
-        str,
-        RUN,
-        "FILE",
-        "Settings in TOML, by the names of these options, which win over the file.",
+        RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."
     ),
     "profile": switch(
         RESULTS,
