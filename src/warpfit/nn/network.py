@@ -85,7 +85,7 @@ class NetworkSpec:
         """The same network with each activation joined to the layer or sum before, if it can be."""
         layers: list[tuple[str, LayerSpec]] = []
         for name, spec in self.layers:
-            before = layers[-1][1] if layers else None
+            before: Any = layers[-1][1] if layers else None
             if (
                 isinstance(spec, ActivationSpec)
                 and before is not None
