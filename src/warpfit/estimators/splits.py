@@ -1,4 +1,6 @@
-"""Many fits to do, and their rows: checked once, on a GPU once, gathered where asked for."""
+"""Many fits that are to be done, and their rows: checked once for all of them, on a GPU once, and
+gathered where they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples
 
-from warpfit.checks import Indices
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.predictions import Among, PredictedRows
 from warpfit.estimators.rows import Rows, Whole, check_whole
@@ -21,6 +23,8 @@ from warpfit.sweep.folds import Fold, SweepData
 
 if TYPE_CHECKING:
     from warpfit.estimators.fitting import Prepared
+
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,13 @@ class Side:
 class Split:
     """The rows of a split, which all fits on it share.
 
-    Those to train on, `checked` unless they are refused, are among `known`: all rows, if these are
-    encoded as they are.
+    Attributes
+    ----------
+    known : _Known or None
+        Rows that those to train on are among: all rows, if these are encoded as they are.
+    are_among_all : bool
+    checked : Rows or None
+        Those to train on; None if they are refused.
     """
 
     def __init__(self, fits: Fits, train: Indices, test: Indices, whole: _Known | None) -> None:
@@ -100,7 +109,9 @@ class Splits:
         return self._of_pairs[id(split)]
 
     def fold_of(self, split: Split, prepared: Prepared) -> int | None:
-        """Return which fold of `data_of` a fit's rows are; None if it has more than these."""
+        """Return which fold of `data_of` a fit's rows are, None if it has more to it than rows of
+        its split.
+        """
         own = prepared.split
         if split.known is None or own.rows.weight is not None or own.given is not None:
             return None
