@@ -77,8 +77,10 @@ def plan(
 
     of_data = {"num_rows": rows, "features": features, "outputs": outputs}
     if cards is not None:
-        if card is not None or source:
-            raise ConfigError("expected --cards alone, for H200s, got --card or --source, too")
+        if card is not None or source or device != "auto":
+            raise ConfigError(
+                "expected --cards alone, for H200s, got --card, --device or --source, too"
+            )
         on_paper = cards_on_paper(settings, **of_data, cards=cards)
         title = f"{widths}, {optimizer}, batch {batch_size}, shared by {cards} H200s"
         printer.line(title, style="bold")

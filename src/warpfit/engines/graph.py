@@ -222,7 +222,7 @@ def _copied_bytes(plan: Plan, data: TrainingData) -> int:
     of_rows = (
         sum(source.nbytes for i, source in enumerate(sources) if i not in in_place) // num_rows
     )
-    return of_rows * min(plan.batch_size, num_rows)
+    return of_rows * plan.most_of_rank(min(plan.batch_size, num_rows))
 
 
 def _narrow_step(plan: Plan, data: TrainingData) -> object | None:

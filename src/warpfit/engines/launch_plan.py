@@ -229,10 +229,10 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     layer.
 
     Or by all clusters of a card, if that is expected to take less time. `by_layers` leaves no
-    choice.
+    choice. The obstacle is that of the kernel that came nearest.
     """
     from warpfit.backends.cuda.one_launch import choose, suits
-    from warpfit.backends.cuda.one_launch_card import choose_card
+    from warpfit.backends.cuda.one_launch_card import choose_card, excess_of_settings
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
@@ -244,7 +244,9 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     found.append(choose_card(network, *limits))
     launches = [launch for launch in found if not isinstance(launch, Obstacle)]
     if not launches:
-        return found[0]
+        *others, last = (obstacle for obstacle in found if isinstance(obstacle, Obstacle))
+        excess = min(last.excess, excess_of_settings(network, *limits))
+        return min(*others, replace(last, excess=excess), key=lambda obstacle: obstacle.excess)
     return min(
         launches, key=lambda own: own.microseconds / (WORTH_A_CARD if own.takes_a_card else 1)
     )

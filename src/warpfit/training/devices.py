@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from warpfit import backends
 from warpfit.backends import ALL_CARDS, PROCESSES
-from warpfit.backends.contract.communicator import Communicator
+from warpfit.backends.contract.communicator import Communicator, in_words
 from warpfit.backends.numpy.processes import processes
 from warpfit.checks import brief
 from warpfit.engines.base import Plan
@@ -137,7 +137,7 @@ def agreeing(fit: Callable[P, T]) -> Callable[P, T]:
             return fit(*given, **named)
         except BaseException as error:
             if not ranks.have_agreed:
-                ranks.exchange(Refusal(f"{type(error).__name__}: {error}"))
+                ranks.exchange(Refusal(in_words(error)))
             raise
 
     return among_processes

@@ -17,6 +17,7 @@ from warpfit import backends
 from warpfit.backends import communicators
 from warpfit.backends.contract.communicator import Alone
 from warpfit.backends.numpy.processes import processes
+from warpfit.engines.at_once import is_of_package
 from warpfit.engines.base import (
     EpochReport,
     Plan,
@@ -213,9 +214,9 @@ class TrainingLoop:
 
     def _hand_out(self) -> None:
         """Let processes that followed have the results, which callbacks may have changed."""
-        history = self.run.history
-        shared = self.ranks.share((history.reports, history.stopped_by))
-        history.reports, history.stopped_by = shared
+        history, state = self.run.history, self.run.state
+        shared = self.ranks.share((history.reports, history.stopped_by, state.step))
+        history.reports, history.stopped_by, state.step = shared
         self._take_over_arrays()
 
     def _take_over_arrays(self) -> None:
@@ -343,6 +344,7 @@ class TrainingLoop:
         if is_seen:
             show(run.model, run.state)
         self._tell(lambda callback: callback.on_epoch_end(run))
+        run.state.was_shown = any(not is_of_package(callback) for callback in self.looking)
         if is_seen:
             self._check_trained()
 

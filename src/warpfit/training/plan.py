@@ -16,6 +16,7 @@ from warpfit.engines.base import Engine, Plan, Prepared, Stopping, TrainingData,
 from warpfit.engines.graph import GraphEngine
 from warpfit.engines.layerwise import Layerwise
 from warpfit.engines.one_launch import OneLaunchEngine
+from warpfit.engines.replicas import arrays_of
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, Obstacle
 from warpfit.nn.network import NetworkSpec
@@ -199,11 +200,11 @@ def _bytes(draft: Plan, prepared: Prepared, state: TrainState, data: TrainingDat
         if isinstance(draft.network, NetworkSpec)
         else (draft.network.input_shape,)
     )
-    activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
+    activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * itemsize
+    activations *= draft.most_of_rank(draft.batch_size)
     rows: list[Any] = [] if prepared.is_streamed else [data.x, data.y, data.sample_weight]
-    slots = [array for arrays in state.slots.values() for array in arrays.values()]
     gradients = [state.parameters[name] for name in draft.trained]
-    held = [*rows, *state.arrays.values(), *slots, *gradients]
+    held = [*rows, *arrays_of(state), *gradients]
     return (
         activations
         + prepared.copied_bytes

@@ -72,6 +72,11 @@ class Communicator(ABC):
         """Call a function when any rank of this process aborts."""
 
 
+def in_words(error: BaseException) -> str:
+    """Return what kind of error it is, and what it says, if that is anything."""
+    return ": ".join(filter(None, (type(error).__name__, str(error))))
+
+
 class Alone(Communicator):
     """The only rank."""
 

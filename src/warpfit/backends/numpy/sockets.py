@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpfit.backends.contract.communicator import Communicator
+from warpfit.backends.contract.communicator import Communicator, in_words
 from warpfit.backends.contract.terms import Array
 from warpfit.errors import ConfigError, DeviceError
 
@@ -185,6 +185,9 @@ class SocketCommunicator(Communicator):
         self.exchange(None)
 
     def _try(self, act: Callable[[], Any]) -> Any:
+        if self._error is not None:  # the others wait for something else, or no longer
+            self._is_told = True
+            raise self._error
         try:
             return act()
         except (EOFError, OSError):
@@ -204,7 +207,7 @@ class SocketCommunicator(Communicator):
             return self._error
         self._error = error
         self._has_heard.set()
-        self._send_news(f"{type(error).__name__}: {error}", self.rank)
+        self._send_news(in_words(error), self.rank)
         self._act()
         return error
 
