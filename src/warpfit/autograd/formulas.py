@@ -17,39 +17,6 @@ from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Axis
 from warpfit.errors import ShapeError
 
-__all__ = [
-    "abs",
-    "activate",
-    "add",
-    "broadcast_to",
-    "concatenate",
-    "cos",
-    "div",
-    "exp",
-    "index",
-    "log",
-    "log_softmax",
-    "matmul",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "mul",
-    "neg",
-    "pow",
-    "reshape",
-    "sin",
-    "softmax",
-    "sqrt",
-    "square",
-    "stack",
-    "sub",
-    "sum",
-    "transpose",
-    "where",
-]
-
 Derivative = Callable[[Array], Array]
 Pullback = Callable[..., tuple[Array | None, ...]]
 Shape = tuple[int, ...]
