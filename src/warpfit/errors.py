@@ -44,8 +44,7 @@ def __dir__() -> list[str]:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What is in the way of something, as a value: a sentence that says what was expected and what
-    came.
+    """What is in the way, as a value: a sentence that says what was expected and what came.
 
     Attributes
     ----------

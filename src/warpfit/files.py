@@ -53,9 +53,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
 
 
 def _make_durable(folder: Path) -> None:
-    """Have the names in a folder written to the disk, where system and file system can do that to
-    folders.
-    """
+    """Have a folder's names written to the disk, where the system can do that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

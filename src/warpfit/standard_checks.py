@@ -301,9 +301,7 @@ def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:
 
 
 def _evaluating(layer: Layer, shape: Shape) -> Layer:
-    """Return the layer in evaluation, after a batch in training that has moved its running
-    statistics.
-    """
+    """Return the layer in evaluation, after a batch has moved its running statistics."""
     layer(distinct_values(shape, seed=1)[0])
     return layer.eval()
 

@@ -41,9 +41,7 @@ def evaluate(
     as_json: AsJson = False,
     **flags: Any,
 ) -> None:
-    """Say how good a model is: accuracy with recall and precision of each class, or R² and errors;
-    and the loss.
-    """
+    """Say how good a model is: accuracy, recall and precision of classes, or R²; and the loss."""
     from warpfit.training.storage import ESTIMATOR, kind_of
     from warpfit.training.trained import class_scores
 

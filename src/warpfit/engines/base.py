@@ -485,9 +485,7 @@ class Engine(ABC):
 
 
 def has_room(plan: Plan, rows: TrainingData, reserved_bytes: int) -> bool:
-    """Return whether rows are on the plan's device, or it has room for them beside what is
-    reserved.
-    """
+    """Return whether rows are on the plan's device, or have room there beside what is reserved."""
     if rows.is_on(plan.device):
         return True
     runtime = getattr(backends.get(plan.device), "runtime", None)  # a device's

@@ -1,6 +1,4 @@
-"""The layerwise engine: a step is one operation of the backend after the other. Runs everything,
-anywhere.
-"""
+"""The layerwise engine: a step is one operation after the other. Runs everything, anywhere."""
 
 from __future__ import annotations
 
@@ -169,9 +167,7 @@ class _Run(Run):
             self.reports.check_finite(record[: idx + 1, None], step - idx)
 
     def _rescale(self, step: int, gradients: list[Array], loss: Array) -> bool:
-        """Choose the next step's loss scale, and return whether this step's gradients are
-        finite.
-        """
+        """Choose the next step's loss scale; return whether this step's gradients are finite."""
         ops, state = self.ops, self.state
         is_finite = bool(ops.to_numpy(ops.all_finite(gradients)))
         try:

@@ -41,6 +41,7 @@ from warpfit.estimators.many_fits import (
     fit_together,
 )
 from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators.parameters import hold
 from warpfit.estimators.placing import place_of_fits
 from warpfit.estimators.sampled import Rounds, sampled_rounds
 from warpfit.estimators.splits import Fits
@@ -319,13 +320,7 @@ class SweepCV(_Sweep, GridSearchCV):
         return_train_score: bool = False,
         executor: Executor | None = None,
     ) -> None:
-        self.estimator, self.param_grid, self.executor = estimator, param_grid, executor
-        self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
-        self.verbose, self.error_score, self.return_train_score = (
-            verbose,
-            error_score,
-            return_train_score,
-        )
+        hold(self, locals())
 
     def _rounds(self, metric: Any) -> Rounds:
         yield list(ParameterGrid(self.param_grid))
@@ -387,19 +382,7 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
         sampler: Any = None,
         batch: int = 64,
     ) -> None:
-        self.estimator, self.param_distributions, self.executor = (
-            estimator,
-            param_distributions,
-            executor,
-        )
-        self.n_iter, self.random_state = n_iter, random_state
-        self.sampler, self.batch = sampler, batch
-        self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
-        self.verbose, self.error_score, self.return_train_score = (
-            verbose,
-            error_score,
-            return_train_score,
-        )
+        hold(self, locals())
 
     def _rounds(self, metric: Any) -> Rounds:
         if self.sampler is not None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Number
-from warpfit.errors import ConfigError
+from warpfit.checks import ranged
 from warpfit.nn.layer import RandomLayer
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
@@ -36,13 +36,8 @@ class DropoutSpec(LayerSpec):
     """y = x · mask in training, else x; `layer_idx` tells the random layers of a network apart."""
 
     kind: ClassVar[str] = "dropout"
-    p: float = 0.5
+    p: float = ranged("in [0, 1)", 0.5)
     layer_idx: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.p < 1:
-            raise ConfigError(f"Dropout: expected p in [0, 1), got {self.p!r}")
 
     def passes(self, activation: Activation) -> bool:
         # What is kept is only scaled, and what is dropped has no gradient.

@@ -144,9 +144,7 @@ def agreeing(fit: Callable[P, T]) -> Callable[P, T]:
 
 
 def agree_on(ranks: Communicator, own: Mapping[str, Any], digests: Mapping[str, str]) -> None:
-    """Raise ConfigError unless all processes are asked for the same run, given by what it is, on
-    data that have these digests.
-    """
+    """Raise ConfigError unless all processes have the same run, by what it is, and data."""
     found = ranks.exchange((own, digests))
     ranks.have_agreed = True
     for rank, each in enumerate(found):

@@ -1,6 +1,4 @@
-"""Plans on paper: how a network would be trained in one launch, on a card that need not be
-there.
-"""
+"""Plans on paper: how a network would be trained in one launch, on a card not at hand."""
 
 from __future__ import annotations
 
@@ -202,9 +200,7 @@ def _cards_of(arch: str | None) -> list[Any]:
 
 
 def _device_and_card(device: str, name: str | None) -> tuple[str, Any]:
-    """Return the device of a plan and its `Card`: the one of this name, or else that of the
-    device.
-    """
+    """Return the device of a plan and its `Card`: that of this name, or the device's."""
     from warpfit.backends.cuda.cards import CARDS, card_of
 
     if name is not None:

@@ -116,9 +116,7 @@ def _planned(
     state: TrainState,
     data: TrainingData,
 ) -> Plan:
-    """Return the draft for an engine, with nothing left open; before it came others, which had
-    obstacles.
-    """
+    """Return the draft for an engine, with nothing left open; those before had obstacles."""
     rows = data if prepared.is_streamed else data.on(draft.device)
     chosen = replace(
         draft,
@@ -145,9 +143,7 @@ def _why(draft: Plan, engine: str, obstacles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _loss_scale(draft: Plan, precision: str, data: TrainingData) -> float | str:
-    """Return the loss scale for gradients in a precision; at first, outputs may be off by as much
-    as x is large.
-    """
+    """Return the loss scale for gradients in a precision; outputs may be as far off as x first."""
     derivative, loss = 1.0, draft.loss
     if precision == "float16" and draft.loss_scale == AUTO and loss.largest_derivative(inf) > 1:
         derivative = loss.largest_derivative(max(data.largest_x, data.largest_y))
@@ -174,9 +170,7 @@ def _check_half_precision(draft: Plan) -> None:
 
 
 def _check_last_batch(draft: Plan, num_rows: int) -> None:
-    """Raise ConfigError before the first step if the epoch's last batch would fail after all
-    others.
-    """
+    """Raise ConfigError early if the epoch's last batch would fail after all others."""
     last, ranks = num_rows % draft.batch_size or draft.batch_size, draft.num_ranks
     among = f" among {ranks} devices" if ranks > 1 else ""
     for name, spec in draft.network.layers if isinstance(draft.network, NetworkSpec) else ():
@@ -191,9 +185,7 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
 
 
 def _bytes(draft: Plan, prepared: Prepared, state: TrainState, data: TrainingData) -> int:
-    """Return the device's bytes of data with its copies, state, gradients, and of a step's
-    activations with theirs.
-    """
+    """Return the device's bytes of data and copies, state, gradients and activations."""
     itemsize = 2 if draft.precision in HALF_DTYPES else np.dtype(draft.dtype).itemsize
     shapes = (
         draft.network.shapes

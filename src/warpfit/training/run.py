@@ -62,9 +62,7 @@ class Run:
         return self.history.reports[-1]
 
     def stop(self, reason: str) -> None:
-        """End the run after this epoch, or after the last of those that were trained at once with
-        it.
-        """
+        """End the run after this epoch, or the last of those trained at once with it."""
         self.stop_reason = reason
 
     def scale_lr(self, factor: float) -> None:

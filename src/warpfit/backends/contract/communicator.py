@@ -39,9 +39,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def join(self, but: int = 0) -> None:
-        """Let what is started later find the results of every `all_reduce` before it, but perhaps
-        for the last so many.
-        """
+        """Let what starts later find the results of `all_reduce`, but the last so many."""
 
     @abstractmethod
     def broadcast(self, arrays: Sequence[Array]) -> None:

@@ -128,7 +128,6 @@ class SocketCommunicator(Communicator):
         Thread(target=self._listen, daemon=True).start()
 
     # -- calls
-    # -------------------------------------------------------------------------------------------
 
     def exchange(self, value: Any) -> list[Any]:
         if self.rank:
@@ -198,7 +197,6 @@ class SocketCommunicator(Communicator):
             ) from None
 
     # -- ends
-    # ----------------------------------------------------------------------------------------------
 
     def abort(self, error: BaseException) -> BaseException:
         """Tell all others, whose calls raise an error that says this one."""
@@ -261,7 +259,6 @@ class SocketCommunicator(Communicator):
 
 
 # -- meeting
-# --------------------------------------------------------------------------------------------------
 
 # For each purpose the connections with other ranks.
 Connections = tuple[dict[int, Connection], dict[int, Connection]]
@@ -300,9 +297,7 @@ def _received(launched: Launched) -> Connections:
 
 
 def _sought(launched: Launched) -> Connections:
-    """Return the connections with rank 0, which the file names; it may not be there yet, or be of
-    an earlier run.
-    """
+    """Return the connections with rank 0, which the file names once it is of this run."""
     deadline = monotonic() + SECONDS_TO_MEET
     found: Connections = {}, {}
     for purpose in (CALLS, NEWS):
