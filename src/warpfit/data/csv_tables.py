@@ -68,6 +68,10 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
         If the file has no rows or no features, rows of other lengths, or cells that cannot be used.
     """
     layout = _read_layout(path)
+    if len(layout.names) < 2:
+        raise DataError(
+            f"{path} has one column, {layout.names[0]!r}; expected features and a label"
+        )
     label = _label_column(path, layout.names, label_column)
     frame = _read_frame(path, layout, label)
     texts = frame.pop(label)
@@ -134,8 +138,6 @@ def _read_layout(path: Path) -> _Layout:
         raise FileFormatError(f"{path} is empty; expected a row per sample")
     first, *rest = rows
     has_header = _is_header(first, rest)
-    if len(first) < 2:
-        raise DataError(f"{path} has one column, {first[0]!r}; expected features and a label")
     if has_header and not rest:
         raise DataError(f"{path} has a header but no rows")
     given = first if has_header else [""] * len(first)
