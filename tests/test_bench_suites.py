@@ -87,6 +87,18 @@ def test_every_suite_is_a_script(scripts: Any) -> None:
     assert all((folder / f"{tool}.py").is_file() for tool in suite.TOOLS)
 
 
+def test_parts_of_convolutions_that_need_no_gpu(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cnn = scripts("cnn")
+    monkeypatch.setattr(cnn, "why_unavailable", lambda: "no driver")
+    assert cnn.parts_of(None) == cnn.parts_of(["cpu"]) == ["cpu"]
+    with pytest.raises(DeviceError, match=r"part 'steps' needs an NVIDIA GPU, .*: no driver"):
+        cnn.parts_of(["cpu", "steps"])
+    monkeypatch.setattr(cnn, "why_unavailable", lambda: None)
+    assert cnn.parts_of(None) == list(cnn.PARTS)
+
+
 def test_every_script_is_a_suite(scripts: Any) -> None:
     suite = scripts("suite")
     known = {found.script for found in suite.SUITES.values()} | set(suite.TOOLS)
@@ -96,6 +108,7 @@ def test_every_script_is_a_suite(scripts: Any) -> None:
         "residual",
         "scaling_cases",
         "scaling_checks",
+        "scaling_pages",
         "table_pages",
         "table_variants",
     }
@@ -134,6 +147,31 @@ def test_a_users_mistake_is_one_line(scripts: Any, capsys: pytest.CaptureFixture
         scripts("harness").run_command(fail)
     assert exit_of.value.code == 2
     assert capsys.readouterr().err == "warpfit: expected this, got that\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("scaling", "--parts", "some of right, fast, launch, sweep, peers, got 'x'"),
+        ("scaling", "--rows", "some of 4x4096/8192, .*, got 'x'"),
+        ("scaling", "--counts", "numbers from 1 on with commas, got 'x'"),
+        ("layerwise", "--parts", "some of mlp, cnn, first_step, got 'x'"),
+        ("cnn", "--parts", "some of steps, residual, convolutions, accuracy, cpu, got 'x'"),
+        ("layerwise", "--batches", "numbers from 1 on with commas, got 'x'"),
+        ("ladder", "--networks", "some of softmax-regression, mlp, deep, got 'x'"),
+        ("airbench", "--modes", "some of max-autotune, reduce-overhead, default, got 'x'"),
+        ("estimators", "--parts", "some of cpu, tabular, gpu, search, got 'x'"),
+        ("one_launch", "--peers", "some of .*, got 'x'"),
+    ],
+)
+def test_names_that_a_suite_does_not_know(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch, name: str, option: str, message: str
+) -> None:
+    script = scripts(name)
+    with pytest.raises(ConfigError, match=f"^argument {option}: expected {message}$"):
+        run(script, monkeypatch, option, "x")
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --none-such$"):
+        run(script, monkeypatch, "--none-such")
 
 
 # -- compare

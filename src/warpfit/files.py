@@ -13,6 +13,8 @@ from typing import Any
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, FileFormatError
 
+PathLike = str | os.PathLike[str]
+
 
 def as_path(name: str, value: Any) -> Path:
     """Return a path of the file system, or raise ConfigError if `value` is none."""
@@ -22,7 +24,7 @@ def as_path(name: str, value: Any) -> Path:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: PathLike) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends well, and vanishes otherwise.
 
     A kill at any moment leaves the file that was at `path` before, or the new one whole; so does a
@@ -51,9 +53,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _make_durable(folder: Path) -> None:
-    """Have the names in a folder written to the disk, where system and file system can do that to
-    folders.
-    """
+    """Have a folder's names written to the disk, where the system can do that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -62,7 +62,7 @@ def _make_durable(folder: Path) -> None:
             os.close(descriptor)
 
 
-def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
+def check_is_file(path: PathLike, expected: str) -> None:
     """Raise FileFormatError unless there is a file at `path`; `expected` says in words what it
     should be.
     """
@@ -81,7 +81,7 @@ def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
         )
 
 
-def make_folder(path: str | os.PathLike[str]) -> Path:
+def make_folder(path: PathLike) -> Path:
     """Return the folder `path`, made with its parents where missing, or raise ConfigError."""
     folder = as_path("path", path)
     try:
@@ -102,7 +102,7 @@ class ResultsFolder:
     path : path of the folder
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = Path(path).expanduser()
         self._made: list[Path] = []
 

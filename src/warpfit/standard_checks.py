@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from inspect import isfunction
 from math import prod
 from typing import Any
 
@@ -57,13 +58,18 @@ def unchecked() -> list[str]:
     """Return the names of the package's operators, layers and losses that `standard_checks` leaves
     out.
     """
+    operators = {
+        name
+        for name, value in vars(formulas).items()
+        if isfunction(value) and not name.startswith("_")
+    }
     layers = [layer for layer, _ in _layer_cases().values()]
     exported = {
         value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, Layer)
     }
     return sorted(
         [
-            *(set(formulas.__all__) - _op_cases().keys()),
+            *(operators - _op_cases().keys()),
             *_names_beyond(exported, {Layer, *map(type, layers)}),
             *_names_beyond(
                 LayerSpec.by_kind.values(), {JunctionSpec, *(type(x.spec) for x in layers)}
@@ -295,9 +301,7 @@ def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:
 
 
 def _evaluating(layer: Layer, shape: Shape) -> Layer:
-    """Return the layer in evaluation, after a batch in training that has moved its running
-    statistics.
-    """
+    """Return the layer in evaluation, after a batch has moved its running statistics."""
     layer(distinct_values(shape, seed=1)[0])
     return layer.eval()
 

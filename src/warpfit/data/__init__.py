@@ -1,6 +1,4 @@
-"""Data: the IDX format, known datasets, the user's own data and tables, and batches in the epoch
-order.
-"""
+"""The IDX format, known datasets, the user's own data and tables, and batches in epoch order."""
 
 from __future__ import annotations
 

@@ -15,17 +15,9 @@ import numpy.typing as npt
 
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError
-from warpfit.permutation import ROUNDS, domain_bits, permuted
+from warpfit.permutation import ROUNDS, permuted
+from warpfit.permutation import domain_bits as domain_bits
 from warpfit.random import ORDER, philox, stream_keys
-
-__all__ = [
-    "domain_bits",
-    "epoch_order",
-    "order_at",
-    "round_keys",
-    "round_keys_of",
-    "round_keys_of_runs",
-]
 
 MAX_ROWS = 2**31
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import Array
 from warpfit.errors import ConfigError, DataError
-
-Array = npt.NDArray[Any]
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 TASKS = ("auto", CLASSIFICATION, REGRESSION)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, TypeVar, cast
@@ -57,9 +57,13 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+def hold(estimator: Any, given: Mapping[str, Any]) -> None:
+    """Set an estimator's parameters, which are the local names of its `__init__`, as they are."""
+    vars(estimator).update({name: value for name, value in given.items() if name != "self"})
+
+
 def validating_parameters(method: Method) -> Method:
-    """Let an estimator's parameters be validated before it is fitted, and not again within the fit,
-    nor before each partial fit.
+    """Let parameters be validated before a fit, not again within it, nor before partial fits.
 
     scikit-learn's `_fit_context` does so, too; for callbacks, which these estimators do not have,
     it imports progress bars.

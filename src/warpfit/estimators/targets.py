@@ -5,22 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils import check_array, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import unique_labels
 
+from warpfit.checks import Array
 from warpfit.errors import ConfigError
 from warpfit.estimators.binarizer import are_integers, binarizer_of
 from warpfit.estimators.recipes import REGRESSION_LOSSES
 from warpfit.losses import BinaryCrossEntropy, Loss, Poisson, SoftmaxCrossEntropy
 
-Array = npt.NDArray[Any]
-
 
 class Labels:
-    """A class for each row, or several labels: those of a classifier that has learned which there
-    are.
-    """
+    """A class for each row, or several labels: those of a classifier that has learned them."""
 
     are_numbers = False  # so that y may hold nothing else
     are_stratified = True  # where rows are held out
@@ -43,15 +39,11 @@ class Labels:
         estimator.classes_ = estimator._label_binarizer.classes_
 
     def are_all_in(self, y: Array) -> bool:
-        """Return whether checked y, some of what was learned of, has each class that is known; not
-        if it is of several labels.
-        """
+        """Return whether checked y has each known class; not if it is of several labels."""
         return y.ndim == 1 and len(np.unique(y)) == len(self.estimator.classes_)
 
     def _check_classes(self, classes: Array) -> None:
-        """Raise ValueError unless these classes of y go with those that the network was made
-        for.
-        """
+        """Raise ValueError unless these classes of y go with those that the network has."""
         known = self.estimator.classes_
         if self.estimator.warm_start:
             if set(classes) != set(known):
@@ -103,9 +95,7 @@ class Labels:
         return self._binarizer.transform(y).astype(bool)
 
     def encoded_to_validate(self, y: Any) -> Array:
-        """Return targets of validation rows so, or raise if there are classes that are not
-        known.
-        """
+        """Return targets of validation rows so, or raise if there are unknown classes."""
         y = one_column(np.asarray(y))
         foreign = np.setdiff1d(unique_labels(y), self.estimator.classes_)
         if len(foreign):
@@ -133,9 +123,7 @@ class Labels:
         )
 
     def score_decoded(self, predicted: Array, y: Any, weight: Any) -> float:
-        """Return scikit-learn's score of decoded predictions, whose checks an array of integers
-        does not need.
-        """
+        """Return scikit-learn's score of decoded predictions, integers without its checks."""
         arrays = (y, predicted)
         are_integers = all(type(each) is np.ndarray and each.dtype.kind in "iu" for each in arrays)
         if weight is None and are_integers and y.ndim == 1 and y.shape == predicted.shape:
@@ -223,9 +211,7 @@ class Numbers:
 
 
 def _plain_r2(y: Array, predicted: Array) -> float | None:
-    """Return R² of float64 targets (N,) to the bits of scikit-learn, or None for what it treats
-    otherwise: equal targets, and what is not finite.
-    """
+    """Return R² of float64 targets (N,), scikit-learn's bits; None if equal or not finite."""
     if y.dtype != np.float64 or predicted.dtype not in (np.float32, np.float64):
         return None
     with np.errstate(over="ignore", invalid="ignore"):

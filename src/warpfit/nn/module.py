@@ -137,7 +137,6 @@ class Module(WithHints):
         return Tensor(moved(x, backends.of(*arrays) if arrays else home_of(x), self.dtype))
 
     # -- the tree
-    # ----------------------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield (name, module) for the modules directly inside this one."""
@@ -168,10 +167,8 @@ class Module(WithHints):
         found: dict[int, tuple[str, Any]],
         seen: set[int],
     ) -> None:
-        """Note the attributes of a kind, here and below; in the order of `named_modules`, of whose
-        names most would be made for nothing.
-        """
-        seen.add(id(self))
+        """Note attributes of a kind here and below, in the order of `named_modules`."""
+        seen.add(id(self))  # not by `named_modules`, which would make names for nothing
         for name, value in vars(self).items():
             if isinstance(value, kind) and id(value) not in found:
                 found[id(value)] = start + name, value
@@ -192,7 +189,6 @@ class Module(WithHints):
         return [parameter for _, parameter in self.named_parameters()]
 
     # -- state
-    # -------------------------------------------------------------------------------------------
 
     def named_arrays(self) -> dict[str, Parameter | Buffer]:
         """Return all parameters and buffers, by dotted name."""
@@ -221,10 +217,8 @@ class Module(WithHints):
                 f"expected a state as a mapping of names to arrays, got {brief(state)}"
             )
         holders, ops = self.named_arrays(), self.backend
-        missing, foreign = (
-            sorted(holders.keys() - state.keys()),
-            sorted(map(str, state.keys() - holders.keys())),
-        )
+        missing = sorted(holders.keys() - state.keys())
+        foreign = sorted(map(str, state.keys() - holders.keys()))
         if missing or foreign:
             raise ConfigError(
                 f"expected a state with the names of this model, got one with missing {missing} "
@@ -251,9 +245,7 @@ class Module(WithHints):
         return self
 
     def eval(self) -> Self:
-        """Switch this module and all below to evaluation: no dropout, batch norm with running
-        statistics.
-        """
+        """Switch this module and all below to evaluation: no dropout, running statistics."""
         return self.train(False)
 
     def zero_grad(self) -> None:
@@ -262,9 +254,7 @@ class Module(WithHints):
             parameter.grad = None
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Let the parameters of this module and all below be trained, or freeze them with False;
-        before training starts.
-        """
+        """Let the parameters here and below be trained, or freeze them; before training starts."""
         check_flag("requires_grad", requires_grad)
         for parameter in self.parameters():
             parameter.requires_grad = requires_grad
@@ -280,9 +270,7 @@ class Module(WithHints):
         )
 
     def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
-        """Move all parameters, their gradients and buffers to a device, or to another float dtype,
-        in place.
-        """
+        """Move parameters, their gradients and buffers to a device or a float dtype, in place."""
         if dtype is not None:
             check_dtype(dtype)
         target = self.backend if device is None else backends.get(device)
@@ -314,12 +302,9 @@ class Module(WithHints):
         return sum(int(parameter.data.size) for parameter in self.parameters())
 
     # -- text
-    # --------------------------------------------------------------------------------------------
 
     def summary(self, input_shape: Sequence[int]) -> str:
-        """Return a table for samples of a shape: every layer with its output shape and number of
-        parameters.
-        """
+        """Return a table for samples of a shape: output shape and number of parameters by layer."""
         shape = as_integers("input_shape", input_shape, 0)
         trace = self._trace_of(shape)
         rows = [("input", "", str(shape), "")]
@@ -330,16 +315,8 @@ class Module(WithHints):
                     (name, type(module).__name__, str(shapes[0]), f"{module.num_parameters:,}")
                 )
         rows.append(("total", "", "", f"{self.num_parameters:,}"))
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        return "\n".join(
-            "  ".join(
-                [
-                    *(f"{cell:<{w}}" for cell, w in zip(row[:3], widths, strict=False)),
-                    f"{row[3]:>{widths[3]}}",
-                ]
-            )
-            for row in rows
-        )
+        a, b, c, d = (max(map(len, column)) for column in zip(*rows, strict=True))
+        return "\n".join(f"{n:<{a}}  {k:<{b}}  {s:<{c}}  {num:>{d}}" for n, k, s, num in rows)
 
     def _trace_of(self, input_shape: tuple[int, ...]) -> list[tuple[Module, tuple[int, ...]]]:
         modes = [(module, module.training) for _, module in self.named_modules()]

@@ -1,10 +1,7 @@
-"""ONNX graphs and their files, for whatever puts its operators into one: a chain of layers, or an
-estimator.
-"""
+"""ONNX graphs and their files, for what puts operators into one: layers, or an estimator."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +10,7 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
-from warpfit.files import atomic_path
+from warpfit.files import PathLike, atomic_path
 from warpfit.version import __version__
 
 HostArrays = Mapping[str, npt.NDArray[Any]]
@@ -33,17 +30,13 @@ def check_size(num_weights: int) -> None:
         )
 
 
-def _onnx() -> Any:
-    with needs("onnx", "to_onnx needs"):
-        import onnx
-    return onnx
-
-
 class Graph:
     """Nodes and constants of a graph, added one by one."""
 
     def __init__(self) -> None:
-        self.onnx = _onnx()
+        with needs("onnx", "to_onnx needs"):
+            import onnx
+        self.onnx: Any = onnx
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._channels_first: dict[str, str] = {}
@@ -70,17 +63,13 @@ class Graph:
         return self.add("Reshape", x, self.constant(np.array([0, *shape], np.int64)))
 
     def channels_first(self, x: str, num_axes: int) -> str:
-        """Return the name of samples with their channels before `num_axes` axes, as ONNX has
-        them.
-        """
+        """Return the name of samples with channels before `num_axes` axes, as ONNX has them."""
         if x in self._channels_first:
             return self._channels_first[x]
         return self.add("Transpose", x, perm=[0, num_axes + 1, *range(1, num_axes + 1)])
 
     def channels_last(self, x: str, num_axes: int) -> str:
-        """Return the name of samples with their channels after `num_axes` axes, as warpfit has
-        them.
-        """
+        """Return the name of samples with channels after `num_axes` axes, as warpfit has them."""
         y = self.add("Transpose", x, perm=[0, *range(2, num_axes + 2), 1])
         self._channels_first[y] = x
         return y
@@ -91,9 +80,7 @@ class Graph:
         return self.onnx.helper.make_tensor_value_info(name, dtype, ["N", *sizes])
 
     def most_probable(self, classes: npt.NDArray[Any], probabilities: str) -> list[Any]:
-        """Add the most probable of classes (C,) as ``label``, and return the descriptions of both
-        outputs, or raise ConfigError.
-        """
+        """Add the most probable of classes (C,) as ``label``; return both outputs' descriptions."""
         classes, kind = _as_onnx_has_them(classes)
         place = self.add("ArgMax", probabilities, axis=1, keepdims=0)
         self.add("Gather", self.constant(classes), place, output="label")
@@ -119,9 +106,7 @@ class Graph:
             producer_version=__version__,
         )
 
-    def write(
-        self, path: str | os.PathLike[str], name: str, inputs: list[Any], outputs: list[Any]
-    ) -> None:
+    def write(self, path: PathLike, name: str, inputs: list[Any], outputs: list[Any]) -> None:
         """Write the whole model to a file, or raise ConfigError."""
         content = self.model(name, inputs, outputs).SerializeToString()
         with atomic_path(path) as temporary:

@@ -15,12 +15,6 @@ from warpfit.extras import needs
 DPI = 96
 
 
-def _import_ipywidgets() -> Any:
-    with needs("notebook", "the sliders need"):
-        import ipywidgets
-    return ipywidgets
-
-
 class Demo:
     """Sliders for a network and its training, and a picture of what comes out; the last line of a
     cell shows both.
@@ -53,7 +47,8 @@ class Demo:
     def __init__(
         self, trainer: Trainer | None = None, settings: DemoSettings | None = None
     ) -> None:
-        widgets = _import_ipywidgets()
+        with needs("notebook", "the sliders need"):
+            import ipywidgets as widgets
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeviceWarning)  # the picture says where it was trained
             self.trainer = trainer or Trainer()
@@ -91,9 +86,7 @@ class Demo:
 
 
 def _sliders(widgets: Any, trainer: Trainer, settings: DemoSettings) -> dict[str, Any]:
-    """Return a slider for each setting; training starts when one is released, not while it
-    moves.
-    """
+    """Return a slider for each setting; training starts when it is released, not while it moves."""
     choices = trainer.choices
     for name, value, known in (
         ("width", settings.width, choices.widths),

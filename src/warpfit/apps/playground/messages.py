@@ -1,6 +1,4 @@
-"""What the page may ask of the server, and within what bounds. Whatever is not described here is
-refused.
-"""
+"""What the page may ask of the server, and within what bounds; all else is refused."""
 
 from __future__ import annotations
 
@@ -143,18 +141,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class Predict:
-    """Say which digit a drawing is.
+    """Say which digit a drawing is."""
 
-    Attributes
-    ----------
-    id : int
-        Repeated in the answer.
-    pixels : ndarray (DRAWING_SIZE, DRAWING_SIZE) uint8
-        White on black.
-    """
-
-    id: int
-    pixels: npt.NDArray[np.uint8]
+    id: int  # repeated in the answer
+    pixels: npt.NDArray[np.uint8]  # (DRAWING_SIZE, DRAWING_SIZE), white on black
 
 
 @dataclass(frozen=True)
@@ -280,9 +270,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Request]] = {
 
 
 def _checked(what: str, value: Any, bounds: Mapping[str, Bound]) -> dict[str, Any]:
-    """Return the values of an object that has exactly the keys of `bounds`, each within its
-    bound.
-    """
+    """Return the values of an object with exactly the keys of `bounds`, each within its bound."""
     given = _object(what, value)
     _check_keys(what, given, tuple(bounds))
     return {name: bound.check(name, given[name]) for name, bound in bounds.items()}

@@ -1,6 +1,4 @@
-"""Points of the plane in two or three classes, and the grid on which a network's decisions are
-shown.
-"""
+"""Points of the plane in two or three classes, and the grid that shows a network's decisions."""
 
 from __future__ import annotations
 
@@ -23,19 +21,8 @@ NOISE_OF_BLOBS = 0.15  # besides what is asked for: without any, a blob would be
 
 
 def make_points(name: str, noise: float) -> Dataset:
-    """Return a set of points, the same at every call.
-
-    Parameters
-    ----------
-    name : str
-        One of ``POINT_SETS``.
-    noise : float
-        Standard deviation of what is added to the coordinates, which are about 1 in size.
-
-    Returns
-    -------
-    Dataset
-        Of float32 (400, 2) and (200, 2), with as many points of each class to within one.
+    """Return one of ``POINT_SETS``, the same at every call, with as many points of each class to
+    within one; to coordinates, about 1 in size, noise of this standard deviation is added.
     """
     rng = np.random.default_rng(SEED)
     place, num_classes = POINT_SETS[name]
@@ -87,9 +74,7 @@ POINT_SETS: dict[str, tuple[Callable[[Labels, Numbers], Numbers], int]] = {
 
 
 def grid_points() -> npt.NDArray[np.float32]:
-    """Return the middles (GRID², 2) of the pixels of a decision image, row by row from the upper
-    left.
-    """
+    """Return the middles (GRID², 2) of a decision image's pixels, by rows from the upper left."""
     middles = LIMIT * ((2 * np.arange(GRID) + 1) / GRID - 1)
     x, y = np.meshgrid(middles, -middles)
     return np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float32)

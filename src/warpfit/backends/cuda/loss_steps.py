@@ -1,11 +1,10 @@
-"""Losses of a step, each as one kernel: the loss and what is right go to the record, the gradient
-is returned.
-"""
+"""Losses of a step, each one kernel: it records loss and right rows, and gives the gradient."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from warpfit.backends.base import (
-    ACTIVATIONS,
     ELEMENT_LOSSES,
     HALF_DTYPES,
     Array,
@@ -22,11 +21,11 @@ from warpfit.backends.checks import (
     check_shape,
 )
 from warpfit.backends.cuda.arrays import blocks_for, check_record, power_of_two
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
+from warpfit.backends.cuda.dtypes import acc_dtype, class_name
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.loss import COUNTING_LOSSES, LossOps, num_outputs_of
 from warpfit.backends.cuda.next_batch import OrderedRows, order_arguments
-from warpfit.backends.cuda.rows import THREADS, WARP, elements_of_block, row_variants
+from warpfit.backends.cuda.rows import THREADS, WARP, elements_of_block
 from warpfit.checks import check_choice
 from warpfit.errors import DTypeError, ShapeError
 
@@ -71,6 +70,13 @@ def _suits_registers(x: Array, w: Array, pairs: int) -> bool:
     return 0 < w.shape[1] <= MOST_LINEAR_OUTPUTS and 0 < pairs * w.shape[1] <= MOST_WORDS
 
 
+def _array_and_order(rows: Array) -> tuple[Array, tuple[Any, ...]]:
+    """Return the array in which a kernel finds rows, and what it is told of their order."""
+    if isinstance(rows, OrderedRows):
+        return rows.array, order_arguments(rows.rows)
+    return rows, order_arguments(None)
+
+
 class LossStepOps(LossOps):
     """The operations ``..._step`` of the contract."""
 
@@ -95,15 +101,13 @@ class LossStepOps(LossOps):
         num_rows, num_classes = logits.shape
         if not num_rows * num_classes:
             return None
-        by_order = isinstance(labels, OrderedRows)
         launch = self.row_launch(num_rows, num_classes, logits.dtype.itemsize)
         gradient = self.empty(logits.shape, logits.dtype)
         self.kernel(op, DTYPE=logits.dtype, **launch.defines)(
             launch.grid,
             launch.block,
             self.vectors(logits),
-            self._labels(labels.array if by_order else labels),
-            *order_arguments(labels.rows if by_order else None),
+            *self._labels_in_order(labels),
             self.contiguous_or_none(class_weight),
             self.contiguous_or_none(sample_weight),
             gradient,
@@ -131,17 +135,13 @@ class LossStepOps(LossOps):
         label_smoothing: float = 0.0,
     ) -> Array | None:
         op, (x, w, b) = "linear_cross_entropy_step", (logits.x, logits.w, logits.b)
-        check_linear(x, w, b)
-        check_joint(op, x, x.shape, logits.x_activation)
-        (num_rows, num_inputs), num_outputs = x.shape, w.shape[1]
-        gradient = self.empty((num_rows, num_outputs), x.dtype)
-        check_labels(op, gradient, labels)
+        gradient = self._gradient_of_linear(op, logits, labels)
         check_record(op, record, row)
+        (num_rows, num_inputs), num_outputs = x.shape, w.shape[1]
         pairs = -(-num_inputs // INPUTS_OF_PAIR)
         if not num_rows or not _suits_registers(x, w, pairs):
             return None
-        dx = self.empty(x.shape, x.dtype) if logits.needs_dx else None
-        by_order = isinstance(labels, OrderedRows)
+        logits.dx = self.empty(x.shape, x.dtype) if logits.needs_dx else None
         grid = blocks_for(num_rows, LINEAR_THREADS // WARP, 2 * self.runtime.num_multiprocessors)
         defines = {"OUTPUTS": num_outputs, "PAIRS": pairs, "ACTIVATION": logits.x_activation.name}
         self.kernel(op, DTYPE=x.dtype, **defines)(
@@ -150,10 +150,9 @@ class LossStepOps(LossOps):
             self.contiguous(x),
             self.contiguous(w),
             self.contiguous_or_none(b),
-            self._labels(labels.array if by_order else labels),
-            *order_arguments(labels.rows if by_order else None),
+            *self._labels_in_order(labels),
             gradient,
-            dx,
+            logits.dx,
             record,
             *scalar(row),
             *self._partials(grid, 2),
@@ -163,7 +162,15 @@ class LossStepOps(LossOps):
             num_rows,
             num_inputs,
         )
-        logits.dx = dx
+        return gradient
+
+    def _gradient_of_linear(self, op: str, logits: LaterLogits, labels: Array) -> Array:
+        """Return room for a last layer's gradient; raise unless the layer and labels suit it."""
+        x, w = logits.x, logits.w
+        check_linear(x, w, logits.b)
+        check_joint(op, x, x.shape, logits.x_activation)
+        gradient = self.empty((len(x), w.shape[1]), x.dtype)
+        check_labels(op, gradient, labels)
         return gradient
 
     def element_loss_step(
@@ -177,31 +184,22 @@ class LossStepOps(LossOps):
         scale: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        op, loss = "element_loss_step", terms.name
+        op = "element_loss_step"
         _check_element_step(op, prediction, target, terms, sample_weight)
         check_record(op, record, row)
         num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
         if not num_rows * num_outputs:
             return None
-        counts_rows, itemsize = loss in COUNTING_LOSSES, prediction.dtype.itemsize
-        lanes = self._lanes_of_row(num_rows, num_outputs, itemsize) if counts_rows else 0
-        blocks = -(-num_rows * lanes // THREADS) if counts_rows else num_rows * num_outputs
-        grid = blocks_for(
-            blocks, 1 if counts_rows else elements_of_block(itemsize), self.most_blocks // 2
-        )
+        grid, lanes = self._element_launch(terms.name, prediction)
         gradient = self.empty(prediction.shape, prediction.dtype)
-        by_order = isinstance(target, OrderedRows)
-        defines = {
-            "LOSS": class_name(loss),
-            "COUNTS_ROWS": int(counts_rows),
-            "GATHERS": int(by_order),
-        }
-        self.kernel(op, DTYPE=prediction.dtype, **defines)(
+        array, order = _array_and_order(target)
+        form = {"COUNTS_ROWS": int(lanes > 0), "GATHERS": int(array is not target)}
+        self.kernel(op, DTYPE=prediction.dtype, LOSS=class_name(terms.name), **form)(
             grid,
             THREADS,
             self.contiguous(prediction),
-            self.contiguous(target.array if by_order else target),
-            *order_arguments(target.rows if by_order else None),
+            self.contiguous(array),
+            *order,
             self.contiguous_or_none(sample_weight),
             gradient,
             record,
@@ -217,41 +215,23 @@ class LossStepOps(LossOps):
         )
         return gradient
 
+    def _element_launch(self, loss: str, prediction: Array) -> tuple[int, int]:
+        """Return how many blocks are launched, and the threads of a row; 0: they share none."""
+        num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
+        itemsize, most = prediction.dtype.itemsize, self.most_blocks // 2
+        if loss not in COUNTING_LOSSES:
+            return blocks_for(num_rows * num_outputs, elements_of_block(itemsize), most), 0
+        lanes = self._lanes_of_row(num_rows, num_outputs, itemsize)
+        return blocks_for(num_rows * lanes, THREADS, most), lanes
+
+    def _labels_in_order(self, labels: Array) -> tuple[Any, ...]:
+        """Return a kernel's labels, and what it is told of the order of their rows."""
+        array, order = _array_and_order(labels)
+        return (self._labels(array), *order)
+
     def _lanes_of_row(self, num_rows: int, num_outputs: int, itemsize: int) -> int:
-        """Return how many threads take a row together: part of a warp, or a block where long rows
-        are few.
-        """
+        """Return how many threads take a row: part of a warp, or of few long rows a block."""
         if num_outputs >= LONG_ROW and num_rows < self.most_blocks:
             return THREADS
         is_in_vectors = num_outputs * itemsize % 16 == 0
         return min(WARP, power_of_two(-(-num_outputs // (16 // itemsize if is_in_vectors else 4))))
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return the kernels with the defines that they are asked for."""
-    steps = [
-        {
-            "DTYPE": dtype,
-            "LOSS": class_name(loss),
-            "COUNTS_ROWS": str(int(loss in COUNTING_LOSSES)),
-            "GATHERS": gathers,
-        }
-        for loss in ELEMENT_LOSSES
-        for dtype in DEVICE_FLOATS
-        for gathers in "01"
-    ]
-    of_linear = [
-        {"DTYPE": dtype, "OUTPUTS": "10", "PAIRS": pairs, "ACTIVATION": "relu"}
-        for dtype in HALF_DTYPES
-        for pairs in "248"
-    ]
-    of_linear += [
-        {"DTYPE": "float16", "OUTPUTS": "3", "PAIRS": "1", "ACTIVATION": name}
-        for name, formula in ACTIVATIONS.items()
-        if not formula.needs_input
-    ]
-    return [
-        *row_variants("softmax_cross_entropy_step"),
-        *(("linear_cross_entropy_step", defines) for defines in of_linear),
-        *(("element_loss_step", defines) for defines in steps),
-    ]

@@ -13,9 +13,7 @@ from warpfit.backends.numpy.windows import taps
 
 
 def _take_tap(indices: Array, mask: Array, tap: int) -> None:
-    """Write an index where the mask is set: as they only grow a maximum does it, quicker than a
-    masked copy.
-    """
+    """Write an index where the mask is set: as it only grows, by a maximum, which is quicker."""
     np.maximum(indices, mask.view(np.uint8) * indices.dtype.type(tap), out=indices)
 
 
@@ -53,12 +51,8 @@ class PoolOps(Backend):
                 y.fill(-np.inf)
                 indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
             for tap, (of_windows, of_pixels) in enumerate(every_tap):
-                pixels, best, index, mask = (
-                    x[of_pixels],
-                    y[of_windows],
-                    indices[of_windows],
-                    larger[of_windows],
-                )
+                pixels, best = x[of_pixels], y[of_windows]
+                index, mask = indices[of_windows], larger[of_windows]
                 if not tap and not is_padded:
                     np.copyto(best, pixels)
                     index.fill(0)
