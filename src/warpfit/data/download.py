@@ -20,7 +20,7 @@ PART_BYTES = 1 << 16
 
 
 def fetch(urls: Sequence[str], target: Path, verify: Callable[[bytes, str], object]) -> Path:
-    """Download a file from the first mirror that has it whole; its folder is made.
+    """Download a file from the first mirror that has it whole; the target's folder is made.
 
     It appears whole or not at all. `verify` gets the file's bytes and the URL, and raises DataError
     if they are not what they should be.
