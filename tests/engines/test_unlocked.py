@@ -27,3 +27,7 @@ def test_two_objects_compute_it_at_the_same_time_and_once_each() -> None:
     for thread in threads:
         thread.join()
     assert [each.number for each in meetings] == [1, 1]
+
+
+def test_a_class_has_the_property_itself() -> None:
+    assert isinstance(Meeting.number, UnlockedProperty)

@@ -20,16 +20,10 @@ PART_BYTES = 1 << 16
 
 
 def fetch(urls: Sequence[str], target: Path, verify: Callable[[bytes, str], object]) -> Path:
-    """Download a file from the first mirror that has it whole.
+    """Download a file from the first mirror that has it whole; the target's folder is made.
 
-    Parameters
-    ----------
-    urls : sequence of str
-        Where to try, in this order.
-    target : Path
-        Where the file shall lie; its folder is made. It appears whole or not at all.
-    verify : callable
-        Gets the file's bytes and the URL; raises DataError if they are not what they should be.
+    It appears whole or not at all. `verify` gets the file's bytes and the URL, and raises DataError
+    if they are not what they should be.
 
     Raises
     ------

@@ -15,7 +15,8 @@ class UnlockedProperty(cached_property[T]):
     lock, with the turn.
     """
 
-    def __get__(self, instance: Any, owner: Any = None) -> T:  # type: ignore[override]
-        found: T = self.func(instance)
-        instance.__dict__[self.attrname] = found
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        found = instance.__dict__[self.attrname] = self.func(instance)
         return found

@@ -96,9 +96,7 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
 
 
 def _tasks(started: Sequence[_Started], splits: Splits) -> list[tuple[_Started, Task]]:
-    """Return the tasks of all fits, on a GPU with index sets over rows that they share in place of
-    copies.
-    """
+    """Return the tasks of all fits; on a GPU with index sets over shared rows, not copies."""
     able = [fit for fit in started if fit.error is None and fit.prepared.networks]
     device = resolve_device(able[0].estimator.device) if able else "cpu"
     folds = [None if device == "cpu" else splits.fold_of(fit.split, fit.prepared) for fit in able]
@@ -121,9 +119,7 @@ def _count_ahead(started: Sequence[_Started]) -> None:
 
 
 def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Result]:
-    """Return the results of all fits, found split by split: rows that are predicted are those of
-    one at a time.
-    """
+    """Return the results of all fits, split by split: one split's rows are predicted at a time."""
     if not only_predicts(fits.scorer):
         return [fit.result() for fit in started]
     results: dict[int, Result] = {}
@@ -135,9 +131,7 @@ def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Res
 
 
 def _with_shares(results: list[Result]) -> list[Result]:
-    """Return results with the shares of what was counted for them; the wait for it is part of
-    their time.
-    """
+    """Return results with the shares of what was counted for them, the wait in their time."""
     start = perf_counter()
     counted = [
         (result, name) for result in results for name in result if isinstance(result[name], Counted)
@@ -150,9 +144,7 @@ def _with_shares(results: list[Result]) -> list[Result]:
 
 
 def only_predicts(scorer: Any) -> bool:
-    """Return whether a scorer is known to do nothing with rows but have them predicted, as they
-    are.
-    """
+    """Return whether a scorer is known to only have rows predicted, as they are."""
     return all(isinstance(each, _BaseScorer | _PassthroughScorer) for each in _each(scorer))
 
 
@@ -182,9 +174,7 @@ class _Candidates:
 
 
 def _like(estimator: BaseMLP) -> BaseMLP:
-    """Return a clone of an unfitted estimator; where nobody can change a parameter, by no more than
-    a new object with the same.
-    """
+    """Return a clone of an unfitted estimator, by a new object if no parameter can change."""
     if type(estimator) not in (MLPClassifier, MLPRegressor) or not all(
         map(_is_fixed, vars(estimator).values())
     ):
@@ -240,9 +230,7 @@ class _Started(OneFit):
         )
 
     def _left_on_device(self, sides: Sequence[PredictedRows | None]) -> OnDevice | None:
-        """Return the weights where they were trained, if all that they are for is to predict rows
-        that are there as well.
-        """
+        """Return the weights where they were trained, if they only predict rows that are there."""
         own, found = self.estimator, [outcome.on_device for outcome in self.outcomes]
         if len(found) != 1 or found[0] is None or not self.is_only_scored:
             return None
@@ -311,9 +299,7 @@ def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Re
 
 
 def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> tuple[list[Result], Told]:
-    """Fit and score as the process that sent it would, by scikit-learn's settings and filters of
-    warnings there; return the results, and what was warned of, for the process that sent it.
-    """
+    """Fit and score by the sender's settings and filters; return results and warnings."""
     fits, config, filters = share
     own = replace(fits, X=rows[0], y=rows[1])
     with config_context(**config):
