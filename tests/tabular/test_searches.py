@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 import warpfit as wf
 from support.searches import assert_same_search
-from warpfit.errors import TrainingWarning
+from warpfit.errors import DataError, TrainingWarning
 from warpfit.estimators import search as searches
 from warpfit.estimators.splits import Fits
 from warpfit.tabular import launched
@@ -94,6 +94,18 @@ def test_fits_that_fail_do_so_alone() -> None:
         clone(search).set_params(error_score="raise").fit(frame, y)
     with pytest.raises(ValueError, match="Invalid parameter 'rate' for estimator"):
         wf.SweepCV(wf.TabularClassifier(**SMALL), {"rate": [1]}, cv=2, n_jobs=1).fit(frame, y)
+
+
+def test_a_missing_class_is_no_mistake_in_cv() -> None:
+    frame, y = table()
+    y = y.astype(object)
+    y[3] = None
+    search = wf.SweepCV(wf.TabularClassifier(**SMALL), {"lr": [0.1]}, cv=2, n_jobs=1)
+    with pytest.raises(DataError, match="got a missing one in row 4"):
+        search.fit(frame, y)
+    perceptron = wf.MLPClassifier(max_iter=1, device="cpu")
+    with pytest.raises(TypeError, match="'<' not supported"):
+        search.set_params(estimator=perceptron).fit(frame[["x"]], y)
 
 
 @pytest.fixture

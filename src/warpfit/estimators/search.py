@@ -170,6 +170,10 @@ def _splits(search: Any, X: Any, y: Any, split_params: dict[str, Any]) -> list[A
         splitter = check_cv(search.cv, y, classifier=is_classifier(search.estimator))
         splitter.get_n_splits  # noqa: B018  (computed for its error)
     except (AttributeError, TypeError):
+        if isinstance(search.estimator, FittedJointly):
+            search.estimator._checked_targets(y)
+        if search.cv is None or isinstance(search.cv, Integral):
+            raise  # what is wrong is y
         raise ConfigError(f"expected cv as scikit-learn takes it, got {brief(search.cv)}") from None
     search.n_splits_ = splitter.get_n_splits(X, y, **split_params)
     splits = list(splitter.split(X, y, **split_params))

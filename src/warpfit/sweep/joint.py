@@ -33,6 +33,10 @@ class FittedJointly(ABC):
     """
 
     @abstractmethod
+    def _checked_targets(self, y: Any) -> Any:
+        """Return targets as an array, (N,) or (N, outputs), or raise ValueError."""
+
+    @abstractmethod
     def _prepared(
         self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
     ) -> Any:

@@ -64,10 +64,6 @@ class BaseTabular(BaseEstimator, FittedJointly):
     members_: list[Trained]
 
     @abstractmethod
-    def _checked_targets(self, y: Any) -> Array:
-        """Return targets as an array, (N,) or (N, outputs), or raise ValueError."""
-
-    @abstractmethod
     def _learn_targets(self, y: Array) -> None:
         """Keep what is to be known of all checked targets."""
 
