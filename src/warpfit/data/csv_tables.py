@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -195,17 +196,19 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
     with needs("data", "tables need"):
         import pandas as pd
 
+    is_narrow = len(layout.names) == 1  # a blank line between others is then a missing cell
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
             # Of rows longer than the first one.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
-                file,
+                StringIO(file.read().strip()) if is_narrow else file,
                 sep=layout.delimiter,
                 header=0 if layout.has_header else None,
                 names=list(layout.names),
                 index_col=False,
                 skipinitialspace=True,
+                skip_blank_lines=not is_narrow,
                 na_values={name: MISSING for name in layout.names if name != label},
                 keep_default_na=False,
                 dtype={label: str},
