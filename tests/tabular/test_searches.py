@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -146,7 +147,7 @@ def test_launches_have_a_largest_size(
     frame, _ = table()
     grid = [{"random_state": [0]}, {"n_ensemble": [2]}]
     wf.SweepCV(on(cuda, n_epochs=1), grid, cv=2, refit=False).fit(frame, frame["x"])
-    assert list(map(len, launches)) == [2, 2, 2]
+    assert list(map(len, launches)) == [3, 3]
 
 
 def test_folds_that_differ_are_launched_apart(cuda: str, launches: list[list[int]]) -> None:
@@ -162,8 +163,8 @@ def test_folds_that_differ_are_launched_apart(cuda: str, launches: list[list[int
     assert launches == [[31], [32, 32]]
     launches.clear()
     frame.loc[60, "town"] = "elsewhere"
-    wf.SweepCV(on(cuda), {"lr": [0.1]}, cv=3, refit=False).fit(frame, y)
-    assert sorted(map(len, launches)) == [1, 2]
+    wf.SweepCV(on(cuda), {"random_state": [0, 1]}, cv=3, refit=False).fit(frame, y)
+    assert sorted(map(len, launches)) == [2, 4]
 
 
 @pytest.mark.filterwarnings(NOT_FINITE)
@@ -209,19 +210,65 @@ def test_ctrl_c_ends_the_search(cuda: str, monkeypatch: pytest.MonkeyPatch) -> N
         wf.SweepCV(on(cuda), {"lr": [0.1]}, cv=2, refit=False).fit(frame, frame["x"])
 
 
-def test_threads_that_are_told_to_stop_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def four_fits(device: str) -> Fits:
+    """Return what a search of two candidates by two folds has done."""
     frame, _ = table()
     found: list[Fits] = []
-    monkeypatch.setattr(searches, "fit_together", lambda fits: found.append(fits) or 1 / 0)
-    search = wf.SweepCV(on("cpu"), {"lr": [0.1, 0.2]}, cv=2, n_jobs=1, refit=False)
-    with pytest.raises(ZeroDivisionError):
-        search.fit(frame, frame["x"])
-    monkeypatch.undo()
-    stop = Event()
+    search = wf.SweepCV(on(device), {"random_state": [0, 1]}, cv=2, n_jobs=1, refit=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searches, "fit_together", lambda fits: found.append(fits) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            search.fit(frame, frame["x"])
+    return found[0]
+
+
+def test_threads_that_are_told_to_stop_end_the_search() -> None:
+    fits, stop = four_fits("cpu"), Event()
     stop.set()
     with pytest.raises(KeyboardInterrupt):
-        searches.fit_together(found[0], stop)
-    assert len(searches.fit_together(found[0])) == 4
+        searches.fit_together(fits, stop)
+    assert len(searches.fit_together(fits)) == 4
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_fits_with_no_memory_for_all_train_alone_until_a_stop(
+    cuda: str, launches: list[list[int]], monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    fits, stop, init = four_fits(cuda), Event(), Launched.__init__
+
+    def crowded(
+        self: Launched, device: str, tasks: Sequence[Task], *rest: Any, **more: Any
+    ) -> None:
+        if len(tasks) > 1:
+            stop.set()
+            raise MemoryError
+        init(self, device, tasks, *rest, **more)
+
+    monkeypatch.setattr(Launched, "__init__", crowded)
+    if is_stopped:
+        with pytest.raises(KeyboardInterrupt):
+            searches.fit_together(fits, stop)
+        assert not launches
+    else:
+        results = searches.fit_together(fits)
+        assert [each["fit_error"] for each in results] == [None] * 4
+        assert launches == [[24]] * 4
+
+
+def test_rows_of_few_folds_are_in_memory_at_once() -> None:
+    frame, alive = table()[0], list[int]()
+
+    def counted(estimator: Any, X: Any, y: Any) -> float:
+        gc.collect()
+        frames = (each for each in gc.get_objects() if isinstance(each, pd.DataFrame))
+        alive.append(sum(len(each) == 50 for each in frames))
+        return 0.0
+
+    estimator = on("cpu", n_epochs=1, hidden_layer_sizes=4)
+    search = wf.SweepCV(estimator, {"lr": [0.1]}, cv=6, scoring=counted, n_jobs=1, refit=False)
+    search.fit(frame, frame["x"])
+    assert alive
+    assert max(alive) <= 2
 
 
 def test_an_executors_workers_give_the_same() -> None:
