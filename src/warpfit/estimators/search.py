@@ -88,7 +88,7 @@ class _Sweep:
         Raises
         ------
         ConfigError
-            If the estimator is none of this package's.
+            If the estimator is none of this package's, or a subclass that overrides `fit`.
         ValueError
             If all fits fail.
         DeviceError
@@ -102,10 +102,12 @@ class _Sweep:
 
 def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
     """Set everything that a fitted search has."""
-    if not isinstance(search.estimator, BaseMLP | FittedJointly):
+    kind = type(search.estimator)
+    is_own = issubclass(kind, BaseMLP | FittedJointly)
+    if not is_own or not kind.fit.__module__.startswith("warpfit."):
         raise ConfigError(
-            "expected one of warpfit's classifiers or regressors, got "
-            f"{type(search.estimator).__name__}; "
+            f"expected one of warpfit's classifiers or regressors, got {kind.__name__}"
+            f"{', which overrides fit' if is_own else ''}; "
             "scikit-learn's GridSearchCV and RandomizedSearchCV take any estimator"
         )
     scorer, refit_metric = search._get_scorers()
