@@ -279,6 +279,7 @@ def test_an_executors_workers_give_the_same() -> None:
         assert_same_search(search.set_params(executor=executor, n_jobs=2).fit(frame, y), one)
 
 
+@pytest.mark.filterwarnings(NOT_FINITE)
 def test_a_short_search_stays_on_the_cpu_and_a_long_one_is_on_a_gpu_as_a_whole(
     cuda: str, launches: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,4 +294,9 @@ def test_a_short_search_stays_on_the_cpu_and_a_long_one_is_on_a_gpu_as_a_whole(
     assert not launches
     monkeypatch.setattr("warpfit.tabular.searching.CPU_FACTOR", 1e6)
     assert search.set_params(refit=False).fit(frame, frame["x"]).place_ == ""
+    assert launches == [[24] * 2]
+    launches.clear()
+    search.set_params(param_grid={"n_ensemble": [1, "x"]})
+    with pytest.warns(FitFailedWarning, match=r"2 fits failed out of a total of 4"):
+        search.fit(frame, frame["x"])
     assert launches == [[24] * 2]
