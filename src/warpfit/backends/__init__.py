@@ -70,6 +70,13 @@ def resolve_device(device: str) -> str:
     return str(_runtime(f"cuda:{_cuda_index(device)}").name)
 
 
+def first_device(device: Any) -> Any:
+    """Return the first of several devices, whether or not the others are there; one as it is."""
+    if isinstance(device, list | tuple) and device:
+        return device[0]
+    return "cuda" if isinstance(device, str) and device == ALL_CARDS else device
+
+
 def preferred_device() -> str:
     """Return what the environment variable ``WARPFIT_DEVICE`` names, ``'auto'`` without it."""
     return os.environ.get("WARPFIT_DEVICE") or "auto"

@@ -22,7 +22,7 @@ from sklearn.metrics._scorer import (
     _Scorer,
 )
 
-from warpfit.backends import resolve_device
+from warpfit.backends import first_device, resolve_device
 from warpfit.blas import one_blas_thread
 from warpfit.callers import warn
 from warpfit.engines.state_on_demand import OnDevice
@@ -44,6 +44,7 @@ from warpfit.estimators.predictions import (
 from warpfit.estimators.recipes import dtype_on
 from warpfit.estimators.regressor import MLPRegressor
 from warpfit.estimators.splits import CheckedSplit, Fits, Side, Splits
+from warpfit.sweep.elsewhere import runner_on
 from warpfit.sweep.here import run_here
 from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.sending import check_sendable
@@ -84,10 +85,12 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
         _Started(fits, candidates, parameters, splits.of(split), drawn)
         for parameters, split in fits.pairs
     ]
-    numbered = _tasks(started, splits)
+    runner = runner_on(fits.estimator.device)
+    numbered = _tasks(started, splits, are_dealt=runner is not None)
     _count_ahead(started)
     only_scored = all(fit.is_only_scored for fit in started)
-    outcomes = run_here([task for _, task in numbered], stop, keeps_models=not only_scored)
+    tasks = [task for _, task in numbered]
+    outcomes = run_here(tasks, stop, runner=runner, keeps_models=not only_scored)
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
         raise KeyboardInterrupt
     for (fit, _), outcome in zip(numbered, outcomes, strict=True):
@@ -95,16 +98,18 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
     return _scored(fits, started, splits)
 
 
-def _tasks(started: Sequence[_Started], splits: Splits) -> list[tuple[_Started, Task]]:
+def _tasks(
+    started: Sequence[_Started], splits: Splits, *, are_dealt: bool
+) -> list[tuple[_Started, Task]]:
     """Return the tasks of all fits, on a GPU with index sets over rows that they share in place of
-    copies.
+    copies; of tasks that are dealt to several the rows are on the host.
     """
     able = [fit for fit in started if fit.error is None and fit.prepared.networks]
-    device = resolve_device(able[0].estimator.device) if able else "cpu"
+    device = resolve_device(first_device(able[0].estimator.device)) if able else "cpu"
     folds = [None if device == "cpu" else splits.fold_of(fit.split, fit.prepared) for fit in able]
     found = []
     for fit, fold in zip(able, folds, strict=True):
-        data = None if fold is None else splits.data_of(fit.split, device)
+        data = None if fold is None else splits.data_of(fit.split, "cpu" if are_dealt else device)
         found += [(fit, task) for task in tasks_of(fit.prepared, data, fold)]
     return [(fit, replace(task, number=number)) for number, (fit, task) in enumerate(found)]
 

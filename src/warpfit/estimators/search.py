@@ -31,7 +31,7 @@ from sklearn.model_selection._validation import (
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, indexable
 
-from warpfit.backends import resolve_device
+from warpfit.backends import first_device, resolve_device
 from warpfit.checks import brief, check_readable
 from warpfit.errors import ConfigError
 from warpfit.estimators.many_fits import (
@@ -194,7 +194,8 @@ def _results(search: Any, fits: Fits) -> list[Result]:
     num_processes = place.num_processes or num_processes
     if place.device != fits.estimator.device:
         fits = replace(fits, estimator=clone(fits.estimator).set_params(device=place.device))
-    if num_processes > 1 and resolve_device(fits.estimator.device) == "cpu":
+    is_one = place.device == first_device(place.device)
+    if is_one and num_processes > 1 and resolve_device(place.device) == "cpu":
         return fit_in_processes(fits, num_processes)
     return fit_together(fits)
 
@@ -227,6 +228,7 @@ def _take_results(
 
 def _refit(search: Any, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
     best = clone(search.estimator).set_params(**clone(search.best_params_, safe=False))
+    best.set_params(device=first_device(best.device))
     start = perf_counter()
     search.best_estimator_ = best.fit(X, y, **fit_params)
     search.refit_time_ = perf_counter() - start
@@ -246,8 +248,9 @@ class SweepCV(_Sweep, GridSearchCV):
     Parameters
     ----------
     estimator : MLPClassifier, MLPRegressor, TabularClassifier or TabularRegressor
-        Of this package. Its ``device`` says where all is trained. Networks for tables train by one
-        launch for the folds of a candidate, on a GPU.
+        Of this package. Its ``device`` says where all is trained: on several in turn, whichever is
+        free, and the best on the first. Networks for tables train by one launch for the folds of
+        a candidate, on a GPU.
     param_grid : dict of str to sequence, or list of such
         Names of the estimator's parameters with the values to try.
     cv : int, splitter of scikit-learn, or iterable of (train, test)

@@ -36,18 +36,10 @@ class Devices(NamedTuple):
     names: tuple[str, ...] = ()
     has_processes: bool = False
 
-    def plan(self, draft: Plan, *, has_loader: bool = False) -> Plan:
-        """Return a draft with these devices.
-
-        Raises
-        ------
-        ConfigError
-            If a batch has no row for some of them, or a loader's batches are for processes.
+    def plan(self, draft: Plan) -> Plan:
+        """Return a draft with these devices, or raise ConfigError if a batch has no row for some of
+        them.
         """
-        if has_loader and self.has_processes:
-            raise ConfigError(
-                f"expected x and y as arrays for device {PROCESSES[0]!r}, got batches of a loader"
-            )
         if draft.batch_size < len(self.names):
             raise ConfigError(
                 f"expected batch_size of at least {len(self.names)}, a row for each device, got "
