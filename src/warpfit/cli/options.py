@@ -169,7 +169,14 @@ OF_TRAINING = {
         "for the engines one_launch and graph, as the data needs, and float32 for layerwise.",
         _default("precision"),
     ),
-    "device": option(str, RUN, "NAME", f"{DEVICE_HELP} cuda:all is every GPU.", _default("device")),
+    "device": option(
+        str,
+        RUN,
+        "NAME,...",
+        f"{DEVICE_HELP} Several train one network together, or those of a sweep in turn; cuda:all "
+        "is every GPU.",
+        _default("device"),
+    ),
     "engine": option(
         str,
         RUN,
