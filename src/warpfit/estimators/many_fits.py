@@ -30,7 +30,7 @@ from warpfit.errors import DeviceError
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.fitted import Drawn
 from warpfit.estimators.fitting import ending_of, finish, prepare, tasks_of
-from warpfit.estimators.joint_fits import fit_jointly
+from warpfit.estimators.joint_fits import fit_jointly, jointly_fitted
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.one_fit import OneFit, Result
 from warpfit.estimators.predictions import (
@@ -49,7 +49,15 @@ from warpfit.sweep.here import run_here
 from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.sending import check_sendable
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
-from warpfit.sweep.workers import JoblibsWorkers, Raised, Workers, thrown
+from warpfit.sweep.workers import (
+    DeviceWorkers,
+    JoblibsWorkers,
+    Raised,
+    Workers,
+    own_device,
+    thrown,
+)
+from warpfit.training.devices import devices_of
 
 Indices = npt.NDArray[np.int64]
 # Warnings on their way from another process.
@@ -72,6 +80,9 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
     results: list[Result] = []
     with one_blas_thread():  # so that scores are those of `fit_in_processes`
         if isinstance(fits.estimator, FittedJointly):
+            names = devices_of(fits.estimator.device).names
+            if len(names) > 1:
+                return fit_elsewhere(fits, DeviceWorkers(names), positions=jointly_fitted(fits))
             return fit_jointly(fits, stop)
         for start in range(0, len(fits), WAVE):
             results += _fit_wave(replace(fits, pairs=fits.pairs[start : start + WAVE]), stop)
@@ -286,10 +297,17 @@ def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:
     return fit_elsewhere(fits, JoblibsWorkers(num_processes), len(fits))
 
 
-def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Result]:
-    """Fit and score on workers elsewhere, a shard of the fits each; -1 is one shard a worker."""
+def fit_elsewhere(
+    fits: Fits,
+    workers: Workers,
+    num_shards: int = -1,
+    positions: Sequence[Sequence[int]] = (),
+) -> list[Result]:
+    """Fit and score on workers elsewhere, a shard of the fits each; -1 is one shard a worker. Or
+    `positions` are those of each shard's fits.
+    """
     num_shards = min(len(fits), num_shards if num_shards > 0 else workers.count)
-    positions = [range(first, len(fits), num_shards) for first in range(num_shards)]
+    positions = positions or [range(first, len(fits), num_shards) for first in range(num_shards)]
     rows, without = (fits.X, fits.y), replace(fits, X=None, y=None)
     filters = None if workers.has_threads else list(warnings.filters)
     shares = [
@@ -321,6 +339,8 @@ def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> tuple[l
     """
     fits, config, filters = share
     own = replace(fits, X=rows[0], y=rows[1])
+    if device := own_device():
+        own = replace(own, estimator=clone(own.estimator).set_params(device=device))
     with config_context(**config):
         if filters is None:
             return fit_together(own, stop), []

@@ -47,6 +47,7 @@ from warpfit.estimators.sampled import Rounds, sampled_rounds
 from warpfit.estimators.splits import Fits
 from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.workers import workers_for
+from warpfit.training.devices import devices_of
 
 Candidate = dict[str, Any]
 
@@ -192,10 +193,11 @@ def _results(search: Any, fits: Fits) -> list[Result]:
     place = place_of_fits(fits, num_processes)
     search.place_ = place.reason
     num_processes = place.num_processes or num_processes
-    if place.device != fits.estimator.device:
-        fits = replace(fits, estimator=clone(fits.estimator).set_params(device=place.device))
-    is_one = place.device == first_device(place.device)
-    if is_one and num_processes > 1 and resolve_device(place.device) == "cpu":
+    is_one = len(devices_of(place.device).names) < 2
+    device = first_device(place.device) if is_one else place.device
+    if device != fits.estimator.device:
+        fits = replace(fits, estimator=clone(fits.estimator).set_params(device=device))
+    if is_one and num_processes > 1 and resolve_device(device) == "cpu":
         return fit_in_processes(fits, num_processes)
     return fit_together(fits)
 
