@@ -14,6 +14,10 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError, WarpfitError
 
+# On the host: of any dtype, and of rows.
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+
 NUMERIC = "fiub"
 LONGEST = 80
 DECLARED: dict[str, tuple[type, str]] = {

@@ -1,4 +1,4 @@
-"""A ``.csv`` file as a pandas frame, labels apart: with a header or not, without its index."""
+"""A ``.csv`` file as a pandas frame, its labels apart: with a header or without, less its index."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from warpfit.checks import brief
+from warpfit.checks import Array, brief
 from warpfit.errors import ConfigError, DataError, FileFormatError
 from warpfit.extras import needs
-
-Array = npt.NDArray[Any]
 
 LABEL_COLUMNS = ("label", "target", "class", "y")
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
@@ -33,7 +30,7 @@ WRITTEN = re.compile(r"[-+]?[$€£]?\s?\d+([ ,.']\d{3})*([.,]\d+)?\s?[%$€£]?
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features as a frame, labels as an array, their column's name, and what was decided."""
+    """Features as a frame, labels as an array, the name of their column, and what was decided."""
 
     features: Any
     labels: Array
@@ -89,8 +86,7 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
 def read_features(
     path: Path, names: Sequence[str], label_column: str | None
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the columns `names` of a file as a frame, and what was decided; its labels may be
-    there or not.
+    """Return the columns `names` of a file, with labels or without, and what was decided.
 
     Raises
     ------
@@ -201,9 +197,8 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
-            warnings.simplefilter(
-                "error", pd.errors.ParserWarning
-            )  # rows longer than the first one
+            # Of rows longer than the first one.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
                 file,
                 sep=layout.delimiter,
@@ -252,7 +247,7 @@ def _without_index(frame: Any, layout: _Layout) -> tuple[Any, list[str]]:
 
 
 def _is_index(name: str, column: Any, has_header: bool) -> bool:
-    """Return whether a column is a frame's written index, or counts the rows under such a name."""
+    """Return whether a column is a frame's index, or counts the rows under such a name."""
     if name == UNNAMED_FIRST or name.startswith("Unnamed: "):
         return has_header or _counts(column)
     return (name.lower().endswith("id") or name.lower() in INDEX_NAMES) and _counts(column)

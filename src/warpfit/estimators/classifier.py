@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, type_of_target
 
+from warpfit.checks import Array
 from warpfit.estimators import fitting
 from warpfit.estimators.binarizer import binarizer_of
 from warpfit.estimators.mlp import BaseMLP, is_stochastic
@@ -20,8 +20,6 @@ from warpfit.estimators.predictions import predicted, share_of_right
 from warpfit.estimators.targets import Labels
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
-
-Array = npt.NDArray[Any]
 
 
 class MLPClassifier(ClassifierMixin, BaseMLP):

@@ -20,12 +20,7 @@ from warpfit.errors import DivergedError, TrainingWarning
 from warpfit.estimators import fitted
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
-from warpfit.estimators.recipes import (
-    OUTPUT_FUNCTIONS,
-    layer_widths,
-    make_model,
-    optimizer_of,
-)
+from warpfit.estimators.recipes import OUTPUT_FUNCTIONS, layer_widths, make_model, optimizer_of
 from warpfit.estimators.rows import Indices, Rows, Split, check, row_weights, validation_rows
 from warpfit.nn import Sequential
 from warpfit.optim import Optimizer
@@ -180,7 +175,7 @@ def _place(holder: Any, split: Split) -> ChosenDevice:
 def _network(
     holder: Any, split: Split, rng: np.random.RandomState, place: ChosenDevice, *, incremental: bool
 ) -> Network:
-    """Return a holder's network, for up to `max_iter` epochs, or for one if incremental."""
+    """Return a holder's network, to be trained up to `max_iter` epochs, or one if incremental."""
     if split.validation is not None:
         fitted.begin_validation(holder)
     model = make_model(holder, (holder.coefs_, holder.intercepts_), holder.dropout, place.device)
@@ -229,10 +224,7 @@ def train(prepared: Prepared) -> Ending:
     """Train the only network of a fit, as `warpfit.fit` does."""
     (network,), split = prepared.networks, prepared.split
     train, targets = split.train, network.holder._targets
-    validation = split.validation and (
-        split.validation.X,
-        targets.as_loss_takes(split.validation),
-    )
+    validation = split.validation and (split.validation.X, targets.as_loss_takes(split.validation))
     try:
         history = fit_rows(
             network.model,
@@ -255,7 +247,7 @@ def train(prepared: Prepared) -> Ending:
 def tasks_of(
     prepared: Prepared, data: SweepData | None = None, fold: int | None = None
 ) -> list[Task]:
-    """Return a fit's networks as tasks of a sweep, on a fold of the data or the fit's own rows."""
+    """Return a fit's networks as tasks of a sweep, over a fold of the data or rows of their own."""
     from warpfit.sweep.tasks import Task
 
     if data is None:

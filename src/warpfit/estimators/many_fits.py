@@ -112,8 +112,8 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
 def _tasks(
     started: Sequence[_Started], splits: Splits, *, are_dealt: bool
 ) -> list[tuple[_Started, Task]]:
-    """Return the tasks of all fits, on a GPU with index sets over rows that they share in place of
-    copies; of tasks that are dealt to several the rows are on the host.
+    """Return the tasks of all fits; on a GPU with index sets over shared rows, not copies, which
+    are on the host if the tasks are dealt to several.
     """
     able = [fit for fit in started if fit.error is None and fit.prepared.networks]
     device = resolve_device(first_device(able[0].estimator.device)) if able else "cpu"
@@ -137,9 +137,7 @@ def _count_ahead(started: Sequence[_Started]) -> None:
 
 
 def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Result]:
-    """Return the results of all fits, found split by split: rows that are predicted are those of
-    one at a time.
-    """
+    """Return the results of all fits, split by split: one split's rows are predicted at a time."""
     if not only_predicts(fits.scorer):
         return [fit.result() for fit in started]
     results: dict[int, Result] = {}
@@ -151,9 +149,7 @@ def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Res
 
 
 def _with_shares(results: list[Result]) -> list[Result]:
-    """Return results with the shares of what was counted for them; the wait for it is part of
-    their time.
-    """
+    """Return results with the shares of what was counted for them, the wait in their time."""
     start = perf_counter()
     counted = [
         (result, name) for result in results for name in result if isinstance(result[name], Counted)
@@ -166,9 +162,7 @@ def _with_shares(results: list[Result]) -> list[Result]:
 
 
 def only_predicts(scorer: Any) -> bool:
-    """Return whether a scorer is known to do nothing with rows but have them predicted, as they
-    are.
-    """
+    """Return whether a scorer is known to only have rows predicted, as they are."""
     return all(isinstance(each, _BaseScorer | _PassthroughScorer) for each in _each(scorer))
 
 
@@ -198,9 +192,7 @@ class _Candidates:
 
 
 def _like(estimator: BaseMLP) -> BaseMLP:
-    """Return a clone of an unfitted estimator; where nobody can change a parameter, by no more than
-    a new object with the same.
-    """
+    """Return a clone of an unfitted estimator, by a new object if no parameter can change."""
     if type(estimator) not in (MLPClassifier, MLPRegressor) or not all(
         map(_is_fixed, vars(estimator).values())
     ):
@@ -256,9 +248,7 @@ class _Started(OneFit):
         )
 
     def _left_on_device(self, sides: Sequence[PredictedRows | None]) -> OnDevice | None:
-        """Return the weights where they were trained, if all that they are for is to predict rows
-        that are there as well.
-        """
+        """Return the weights where they were trained, if they only predict rows that are there."""
         own, found = self.estimator, [outcome.on_device for outcome in self.outcomes]
         if len(found) != 1 or found[0] is None or not self.is_only_scored:
             return None
@@ -334,9 +324,7 @@ def fit_elsewhere(
 
 
 def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> tuple[list[Result], Told]:
-    """Fit and score as the process that sent it would, by scikit-learn's settings and filters of
-    warnings there; return the results, and what was warned of, for the process that sent it.
-    """
+    """Fit and score by the sender's settings and filters; return results and warnings."""
     fits, config, filters = share
     own = replace(fits, X=rows[0], y=rows[1])
     if device := own_device():

@@ -63,8 +63,7 @@ def hold(estimator: Any, given: Mapping[str, Any]) -> None:
 
 
 def validating_parameters(method: Method) -> Method:
-    """Let an estimator's parameters be validated before it is fitted, and not again within the fit,
-    nor before each partial fit.
+    """Let parameters be validated before a fit, not again within it, nor before partial fits.
 
     scikit-learn's `_fit_context` does so, too; for callbacks, which these estimators do not have,
     it imports progress bars.

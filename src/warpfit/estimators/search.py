@@ -67,9 +67,7 @@ class _Sweep:
         return found.set_params(executor=self.executor)
 
     def __getstate__(self) -> Any:
-        """Return what is pickled and copied: all but the executor, whose workers are this
-        process's.
-        """
+        """Return what is pickled and copied: all but the executor, whose workers are elsewhere."""
         return {**super().__getstate__(), "executor": None}  # type: ignore[dict-item]
 
     @_fit_context(prefer_skip_nested_validation=False)
