@@ -45,6 +45,29 @@ def test_a_fit_on_several_has_the_numbers_of_one(devices: Any, settings: dict[st
     np.testing.assert_array_equal(again.predict_proba(X), several.predict_proba(X))
 
 
+class Noting(wf.Callback):
+    """Notes the devices of each run; a clone notes in the same list."""
+
+    needs_run = False
+
+    def __init__(self, found: list[tuple[str, ...]]) -> None:
+        self.found = found
+
+    def __deepcopy__(self, memo: Any) -> Noting:
+        return self
+
+    def on_start(self, run: Any) -> None:
+        self.found.append(run.plan.devices)
+
+
+def test_a_network_is_on_all_devices_and_those_of_a_search_on_one_each() -> None:
+    found: list[tuple[str, ...]] = []
+    estimator = classifier(["cpu", "cpu"], callbacks=[Noting(found)]).fit(X, Y)
+    assert found == [("cpu", "cpu")]
+    wf.SweepCV(estimator, {"alpha": [1e-3]}, cv=2).fit(X, Y)
+    assert found[1:] == [()] * 3
+
+
 def test_a_regressor_and_what_goes_on() -> None:
     one, several = (
         wf.MLPRegressor(hidden_layer_sizes=8, device=on, warm_start=True, **FEW).fit(X, Y / 10)

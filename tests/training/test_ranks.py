@@ -392,7 +392,7 @@ def test_what_is_no_list_of_devices(device: Any, message: str) -> None:
 @pytest.mark.parametrize("device", ["processes", "mpi"])
 def test_what_is_for_one_device(device: str) -> None:
     x, y = blobs(NUM_ROWS)
-    message = f"expected one device, such as 'cuda:0', got '{device}', by which several train"
+    message = f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got '{device}'"
     with pytest.raises(ConfigError, match=message):
         wf.MLPClassifier((4,), device=device).fit(x, y)
     with pytest.raises(ConfigError, match=message):

@@ -85,12 +85,6 @@ def preferred_device() -> str:
 def check_device_name(device: Any, origin: str = "device") -> None:
     """Raise ConfigError unless it can name a device, which need not be on this machine."""
     is_known = isinstance(device, str) and device in ("auto", "cpu")
-    are_several = isinstance(device, str) and device in (ALL_CARDS, *PROCESSES)
-    if are_several or isinstance(device, list | tuple):
-        raise ConfigError(
-            f"expected one {origin}, such as 'cuda:0', got {device!r}, by which several train one "
-            "network in `fit`"
-        )
     if not is_known and _cuda_index(device) is None:
         raise ConfigError(
             f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}"

@@ -49,14 +49,7 @@ from warpfit.sweep.here import run_here
 from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.sending import check_sendable
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
-from warpfit.sweep.workers import (
-    DeviceWorkers,
-    JoblibsWorkers,
-    Raised,
-    Workers,
-    own_device,
-    thrown,
-)
+from warpfit.sweep.workers import DeviceWorkers, Raised, Workers, own_device, thrown
 from warpfit.training.devices import devices_of
 
 Indices = npt.NDArray[np.int64]
@@ -78,7 +71,7 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
         After Ctrl-C, and once `stop` is set: a search with half of its scores is none.
     """
     results: list[Result] = []
-    with one_blas_thread():  # so that scores are those of `fit_in_processes`
+    with one_blas_thread():  # so that scores are those of joblib's workers
         if isinstance(fits.estimator, FittedJointly):
             names = devices_of(fits.estimator.device).names
             if len(names) > 1:
@@ -280,11 +273,6 @@ class _Started(OneFit):
             if self._is_share(side) and (found := count_right(self.estimator, shared)):
                 return found
             return self.scored(shared.X, side)
-
-
-def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:
-    """Fit and score on the CPU, `num_processes` at once, each with one BLAS thread."""
-    return fit_elsewhere(fits, JoblibsWorkers(num_processes), len(fits))
 
 
 def fit_elsewhere(

@@ -34,19 +34,14 @@ from sklearn.utils.validation import _check_method_params, indexable
 from warpfit.backends import first_device, resolve_device
 from warpfit.checks import brief, check_readable
 from warpfit.errors import ConfigError
-from warpfit.estimators.many_fits import (
-    Result,
-    fit_elsewhere,
-    fit_in_processes,
-    fit_together,
-)
+from warpfit.estimators.many_fits import Result, fit_elsewhere, fit_together
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.parameters import hold
 from warpfit.estimators.placing import place_of_fits
 from warpfit.estimators.sampled import Rounds, sampled_rounds
 from warpfit.estimators.splits import Fits
 from warpfit.sweep.joint import FittedJointly
-from warpfit.sweep.workers import workers_for
+from warpfit.sweep.workers import JoblibsWorkers, workers_for
 from warpfit.training.devices import devices_of
 
 Candidate = dict[str, Any]
@@ -196,7 +191,7 @@ def _results(search: Any, fits: Fits) -> list[Result]:
     if device != fits.estimator.device:
         fits = replace(fits, estimator=clone(fits.estimator).set_params(device=device))
     if is_one and num_processes > 1 and resolve_device(device) == "cpu":
-        return fit_in_processes(fits, num_processes)
+        return fit_elsewhere(fits, JoblibsWorkers(num_processes), len(fits))
     return fit_together(fits)
 
 

@@ -68,7 +68,7 @@ def devices_of(device: Any) -> Devices:
             names = all_cards()
             return Devices(names[0], names)
         return Devices(device)  # which is checked where it is resolved
-    if not device or any(each in (ALL_CARDS, *PROCESSES, "auto") for each in device):
+    if not device or "auto" in device:
         raise ConfigError(
             "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
             f"{brief(list(device))}"
