@@ -293,6 +293,16 @@ def test_what_a_callback_writes_is_for_all_ranks(make: Any, optimizer: Any) -> N
     assert_like_one_device(make, x, y, optimizer, callbacks=[Writing()])
 
 
+@pytest.mark.parametrize("needs", [{"needs_run": False}, {"needs_model": False}])
+def test_so_is_what_one_writes_that_says_it_needs_less(
+    needs: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in needs.items():
+        monkeypatch.setattr(Writing, name, value)
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    assert_like_one_device(small, x, y, adam, callbacks=[Writing()])
+
+
 def test_what_stops_a_run_and_what_is_best_is_of_the_run_that_callbacks_change() -> None:
     x, y = blobs(NUM_ROWS, dtype="float64")
     stopping = wf.EarlyStopping("val_loss", patience=1)
