@@ -153,7 +153,13 @@ OF_TRAINING = {
         "for the engines one_launch and graph, as the data needs, and float32 for layerwise.",
         _default("precision"),
     ),
-    "device": option(RUN, "NAME", f"{DEVICE_HELP} cuda:all is every GPU.", _default("device")),
+    "device": option(
+        RUN,
+        "NAME,...",
+        f"{DEVICE_HELP} Several train one network together, or those of a sweep in turn; cuda:all "
+        "is every GPU.",
+        _default("device"),
+    ),
     "engine": option(
         RUN,
         "NAME",
