@@ -17,8 +17,11 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, RandomizedSearchCV
 from threadpoolctl import threadpool_limits
 
 import warpfit as wf
+from conftest import on_emulator
+from support.fake_nccl import open_cards
 from support.searches import assert_same_search
-from warpfit.errors import DataError, TrainingWarning
+from warpfit.backends.cuda import runtime
+from warpfit.errors import ConfigError, DataError, TrainingWarning
 from warpfit.estimators import search as searches
 from warpfit.estimators.splits import Fits
 from warpfit.tabular import launched
@@ -138,6 +141,35 @@ def test_candidates_that_learn_alike_are_one_launch(cuda: str, launches: list[li
             search.cv_results_[name], slow.cv_results_[name], rtol=0.1, atol=0.05
         )
     assert (search.cv_results_["mean_fit_time"] > 0).all()
+
+
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
+def test_several_devices_take_fits_in_turn(devices: list[str]) -> None:
+    frame, y = table()
+    grid = {"lr": [0.1, 0.2], "random_state": [0, 1]}
+    one = wf.SweepCV(wf.TabularClassifier(**SMALL), grid, cv=2, n_jobs=1).fit(frame, y)
+    several = clone(one).set_params(estimator__device=devices).fit(frame, y)
+    assert_same_search(several, one)
+    np.testing.assert_array_equal(several.predict_proba(frame), one.predict_proba(frame))
+    with pytest.raises(ConfigError, match=r"expected device 'auto', .* got \['cpu'"):
+        wf.TabularClassifier(**{**SMALL, "device": devices}).fit(frame, y)
+
+
+@on_emulator
+def test_several_cards_take_launches_in_turn(
+    monkeypatch: pytest.MonkeyPatch, launches: list[list[int]]
+) -> None:
+    open_cards(monkeypatch, 2)
+    frame, _ = table()
+    one, several = (
+        wf.SweepCV(on(device, n_epochs=1), {"lr": [0.1, 0.2]}, cv=2, refit=False).fit(
+            frame, frame["x"] * 3
+        )
+        for device in ("cuda:0", "cuda:all")
+    )
+    assert_same_search(several, one)
+    assert sorted(map(len, launches)) == [2, 2, 2, 2]
+    assert all("table_networks" in runtime._OPEN[index].launched for index in range(2))
 
 
 def test_launches_have_a_largest_size(

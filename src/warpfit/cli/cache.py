@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from warpfit.cli.console import Printer
-from warpfit.cli.options import OF_TRAINING, taking
+from warpfit.cli.options import OF_LAUNCHES, taking
 from warpfit.errors import ConfigError
 
 ACTIONS = ("show", "clear", "build")
 OF_FORMS = ("hidden", "activation", "optimizer", "batch_size")
 
 
-@taking({name: OF_TRAINING[name] for name in OF_FORMS})
+@taking({name: OF_LAUNCHES[name] for name in OF_FORMS})
 def cache(
     context: typer.Context,
     action: Annotated[

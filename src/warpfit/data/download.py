@@ -58,8 +58,9 @@ def _download(url: str, path: Path) -> None:
     try:
         with bar, requests.get(url, stream=True, timeout=TIMEOUT) as reply, path.open("wb") as file:
             reply.raise_for_status()
-            num_bytes = int(reply.headers.get("content-length", 0))
-            task = bar.add_task(url.rsplit("/", 1)[-1], total=num_bytes or None)
+            length = reply.headers.get("content-length", "")
+            total = int(length) if length.isdecimal() else None
+            task = bar.add_task(url.rsplit("/", 1)[-1], total=total)
             for part in reply.iter_content(PART_BYTES):
                 file.write(part)
                 bar.advance(task, len(part))

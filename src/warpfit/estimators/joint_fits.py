@@ -28,7 +28,7 @@ def fit_jointly(fits: Fits, stop: Event | None = None) -> list[Result]:
     KeyboardInterrupt
         After Ctrl-C, and once `stop` is set.
     """
-    splits = {id(split): Split(fits, *split) for _, split in fits.pairs}
+    splits = _splits(fits)
     results: dict[int, Result] = {}
     for places in _groups(fits, splits):
         pairs = [fits.pairs[place] for place in places]
@@ -38,6 +38,15 @@ def fit_jointly(fits: Fits, stop: Event | None = None) -> list[Result]:
             raise KeyboardInterrupt
         results |= {place: fit.result() for place, fit in zip(places, group, strict=True)}
     return [results[place] for place in range(len(fits))]
+
+
+def jointly_fitted(fits: Fits) -> list[list[int]]:
+    """Return the places of the fits that train in each call."""
+    return list(_groups(fits, _splits(fits)))
+
+
+def _splits(fits: Fits) -> dict[int, Split]:
+    return {id(split): Split(fits, *split) for _, split in fits.pairs}
 
 
 def _made(fits: Fits, parameters: dict[str, Any]) -> Any:

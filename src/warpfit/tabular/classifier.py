@@ -80,9 +80,10 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         Decides folds, rows held out, initial values, orders and dropout. Equal integers give equal
         networks on one device. A network of a bag equals that of a `fit` to the same rows, with the
         same `X_val`, whose `random_state` is the member's ``seed``.
-    device : str
+    device : str or list of str
         ``'auto'`` is the CPU where that takes less time, and else the first CUDA device, if there
-        is one; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
+        is one; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ... A list of these, or ``'cuda:all'``, is
+        for searches, which deal fits to several.
     verbose : bool or int
         Whether each epoch is printed.
 
@@ -159,7 +160,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         validation_fraction: float = 0.2,
         time_limit: float | None = None,
         random_state: Any = None,
-        device: str = "auto",
+        device: str | Sequence[str] = "auto",
         verbose: bool | int = False,
     ) -> None:
         self.method, self.n_folds, self.n_ensemble = method, n_folds, n_ensemble

@@ -37,7 +37,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "time_limit": [_POSITIVE, None],
     "random_state": ["random_state"],
-    "device": [str],
+    "device": [str, list, tuple],
     "verbose": ["verbose"],
 }
 

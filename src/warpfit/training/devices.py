@@ -36,18 +36,10 @@ class Devices(NamedTuple):
     names: tuple[str, ...] = ()
     has_processes: bool = False
 
-    def plan(self, draft: Plan, *, has_loader: bool = False) -> Plan:
-        """Return a draft with these devices.
-
-        Raises
-        ------
-        ConfigError
-            If a batch has no row for some of them, or a loader's batches are for processes.
+    def plan(self, draft: Plan) -> Plan:
+        """Return a draft with these devices, or raise ConfigError if a batch has no row for some of
+        them.
         """
-        if has_loader and self.has_processes:
-            raise ConfigError(
-                f"expected x and y as arrays for device {PROCESSES[0]!r}, got batches of a loader"
-            )
         if draft.batch_size < len(self.names):
             raise ConfigError(
                 f"expected batch_size of at least {len(self.names)}, a row for each device, got "
@@ -76,7 +68,7 @@ def devices_of(device: Any) -> Devices:
             names = all_cards()
             return Devices(names[0], names)
         return Devices(device)  # which is checked where it is resolved
-    if not device or any(each in (ALL_CARDS, *PROCESSES, "auto") for each in device):
+    if not device or "auto" in device:
         raise ConfigError(
             "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
             f"{brief(list(device))}"

@@ -333,7 +333,7 @@ class TrainingLoop:
         if is_seen:
             show(run.model, run.state)
         self._tell(lambda callback: callback.on_epoch_end(run))
-        run.state.was_shown = any(not is_of_package(callback) for callback in self.looking)
+        run.state.was_shown = not all(is_of_package(callback) for callback in self.callbacks)
         if is_seen:
             self._check_trained()
 
