@@ -194,6 +194,9 @@ def test_folds_that_differ_are_launched_apart(cuda: str, launches: list[list[int
     wf.SweepCV(on(cuda, validation_fraction=0.21), {"lr": [0.1]}, cv=3, refit=False).fit(numbers, y)
     assert launches == [[31], [32, 32]]
     launches.clear()
+    wf.SweepCV(on(cuda), {"n_folds": [None, 2]}, cv=2, refit=False).fit(numbers[:60], y[:60])
+    assert launches == [[24, 24], [15, 15, 15, 15]]
+    launches.clear()
     frame.loc[60, "town"] = "elsewhere"
     wf.SweepCV(on(cuda), {"random_state": [0, 1]}, cv=3, refit=False).fit(frame, y)
     assert sorted(map(len, launches)) == [2, 4]

@@ -27,7 +27,8 @@ def kind_of(estimator: Any) -> tuple[Hashable, int] | None:
     are_apart = method.trained_at_once == 1 or estimator.time_limit is not None
     if are_apart or device == AUTO or backends.target_of(device) is None:
         return None
-    kind = estimator.method, device, str(sorted(settings_of(estimator).items()))
+    shares = estimator.n_folds, estimator.validation_fraction  # by which batches are as many
+    kind = estimator.method, device, shares, str(sorted(settings_of(estimator).items()))
     return kind, _num_networks(estimator)
 
 
