@@ -151,8 +151,11 @@ def test_several_devices_take_fits_in_turn(devices: list[str]) -> None:
     several = clone(one).set_params(estimator__device=devices).fit(frame, y)
     assert_same_search(several, one)
     np.testing.assert_array_equal(several.predict_proba(frame), one.predict_proba(frame))
-    with pytest.raises(ConfigError, match=r"expected device 'auto', .* got \['cpu'"):
-        wf.TabularClassifier(**{**SMALL, "device": devices}).fit(frame, y)
+
+
+def test_a_fit_alone_takes_one_device() -> None:
+    with pytest.raises(ConfigError, match=r"expected one device, .* got \['cpu', 'cpu'\]"):
+        wf.TabularClassifier(**{**SMALL, "device": ["cpu", "cpu"]}).fit(*table())
 
 
 @on_emulator

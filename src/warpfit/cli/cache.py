@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from warpfit.cli.console import Printer
-from warpfit.cli.options import OF_LAUNCHES, taking
+from warpfit.cli.options import MOST_ROWS, OF_LAUNCHES, taking
 from warpfit.errors import ConfigError
 
 ACTIONS = ("show", "clear", "build")
@@ -26,7 +26,9 @@ def cache(
         str | None,
         typer.Option(metavar="NAME", help="Build for this, such as sm_90, not the first GPU's."),
     ] = None,
-    rows: Annotated[int | None, typer.Option(metavar="N", min=1, help="Training rows.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=MOST_ROWS, help="Training rows.")
+    ] = None,
     features: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a row.")] = None,
     outputs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")

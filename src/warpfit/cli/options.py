@@ -177,6 +177,8 @@ OF_TRAINING = {
     "out": option(RESULTS, "DIR", "Folder for the results.", "runs/<time>"),
     "quiet": switch(RESULTS, "--quiet", "Print nothing but errors."),
 }
+# Of networks on paper, whose data need not be there.
+MOST_ROWS = 10**12
 # Of `warpfit plan` and `warpfit cache`, which have no data and no model to choose by: those that a
 # launch depends on.
 OF_LAUNCHES = {

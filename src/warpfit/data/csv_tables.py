@@ -133,7 +133,9 @@ def _read_layout(path: Path) -> _Layout:
                 if any(map(str.strip, row))
             )
             rows = [[cell.strip() for cell in row] for row in islice(filled, PEEK_ROWS)]
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path, error) from error
+        except csv.Error as error:
             raise FileFormatError(f"{path} is no readable .csv file: {error}") from error
     if not rows:
         raise FileFormatError(f"{path} is empty; expected a row per sample")
@@ -167,6 +169,10 @@ def _are_numbers(cells: Iterable[str]) -> bool:
     return bool(present) and all(map(_is_number, present))
 
 
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> FileFormatError:
+    return FileFormatError(f"expected UTF-8 text in {path}, save it so; {error}")
+
+
 def _is_number(text: str) -> bool:
     """Return whether pandas takes a cell for a number: as Python, but without underscores."""
     if "_" in text:
@@ -196,13 +202,13 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
     with needs("data", "tables need"):
         import pandas as pd
 
-    is_narrow = len(layout.names) == 1  # a blank line between others is then a missing cell
+    is_narrow = len(layout.names) == 1  # a blank line is then a missing cell
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
             # Of rows longer than the first one.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
-                StringIO(file.read().strip()) if is_narrow else file,
+                StringIO(_cells_of_one(file.read(), layout)) if is_narrow else file,
                 sep=layout.delimiter,
                 header=0 if layout.has_header else None,
                 names=list(layout.names),
@@ -214,7 +220,9 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
                 dtype={label: str},
                 low_memory=False,
             )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise FileFormatError(f"{path} is no readable .csv file: {str(error).strip()}") from error
     except OverflowError as error:  # of some versions of pandas
         raise DataError(
@@ -223,6 +231,11 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
     if frame.iloc[:, -1].isna().any() or (frame.iloc[:, -1] == "").any():
         _check_lengths(path, layout)
     return frame
+
+
+def _cells_of_one(text: str, layout: _Layout) -> str:
+    """Return the lines of a file of one column, without those before its header."""
+    return text.lstrip("\r\n") if layout.has_header else text
 
 
 def _check_lengths(path: Path, layout: _Layout) -> None:

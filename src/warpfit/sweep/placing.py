@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends
+from warpfit.checks import brief
 from warpfit.engines.many_networks import without_rates
 from warpfit.engines.scaling import AUTO
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
@@ -143,6 +144,8 @@ def _checked_devices(device: Any) -> list[str]:
         raise ConfigError(f"expected a device or several, got {device!r}")
     for each in devices:
         backends.check_device_name(each)
+    if len(devices) > 1 and AUTO in devices:
+        raise ConfigError(f"expected names of devices, without 'auto', got {brief(list(devices))}")
     return list(devices)
 
 
