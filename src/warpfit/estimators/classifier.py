@@ -99,8 +99,9 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
     device : str or list of str
         ``'auto'`` is the first CUDA device, or the CPU where there is none and for a fit or a
         prediction that is short there; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ... A list of these,
-        or ``'cuda:all'``, trains a network on several, which share each batch, and deals the
-        networks of an ensemble or a search to them. L-BFGS and predictions take the first.
+        or ``'cuda:all'``, trains a network on several, which share each batch, and
+        distributes the networks of an ensemble or a search over them. L-BFGS and predictions take
+        the first.
     precision : str
         ``'auto'`` is the dtype of X on the CPU, and what the engine makes of float32 on a GPU; see
         `warpfit.fit`.

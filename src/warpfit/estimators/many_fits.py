@@ -90,7 +90,7 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
         for parameters, split in fits.pairs
     ]
     runner = runner_on(fits.estimator.device)
-    numbered = _tasks(started, splits, are_dealt=runner is not None)
+    numbered = _tasks(started, splits, are_distributed=runner is not None)
     _count_ahead(started)
     only_scored = all(fit.is_only_scored for fit in started)
     tasks = [task for _, task in numbered]
@@ -103,17 +103,17 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
 
 
 def _tasks(
-    started: Sequence[_Started], splits: Splits, *, are_dealt: bool
+    started: Sequence[_Started], splits: Splits, *, are_distributed: bool
 ) -> list[tuple[_Started, Task]]:
     """Return the tasks of all fits; on a GPU with index sets over shared rows, not copies, which
-    are on the host if the tasks are dealt to several.
+    are on the host if several devices train the tasks.
     """
     able = [fit for fit in started if fit.error is None and fit.prepared.networks]
     device = resolve_device(first_device(able[0].estimator.device)) if able else "cpu"
     folds = [None if device == "cpu" else splits.fold_of(fit.split, fit.prepared) for fit in able]
-    found = []
+    found, place = [], "cpu" if are_distributed else device
     for fit, fold in zip(able, folds, strict=True):
-        data = None if fold is None else splits.data_of(fit.split, "cpu" if are_dealt else device)
+        data = None if fold is None else splits.data_of(fit.split, place)
         found += [(fit, task) for task in tasks_of(fit.prepared, data, fold)]
     return [(fit, replace(task, number=number)) for number, (fit, task) in enumerate(found)]
 

@@ -83,7 +83,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     device : str or list of str
         ``'auto'`` is the CPU where that takes less time, and else the first CUDA device, if there
         is one; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ... A list of these, or ``'cuda:all'``, is
-        for searches, which deal fits to several.
+        for searches, which distribute fits over them.
     verbose : bool or int
         Whether each epoch is printed.
 

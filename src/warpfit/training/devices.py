@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -48,6 +48,17 @@ class Devices(NamedTuple):
         return replace(draft, devices=self.names, has_processes=self.has_processes)
 
 
+def check_names(devices: Sequence[str]) -> None:
+    """Raise ConfigError unless each of several devices, which need not be here, has a name."""
+    if not devices or "auto" in devices:
+        raise ConfigError(
+            "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
+            f"{brief(list(devices))}"
+        )
+    for each in devices:
+        backends.check_device_name(each)
+
+
 def devices_of(device: Any) -> Devices:
     """Return the devices that `fit` is asked for.
 
@@ -68,13 +79,7 @@ def devices_of(device: Any) -> Devices:
             names = all_cards()
             return Devices(names[0], names)
         return Devices(device)  # which is checked where it is resolved
-    if not device or "auto" in device:
-        raise ConfigError(
-            "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
-            f"{brief(list(device))}"
-        )
-    for each in device:
-        backends.check_device_name(each)
+    check_names(device)
     names = tuple(backends.resolve_device(each) for each in device)
     has_cards = any(name != "cpu" for name in names)
     if has_cards and len(set(names)) < len(names):
