@@ -27,7 +27,6 @@ from warpfit.estimators.as_sklearn import fill
 from warpfit.estimators.many_fits import (
     Result,
     fit_elsewhere,
-    fit_in_processes,
     fit_together,
     only_predicts,
 )
@@ -127,7 +126,8 @@ def _fitted(fits: Fits, workers: Workers | None, num_processes: int) -> tuple[st
     if device != "cpu":
         return device, fit_together(fits)
     num_processes = min(num_processes, len(fits))
-    return f"cpu, {num_processes} processes", fit_in_processes(fits, num_processes)
+    processes = JoblibsWorkers(num_processes)
+    return f"cpu, {num_processes} processes", fit_elsewhere(fits, processes, len(fits))
 
 
 def _check_candidates(calls: Sequence[Task]) -> None:

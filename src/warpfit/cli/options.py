@@ -153,7 +153,13 @@ OF_TRAINING = {
         "for the engines one_launch and graph, as the data needs, and float32 for layerwise.",
         _default("precision"),
     ),
-    "device": option(RUN, "NAME", f"{DEVICE_HELP} cuda:all is every GPU.", _default("device")),
+    "device": option(
+        RUN,
+        "NAME,...",
+        f"{DEVICE_HELP} Several train one network together, or those of a sweep in turn; cuda:all "
+        "is every GPU.",
+        _default("device"),
+    ),
     "engine": option(
         RUN,
         "NAME",
@@ -170,4 +176,19 @@ OF_TRAINING = {
     ),
     "out": option(RESULTS, "DIR", "Folder for the results.", "runs/<time>"),
     "quiet": switch(RESULTS, "--quiet", "Print nothing but errors."),
+}
+# Of networks on paper, whose data need not be there.
+MOST_ROWS = 10**12
+# Of `warpfit plan` and `warpfit cache`, which have no data and no model to choose by: those that a
+# launch depends on.
+OF_LAUNCHES = {
+    "hidden": option(NETWORK, "N,N,...", "Widths of the hidden layers, or none.", "256"),
+    "activation": OF_TRAINING["activation"],
+    "dropout": option(NETWORK, "P", "Share of hidden units dropped while training.", "0"),
+    "optimizer": OF_TRAINING["optimizer"],
+    "momentum": OF_TRAINING["momentum"],
+    "clip_norm": OF_TRAINING["clip_norm"],
+    "loss": option(OPTIMIZER, "NAME", f"{', '.join(LOSSES)}; auto is cross_entropy.", "auto"),
+    "batch_size": option(RUN, "N", "Rows a step.", str(DEFAULT_BATCH)),
+    "precision": option(RUN, "NAME", "float16, bfloat16 or float32; auto is float16.", "auto"),
 }

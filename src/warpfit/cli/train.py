@@ -149,8 +149,8 @@ class _Narrator(Callback):
         line(job.how)
         line(f"validation: {job.validation_source}")
         line(
-            f"{plan.engine} on {plan.device} in {plan.precision}, {plan.bytes / 2**20:,.0f} MiB: "
-            f"{plan.reason}"
+            f"{plan.engine} on {', '.join(plan.devices) or plan.device} in {plan.precision}, "
+            f"{plan.bytes / 2**20:,.0f} MiB: {plan.reason}"
         )
 
     def on_epoch_end(self, run: Run) -> None:

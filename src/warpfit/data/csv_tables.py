@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,9 @@ def _read_layout(path: Path) -> _Layout:
                 if any(map(str.strip, row))
             )
             rows = [[cell.strip() for cell in row] for row in islice(filled, PEEK_ROWS)]
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path, error) from error
+        except csv.Error as error:
             raise FileFormatError(f"{path} is no readable .csv file: {error}") from error
     if not rows:
         raise FileFormatError(f"{path} is empty; expected a row per sample")
@@ -166,6 +169,10 @@ def _are_numbers(cells: Iterable[str]) -> bool:
     return bool(present) and all(map(_is_number, present))
 
 
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> FileFormatError:
+    return FileFormatError(f"expected UTF-8 text in {path}, save it so; {error}")
+
+
 def _is_number(text: str) -> bool:
     """Return whether pandas takes a cell for a number: as Python, but without underscores."""
     if "_" in text:
@@ -195,23 +202,27 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
     with needs("data", "tables need"):
         import pandas as pd
 
+    is_narrow = len(layout.names) == 1  # a blank line is then a missing cell
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
             # Of rows longer than the first one.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
-                file,
+                StringIO(_cells_of_one(file.read(), layout)) if is_narrow else file,
                 sep=layout.delimiter,
                 header=0 if layout.has_header else None,
                 names=list(layout.names),
                 index_col=False,
                 skipinitialspace=True,
+                skip_blank_lines=not is_narrow,
                 na_values={name: MISSING for name in layout.names if name != label},
                 keep_default_na=False,
                 dtype={label: str},
                 low_memory=False,
             )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise FileFormatError(f"{path} is no readable .csv file: {str(error).strip()}") from error
     except OverflowError as error:  # of some versions of pandas
         raise DataError(
@@ -220,6 +231,11 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
     if frame.iloc[:, -1].isna().any() or (frame.iloc[:, -1] == "").any():
         _check_lengths(path, layout)
     return frame
+
+
+def _cells_of_one(text: str, layout: _Layout) -> str:
+    """Return the lines of a file of one column, without those before its header."""
+    return text.lstrip("\r\n") if layout.has_header else text
 
 
 def _check_lengths(path: Path, layout: _Layout) -> None:

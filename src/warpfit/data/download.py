@@ -20,16 +20,10 @@ PART_BYTES = 1 << 16
 
 
 def fetch(urls: Sequence[str], target: Path, verify: Callable[[bytes, str], object]) -> Path:
-    """Download a file from the first mirror that has it whole.
+    """Download a file from the first mirror that has it whole; the target's folder is made.
 
-    Parameters
-    ----------
-    urls : sequence of str
-        Where to try, in this order.
-    target : Path
-        Where the file shall lie; its folder is made. It appears whole or not at all.
-    verify : callable
-        Gets the file's bytes and the URL; raises DataError if they are not what they should be.
+    It appears whole or not at all. `verify` gets the file's bytes and the URL, and raises DataError
+    if they are not what they should be.
 
     Raises
     ------
@@ -64,8 +58,9 @@ def _download(url: str, path: Path) -> None:
     try:
         with bar, requests.get(url, stream=True, timeout=TIMEOUT) as reply, path.open("wb") as file:
             reply.raise_for_status()
-            num_bytes = int(reply.headers.get("content-length", 0))
-            task = bar.add_task(url.rsplit("/", 1)[-1], total=num_bytes or None)
+            length = reply.headers.get("content-length", "")
+            total = int(length) if length.isdecimal() else None
+            task = bar.add_task(url.rsplit("/", 1)[-1], total=total)
             for part in reply.iter_content(PART_BYTES):
                 file.write(part)
                 bar.advance(task, len(part))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from warpfit.backends import resolve_device
+from warpfit.backends import check_device_name, first_device, resolve_device
 from warpfit.callers import warn
 from warpfit.errors import DivergedError, TrainingWarning
 from warpfit.estimators import fitted
@@ -72,9 +72,11 @@ def fit(estimator: Any, X: Any, y: Any, *more: Any, incremental: bool = False) -
     if len(prepared.networks) == 1:
         finish(prepared, [train(prepared)])
     else:
+        from warpfit.sweep.elsewhere import runner_on
         from warpfit.sweep.here import run_here
 
-        finish(prepared, [ending_of(outcome) for outcome in run_here(tasks_of(prepared))])
+        outcomes = run_here(tasks_of(prepared), runner=runner_on(estimator.device))
+        finish(prepared, [ending_of(outcome) for outcome in outcomes])
 
 
 def prepare(
@@ -119,7 +121,8 @@ def prepare(
             continue
         if estimator.early_stopping and split.validation is None:
             split = Split(rows, aside=_set_aside(holder, rows, rng))
-        place = ChosenDevice(holder.device)
+        place = ChosenDevice(first_device(holder.device))
+        check_device_name(place.device)
         if is_alone and holder is estimator:
             place = _place(holder, split)
         networks.append(_network(holder, split, rng, place, incremental=incremental))
@@ -341,7 +344,7 @@ def _give_up(network: Network, error: DivergedError) -> None:
 def lbfgs_device(holder: Any, num_rows: int) -> str:
     """Return where L-BFGS minimizes the loss of a network over all rows."""
     place = place_of(
-        holder.device,
+        first_device(holder.device),
         layer_widths((holder.coefs_, holder.intercepts_)),
         num_rows=num_rows,
         batch_size=num_rows,

@@ -51,7 +51,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "dropout": [Interval(Real, 0, 1, closed="left")],
     "n_ensemble": [Interval(Integral, 1, None, closed="left")],
     "callbacks": ["array-like", None],
-    "device": [str],
+    "device": [str, list, tuple],
     "precision": [str],
     "engine": [str],
 }

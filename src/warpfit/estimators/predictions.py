@@ -15,7 +15,7 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 from warpfit import backends
-from warpfit.backends import Backend, resolve_device
+from warpfit.backends import Backend, first_device, resolve_device
 from warpfit.backends.transfer import device_of
 from warpfit.checks import Array
 from warpfit.errors import DeviceError
@@ -74,7 +74,7 @@ class PredictedRows:
 
     def of(self, estimator: Any) -> Any:
         """Return the rows as the estimator's networks take them."""
-        device = resolve_device(estimator.device)
+        device = resolve_device(first_device(estimator.device))
         if device == "cpu":
             return self._checked_by(estimator)
         place = device, dtype_on(device, estimator, (estimator.coefs_, estimator.intercepts_))
@@ -181,7 +181,7 @@ def count_right(estimator: Any, shared: PredictedRows) -> Counted | None:
     network, *others = networks_of(estimator)
     if others or estimator.out_activation_ != "softmax" or not shared.are_on_device(estimator):
         return None
-    device = resolve_device(estimator.device)
+    device = resolve_device(first_device(estimator.device))
     labels = shared.labels_on(device, estimator.classes_)
     if labels is None:
         return None
@@ -192,7 +192,7 @@ def count_right(estimator: Any, shared: PredictedRows) -> Counted | None:
 
 def count_ahead(estimator: Any, num_rows: int) -> None:
     """Begin to compile what `count_right` asks for, of an estimator with initial values."""
-    device = resolve_device(estimator.device)
+    device = resolve_device(first_device(estimator.device))
     if device == "cpu" or estimator.out_activation_ != "softmax":
         return
     widths = layer_widths((estimator.coefs_, estimator.intercepts_))
@@ -228,10 +228,11 @@ def shares_of(counted: Sequence[Counted]) -> list[float]:
 def _device_for(estimator: Any, X: Any) -> str:
     """Return where the estimator predicts rows: those on a device there, few on the CPU."""
     if backends.is_device_array(X):
-        return resolve_device(estimator.device)
+        return resolve_device(first_device(estimator.device))
     weights, networks = (estimator.coefs_, estimator.intercepts_), networks_of(estimator)
     num_rows = X.shape[0] * len(networks)
-    return resolve_device(predicting_place(estimator.device, layer_widths(weights), num_rows))
+    device = first_device(estimator.device)
+    return resolve_device(predicting_place(device, layer_widths(weights), num_rows))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from warpfit import backends, losses, nn, optim
-from warpfit.backends import Activation, is_device_array, resolve_device
+from warpfit.backends import Activation, first_device, is_device_array, resolve_device
 from warpfit.backends.activations import ACTIVATIONS as FORMULAS
 from warpfit.backends.transfer import to_host
 from warpfit.checks import Array
@@ -76,8 +76,8 @@ def named_weights(weights: Weights, dtype: str) -> dict[str, Array]:
 
 
 def dtype_on(device: str, estimator: Any, weights: Weights) -> str:
-    """Return the dtype of a network on a device: float32 where a GPU's engine chooses precision."""
-    if estimator.precision != "auto" or resolve_device(device) == "cpu":
+    """Return the dtype of a network on a device or several: float32 where an engine chooses."""
+    if estimator.precision != "auto" or resolve_device(first_device(device)) == "cpu":
         return str(weights[0][0].dtype)
     return "float32"
 

@@ -88,7 +88,7 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         dropout: float = 0.0,
         n_ensemble: int = 1,
         callbacks: Sequence[Callback] | None = None,
-        device: str = "auto",
+        device: str | Sequence[str] = "auto",
         precision: str = "auto",
         engine: str = "auto",
     ) -> None:

@@ -49,21 +49,10 @@ INITIALIZERS = (
 def initial_values(
     parameter: ParameterSpec, init: str, seed: int, tensor_idx: int
 ) -> npt.NDArray[np.float64]:
-    """Return the start of one parameter, in float64.
+    """Return the start of one parameter, in float64, or ConfigError if `init` is unknown.
 
-    Parameters
-    ----------
-    parameter : ParameterSpec
-    init : str
-        One of ``INITIALIZERS``: ``default`` (uniform within 1/√fan_in, as PyTorch), or ``kaiming``,
-        ``xavier``, ``lecun`` followed by ``_uniform`` or ``_normal``.
-    seed, tensor_idx : int
-        Which random numbers: the layer's seed and the parameter's place in the layer.
-
-    Raises
-    ------
-    ConfigError
-        If `init` is unknown.
+    ``default`` is uniform within 1/√fan_in, as PyTorch's. The layer's seed and the parameter's
+    place in the layer decide which random numbers.
     """
     check_choice("an initialiser", init, INITIALIZERS)
     if parameter.start == "ones":

@@ -87,21 +87,11 @@ def make_task(
     lr: float | None = None,
     seed: int = 0,
 ) -> Task:
-    """Return the task of a network.
+    """Return the task of one of `NETWORKS`, `hidden` being the width of ``'deep'``.
 
-    Parameters
-    ----------
-    network : str
-        One of `NETWORKS`.
-    hidden : int
-        The width of ``'deep'``.
-    data : str or (x, y), optional
-        A dataset's name or a path, as ``warpfit train --data`` takes them, or rows (N, ...) and
-        labels (N,); None is MNIST, or digits where MNIST cannot be had.
-    rows : int
-        Train on the first rows only; 0 for all.
-    lr : float, optional
-        In place of the network's own.
+    The data are a dataset's name or a path, as ``warpfit train --data`` takes them, or rows (N,
+    ...) and labels (N,); None is MNIST, or digits where that cannot be had. Of its rows the first
+    are taken, 0 for all. A rate may stand for the network's own.
 
     Raises
     ------

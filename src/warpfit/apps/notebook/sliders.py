@@ -17,24 +17,10 @@ DPI = 96
 
 class Demo:
     """Sliders for a network and its training, and a picture of what comes out; the last line of a
-    cell shows both.
+    cell shows both, its ``widget``.
 
-    Parameters
-    ----------
-    trainer : Trainer, optional
-    settings : DemoSettings, optional
-        What the sliders begin with.
-
-    Attributes
-    ----------
-    run : DemoRun
-        The last training.
-    sliders : dict of str to widget
-        By the names of `DemoSettings`.
-    picture : widget
-        An image, whose ``value`` is the picture of `run` as PNG.
-    widget : widget
-        All of it.
+    The sliders begin with the settings; ``sliders`` has them by the names of `DemoSettings`. The
+    value of ``picture`` is that of the last ``run`` as PNG.
 
     Raises
     ------

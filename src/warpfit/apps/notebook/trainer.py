@@ -108,26 +108,16 @@ class DemoRun:
 
 
 class Trainer:
-    """Trains networks on one data set, which stays on the device.
+    """Trains networks on one data set, which stays on the device; equal settings and seeds give
+    equal runs.
 
-    Parameters
-    ----------
-    dataset : Dataset, optional
-        Of square images in one colour, in classes. None is MNIST on a GPU, as far as it can be had,
-        else scikit-learn's digits.
-    device : str
-        As `warpfit.fit` takes it.
-    choices : Choices, optional
-        None is what suits the number of rows.
-    seed : int
-        Of initial values and order: equal settings give equal runs.
+    The data set is of square images in one colour, in classes. None is MNIST on a GPU, as far as it
+    can be had, else scikit-learn's digits. Choices of None are what suits the number of rows.
 
     Raises
     ------
-    ConfigError
-        If the data set has other samples.
-    DeviceError
-        If there is no such device.
+    ConfigError, DeviceError
+        If the data set has other samples, or there is no such device.
     """
 
     MISTAKES = 5

@@ -187,8 +187,7 @@ class LossStepOps(LossOps):
         op = "element_loss_step"
         _check_element_step(op, prediction, target, terms, sample_weight)
         check_record(op, record, row)
-        num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
-        if not num_rows * num_outputs:
+        if not prediction.size:
             return None
         grid, lanes = self._element_launch(terms.name, prediction)
         gradient = self.empty(prediction.shape, prediction.dtype)
@@ -209,8 +208,8 @@ class LossStepOps(LossOps):
             terms.of_derivative,
             terms.setting,
             scale,
-            num_rows,
-            num_outputs,
+            len(prediction),
+            num_outputs_of(prediction),
             lanes,
         )
         return gradient
