@@ -145,17 +145,16 @@ class SmallLaunch(ResidentLaunch):
     @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps wait for each other."""
-        layers, tiles, are_several = len(self.tiles) - 1, sum(self.tiles[:-1]), self.cluster > 1
+        layers, row_tiles = len(self.tiles) - 1, self.block_rows // 16
         return {
             "step": 1,
-            "layer": layers,
-            "tile of rows": padded(self.block_rows) // 16,
-            "tile of units": tiles,
-            "tile of quotients": self.tiles_of_group * self.network.is_adaptive,
+            "tile of rows": row_tiles,
+            "tile behind another": max(0, row_tiles - GROUP_ROWS // 16),
+            "tile of units": sum(self.tiles[:-1]),
+            "layer of quotients": layers * self.network.is_adaptive,
             "group": self.groups,
-            "exchange": are_several,
-            "layer exchanged": layers * are_several,
-            "tile exchanged": tiles * (self.cluster - 1) / self.cluster,
+            "other block": self.cluster - 1,
+            "bundle exchanged": (self.bundles - 1) * (self.cluster > 1),
         }
 
     @property
