@@ -290,7 +290,7 @@ void store_late(const char* name, unsigned char* target, const void* source, uns
 
 void store_for_mbarrier(const char* name, unsigned address, const void* words, unsigned bytes,
                         unsigned barrier_address) {
-    unsigned char* target = at_cluster_address(name, address, bytes);
+    unsigned char* target = at_cluster_address(name, address, bytes < 16 ? bytes : 16);
     const void* place = at_cluster_address(name, barrier_address, sizeof MARK);
     if (rank_of_address(address) != rank_of_address(barrier_address))
         fail("%s: expected a barrier of block %u, to which the bytes go, got one of block %u", name,

@@ -16,6 +16,7 @@ __all__ = ["BY_LAYERS", "ON_A_CARD", "SPECIALIZED", "Case"]
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda model: sgd(model, 0.05, momentum=0.9),
+    "plain": lambda model: sgd(model, 0.05),
     "adam": ADAPTIVE["adam"],
 }
 
@@ -65,6 +66,8 @@ class Case(NamedTuple):
 
 SPECIALIZED = [
     Case((40, 37, 10), 80, 2, ahead=True),
+    Case((100, 60, 10), 64, 4, optimizer="plain", ahead=True),
+    Case((100, 120, 10), 128, 4, optimizer="plain", ahead=True),
     Case((40, 37, 10), 80, 2),
     Case((40, 37, 10), 48, 2, 3),
     Case((40, 60, 10), 64, 4, ahead=True),

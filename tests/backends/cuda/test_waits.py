@@ -17,7 +17,7 @@ from warpfit.backends.cuda.waits_of_kernels import PROTOCOLS, check_waits
 from warpfit.errors import CompileError, Obstacle
 
 LAUNCHES = {
-    "one_launch": launched(one_launch.choose, [network_of(784, 256, 10, batch=64)])[0],
+    "one_launch": launched(one_launch.choose, [network_of(784, 256, 10, batch=64, **MOMENTUM)])[0],
     "one_launch_card": launched(one_launch_card.choose_card, [network_of(99, 512, 512, 512, 10)])[
         0
     ],
@@ -26,6 +26,7 @@ LAUNCHES = {
     )[0],
 }
 AHEAD = launched(one_launch.choose, [network_of(784, 256, 10, batch=32)])[0]
+DIVIDED = launched(one_launch.choose, [network_of(784, 256, 10, batch=64)])[0]
 LIMITS = ("sm_90a", 232448, 132)
 
 
@@ -116,6 +117,24 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ("one_launch_card", "outputs awaited before they are left", wait_first("outputs")),
     ("one_launch_card", "gradients of a wrong phase", changed("gradients_full", phase=1)),
 ]
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        without("divided sums_full", "each weight"),
+        without("divided dh_full", "output warp 1"),
+        changed("divided dh_full", owed=16),
+        counted("divided sums_full", 1),
+    ],
+)
+def test_planted_hangs_of_blocks_that_divide_the_features(
+    planted: Callable[[Protocol], None],
+) -> None:
+    protocol = PROTOCOLS["one_launch"](DIVIDED.config)
+    assert hang_of(protocol) is None
+    planted(protocol)
+    assert hang_of(protocol) is not None
 
 
 @pytest.mark.parametrize(

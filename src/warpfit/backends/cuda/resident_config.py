@@ -107,11 +107,13 @@ class OneLaunchConfig(ResidentConfig):
         Of the hidden layer.
     cluster : int
         Blocks of a cluster: 1, 2, 4, 8 or 16.
+    feature_parts : int
+        Blocks that divide the features, and multiply the units of all of them; 1: none do.
     replicas : int
         Clusters that partition a batch.
     warps_k, warps_u, row_warps, output_warps : int
         Of a block: weight warps, along features and units; the others.
-    weight_registers, other_registers : int
+    weight_registers, row_registers, other_registers : int
         Of a thread; 0: as launched.
     group : int
         Tiles that warps wait for together.
@@ -137,12 +139,14 @@ class OneLaunchConfig(ResidentConfig):
     hidden: Number
     activation: ActivationName
     cluster: Number
+    feature_parts: Number
     replicas: Number
     warps_k: Number
     warps_u: Number
     row_warps: Number
     output_warps: Number
     weight_registers: Number
+    row_registers: Number
     other_registers: Number
     group: Number
     ahead: Flag

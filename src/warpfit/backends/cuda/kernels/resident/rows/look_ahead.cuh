@@ -16,6 +16,11 @@
 
 #include "resident/rows/row_warps.cuh"
 
+// Where a row of the Gram matrix takes many registers, it comes when the outputs have gone.
+constexpr bool READS_GRAM_LATE = ROW_TILES > 4;
+// Where the next batch's sums may be later than this batch's gradients.
+constexpr bool TAKES_SUMS_LATE = DIVIDED && SUM_SLOTS > 1;
+
 // What a warp holds of its tile of the next batch.
 struct TileAhead {
     float z[UNIT_TILES][2][4];  // of its hidden units
@@ -38,7 +43,6 @@ struct TileAhead {
     // The sums of a tile that the weight warps have multiplied, with biases as `forecast` has them.
     __device__ void take_sums(OneLaunchShared& shared, const OneLaunchRun& run,
                               const Forecast& forecast, int step, int r) {
-        const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
         float bias[UNIT_TILES][2][2];
 #pragma unroll
         for (int i = 0; i < 4 * UNIT_TILES; ++i) {
@@ -46,14 +50,14 @@ struct TileAhead {
             bias[i / 4][i / 2 % 2][i % 2] =
                 forecast.value(shared.bias[unit], shared.bias_slots[0][unit]) * run.unscale;
         }
-        wait(shared.sums_full[place % SUM_BARRIERS], place / SUM_BARRIERS);
+        await_sums(shared, step, r);
 #pragma unroll
         for (int u = 0; u < UNIT_TILES; ++u) {
-            add_sums(shared, slot, u, z[u]);
+            ::take_sums(shared, step, r, u, z[u]);
 #pragma unroll
             for (int i = 0; i < 8; ++i) z[u][i / 4][i % 4] += bias[u][i / 4][i % 2];
         }
-        if (SUM_SLOTS < SUM_PLACES) arrive_warp(shared.sums_empty[slot]);
+        release_sums(shared, step, r);
     }
 
     // Adds what the gradient of batch `step` adds to the sums of the next.
@@ -66,7 +70,9 @@ struct TileAhead {
 #pragma unroll
             for (int other = 0; other < ROW_TILES; ++other) {
                 unsigned low[2], high[2];
-                load_b_pair_transposed(low, high, &shared.dh[other * 16][u * 16], UNIT_STRIDE);
+                load_b_pair_transposed(
+                    low, high, own_dh(shared, step) + other * 16 * DH_STRIDE + 2 * u * DH_CHUNK,
+                    DH_STRIDE, DH_CHUNK);
                 TensorCore<T>::multiply(sums[other % 2][0], gram[other], low);
                 TensorCore<T>::multiply(sums[other % 2][1], gram[other], high);
             }
@@ -96,7 +102,7 @@ struct TileAhead {
             TensorCore<T>::multiply(outputs[2 * o + 1], a[u], high);
         }
 #pragma unroll
-        for (int u = 0; u < UNIT_TILES; ++u) store_units(shared.h, r, u, a[u]);
+        for (int u = 0; u < UNIT_TILES; ++u) store_units(shared.h[0], r, u, a[u]);
     }
 };
 
@@ -130,7 +136,7 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         tile.find_outputs(shared, run, index, r, derivatives, outputs);
         begin_tile(shared, run, index, numbers.count, numbers.factor, r, outputs);
         const bool has_next = !step.is_last_of_epoch();
-        if (has_next) tile.read_gram(run, index + 1, r);
+        if (has_next && !READS_GRAM_LATE) tile.read_gram(run, index + 1, r);
         wait(shared.biases_ready, index + 1);
         if (CLUSTER > 1 && is_own(r))
             finish_rows(shared, run, index, numbers.count, numbers.factor, r);
@@ -138,10 +144,12 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         step.advance();
         rates.advance(step);
         numbers = StepNumbers(run, step, rate_of(rates.now));
-        if (has_next) tile.take_sums(shared, run, last.forecast, index + 1, r);
+        if (has_next && !TAKES_SUMS_LATE) tile.take_sums(shared, run, last.forecast, index + 1, r);
+        if (has_next && READS_GRAM_LATE) tile.read_gram(run, index + 1, r);
         wait(shared.dh_empty, index + 1);
         find_unit_gradients(shared, index, r,
                             [&](int u, int part) { return derivatives[u][part]; });
+        if (has_next && TAKES_SUMS_LATE) tile.take_sums(shared, run, last.forecast, index + 1, r);
         if (has_next) tile.add_gradients(shared, index, last.forecast.of_gradient * run.unscale);
         if (ROWS_READ_DH) arrive_warp(shared.dh_empty);
     }
